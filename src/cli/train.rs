@@ -79,6 +79,9 @@ pub(crate) struct Train {
     /// cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
+    /// Measure the step on each device again, instead of using earlier measurements of this network.
+    #[arg(long, conflicts_with = "search")]
+    remeasure: bool,
     /// Precision of convolutions and their gradients: auto (that of --config, or else tf32 on CUDA and f32 elsewhere),
     /// f32, tf32, f16 or bf16; tf32 and bf16 need CUDA, f16 needs a GPU.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
@@ -200,6 +203,7 @@ impl Train {
             overwrite: Overwrite::from_force(self.force),
         };
         let (profile, devices) = performance::for_training(&mut job, &context);
+        let devices = if self.remeasure { devices.measured_again() } else { devices };
         if self.compare_precision {
             precision::check(&job.config)?;
         }

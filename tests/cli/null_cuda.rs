@@ -9,6 +9,7 @@ use super::common::Fixture;
 use super::train::simulate_pairs;
 use cytoscope_testkit::skip;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -93,6 +94,25 @@ impl NullCuda {
         [count(&["launch "]), count(&["h2d ", "2d h2d "])]
     }
 
+    /// Removes the logs of earlier runs.
+    fn clear_logs(&self) {
+        let entries = std::fs::read_dir(self.folder()).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.is_file()).for_each(|path| std::fs::remove_file(path).unwrap());
+    }
+
+    /// How many allocations the driver counted in the process that launched the most kernels, and at most in another one, such
+    /// as the probe of the device.
+    fn allocations(&self) -> [usize; 2] {
+        let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());
+        let count = |text: &str, start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        let mut counted: Vec<[usize; 2]> =
+            texts.map(|text| [count(&text, "launch "), count(&text, "alloc ")]).collect();
+        counted.sort_unstable();
+        let [_, own] = counted.pop().unwrap();
+        [own, counted.iter().map(|[_, allocations]| *allocations).max().unwrap_or(0)]
+    }
+
     /// Whether a call failed as the test demanded.
     fn has_failed(&self) -> bool {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
@@ -111,7 +131,7 @@ impl Drop for NullCuda {
 fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("9,60,70", 3);
-    let predict = |device: &'static str, out: &'static str| {
+    let predict = |device: &str, out: &str| {
         [
             "predict",
             raw.as_str(),
@@ -130,25 +150,39 @@ fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
     let labels = |folder: &str| fixture.bytes(&format!("{folder}/nuclei_3_raw_labels.tif"));
     let arguments = predict("cpu", "cpu");
     fixture.run(&arguments.each_ref().map(String::as_str)).ok();
-    for (at, out) in [("2", "a"), ("12", "b"), ("25", "c"), ("40", "d")] {
-        let Some(null) = NullCuda::find(&format!("memory-{at}")) else { return };
-        let failing = format!("cuMemAllocAsync:{at}:2,cuMemAlloc_v2:1:2");
-        let arguments = predict("cuda:0", out);
-        let ran =
-            null.output(&fixture, &arguments.each_ref().map(String::as_str), &[("NULLCUDA_FAIL", failing.as_str())]);
+    let Some(null) = NullCuda::find("memory") else { return };
+    let on_gpu = |out: &str, variables: &[(&str, &str)]| {
+        null.clear_logs();
+        null.output(&fixture, &predict("cuda:0", out).each_ref().map(String::as_str), variables)
+    };
+    // The first run times kernels; the second one allocates as the following ones do.
+    for out in ["first", "counted"] {
+        let ran = on_gpu(out, &[]);
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+    let [own, probe] = null.allocations();
+    assert!(own > probe, "{own} allocations, {probe} of the probe: none can fail in the prediction alone");
+    let mut fallbacks = 0;
+    for at in BTreeSet::from([probe + 1, (probe + own).div_ceil(2), own]) {
+        let (failing, out) = (format!("cuMemAllocAsync:{at}:2,cuMemAlloc_v2:1:2"), format!("failing-{at}"));
+        let ran = on_gpu(&out, &[("NULLCUDA_FAIL", failing.as_str())]);
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
         if !ran.status.success() {
             // The probe of the device has failed already.
-            assert!(fixture.names(out).is_empty(), "{at}: {said}");
+            assert!(fixture.names(&out).is_empty(), "{at}: {said}");
             continue;
         }
         let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
         if null.has_failed() {
             assert_eq!(report["inputs"][0]["device"]["id"], "cpu", "{at}: {said}");
             assert!(said.contains("not enough memory on cuda:0"), "{at}: {said}");
-            assert!(labels(out) == labels("cpu"), "{at}: the labels differ");
+            let notes = report["inputs"][0]["notes"].to_string();
+            assert!(notes.contains("continuing on the CPU"), "{at}: {notes}");
+            assert!(labels(&out) == labels("cpu"), "{at}: the labels differ");
+            fallbacks += 1;
         }
     }
+    assert!(fallbacks > 0, "no allocation of a prediction has failed");
 }
 
 #[test]
@@ -171,6 +205,29 @@ fn link_all(from: &Path, to: &Path, except: &[&str]) {
 }
 
 #[test]
+fn a_gpu_offers_the_precisions_of_its_compute_capability() {
+    let Some(null) = NullCuda::find("turing") else { return };
+    let fixture = Fixture::new();
+    let turing = [("NULLCUDA_CC", "75")];
+    let device = null.device(&fixture, &turing);
+    assert_eq!(device["precisions"], serde_json::json!(["f32", "f16"]), "{device}");
+    let raw = fixture.nuclei("6,40,40", 3);
+    let predict = |precision: &str| {
+        let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--precision", precision];
+        let rest = ["--diameter", "12", "--outputs", "maps", "--out", precision, "--json"];
+        null.output(&fixture, &[&chosen[..], &rest].concat(), &turing)
+    };
+    let refused = predict("bf16");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("does not support bf16; supported: f32, f16"), "{said}");
+    let half = predict("f16");
+    assert!(half.status.success(), "{}", String::from_utf8_lossy(&half.stderr));
+    let report: Value = serde_json::from_slice(&half.stdout).unwrap();
+    let input = &report["inputs"][0];
+    assert!(input["device"]["id"] == "cuda:0" && input["precision"] == "f16", "{report:#}");
+}
+
+#[test]
 fn missing_tensor_core_headers_are_named_and_change_the_key_of_the_caches() {
     let Some(null) = NullCuda::find("headers") else { return };
     let fixture = Fixture::new();
@@ -186,6 +243,18 @@ fn missing_tensor_core_headers_are_named_and_change_the_key_of_the_caches() {
     assert!(partial["usable"] == true && reason.contains("crt/mma.h") && reason.contains("install"), "{partial}");
     assert!(partial["driver"].as_str().unwrap().contains("no tensor-core headers"), "{partial}");
     assert_ne!(partial["driver"], whole["driver"]);
+    assert_eq!(partial["precisions"], serde_json::json!(["f32"]), "{partial}");
+    // Predictions then run in f32, and say what is missing.
+    let raw = fixture.nuclei("6,40,40", 3);
+    let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--diameter", "12"];
+    let arguments = [&chosen[..], &["--outputs", "maps", "--out", "out", "--json"]].concat();
+    let ran = null.output(&fixture, &arguments, &[("CUDA_PATH", root.to_str().unwrap())]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let input = &report["inputs"][0];
+    assert!(input["device"]["id"] == "cuda:0" && input["precision"] == "f32", "{report:#}");
+    let why = input["device"]["why"].as_str().unwrap();
+    assert!(why.contains("tf32, f16 and bf16 need crt/mma.h"), "{why}");
 }
 
 /// Checks that a prediction of a stack of one tile uploads it once and waits no more often than it has to.

@@ -476,6 +476,18 @@ fn a_preview_is_a_picture_of_the_middle_slice() {
     assert!(outlines > 50, "{outlines} pixels of outlines");
 }
 
+/// Checks that a prediction by `nuclei-dog`, whose output has two channels, moves little more than its input, output and
+/// weights between the host and the GPU.
+fn assert_moves_each_value_once(report: &Value) {
+    let count = |name: &str| report["traffic"][name].as_u64().unwrap();
+    let voxels: u64 = report["grid_zyx"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).product();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog/model.onnx");
+    let needed = (1 + 2) * 4 * voxels + std::fs::metadata(package).unwrap().len();
+    let moved = count("uploaded_bytes") + count("downloaded_bytes");
+    assert!(moved >= (1 + 2) * 4 * voxels, "{moved} bytes: {report:#}");
+    assert!(moved as f64 <= 1.1 * needed as f64, "{moved} bytes instead of {needed}: {report:#}");
+}
+
 #[test]
 fn a_gpu_finds_the_same_objects_and_auto_measures_all_devices() {
     let fixture = Fixture::new();
@@ -497,6 +509,7 @@ fn a_gpu_finds_the_same_objects_and_auto_measures_all_devices() {
     };
     let on_gpu = predict(gpu, "gpu");
     assert_eq!(on_gpu["inputs"][0]["device"]["id"], *gpu);
+    assert_moves_each_value_once(&on_gpu["inputs"][0]);
     predict("cpu", "cpu");
     assert_eq!(labels(&fixture, "gpu/nuclei_3_raw_labels.tif"), labels(&fixture, "cpu/nuclei_3_raw_labels.tif"));
     let (a, b) = (fixture.image("gpu/nuclei_3_raw_probability.tif"), fixture.image("cpu/nuclei_3_raw_probability.tif"));

@@ -15,8 +15,9 @@
 //!
 //! Computation is in f32, and in f16 or bf16 where a graph casts to these types (mixed precision). On CUDA, sessions in
 //! [`Precision::Tf32`] convolve on tensor cores, which round the factors to TF32 (`kernels::tiled`). Sessions in
-//! [`Precision::F16`] or [`Precision::Bf16`], which CUDA devices with tensor cores for these types have, cast the inputs of
-//! convolutions, or store all values between steps in 16 bits; norms and softmax are computed in f32.
+//! [`Precision::F16`] or [`Precision::Bf16`] cast the inputs of convolutions, or store all values between steps in 16 bits;
+//! norms and softmax are computed in f32. A device offers the precisions that its tensor cores have, that CubeCL has
+//! registered, and whose kernels can be compiled with the installed headers.
 //!
 //! ```
 //! use cytoscope_engine::{Device, DeviceId, EngineError};
@@ -51,12 +52,14 @@ mod transfer;
 mod tuning;
 
 pub use memory_use::device_memory;
-pub use tuning::{set_known_devices, tuning_folder};
+pub use tuning::{KERNELS, set_known_devices, tuning_folder};
 
 use burn_cuda::{Cuda, CudaDevice};
 use burn_tensor::DType;
 use burn_tensor::backend::DTypeUsage;
 use burn_wgpu::{Wgpu, WgpuDevice};
+use cubecl::Runtime;
+use cubecl::cuda::CudaRuntime;
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph};
 use kernels::{DeviceBackend, DirectCuda, DirectWgpu, FactorType};
@@ -129,10 +132,8 @@ impl BurnEngine {
     fn factor_type(&self, precision: Precision) -> Option<FactorType> {
         match (precision, &self.backend) {
             (Precision::F32, _) => self.is_tiled.then_some(FactorType::F32),
-            (Precision::Tf32, Backend::Cuda(_)) => Some(FactorType::Tf32),
-            (Precision::F16, Backend::Cuda(_)) => Some(FactorType::F16),
-            (Precision::Bf16, Backend::Cuda(_)) => Some(FactorType::Bf16),
-            _ => None,
+            (precision, Backend::Cuda(_)) => factor_type(precision),
+            (_, Backend::Wgpu(_)) => None,
         }
     }
 
@@ -163,29 +164,27 @@ pub fn tiled_convolutions() -> u64 {
     kernels::launches()
 }
 
-/// Returns the 32-bit precisions of a device of this engine.
-pub(crate) fn precisions(id: DeviceId) -> &'static [Precision] {
-    match id {
-        DeviceId::Cuda(_) => &[Precision::F32, Precision::Tf32],
-        DeviceId::Wgpu(_) => &[Precision::F32],
-        DeviceId::Cpu => &[],
+/// Returns the type to which matrix units round the factors of convolutions in a precision; `None` if it has none.
+fn factor_type(precision: Precision) -> Option<FactorType> {
+    match precision {
+        Precision::Tf32 => Some(FactorType::Tf32),
+        Precision::F16 => Some(FactorType::F16),
+        Precision::Bf16 => Some(FactorType::Bf16),
+        Precision::F32 | Precision::Int8 => None,
     }
 }
 
-/// Returns the 16-bit precisions that a CUDA device computes in with tensor cores. Others would not be faster than 32
-/// bits: on wgpu, convolutions of 16-bit floats are computed in 32 bits (see [`exec`]).
-pub(crate) fn half_precisions(id: DeviceId) -> Vec<Precision> {
-    let DeviceId::Cuda(index) = id else { return Vec::new() };
-    let supported = guard::guard(id, || {
-        let device = CudaDevice::new(index);
-        let wanted = DTypeUsage::general() | DTypeUsage::Accelerated;
-        let all = [(Precision::F16, DType::F16), (Precision::Bf16, DType::BF16)].into_iter();
-        let usage = |dtype| <Cuda as burn_tensor::backend::Backend>::dtype_usage(&device, dtype);
-        let supported = all.filter(|(_, dtype)| usage(*dtype).is_superset(wanted));
-        Ok(supported.map(|(precision, _)| precision).collect())
-    });
+/// Returns whether CubeCL has registered a precision for a device that was opened: for all but f32, matrix units of a CUDA
+/// device. Others would not be faster than 32 bits: on wgpu, convolutions of 16-bit floats are computed in 32 bits (see
+/// [`exec`]).
+pub(crate) fn is_registered(id: DeviceId, precision: Precision) -> bool {
+    let (DeviceId::Cuda(index), Some(factor_type)) = (id, factor_type(precision)) else {
+        return precision == Precision::F32;
+    };
+    let registered =
+        guard::guard(id, || Ok(factor_type.is_registered(CudaRuntime::client(&CudaDevice::new(index)).properties())));
     // A device whose properties cannot be read computes in 32 bits.
-    supported.unwrap_or_default()
+    registered.unwrap_or(false)
 }
 
 /// Returns the 16-bit type of a precision, if it has one.
@@ -209,20 +208,26 @@ impl Engine for BurnEngine {
         &self.device
     }
 
+    fn training_precisions(&self) -> Vec<Precision> {
+        let mut all = self.device.precisions.clone();
+        if let Backend::Wgpu(device) = &self.backend {
+            // Tensors are stored in 16 bits where the device can do that.
+            let usage = guard::guard(self.device.id, || {
+                Ok(<Wgpu as burn_tensor::backend::Backend>::dtype_usage(device, DType::F16))
+            });
+            all.extend(usage.is_ok_and(|usage| usage.is_superset(DTypeUsage::general())).then_some(Precision::F16));
+        }
+        all
+    }
+
     fn compile(
         &self,
         graph: &Graph,
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        let mut has = precisions(self.device.id).to_vec();
-        has.extend(self.device.precisions.iter().copied().filter(|p| half_type(*p).is_some()));
-        if !has.contains(&options.precision) {
-            return Err(EngineError::UnsupportedPrecision {
-                engine: self.name(),
-                precision: options.precision.to_string(),
-                has: has.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "),
-            });
+        if !self.device.precisions.contains(&options.precision) {
+            return Err(EngineError::unsupported_precision(self, options.precision, &self.device.precisions));
         }
         let program = self.program(graph, input_shapes, options.precision)?;
         let (device, cache) = (&self.device, self.cache);

@@ -149,7 +149,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         let mut watch = PanicWatch::start();
         program.report.backend = watch.guard(id, || Ok(B::name(device)))?;
         let waits = program.times_kernels();
-        let tuning = TuningState::of(cache, id, &description(&program));
+        let tuning = TuningState::of(cache, id, &format!("{wide_factor_type:?} {}", description(&program)));
         Ok(Self {
             tuning: if waits { tuning } else { tuning.not_needed() },
             program,
@@ -423,14 +423,16 @@ impl<B: DeviceBackend> DeviceSession<B> {
 impl<B: DeviceBackend> DeviceSession<B> {
     /// Runs the program once and downloads its outputs. The weights were uploaded.
     fn run_on(&mut self, feed: Feed<'_>) -> Result<Vec<HostTensor>, EngineError> {
-        self.run_with(feed, |session, values, recorder| session.download(values, recorder))
+        self.run_with(feed, true, |session, values, recorder| session.download(values, recorder))
     }
 
-    /// Runs the program once, or more often if kernels are timed, and each time passes the outputs to `finish`, which
-    /// must wait for the device if kernels can be timed. Returns the last result. The weights were uploaded.
+    /// Runs the program once, or more often if kernels are timed, and each time passes the outputs to `finish`. Returns the
+    /// last result. `waits` says whether `finish` waits for the device, which it must if kernels can be timed. The weights
+    /// were uploaded.
     fn run_with<T>(
         &mut self,
         feed: Feed<'_>,
+        waits: bool,
         finish: impl Fn(&Self, &BTreeMap<ValueId, Image<B>>, &Recorder) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let DeviceMemory::Held(held) = &self.memory else { return Err(unusable(self.id)) };
@@ -449,6 +451,9 @@ impl<B: DeviceBackend> DeviceSession<B> {
             result
         });
         (self.watch, self.tuning) = (watch, tuning);
+        if waits && result.is_ok() {
+            self.tuning.end_compiling();
+        }
         self.after(result)
     }
 

@@ -1,23 +1,34 @@
-//! Configures where Burn caches its kernel timings and compiled kernels, and records which sessions are tuned.
+//! Configures where Burn caches its kernel timings and compiled kernels, records which sessions are tuned, and reports tuning
+//! and compiling.
 
 use cubecl_runtime::config::autotune::{AutotuneConfig, AutotuneLogLevel};
 use cubecl_runtime::config::cache::CacheConfig;
 use cubecl_runtime::config::compilation::CompilationConfig;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use cytoscope_engine::select::fingerprint;
-use cytoscope_engine::{Device, DeviceId, TuningListener};
+use cytoscope_engine::{Device, DeviceId, Preparation, TuningListener};
 use directories::BaseDirs;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Versions of the libraries whose kernels are timed and compiled, and of the kernels of this crate. The last number is
-/// to be raised when those change, because compiled ones are kept.
-const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10, kernels 1");
+/// The kernels of this build: the versions of the program and of the libraries whose kernels are timed and compiled, and a
+/// hash of the sources of the kernels of this crate. Part of the key of everything that is measured with them or compiled
+/// from them and kept between runs.
+pub const KERNELS: &str =
+    concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10, kernels ", env!("CYTOSCOPE_KERNELS"));
 
-/// Time between two reports of tuning.
+/// Time between two reports of tuning or compiling.
+#[cfg(not(test))]
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Time between two reports in unit tests.
+#[cfg(test)]
+const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// The markers of the sessions whose kernels this process has compiled.
+static COMPILED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// The GPUs of this machine, usable or not, as far as they are known.
 static KNOWN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
@@ -39,10 +50,12 @@ pub fn set_known_devices(gpus: &[Device]) {
     *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = gpus.collect();
 }
 
-/// Returns the key of the cache for a list of GPUs: it changes if any of them is another one, or has another driver,
-/// architecture, compiler or set of headers (see [`Device::driver`]), or if the kernels are of another version.
+/// Returns the key of the cache for a list of GPUs: it changes if any of them is of another kind (name, memory), or has
+/// another driver, architecture, compiler or set of headers (see [`Device::driver`]), or if the kernels are of another
+/// version. GPUs of the same kind share it, because a cluster may assign another one to each job.
 pub(crate) fn cache_key(gpus: &[Device], kernels: &str) -> String {
-    let mut all: Vec<String> = gpus.iter().map(|d| format!("{}|{}|{}", d.id, d.name, d.driver)).collect();
+    let describe = |d: &Device| format!("{}|{}|{:?}|{}", d.id, d.name, d.memory_bytes, d.driver);
+    let mut all: Vec<String> = gpus.iter().map(describe).collect();
     all.sort();
     all.dedup();
     fingerprint(format!("{kernels}\n{}", all.join("\n")).as_bytes())
@@ -102,6 +115,8 @@ pub(crate) struct TuningState {
     is_tuned: bool,
     /// Whether no kernel of the session is timed.
     is_fixed: bool,
+    /// Whether kernels of the session may not be compiled yet; only of sessions none of whose kernels are timed.
+    compiles: bool,
 }
 
 /// Maximum number of times that a run is repeated because timings were written meanwhile, maybe by another process.
@@ -111,16 +126,37 @@ impl TuningState {
     /// Looks up the state of a session on a device; `work` describes its steps and shapes.
     pub(crate) fn of(folder: &Path, device: DeviceId, work: &str) -> Self {
         let marker = folder.join("tuned").join(fingerprint(format!("{device}\n{work}").as_bytes()));
-        Self { timings: folder.join("autotune"), is_tuned: marker.exists(), is_fixed: false, marker }
+        let timings = folder.join("autotune");
+        Self { timings, is_tuned: marker.exists(), is_fixed: false, compiles: false, marker }
     }
 
     /// Returns the state of a session that times no kernels.
     pub(crate) fn not_needed(self) -> Self {
-        Self { is_fixed: true, ..self }
+        let compiles = !compiled().contains(&self.marker);
+        Self { is_fixed: true, compiles, ..self }
     }
 
-    /// Runs `work`, whose argument says whether to record times. If the session is not tuned yet, the listener receives how long
-    /// that has taken so far.
+    /// Runs `work`. If the kernels of the session may not be compiled yet, and it takes longer than a second, the listener
+    /// receives how long it has taken so far.
+    pub(crate) fn reporting_compiling<T>(
+        &self,
+        listener: &TuningListener,
+        device: DeviceId,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        if self.compiles { run_reporting(listener, device, Preparation::Compiling, work) } else { work() }
+    }
+
+    /// Records that the session has waited for a run, so that its kernels are compiled.
+    pub(crate) fn end_compiling(&mut self) {
+        if self.compiles {
+            compiled().insert(self.marker.clone());
+            self.compiles = false;
+        }
+    }
+
+    /// Runs `work`, whose argument says whether to record times. If the session is not tuned or compiled yet, the listener
+    /// receives how long that has taken so far.
     ///
     /// Before Burn times the kernels of a step, it discards the errors of the steps before, whose results are then wrong.
     /// So a run in which it did so is only a rehearsal: `work` is repeated, and the last result counts.
@@ -131,11 +167,12 @@ impl TuningState {
         mut work: impl FnMut(bool) -> Result<T, E>,
     ) -> Result<T, E> {
         if self.is_fixed {
-            return work(true);
+            return self.reporting_compiling(listener, device, || work(true));
         }
         let was_tuned = self.is_tuned;
         let mut bytes = size_of_files(&self.timings);
-        let mut result = if was_tuned { work(true) } else { run_reporting(listener, device, || work(false)) };
+        let mut result =
+            if was_tuned { work(true) } else { run_reporting(listener, device, Preparation::Tuning, || work(false)) };
         let mut is_recorded = was_tuned;
         for _ in 0..MAX_REPEATS {
             let now = size_of_files(&self.timings);
@@ -168,14 +205,27 @@ fn size_of_files(folder: &Path) -> u64 {
     entries.map(size).sum()
 }
 
-/// Runs `work`, and tells a listener at once and then every second how long it has taken.
-fn run_reporting<T>(listener: &TuningListener, device: DeviceId, work: impl FnOnce() -> T) -> T {
+/// Returns [`COMPILED`].
+fn compiled() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `work`, and tells a listener every second how long it has taken; of tuning, also at once.
+fn run_reporting<T>(
+    listener: &TuningListener,
+    device: DeviceId,
+    preparation: Preparation,
+    work: impl FnOnce() -> T,
+) -> T {
     let (stop, stopped) = channel::<()>();
     std::thread::scope(|scope| {
         let ticker = std::thread::Builder::new().name("tuning".to_owned()).spawn_scoped(scope, move || {
             let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
             loop {
-                listener.notify(device, elapsed);
+                // Most kernels are compiled, or were kept, within the first second.
+                if preparation == Preparation::Tuning || !elapsed.is_zero() {
+                    listener.notify(device, preparation, elapsed);
+                }
                 if !matches!(stopped.recv_timeout(TELL_EVERY), Err(RecvTimeoutError::Timeout)) {
                     return;
                 }
@@ -226,7 +276,27 @@ mod tests {
             assert_ne!(own, key(std::slice::from_ref(&other)), "{other:?}");
             assert_ne!(own, key(&[hopper.clone(), other]), "a second GPU");
         }
+        // A part of the GPU (MIG) has the same name.
+        let part = Device { memory_bytes: Some(10 << 30), ..hopper.clone() };
+        assert_ne!(own, key(&[part]));
         assert_ne!(own, cache_key(&[hopper], "2"));
+    }
+
+    #[test]
+    fn each_of_two_unlike_gpus_has_a_cache_of_its_own_whichever_is_visible() {
+        // With CUDA_VISIBLE_DEVICES, each of them is the only GPU, of index 0.
+        let ada = gpu(0, "NVIDIA RTX 4090", "NVIDIA 580 CUDA, sm_89, NVRTC 13.0");
+        let turing = gpu(0, "NVIDIA T4", "NVIDIA 580 CUDA, sm_75, NVRTC 13.0");
+        let key = |gpu: &Device| cache_key(std::slice::from_ref(gpu), "1");
+        assert_ne!(key(&ada), key(&turing));
+        // How much memory is free does not matter, nor which of several GPUs of a kind it is.
+        assert_eq!(key(&ada), key(&Device { free_bytes: Some(1 << 30), ..ada.clone() }));
+    }
+
+    #[test]
+    fn the_kernels_of_a_build_are_known_by_a_hash_of_their_sources() {
+        let (_, hash) = KERNELS.rsplit_once("kernels ").unwrap();
+        assert!(hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()), "{KERNELS}");
     }
 
     #[test]
@@ -246,8 +316,8 @@ mod tests {
         std::fs::create_dir_all(&timings).unwrap();
         let times = Arc::new(Mutex::new(0));
         let count = Arc::clone(&times);
-        let listener = TuningListener::new(move |device, _| {
-            assert_eq!(device, DeviceId::Cuda(3));
+        let listener = TuningListener::new(move |device, preparation, _| {
+            assert_eq!((device, preparation), (DeviceId::Cuda(3), Preparation::Tuning));
             *count.lock().unwrap() += 1;
         });
         // Whether tuning was reported, and which runs were recorded. `writes` is the number of runs that write timings.
@@ -272,5 +342,36 @@ mod tests {
         assert_eq!(run(Ok(()), 0), (false, vec![true]), "the state is stored");
         assert_eq!(run(Ok(()), 1), (false, vec![true, false]), "timings were deleted or did not suit");
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn compiling_is_reported_in_the_first_run_of_a_network_if_it_takes_long() {
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&times);
+        let listener = TuningListener::new(move |device, preparation, elapsed| {
+            assert_eq!((device, preparation), (DeviceId::Cuda(4), Preparation::Compiling));
+            seen.lock().unwrap().push(elapsed);
+        });
+        let state = |work: &str| TuningState::of(Path::new("no folder"), DeviceId::Cuda(4), work).not_needed();
+        // How often compiling was reported during a run that takes this time.
+        let run = |state: &mut TuningState, takes: Duration| {
+            let before = times.lock().unwrap().len();
+            let work = |is_recorded: bool| {
+                assert!(is_recorded);
+                std::thread::sleep(takes);
+                Ok::<(), ()>(())
+            };
+            state.run(&listener, DeviceId::Cuda(4), work).unwrap();
+            times.lock().unwrap().len() - before
+        };
+        let (short, long) = (Duration::ZERO, TELL_EVERY * 5);
+        let mut first = state("a network");
+        assert_eq!(run(&mut first, short), 0, "nothing to say");
+        assert!(run(&mut first, long) >= 2, "the run before was not waited for");
+        assert!(times.lock().unwrap().iter().all(|elapsed| *elapsed >= TELL_EVERY));
+        first.end_compiling();
+        assert_eq!(run(&mut first, long), 0, "the kernels are compiled");
+        assert_eq!(run(&mut state("a network"), long), 0, "another session of the same network");
+        assert!(run(&mut state("another network"), long) >= 2);
     }
 }

@@ -117,6 +117,11 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Returns whether values have 16 bits.
+    pub fn is_half(self) -> bool {
+        matches!(self, Precision::F16 | Precision::Bf16)
+    }
+
     /// Returns the name used on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
@@ -160,7 +165,7 @@ pub struct Device {
     pub free_bytes: Option<u64>,
     /// Whether models can run on it.
     pub usable: bool,
-    /// Why the device is usable, or why not and how to fix that.
+    /// Why the device is usable, or why not and how to fix that. What a usable device lacks follows after a semicolon.
     pub reason: String,
     /// Precisions that networks can run in on this device.
     pub precisions: Vec<Precision>,
@@ -174,6 +179,11 @@ impl Device {
     /// Returns the fastest 32-bit precision of the device: TF32 where it has it, otherwise f32.
     pub fn fast_precision(&self) -> Precision {
         if self.precisions.contains(&Precision::Tf32) { Precision::Tf32 } else { Precision::F32 }
+    }
+
+    /// Returns what a usable device lacks to be as fast as it could be, and how to get it; `None` if nothing is known.
+    pub fn shortcoming(&self) -> Option<&str> {
+        self.reason.split_once("; ").filter(|_| self.usable).map(|(_, lacks)| lacks)
     }
 
     /// Returns the bytes that a session may hold at most: the free memory, or all of it if that is unknown; `None` if

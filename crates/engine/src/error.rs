@@ -1,6 +1,6 @@
 //! The errors of compiling and running a model.
 
-use crate::DeviceId;
+use crate::{DeviceId, Engine, Precision};
 use cytoscope_graph::GraphError;
 
 /// A failure to compile or run a model.
@@ -78,6 +78,19 @@ pub enum EngineError {
         /// The message of the device or its driver.
         reason: String,
     },
+    /// Outputs are NaN or infinite in a precision that may be the reason; another one may compute them.
+    #[error(
+        "at least {count} output values of the network are NaN or infinite in {precision} on {device}, probably because \
+         values exceed the range of this type; choose f32"
+    )]
+    NotFinite {
+        /// Device that computed the values.
+        device: DeviceId,
+        /// Precision in which the network ran.
+        precision: Precision,
+        /// Number of such values that were found before the prediction was ended.
+        count: u64,
+    },
     /// The device does not exist, or cannot run models.
     #[error("{device} cannot be used: {reason}")]
     Unavailable {
@@ -106,6 +119,22 @@ pub enum EngineError {
         /// What was inconsistent.
         reason: String,
     },
+}
+
+impl EngineError {
+    /// Returns the error for a precision that is not among those that an engine offers on its device.
+    pub fn unsupported_precision(engine: &dyn Engine, precision: Precision, offered: &[Precision]) -> Self {
+        let names = offered.iter().map(|p| p.name()).collect::<Vec<_>>().join(", ");
+        Self::UnsupportedPrecision {
+            engine: engine.name(),
+            precision: precision.to_string(),
+            has: [Some(names.as_str()), engine.device().shortcoming()]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; "),
+        }
+    }
 }
 
 /// Returns what is known of the memory that is needed and available, as the end of a sentence.

@@ -29,5 +29,7 @@ pub use buffers::{BoundSession, Buffers, Content, DeviceTensor, ResidentSession}
 pub use device::{Device, DeviceId, DeviceRequest, Precision};
 pub use error::EngineError;
 pub use rolling::{Band, NotRolling, OutputPlanes, RollingPlan, RollingSession};
-pub use session::{CompileOptions, CompileReport, Engine, OpFallback, Session, TuningListener, shapes_by_input};
+pub use session::{
+    CompileOptions, CompileReport, Engine, OpFallback, Preparation, Session, TuningListener, shapes_by_input,
+};
 pub use slab::{SLAB_COPIES, SlabSession, UNKNOWN_DEVICE_SLAB_BYTES};

@@ -77,17 +77,23 @@ struct Timing {
 #[derive(Debug, Default)]
 pub struct Cache {
     path: Option<PathBuf>,
+    /// The kernels that measurements are made with.
+    kernels: String,
     entries: BTreeMap<String, Timing>,
 }
 
 impl Cache {
-    /// Opens the cache in a file, which is created on the first write.
-    pub fn open(path: &Path) -> Self {
+    /// Opens the cache in a file, which is created on the first write. `kernels` identifies the kernels of this build:
+    /// what was measured with others is forgotten, because they may have had other times and errors.
+    pub fn open(path: &Path, kernels: &str) -> Self {
         let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
             tracing::warn!("the measured times in {} are not used: {error}", path.display());
             None
         });
-        Self { path: Some(path.to_owned()), entries: read.unwrap_or_default() }
+        let mut entries: BTreeMap<String, Timing> = read.unwrap_or_default();
+        let end = format!("|{kernels}");
+        entries.retain(|key, _| key.ends_with(&end));
+        Self { path: Some(path.to_owned()), kernels: kernels.to_owned(), entries }
     }
 
     /// Returns a cache that is not saved to a file.
@@ -105,7 +111,7 @@ impl Cache {
     /// Returns what was measured for the model with this [`fingerprint`] on inputs of these shapes with `threads` threads,
     /// on any device. The devices may be gone since.
     pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
-        let (start, end) = (format!("{fingerprint}|"), format!("|{shapes:?}|{threads}"));
+        let (start, end) = (format!("{fingerprint}|"), format!("|{shapes:?}|{threads}|{}", self.kernels));
         let of_entry = |(key, timing): (&String, &Timing)| {
             // The rest is the device, its name and driver, and the precision.
             let rest = key.strip_prefix(&start)?.strip_suffix(&end)?;
@@ -117,6 +123,12 @@ impl Cache {
             Some(Measurement { device, precision, best_ms, error, reason, cached: true })
         };
         self.entries.iter().filter_map(of_entry).collect()
+    }
+
+    fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
+        let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
+        let (Device { id, name, driver, .. }, kernels) = (device, &self.kernels);
+        format!("{}|{id}|{name}|{driver}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
     }
 
     fn put(&mut self, key: String, timing: Timing) {
@@ -207,7 +219,7 @@ fn measure_engine(
     let mut exact = None;
     for precision in precisions {
         let compares = has_f32 && !matches!(precision, Precision::F32 | Precision::Int8);
-        let key = cache_key(probe, device, precision);
+        let key = cache.key(probe, device, precision);
         let cached = cache.entries.get(&key).copied().filter(|timing| !compares || timing.error.is_some());
         let timing = match cached {
             Some(timing) => Ok(timing),
@@ -238,12 +250,6 @@ fn error_problem(error: Option<f64>) -> String {
         }
         _ => String::new(),
     }
-}
-
-fn cache_key(probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
-    let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
-    let Device { id, name, driver, .. } = device;
-    format!("{}|{id}|{name}|{driver}|{precision}|{shapes:?}|{}", probe.fingerprint, probe.threads)
 }
 
 /// Measures a precision. `exact` are the outputs in f32, which are computed when they are first needed.
@@ -443,6 +449,21 @@ mod tests {
         assert!(chosen(&engines, &never, &mut cache).is_ok());
         cache.forget("m");
         assert!(chosen(&engines, &never, &mut cache).is_err());
+    }
+
+    #[test]
+    fn measurements_of_other_kernels_are_not_used() {
+        let folder = std::env::temp_dir().join(format!("cytoscope-measurements-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (file, engines) = (folder.join("times.json"), [fake(DeviceId::Cuda(0), &ALL)]);
+        chosen(&engines, &session, &mut Cache::open(&file, "kernels 1")).unwrap();
+        let mut same = Cache::open(&file, "kernels 1");
+        assert_eq!(same.stored("m", &[], 1).len(), 3);
+        assert!(chosen(&engines, &never, &mut same).is_ok());
+        let mut other = Cache::open(&file, "kernels 2");
+        assert!(other.stored("m", &[], 1).is_empty());
+        assert!(chosen(&engines, &never, &mut other).is_err(), "everything is measured again");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

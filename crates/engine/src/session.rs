@@ -7,22 +7,34 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Receives the progress of tuning a device: before the first run of a session for a shape, an engine may time several
-/// kernels for each step, which takes up to a minute. Clones share the same callback.
+/// What makes the first run of a session slower than the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preparation {
+    /// Several kernels are timed for each step, which takes up to a minute.
+    Tuning,
+    /// Kernels are compiled, which takes some seconds.
+    Compiling,
+}
+
+/// The callback of a [`TuningListener`].
+type OnPreparation = dyn Fn(DeviceId, Preparation, Duration) + Send + Sync;
+
+/// Receives the progress of preparing a device for the first run of a session. Clones share the same callback.
 #[derive(Clone, Default)]
-pub struct TuningListener(Option<Arc<dyn Fn(DeviceId, Duration) + Send + Sync>>);
+pub struct TuningListener(Option<Arc<OnPreparation>>);
 
 impl TuningListener {
-    /// Calls `callback` when tuning starts and about once a second until it ends, with the device and the time since
-    /// the start, which is zero in the first call only. The calls come from other threads than the session's.
-    pub fn new(callback: impl Fn(DeviceId, Duration) + Send + Sync + 'static) -> Self {
+    /// Calls `callback` about once a second with the device and the time since the start: when tuning starts and until it
+    /// ends, and while kernels are compiled if that takes longer than a second. The time is zero in the first call of tuning
+    /// only. The calls come from other threads than the session's.
+    pub fn new(callback: impl Fn(DeviceId, Preparation, Duration) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(callback)))
     }
 
-    /// Reports that `device` has been tuned for this time so far.
-    pub fn notify(&self, device: DeviceId, elapsed: Duration) {
+    /// Reports that `device` has been prepared for this time so far.
+    pub fn notify(&self, device: DeviceId, preparation: Preparation, elapsed: Duration) {
         if let Some(callback) = &self.0 {
-            callback(device, elapsed);
+            callback(device, preparation, elapsed);
         }
     }
 }
@@ -40,7 +52,7 @@ pub struct CompileOptions {
     pub recorder: Recorder,
     /// Cancels compiling, which then fails with [`cytoscope_graph::GraphError::Interrupted`].
     pub interrupt: Interrupt,
-    /// Receives the progress of tuning the device for the session.
+    /// Receives the progress of preparing the device for the first run of the session.
     pub tuning: TuningListener,
 }
 
@@ -88,6 +100,11 @@ pub trait Engine: Send + Sync {
 
     /// Returns the device that the engine computes on.
     fn device(&self) -> &Device;
+
+    /// Returns the precisions of training steps: by default those of the device, except int8.
+    fn training_precisions(&self) -> Vec<Precision> {
+        self.device().precisions.iter().copied().filter(|precision| *precision != Precision::Int8).collect()
+    }
 
     /// Compiles a graph for the given input shapes, one per graph input, in graph order.
     ///

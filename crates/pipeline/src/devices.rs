@@ -44,10 +44,12 @@ pub struct SelectedEngine {
     pub(crate) profile: Option<AppliedProfile>,
     /// The precision that was chosen for the model with the options of the choice.
     precision: Precision,
+    /// The precision that replaces the requested or chosen one, because that one failed.
+    forced: Option<Precision>,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
-    /// Whether it took over from a device that failed.
-    is_replacement: bool,
+    /// Whether the last input moved to the CPU, because it did not fit the device's memory.
+    is_left: bool,
 }
 
 /// Memory for sessions on a device in bytes, as far as it is known.
@@ -95,20 +97,28 @@ impl std::fmt::Debug for SelectedEngine {
 }
 
 impl SelectedEngine {
-    fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
+    pub(crate) fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
         let Choice { precision, why, measurements, .. } = chosen;
         let device = engine.device();
+        let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
-        Self { choice, profile: None, precision, engine: Arc::from(engine), memory, is_replacement: false }
+        Self { choice, profile: None, precision, forced: None, engine: Arc::from(engine), memory, is_left: false }
     }
 
-    /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one.
+    /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one, unless
+    /// another one replaces both.
     pub(crate) fn precision(&self, model: &Model, requested: Option<Precision>) -> Precision {
-        match requested {
-            Some(_) => model.precision_on(self.choice.id, requested),
-            None => self.precision,
+        match (self.forced, requested) {
+            (Some(forced), _) => forced,
+            (None, Some(_)) => precision_on(model, self.engine.device(), requested),
+            (None, None) => self.precision,
         }
+    }
+
+    /// Returns the same device, which computes in 32 bits whatever is requested.
+    pub(crate) fn in_32_bits(&self) -> Self {
+        Self { forced: Some(self.engine.device().fast_precision()), ..self.clone() }
     }
 
     /// Returns the bytes that a session on the device may hold.
@@ -144,14 +154,22 @@ impl SelectedEngine {
         self.memory.failed.load(Ordering::Relaxed) != u64::MAX
     }
 
+    /// Leaves the device for an input that does not fit its memory. The next one may use all of that memory again.
+    pub(crate) fn leave(&mut self) {
+        self.memory = Arc::new(SessionMemory::of(self.engine.device()));
+        self.is_left = true;
+    }
+
+    /// Returns to the device for the next input, and reports that if the last one had left it.
+    pub(crate) fn come_back(&mut self, context: &Context) {
+        if std::mem::take(&mut self.is_left) {
+            self.report(context);
+        }
+    }
+
     /// Returns the engine that compiles and runs graphs on the device.
     pub fn engine(&self) -> &dyn Engine {
         self.engine.as_ref()
-    }
-
-    /// Returns whether the device took over from one that failed.
-    pub(crate) fn is_replacement(&self) -> bool {
-        self.is_replacement
     }
 
     /// Returns whether the CPU can take over if this device fails.
@@ -184,6 +202,11 @@ impl Devices {
     #[must_use]
     pub fn measured_again(self) -> Self {
         Self { measures_again: true, ..self }
+    }
+
+    /// Returns whether measurements that are stored are repeated.
+    pub fn measures_again(&self) -> bool {
+        self.measures_again
     }
 
     /// Returns the CPU and the GPUs of this machine, which are probed in child processes by `program probe-device
@@ -258,7 +281,7 @@ impl Devices {
         let shape = input.shape().to_vec();
         // Precisions that were found to compute this model incorrectly.
         let mut wrong: Vec<(DeviceId, Precision)> = Vec::new();
-        let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("device-times.json")));
+        let mut cache = measurements("device-times.json");
         if self.measures_again {
             cache.forget(&model.fingerprint);
         }
@@ -329,7 +352,7 @@ impl Devices {
         (engines, unusable)
     }
 
-    /// Selects the CPU after another device failed.
+    /// Selects the CPU after another device failed. It computes in f32 if 16 bits are requested, which it does not have.
     pub(crate) fn fall_back_to_cpu(
         &self,
         context: &Context,
@@ -339,7 +362,8 @@ impl Devices {
         error: &EngineError,
     ) -> Result<SelectedEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
-        let precision = model.precision_on(DeviceId::Cpu, options.precision);
+        let forced = options.precision.filter(|precision| precision.is_half()).map(|_| Precision::F32);
+        let precision = forced.unwrap_or_else(|| model.precision_on(DeviceId::Cpu, options.precision));
         match verify(context, model, engine.as_ref(), precision, options.threads) {
             Ok(Verification::Agrees) => {}
             Ok(Verification::Differs { how }) => return Err(wrong_result(model, engine.as_ref(), &how)),
@@ -351,8 +375,14 @@ impl Devices {
         let mut measurements = failed.choice.measurements.clone();
         measurements.iter_mut().filter(|m| m.device == failed.choice.id).for_each(|m| m.reason.clone_from(&why));
         let selected = SelectedEngine::new(engine, Choice { device: DeviceId::Cpu, precision, why, measurements });
-        Ok(SelectedEngine { profile: failed.profile.clone(), is_replacement: true, ..selected })
+        Ok(SelectedEngine { profile: failed.profile.clone(), forced, ..selected })
     }
+}
+
+/// Opens the measurements that this build has stored in the file of this name in the user's folder.
+pub fn measurements(name: &str) -> Cache {
+    let path = user_folder().map(|folder| folder.join(name));
+    path.map_or_else(Cache::in_memory, |path| Cache::open(&path, cytoscope_engine_burn::KERNELS))
 }
 
 /// Refuses a requested precision that none of the devices has.
@@ -369,7 +399,8 @@ fn check_precision<'d>(
     }
     let of_device = |device: &Device| {
         let names: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
-        format!("{} on {}", names.join(", "), device.id)
+        let lacks = device.shortcoming().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
+        format!("{} on {}{lacks}", names.join(", "), device.id)
     };
     let has = devices.map(of_device).collect::<Vec<String>>().join("; ");
     Err(EngineError::NoPrecision { precision: precision.to_string(), has })
@@ -438,11 +469,20 @@ fn has_several_precisions(device: &Device) -> bool {
     device.precisions.iter().filter(|precision| **precision != Precision::Int8).count() > 1
 }
 
+/// Returns the precision to run in on a device if none is chosen by measurement, as [`Model::precision_on`] does. As tf32
+/// only permits rounding, GPUs without it compute in f32.
+fn precision_on(model: &Model, device: &Device, requested: Option<Precision>) -> Precision {
+    match model.precision_on(device.id, requested) {
+        Precision::Tf32 => device.fast_precision(),
+        precision => precision,
+    }
+}
+
 /// Returns the precisions to choose from on a device: the requested one; without a request, all float precisions of the
 /// device if their results can be compared, otherwise the default. Int8 networks on the CPU were measured when they were
 /// quantized.
 fn candidates(model: &Model, device: &Device, requested: Option<Precision>, can_compare: bool) -> Vec<Precision> {
-    let default = model.precision_on(device.id, requested);
+    let default = precision_on(model, device, requested);
     if requested.is_some() || default == Precision::Int8 || !can_compare || !has_several_precisions(device) {
         return vec![default];
     }
@@ -481,6 +521,10 @@ mod tests {
         assert_eq!(candidates(&model, &gpu(&all), None, false), [Precision::Tf32]);
         assert_eq!(candidates(&model, &gpu(&all), Some(Precision::F16), true), [Precision::F16]);
         assert!(!candidates(&model, &gpu(&all[..2]), None, true).contains(&Precision::F16));
+        // Turing has no tensor cores for tf32.
+        let turing = gpu(&[Precision::F32, Precision::F16]);
+        assert_eq!(candidates(&model, &turing, None, false), [Precision::F32]);
+        assert_eq!(candidates(&model, &turing, Some(Precision::Tf32), true), [Precision::F32]);
         let cpu = candidates(&model, CpuEngine::new().device(), None, true);
         assert_eq!(cpu, [if model.has_int8 { Precision::Int8 } else { Precision::F32 }]);
     }
@@ -497,6 +541,10 @@ mod tests {
         assert!(
             check_precision(plain.iter(), Some(Precision::F32)).is_ok() && check_precision(plain.iter(), None).is_ok()
         );
+        let reason = "CUDA works; tf32, f16 and bf16 need mma.h".to_owned();
+        let lacking = Device { reason, ..gpu(&[Precision::F32]) };
+        let refused = check_precision(std::iter::once(&lacking), Some(Precision::F16)).unwrap_err().to_string();
+        assert!(refused.ends_with("f32 on wgpu:0 (tf32, f16 and bf16 need mma.h)"), "{refused}");
         let half = [cpu.clone(), gpu(&[Precision::F32, Precision::Bf16])];
         assert!(check_precision(half.iter(), Some(Precision::Bf16)).is_ok());
     }

@@ -2,7 +2,7 @@
 
 use crate::JobError;
 use crate::predict::TilePlan;
-use cytoscope_engine::{CompileOptions, DeviceId, Precision, TuningListener};
+use cytoscope_engine::{CompileOptions, DeviceId, Precision, Preparation, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,9 @@ pub fn check_threads(threads: usize) -> Result<(), JobError> {
 
 /// Name of the stage in which a device is tuned for a tile shape, before its first run.
 pub const TUNING_STAGE: &str = "tuning";
+
+/// Name of the stage in which the kernels of a device are compiled, during the first run of a network.
+pub const COMPILING_STAGE: &str = "compiling";
 
 /// Requests a job to stop, which it does within one tile. Clones share the request.
 #[derive(Debug, Clone, Default)]
@@ -241,19 +244,23 @@ impl Context {
         Interrupt::new(move || cancel.is_cancelled())
     }
 
-    /// Returns a listener that reports the tuning of a device as a note and as the stage [`TUNING_STAGE`], whose units are
-    /// the seconds so far; their total is unknown, hence 0.
+    /// Returns a listener that reports the tuning of a device as a note and as the stage [`TUNING_STAGE`], and the compiling
+    /// of kernels as the stage [`COMPILING_STAGE`]. The units of both are the seconds so far; their total is unknown, hence 0.
     pub fn tuning(&self) -> TuningListener {
         let sink = Arc::clone(&self.sink);
-        TuningListener::new(move |device, elapsed| {
-            if elapsed.is_zero() {
+        TuningListener::new(move |device, preparation, elapsed| {
+            let stage = match preparation {
+                Preparation::Tuning => TUNING_STAGE,
+                Preparation::Compiling => COMPILING_STAGE,
+            };
+            if preparation == Preparation::Tuning && elapsed.is_zero() {
                 let message = format!("tuning for this device, once: {device} times its kernels for a new tile shape");
                 let note = Event::Note { message };
                 note.log();
                 sink(&note);
             }
             sink(&Event::Progress(StageProgress {
-                stage: Cow::Borrowed(TUNING_STAGE),
+                stage: Cow::Borrowed(stage),
                 done: elapsed.as_secs(),
                 total: 0,
                 unit: Cow::Borrowed("s"),
@@ -339,24 +346,25 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn tuning_is_announced_and_its_seconds_are_reported() {
+    fn tuning_is_announced_and_the_seconds_of_tuning_and_compiling_are_reported() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&seen);
         let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
         let context = Context { sink: Arc::new(sink), ..Context::default() };
         let listener = context.tuning();
-        listener.notify(DeviceId::Cuda(1), Duration::ZERO);
-        listener.notify(DeviceId::Cuda(1), Duration::from_secs(7));
+        listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::ZERO);
+        listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::from_secs(7));
+        listener.notify(DeviceId::Cuda(1), Preparation::Compiling, Duration::from_secs(2));
         let seen = seen.lock().unwrap();
         assert!(matches!(&seen[0], Event::Note { message } if message.contains("once: cuda:1")), "{seen:?}");
-        let seconds: Vec<u64> = seen
+        let stages: Vec<(&str, u64)> = seen
             .iter()
             .filter_map(|event| match event {
-                Event::Progress(progress) if progress.stage == TUNING_STAGE => Some(progress.done),
+                Event::Progress(progress) => Some((progress.stage.as_ref(), progress.done)),
                 _ => None,
             })
             .collect();
-        assert_eq!(seconds, [0, 7]);
+        assert_eq!(stages, [(TUNING_STAGE, 0), (TUNING_STAGE, 7), (COMPILING_STAGE, 2)]);
     }
 
     #[test]

@@ -67,7 +67,8 @@ pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairRepo
 pub use export::{ExportFormat, ExportJob};
 pub use import_settings::{FinalActivation, ImportSettings};
 pub use job::{
-    CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE, check_threads,
+    COMPILING_STAGE, CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE,
+    check_threads,
 };
 pub use machine_peak::machine_peak;
 pub use machine_profile::{

@@ -5,13 +5,13 @@ use crate::error::{engine_error, model_error};
 use crate::network::StartModel;
 use crate::setup::{batch_shape, stepper_options};
 use crate::step::{Stepper, StepperOptions};
-use cytoscope_engine::select::{self, Cache, Probe};
+use cytoscope_engine::select::{self, Probe};
 use cytoscope_engine::{
     CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session, TuningListener,
 };
 use cytoscope_graph::{ElementType, Tensor};
-use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, user_folder};
+use cytoscope_pipeline::devices::{Devices, measurements};
+use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError};
 use cytoscope_profile::Recorder;
 
 /// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
@@ -138,7 +138,7 @@ pub(crate) fn choose(
         return Ok(only);
     }
     context.note(format!("comparing {} devices by a training step; this is done once", engines.len()));
-    let (why, chosen) = fastest(context, &engines, &unusable, start, config, threads)?;
+    let (why, chosen) = fastest(context, (&engines, &unusable), start, config, threads, devices.measures_again())?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
     context.note(format!("training on {chosen}: {why}"));
@@ -146,23 +146,24 @@ pub(crate) fn choose(
     Ok(engine)
 }
 
-/// Measures a step on each engine. Returns the reason for the choice and the fastest device.
+/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. Returns the reason for the
+/// choice and the fastest device.
 fn fastest(
     context: &Context,
-    engines: &[Box<dyn Engine>],
-    unusable: &[Device],
+    (engines, unusable): (&[Box<dyn Engine>], &[Device]),
     start: &StartModel,
     config: &TrainConfig,
     threads: usize,
+    measures_again: bool,
 ) -> Result<(String, DeviceId), JobError> {
     let recorder = Recorder::totals_only();
-    let options = |device: DeviceId, tuning: TuningListener| -> Result<StepperOptions, JobError> {
-        let options = stepper_options(config, start, device, threads, &recorder)?;
+    let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
+        let options = stepper_options(config, start, engine, threads, &recorder)?;
         Ok(StepperOptions { tuning, ..options })
     };
     let compile = |engine: &dyn Engine, _: Precision| -> Result<Box<dyn Session>, EngineError> {
         let device = engine.device().id;
-        let stepper = options(device, context.tuning())
+        let stepper = options(engine, context.tuning())
             .and_then(|options| Stepper::new(start.graph.clone(), engine, &options))
             .map_err(|error| not_possible(device, error))?;
         Ok(Box::new(StepSession {
@@ -185,7 +186,10 @@ fn fastest(
         precisions: &precisions,
         compile: &compile,
     };
-    let mut cache = user_folder().map_or_else(Cache::in_memory, |f| Cache::open(&f.join("training-times.json")));
+    let mut cache = measurements("training-times.json");
+    if measures_again {
+        cache.forget(&fingerprint);
+    }
     let choice = select::fastest(engines, unusable, &probe, &mut cache);
     // A cancelled measurement looks like a device that cannot be used.
     context.check()?;
@@ -226,7 +230,8 @@ mod tests {
         let (start, config) = small();
         let config = TrainConfig { precision: TrainPrecision::F16, ..config };
         let cpu = || Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
-        let refused = fastest(&Context::default(), &[cpu(), cpu()], &[], &start, &config, 1).unwrap_err().to_string();
+        let refused = fastest(&Context::default(), (&[cpu(), cpu()], &[]), &start, &config, 1, false);
+        let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("the CPU trains in f32 only"), "{refused}");
         let half = Device { precisions: vec![Precision::F32, Precision::Tf32], ..cpu().device().clone() };
         assert_eq!(step_precision(TrainPrecision::Auto, &half), Precision::Tf32);

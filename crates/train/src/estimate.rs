@@ -77,7 +77,7 @@ impl EstimateJob {
         let start = network::load_start_model(&self.from, self.task, &self.config, self.voxel_um, 0)?;
         loading.finish();
         let engine = device_choice::choose(context, devices, self.device, &start, &self.config, self.threads)?;
-        let options = stepper_options(&self.config, &start, engine.device().id, self.threads, &context.recorder)?;
+        let options = stepper_options(&self.config, &start, engine.as_ref(), self.threads, &context.recorder)?;
         let ema = options.ema > 0.0;
         let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
         let batch = synthetic_batch(&options.shape, start.outputs.len())?;

@@ -15,7 +15,7 @@ use crate::train::Training;
 use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
-use cytoscope_engine::{DeviceId, TuningListener};
+use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
 use cytoscope_graph::ElementType;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
@@ -97,11 +97,14 @@ pub(crate) fn batch_shape(config: &TrainConfig, start: &StartModel) -> Vec<usize
     shape
 }
 
-/// Returns the options for training steps on a device.
+/// Returns the options for training steps on an engine.
+///
+/// # Errors
+/// [`JobError::WrongUse`] or [`JobError::Engine`] if the engine does not train in the precision of the settings.
 pub(crate) fn stepper_options(
     config: &TrainConfig,
     start: &StartModel,
-    device: DeviceId,
+    engine: &dyn Engine,
     threads: usize,
     recorder: &Recorder,
 ) -> Result<StepperOptions, JobError> {
@@ -115,18 +118,27 @@ pub(crate) fn stepper_options(
         ema: config.ema,
         threads,
         memory_budget_bytes: config.memory_mib.map(|m| m.saturating_mul(1 << 20)),
-        half: half(config.precision, device)?,
+        half: half(config.precision, engine)?,
         exact: config.precision == TrainPrecision::F32,
         recorder: recorder.clone(),
         tuning: TuningListener::default(),
     })
 }
 
-/// Returns the 16-bit element type for mixed precision on a device; `None` for 32-bit training.
-fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementType>, JobError> {
-    match (precision, device) {
-        (TrainPrecision::Auto | TrainPrecision::F32, _) | (TrainPrecision::Tf32, DeviceId::Cuda(_)) => Ok(None),
-        (TrainPrecision::Tf32, _) => Err(wrong_use(
+/// Returns the 16-bit element type for mixed precision on an engine; `None` for 32-bit training.
+fn half(precision: TrainPrecision, engine: &dyn Engine) -> Result<Option<ElementType>, JobError> {
+    let wanted = match precision {
+        TrainPrecision::Auto | TrainPrecision::F32 => return Ok(None),
+        TrainPrecision::Tf32 => Precision::Tf32,
+        TrainPrecision::F16 => Precision::F16,
+        TrainPrecision::Bf16 => Precision::Bf16,
+    };
+    let offered = engine.training_precisions();
+    if offered.contains(&wanted) {
+        return Ok(precision.half());
+    }
+    match (wanted, engine.device().id) {
+        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use(
             "precision: only CUDA trains in tf32: set the precision to f32 (--precision f32), or choose cuda with \
              --device",
         )),
@@ -134,10 +146,7 @@ fn half(precision: TrainPrecision, device: DeviceId) -> Result<Option<ElementTyp
             "precision: the CPU trains in f32 only: set the precision to f32 (--precision f32), or choose a GPU with \
              --device",
         )),
-        (TrainPrecision::Bf16, DeviceId::Wgpu(_)) => {
-            Err(wrong_use("precision: wgpu does not support bf16: set the precision to f16 (--precision f16)"))
-        }
-        _ => Ok(precision.half()),
+        _ => Err(EngineError::unsupported_precision(engine, wanted, &offered).into()),
     }
 }
 
@@ -299,7 +308,7 @@ pub(crate) fn prepare<'a>(
     let moments = sampler.target_moments();
     let measured = moments.iter().map(|m| (m.mean, m.variance().sqrt().max(1e-12)));
     let intensities = if intensities.len() == moments.len() { intensities } else { measured.collect() };
-    let stepping = stepper_options(&config, &start, engine.device().id, job.threads, &context.recorder)?;
+    let stepping = stepper_options(&config, &start, engine.as_ref(), job.threads, &context.recorder)?;
     let further_weights = sampler.has_further_weights();
     let stepping = StepperOptions { tuning: context.tuning(), further_weights, ..stepping };
     let validator = validator_of(context, &config, data, &start, given)?;
@@ -332,4 +341,51 @@ pub(crate) fn prepare<'a>(
         start,
         config,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_engine::{CompileOptions, Device, Session};
+    use cytoscope_graph::Graph;
+
+    /// An engine of a device, which compiles nothing.
+    struct Offering(Device);
+
+    impl Engine for Offering {
+        fn name(&self) -> &'static str {
+            "cuda"
+        }
+
+        fn device(&self) -> &Device {
+            &self.0
+        }
+
+        fn compile(&self, _: &Graph, _: &[Vec<usize>], _: &CompileOptions) -> Result<Box<dyn Session>, EngineError> {
+            Err(EngineError::BadDevice { text: "an engine of a test".to_owned() })
+        }
+    }
+
+    #[test]
+    fn a_precision_that_the_gpu_lacks_is_refused_with_those_that_it_has() {
+        let cpu = Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
+        let device = Device {
+            id: DeviceId::Cuda(0),
+            reason: "CUDA works; bf16 needs a newer GPU".to_owned(),
+            precisions: vec![Precision::F32, Precision::F16],
+            ..cpu.device().clone()
+        };
+        let turing = Offering(device);
+        assert_eq!(half(TrainPrecision::F16, &turing).unwrap(), Some(ElementType::F16));
+        assert_eq!(half(TrainPrecision::Auto, &turing).unwrap(), None);
+        for (precision, name) in [(TrainPrecision::Bf16, "bf16"), (TrainPrecision::Tf32, "tf32")] {
+            let refused = half(precision, &turing).unwrap_err();
+            assert!(matches!(refused, JobError::Engine(EngineError::UnsupportedPrecision { .. })), "{refused}");
+            let expected = format!("does not support {name}; supported: f32, f16; bf16 needs a newer GPU");
+            assert!(refused.to_string().contains(&expected), "{refused}");
+        }
+        assert!(
+            half(TrainPrecision::F16, cpu.as_ref()).unwrap_err().to_string().contains("the CPU trains in f32 only")
+        );
+    }
 }

@@ -16,7 +16,7 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
-use cytoscope_pipeline::TUNING_STAGE;
+use cytoscope_pipeline::{COMPILING_STAGE, TUNING_STAGE};
 use cytoscope_profile::bytes_text;
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
@@ -254,6 +254,7 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
     let tuning = match &job.progress {
         progress if progress.stage == TUNING_STAGE => format!(": tuning for this device, once ({} s)", progress.done),
+        progress if progress.stage == COMPILING_STAGE => format!(": compiling for this device ({} s)", progress.done),
         _ => String::new(),
     };
     let left = remaining_text(&job.progress).map(|left| format!(" · {left}")).unwrap_or_default();

@@ -11,7 +11,7 @@ use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cmma;
 use cubecl::features::MmaConfig;
-use cubecl::ir::{ElemType, FloatKind, StorageType};
+use cubecl::ir::{DeviceProperties, ElemType, FloatKind, StorageType};
 use cubecl::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,10 +84,14 @@ impl FactorType {
         }
     }
 
-    /// Returns whether a device multiplies matrices of factors of this type.
+    /// Returns whether the device of a tensor multiplies matrices of factors of this type.
     pub(super) fn is_supported<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
+        self.is_registered(on.client.properties())
+    }
+
+    /// Returns whether CubeCL has registered products of matrices of factors of this type for a device.
+    pub(crate) fn is_registered(self, properties: &DeviceProperties) -> bool {
         let Some(depth) = self.depth() else { return true };
-        let properties = on.client.properties();
         let config = MmaConfig {
             a_type: self.storage(),
             b_type: self.storage(),

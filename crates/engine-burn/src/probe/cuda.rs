@@ -1,8 +1,11 @@
 //! Probes NVIDIA GPUs. CUDA is initialized only after all its components have been found.
 
-use super::listing::{ListedGpu, QUERIES, cached_libraries, parse_listed, parse_proc};
+use super::listing::{
+    ListedGpu, NumberedGpu, Numbering, QUERIES, architectures, cached_libraries, parse_listed, parse_proc,
+};
+use super::offered::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
-use super::{Kind, test_device};
+use super::{Kind, driver, test_device};
 use crate::tuning;
 use cytoscope_engine::{Device, DeviceId};
 use std::path::{Path, PathBuf};
@@ -22,57 +25,51 @@ pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
         Ok(parts) => parts,
         Err(reason) => return vec![Kind::Cuda.unusable(reason)],
     };
-    let all = described(&listed, &parts);
+    let of_driver = driver::gpus(only);
+    let gpus = numbered(&listed, of_driver.as_ref().map(|gpus| gpus.all.as_slice()));
+    let all = described(&listed, &gpus, &parts);
     tuning::set_known_devices(&all);
-    let slow = match &parts.headers {
-        Headers::Partial { reason, .. } => format!("; {reason}"),
-        Headers::Complete | Headers::Missing(_) => String::new(),
+    let lacks = match &parts.headers {
+        Headers::Partial { reason, .. } => Some(reason.as_str()),
+        Headers::Complete | Headers::Missing(_) => None,
     };
-    let wanted = all.into_iter().filter(|d| only.is_none_or(|index| d.id == DeviceId::Cuda(index)));
-    wanted.map(|d| test_device(d, format!("CUDA works: a test convolution was correct{slow}"))).collect()
+    let test = |(index, device): (usize, Device)| {
+        let capability = gpus.get(index).and_then(|gpu| gpu.capability);
+        let offered = precisions_of(capability, parts.headers.suffice_for_tensor_cores());
+        test_device(device, &offered, "CUDA works: a test convolution was correct", lacks)
+    };
+    let wanted = all.into_iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
+    wanted.map(test).collect()
 }
 
 /// Returns the devices without testing them.
 pub(super) fn list() -> Vec<Device> {
     let listed = listed();
     match parts(listed.first().map(|gpu| gpu.driver.as_str())) {
-        Ok(parts) => described(&listed, &parts),
+        // A driver that fails would hide all of them.
+        Ok(parts) => described(&listed, &numbered(&listed, None), &parts),
         Err(reason) => vec![Kind::Cuda.unusable(reason)],
     }
 }
 
-/// Describes the devices as far as this is possible without CUDA.
-fn described(listed: &[ListedGpu], parts: &Parts) -> Vec<Device> {
-    // CUDA and `nvidia-smi` may number GPUs differently; `nvidia-smi` uses the order of the bus. Its details of a GPU
-    // are used only if the order cannot matter.
-    let alike = listed.windows(2).all(|pair| pair[0].is_like(&pair[1]));
-    let by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
-    let restricted = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
-    let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(list) => list.split(',').filter(|part| !part.trim().is_empty()).count(),
-        Err(_) => listed.len(),
+/// Returns the GPUs in the order of CUDA.
+fn numbered(listed: &[ListedGpu], of_driver: Option<&[NumberedGpu]>) -> Vec<NumberedGpu> {
+    Numbering::of_this_process().numbered(listed, of_driver, device_nodes())
+}
+
+/// Returns the devices of the GPUs, which were not tested.
+fn described(listed: &[ListedGpu], gpus: &[NumberedGpu], parts: &Parts) -> Vec<Device> {
+    let describe = |(index, gpu): (usize, &NumberedGpu)| Device {
+        id: DeviceId::Cuda(index),
+        name: gpu.name.clone().unwrap_or_else(|| format!("NVIDIA GPU {index}")),
+        memory_bytes: gpu.memory_bytes,
+        free_bytes: gpu.free_bytes,
+        usable: false,
+        reason: String::new(),
+        precisions: Vec::new(),
+        driver: stack(listed.first(), &architectures(gpu, listed), parts),
     };
-    let count = if listed.is_empty() { device_nodes().max(1) } else { visible.min(listed.len()) };
-    let least_free = listed.iter().filter_map(|gpu| gpu.free_bytes).min();
-    let describe = |index: usize| {
-        let own = listed.get(index).filter(|_| by_bus && !restricted);
-        let known = if alike { listed.first() } else { own };
-        let architectures: Vec<String> = match known {
-            Some(gpu) => vec![gpu.architecture()],
-            None => listed.iter().map(ListedGpu::architecture).collect(),
-        };
-        Device {
-            id: DeviceId::Cuda(index),
-            name: known.map_or_else(|| format!("NVIDIA GPU {index}"), |l| l.name.clone()),
-            memory_bytes: known.and_then(|l| l.memory_bytes),
-            free_bytes: own.and_then(|gpu| gpu.free_bytes).or(least_free.filter(|_| alike)),
-            usable: false,
-            reason: String::new(),
-            precisions: Vec::new(),
-            driver: stack(listed.first(), &architectures.join(" or "), parts),
-        }
-    };
-    (0..count).map(describe).collect()
+    gpus.iter().enumerate().map(describe).collect()
 }
 
 /// Names everything that decides which kernels run: driver, architecture, compiler, and headers that are missing.
@@ -116,30 +113,15 @@ pub(super) fn parts(driver: Option<&str>) -> Result<Parts, String> {
                     container"
             .to_owned());
     }
-    let Some(nvrtc) = libraries.find(nvrtc_names(cfg!(windows))) else {
-        return Err(nvrtc_missing(&libraries, driver));
-    };
-    match Places::of_this_system().headers(driver) {
-        Headers::Missing(reason) => Err(reason),
-        headers => Ok(Parts { nvrtc: Some(nvrtc), headers }),
-    }
-}
-
-/// Says how to get NVRTC, or where it is if the loader does not search there.
-fn nvrtc_missing(libraries: &Libraries, driver: Option<&str>) -> String {
-    if cfg!(windows) {
-        return nvrtc_advice_on_windows(&libraries.similar("nvrtc64_"));
-    }
-    let is_nvrtc = |name: &str| nvrtc_names(false).contains(&name);
     let places = Places::of_this_system();
-    let environments = places.environments.iter().flat_map(|root| [root.join("lib"), root.join("lib64")]);
-    let usual = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].into_iter().map(PathBuf::from);
-    match usual.chain(environments).find(|folder| contains_file(folder, is_nvrtc)) {
-        Some(folder) => {
-            let folder = folder.display();
-            format!("NVRTC is in {folder}, which the loader does not search: run export LD_LIBRARY_PATH={folder}")
+    match (libraries.find(nvrtc_names(cfg!(windows))), places.headers(driver)) {
+        (None, _) if cfg!(windows) => Err(nvrtc_advice_on_windows(&libraries.similar("nvrtc64_"))),
+        (None, headers) => {
+            let usual = ["/usr/local/cuda/lib64", "/opt/cuda/lib64"].map(PathBuf::from);
+            Err(places.without_nvrtc(&headers, &usual, driver))
         }
-        None => format!("NVRTC (libnvrtc.so.12 or .13) not found: install it with: {}", places.command_for_all(driver)),
+        (Some(_), Headers::Missing(reason)) => Err(reason),
+        (nvrtc, headers) => Ok(Parts { nvrtc, headers }),
     }
 }
 
@@ -188,11 +170,6 @@ impl Libraries {
         let entries = self.folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
         entries.filter_map(|e| e.file_name().into_string().ok()).filter(|name| name.starts_with(start)).collect()
     }
-}
-
-fn contains_file(folder: &Path, wanted: impl Fn(&str) -> bool) -> bool {
-    let Ok(entries) = std::fs::read_dir(folder) else { return false };
-    entries.flatten().any(|e| e.file_name().to_str().is_some_and(&wanted))
 }
 
 fn output(program: &str, arguments: &[&str]) -> Option<String> {

@@ -3,7 +3,7 @@
 use super::{SOFTWARE_VARIABLE, test_device};
 use crate::adapters;
 use crate::guard::guard;
-use cytoscope_engine::{Device, DeviceId};
+use cytoscope_engine::{Device, DeviceId, Precision};
 
 /// Returns all adapters, or only the one of the given index, and tests those that may be used; `software` allows software
 /// renderers.
@@ -44,7 +44,7 @@ fn described(software: bool, test: impl Fn(&Device) -> bool) -> Vec<Device> {
             );
             Device { reason, ..device }
         } else if test(&device) {
-            test_device(device, good)
+            test_device(device, &[Precision::F32], &good, None)
         } else {
             device
         });

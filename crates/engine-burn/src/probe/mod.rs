@@ -5,13 +5,16 @@
 
 mod child;
 mod cuda;
+mod driver;
 mod graphics;
 mod listing;
+mod offered;
 mod toolkit;
 
 pub use child::{TIMEOUT, discover, discover_kind};
 
-use cytoscope_engine::{Device, DeviceId};
+use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision};
+use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, GraphError, Op, Tensor, ValueId};
 
 /// Environment variable that allows software Vulkan, for tests.
 pub const SOFTWARE_VARIABLE: &str = "CYTOSCOPE_SOFTWARE_GPU";
@@ -168,14 +171,15 @@ pub(crate) fn cuda_parts() -> Result<(), String> {
     cuda::parts(None).map(|_| ())
 }
 
-/// Runs a tiny network on a device and sets `usable`, `precisions` and `reason` by the result.
-fn test_device(mut device: Device, good: String) -> Device {
+/// Runs a tiny network on a device and sets `usable`, `precisions` and `reason` by the result. `offered` are the precisions
+/// that it may have, f32 first; `good` is the reason if the device works, and `lacks` what follows then, if anything.
+fn test_device(mut device: Device, offered: &[Precision], good: &str, lacks: Option<&str>) -> Device {
     device.usable = true;
-    device.precisions = crate::precisions(device.id).to_vec();
-    match check(&device) {
-        Ok(()) => {
-            device.precisions.extend(crate::half_precisions(device.id));
-            device.reason = good;
+    device.precisions = offered.to_vec();
+    match find_precisions(&mut device) {
+        Ok(failed) => {
+            let parts = [Some(good), lacks, failed.as_deref()].into_iter().flatten();
+            device.reason = parts.collect::<Vec<_>>().join("; ");
         }
         Err(reason) => {
             device.usable = false;
@@ -186,18 +190,55 @@ fn test_device(mut device: Device, good: String) -> Device {
     device
 }
 
-/// Runs a 3×3×3 convolution of ones on ones, whose result is 27 in the center and 8 in the corners.
-fn check(device: &Device) -> Result<(), String> {
-    use cytoscope_engine::{CompileOptions, Engine};
-    use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
-    let run = || -> Result<Vec<Tensor>, cytoscope_engine::EngineError> {
-        let mut graph = Graph::new("probe");
-        let x = graph.add_input("x", ElementType::F32, [1, 1, 3, 3, 3].map(Dim::Fixed).to_vec());
-        let w = graph.add_initializer("w", Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?);
-        let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3; 3])), &[Some(x), Some(w)]);
-        graph.outputs.push(y);
-        let options = CompileOptions { precision: device.fast_precision(), ..CompileOptions::default() };
-        let mut session = crate::BurnEngine::open(device)?.compile(&graph, &[vec![1, 1, 3, 3, 3]], &options)?;
+/// Removes the precisions of a device that CubeCL has not registered for it, and tests the first one after f32. If that
+/// fails and f32 works, only f32 is left; returns what failed.
+fn find_precisions(device: &mut Device) -> Result<Option<String>, String> {
+    let id = device.id;
+    // Burn is configured when a device is opened, and must not be asked for the device before.
+    crate::BurnEngine::open(device).map_err(|e| e.to_string())?;
+    device.precisions.retain(|precision| crate::is_registered(id, *precision));
+    let fast: Vec<&str> = device.precisions.iter().filter(|p| **p != Precision::F32).map(|p| p.name()).collect();
+    let fast = fast.join(", ");
+    let Some(first) = device.precisions.iter().copied().find(|p| *p != Precision::F32) else {
+        return check(device, Precision::F32).map(|()| None);
+    };
+    let Err(reason) = check(device, first) else { return Ok(None) };
+    device.precisions = vec![Precision::F32];
+    match check(device, Precision::F32) {
+        Ok(()) => Ok(Some(format!("{fast} cannot be used: {reason}"))),
+        // The first error is the cause.
+        Err(_) => Err(reason),
+    }
+}
+
+/// Returns a network that convolves a volume of 3×3×3 ones with a kernel of ones, whose result is 27 in the center and 8 in
+/// the corners. For tensor cores, it does so as the mean of 16 channels.
+fn network(precision: Precision) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new("probe");
+    let x = graph.add_input("x", ElementType::F32, [1, 1, 3, 3, 3].map(Dim::Fixed).to_vec());
+    let mut convolve = |name: &str, x: ValueId, [outputs, inputs, kernel]: [usize; 3], weight: f32| {
+        let shape = [outputs, inputs, kernel, kernel, kernel];
+        let weights = Tensor::new(shape, vec![weight; shape.iter().product()])?;
+        let w = graph.add_initializer(format!("{name} weights"), weights);
+        Ok::<ValueId, GraphError>(graph.push(name, Op::Conv(ConvAttrs::same(&[kernel; 3])), &[Some(x), Some(w)]))
+    };
+    let y = if precision == Precision::F32 {
+        convolve("y", x, [1, 1, 3], 1.0)?
+    } else {
+        let copies = convolve("copies", x, [16, 1, 1], 1.0)?;
+        let sums = convolve("sums", copies, [16, 16, 3], 1.0 / 16.0)?;
+        convolve("y", sums, [1, 16, 1], 1.0 / 16.0)?
+    };
+    graph.outputs.push(y);
+    Ok(graph)
+}
+
+/// Runs the network of the probe in a precision.
+fn check(device: &Device, precision: Precision) -> Result<(), String> {
+    let run = || -> Result<Vec<Tensor>, EngineError> {
+        let options = CompileOptions { precision, ..CompileOptions::default() };
+        let engine = crate::BurnEngine::open(device)?;
+        let mut session = engine.compile(&network(precision)?, &[vec![1, 1, 3, 3, 3]], &options)?;
         session.run(&[Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?])
     };
     let outputs = run().map_err(|e| e.to_string())?;

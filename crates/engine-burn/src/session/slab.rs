@@ -94,7 +94,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
             _ => return Err(bad_slab("a computed output and tiles to keep".to_owned(), format!("output {output}"))),
         };
         let waits = self.waits || self.unwaited_runs >= MAX_UNWAITED_RUNS;
-        let parts = self.run_with(Feed::Tiles(starts), |session, values, _| {
+        let parts = self.run_with(Feed::Tiles(starts), waits, |session, values, _| {
             let tensor = values.get(&value).ok_or_else(|| internal("outputs", "an output was not computed"))?;
             let found = tensor.dims();
             if found[0] != tile[0] || found[2..] != tile[2..] {
@@ -121,19 +121,22 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
         }
         let (id, stream, transfers, waits) = (self.id, self.stream, &self.transfers, self.waits);
         let mut span = self.recorder.span(Stage::Download, "slab");
-        let taken = self.watch.guard(id, || {
-            stream.executes(|| {
-                let count = parts.len();
-                let whole = B::join_parts(parts, columns)
-                    .ok_or_else(|| bad_slab(format!("rows of {columns} tiles"), format!("{count} tiles")))?;
-                let shape = whole.dims()[1..].to_vec();
-                if !waits {
-                    // Errors of the runs before are seen here.
-                    transfers.synchronize()?;
-                }
-                Ok((shape, transfers.download(whole)?))
+        let taken = self.tuning.reporting_compiling(&self.listener, id, || {
+            self.watch.guard(id, || {
+                stream.executes(|| {
+                    let count = parts.len();
+                    let whole = B::join_parts(parts, columns)
+                        .ok_or_else(|| bad_slab(format!("rows of {columns} tiles"), format!("{count} tiles")))?;
+                    let shape = whole.dims()[1..].to_vec();
+                    if !waits {
+                        // Errors of the runs before are seen here.
+                        transfers.synchronize()?;
+                    }
+                    Ok((shape, transfers.download(whole)?))
+                })
             })
         });
+        self.tuning.end_compiling();
         span.add_bytes(taken.as_ref().map_or(0, |(_, values)| values.len() * size_of::<f32>()));
         drop(span);
         let (shape, values) = self.after(taken)?;

@@ -24,6 +24,9 @@ mod guard;
 #[path = "../../src/probe/listing.rs"]
 mod listing;
 #[allow(dead_code)]
+#[path = "../../src/probe/offered.rs"]
+mod offered;
+#[allow(dead_code)]
 #[path = "../../src/probe/toolkit.rs"]
 mod toolkit;
 #[allow(dead_code)]

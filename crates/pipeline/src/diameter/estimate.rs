@@ -10,6 +10,7 @@
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
 use crate::ops::{self, Elementwise, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
+use crate::predict::output_check::OutputCheck;
 use crate::predict::postprocess::softmax_channels;
 use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
@@ -410,6 +411,7 @@ impl Estimator<'_> {
             // Models that cannot be tiled are refused when the full prediction is planned.
             return Ok(Measured::default());
         }
+        OutputCheck::new(self.engine.device().id, self.options.precision).add(&values)?;
         let measured = self.measure(values, shape, tile, work, at)?;
         Ok(Measured { is_complete: shape == grid, ..measured })
     }

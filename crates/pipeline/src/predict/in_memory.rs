@@ -118,7 +118,7 @@ fn predict(
     let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
     let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None, None);
     let (_, mut prediction) = inference.predict(time, None)?;
-    notes.extend(inference.note());
+    notes.extend(inference.notes());
     let seam_energy = inference.finish().energy();
     let maps = if outputs.has_maps() { Some(all_maps(context, &mut prediction)?) } else { None };
     let mut labels = None;

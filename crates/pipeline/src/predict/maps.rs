@@ -6,6 +6,7 @@ use super::infer::{InferenceRun, Seams};
 use super::kept::KeptSlices;
 use super::label;
 use super::live::{Live, LiveSink, LiveVolume};
+use super::output_check::OutputCheck;
 use super::pass::{Emitter, Pass};
 use super::plan::{PlannedTiles, Runner, TilePlan, plan};
 use super::postprocess::{self, softmax_channels, split_softmax};
@@ -34,11 +35,16 @@ pub(super) struct Store<'a> {
     pub maps: Option<&'a mut MapWriter>,
     /// Records what is finished, if the job can be continued.
     pub kept: Option<&'a mut KeptSlices>,
+    pub check: OutputCheck,
 }
 
 impl Store<'_> {
     /// Stores finished rows `[C][z][rows][X]` as the network returned them.
+    ///
+    /// # Errors
+    /// [`JobError`] if they cannot be stored, or are not finite because of the precision (see [`OutputCheck`]).
     pub(super) fn put(&mut self, z: Range<usize>, rows: Range<usize>, values: &[f32]) -> Result<(), JobError> {
+        self.check.add(values)?;
         if !self.softmax {
             return self.prediction.put(self.context, z, rows, values);
         }
@@ -109,6 +115,8 @@ pub(super) struct Inference<'a> {
     index: usize,
     seams: Seams,
     not_finite: bool,
+    /// The check of all outputs so far.
+    check: OutputCheck,
 }
 
 impl<'a> Inference<'a> {
@@ -123,7 +131,9 @@ impl<'a> Inference<'a> {
         let next_chains = resolved.first_chains.clone();
         let PlannedTiles { plan, runner, .. } = tiles;
         let (runner, seams) = (Some(runner), Seams::default());
-        Self { context, resolved, plan, runner, scratch, live, next_chains, kept, index: 0, seams, not_finite: false }
+        let check = OutputCheck::new(resolved.engine.choice.id, resolved.precision());
+        let (index, not_finite) = (0, false);
+        Self { context, resolved, plan, runner, scratch, live, next_chains, kept, index, seams, not_finite, check }
     }
 
     /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
@@ -207,8 +217,8 @@ impl<'a> Inference<'a> {
         let (plan, Some(runner)) = (&self.plan, &mut self.runner) else {
             return Err(JobError::Internal("prediction: the network was released".to_owned()));
         };
-        let (maps, kept) = (maps.filter(|_| is_known), self.kept.as_mut());
-        let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept };
+        let (maps, kept, check) = (maps.filter(|_| is_known), self.kept.as_mut(), self.check);
+        let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept, check };
         match runner {
             Runner::Tiles(session) => {
                 let (network, session, seams) = (TileNetwork::of(model), &mut **session, self.seams);
@@ -217,6 +227,7 @@ impl<'a> Inference<'a> {
                 let ended = run.run(&mut view, &mut |z, values| store.put_slices(z, values));
                 self.seams = run.seams;
                 store.end(ended)?;
+                self.check = store.check;
             }
             Runner::Pass { session, slab_slices, bands, first_z, macs } => {
                 let (session, size) = (&mut **session, plan.tile);
@@ -225,6 +236,7 @@ impl<'a> Inference<'a> {
                 let mut emitter = Emitter { model, size, first_z, finished, bands, shape: grid, store, meter, live };
                 let ended = pass.run(&mut view, &mut emitter);
                 emitter.store.end(ended)?;
+                self.check = emitter.store.check;
             }
         }
         self.not_finite |= view.not_finite;
@@ -236,9 +248,10 @@ impl<'a> Inference<'a> {
         Ok((stack, prediction))
     }
 
-    /// Returns a note about values that are not finite; `None` if all are.
-    pub(super) fn note(&self) -> Option<String> {
-        self.not_finite.then(|| NOT_FINITE.to_owned())
+    /// Returns notes about values of the stack and of the network's output that are not finite; none if all are.
+    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
+        let of_stack = self.not_finite.then(|| NOT_FINITE.to_owned());
+        of_stack.into_iter().chain(self.check.note())
     }
 
     /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed

@@ -13,6 +13,7 @@ mod live;
 mod maps;
 mod one;
 mod options;
+pub(crate) mod output_check;
 mod outputs;
 mod pass;
 mod pass_plan;
@@ -25,6 +26,9 @@ pub(crate) mod resolve;
 mod run;
 mod series;
 mod session_memory;
+#[cfg(test)]
+#[path = "../../tests/common/mod.rs"]
+mod test_common;
 mod tiles;
 pub(crate) mod zarr;
 

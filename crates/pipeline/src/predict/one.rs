@@ -87,7 +87,7 @@ pub(super) fn predict(
         }
         outputs.add(context, stack, prediction)?;
     }
-    report.notes.extend(inference.note());
+    report.notes.extend(inference.notes());
     report.seam_energy = inference.finish().energy();
     outputs.write_labels(context)?;
     let span = context.recorder.span(Stage::Write, "finish");

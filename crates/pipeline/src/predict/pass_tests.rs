@@ -1,18 +1,16 @@
 //! A pass gives the values of the untiled network, with and without bands and threads, and when it is continued.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
 use super::super::label::label;
 use super::super::live::{LiveSink, LiveVolume};
+use super::super::output_check::OutputCheck;
 use super::super::prediction::Prediction;
+use super::super::test_common::{noise, package};
 use super::*;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use common::{noise, package};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
-use cytoscope_engine::{CompileOptions, Engine, RollingPlan};
+use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
 use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold};
@@ -94,7 +92,8 @@ fn predict_with(
     prepare(&mut prediction);
     let (slab_slices, bands, macs) = (plan.slab_planes(), plan.bands().to_vec(), plan.macs());
     let mut session = plan.start().unwrap();
-    let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None };
+    let check = OutputCheck::new(DeviceId::Cpu, Precision::F32);
+    let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None, check };
     let meter = context.meter("predict", SHAPE.iter().product::<usize>() as u64, "voxels");
     let (model, bands) = (&model, bands.as_slice());
     let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: SHAPE };

@@ -214,47 +214,79 @@ impl PredictJob {
                 next_step: "rename the file".to_owned(),
             });
         }
-        if engine.is_replacement()
-            && let Some(job) = self.in_32_bits()
-        {
-            return one::predict(&job, context, model, engine, input, stem, live);
+        engine.come_back(context);
+        let mut attempt = Attempt { job: self, context, model, input, stem, live, notes: Vec::new() };
+        let mut result = attempt.on_device(engine);
+        // In 32 bits, the network may stay within the range of the type.
+        if let Err(JobError::Engine(e @ EngineError::NotFinite { .. })) = &result {
+            let wide = engine.in_32_bits();
+            attempt.note(format!("{e}; computing in {}", wide.precision(model, self.precision)));
+            result = attempt.on_device(&wide);
         }
-        let mut result = one::predict(self, context, model, engine, input, stem, live);
-        // If a device runs out of memory, fewer tiles at once or smaller ones may fit.
+        let is_half = self.precision.is_some_and(Precision::is_half);
+        let mut report = match result {
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
+            // The CPU has no 16-bit floats either.
+            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => Err(JobError::Engine(e)),
+            // If a device fails, the CPU takes over.
+            Err(JobError::Engine(e)) if engine.has_fallback() => {
+                attempt.note(format!("{e}; continuing on the CPU{}", if is_half { " in f32" } else { "" }));
+                let cpu = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
+                cpu.report(context);
+                let report = attempt.predict(&cpu);
+                // Other inputs may fit the memory of the device; one that has failed is not used again.
+                if matches!(e, EngineError::OutOfMemory { .. }) {
+                    engine.leave();
+                } else {
+                    *engine = cpu;
+                }
+                report
+            }
+            other => other,
+        }?;
+        report.notes.splice(..0, attempt.notes).for_each(drop);
+        Ok(report)
+    }
+}
+
+/// The prediction of an input, and what it took.
+struct Attempt<'a> {
+    job: &'a PredictJob,
+    context: &'a Context,
+    model: &'a Model,
+    input: &'a Path,
+    /// Name of the results without their endings.
+    stem: &'a str,
+    live: Option<&'a dyn LiveSink>,
+    /// What did not work, and what was tried instead.
+    notes: Vec<String>,
+}
+
+impl Attempt<'_> {
+    /// Shows a note, and keeps it for the report of the input.
+    fn note(&mut self, note: String) {
+        self.context.note(note.clone());
+        self.notes.push(note);
+    }
+
+    fn predict(&self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
+        one::predict(self.job, self.context, self.model, engine, self.input, self.stem, self.live)
+    }
+
+    /// Predicts the input on a device. If that runs out of memory, fewer tiles at once or smaller ones are tried, as long as
+    /// the CPU could take over.
+    fn on_device(&mut self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
+        let mut result = self.predict(engine);
         while let Err(JobError::Engine(e @ EngineError::OutOfMemory { .. })) = &result
             && engine.has_fallback()
-            && (self.tiles.tile.is_none() || engine.last_batch() > 1)
+            && (self.job.tiles.tile.is_none() || engine.last_batch() > 1)
             && engine.shrink_sessions()
         {
             let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
-            context.note(format!("{e}; trying {change}"));
-            result = one::predict(self, context, model, engine, input, stem, live);
+            self.note(format!("{e}; trying {change}"));
+            result = self.predict(engine);
         }
-        match result {
-            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-            // The CPU has no 16-bit floats either.
-            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if self.in_32_bits().is_some() => {
-                Err(JobError::Engine(e))
-            }
-            // If a device fails, the CPU takes over.
-            Err(JobError::Engine(e)) if engine.has_fallback() => {
-                let (job, how) = match self.in_32_bits() {
-                    Some(job) => (job, " in f32"),
-                    None => (self.clone(), ""),
-                };
-                context.note(format!("{e}; continuing on the CPU{how}"));
-                *engine = devices.fall_back_to_cpu(context, model, &job.options(), engine, &e)?;
-                engine.report(context);
-                one::predict(&job, context, model, engine, input, stem, live)
-            }
-            other => other,
-        }
-    }
-
-    /// Returns a job in 16-bit floats as one in 32 bits, for the CPU; `None` for other jobs.
-    fn in_32_bits(&self) -> Option<PredictJob> {
-        let is_half = matches!(self.precision, Some(Precision::F16 | Precision::Bf16));
-        is_half.then(|| PredictJob { precision: Some(Precision::F32), ..self.clone() })
+        result
     }
 }
 
@@ -267,6 +299,10 @@ fn is_full_disk(error: &JobError) -> bool {
     };
     matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod fallback_tests;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,284 @@
+//! What a prediction does if its device runs out of memory, or if its precision does not suffice.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use super::super::test_common::{noise, relative_distance, save_package};
+use super::*;
+use crate::predict::TileRequest;
+use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
+use cytoscope_engine::select::Choice;
+use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, Session};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_graph::{Graph, Tensor};
+use cytoscope_volume::{Array, Axes};
+use std::sync::{Arc, Mutex};
+
+/// Bytes that a session takes for each voxel of its tiles.
+const VOXEL_BYTES: u64 = 100;
+/// Memory of the GPU, which leaves 8 MB for sessions. One tile may take a quarter of that.
+const GPU_BYTES: u64 = 8 * 1_142_858;
+/// A stack of four tiles of 8 × 32 × 64 voxels, the largest ones that fit a quarter of the memory: the network's receptive
+/// field extends 5 voxels along X. All four fit the memory together.
+const LARGE: [usize; 3] = [8, 32, 216];
+
+/// A GPU that computes what the CPU does, as long as a session takes at most `room_bytes`. Its 16-bit floats overflow.
+struct Gpu {
+    device: Device,
+    room_bytes: u64,
+    /// Whether every run fails.
+    is_broken: bool,
+    cpu: CpuEngine,
+}
+
+impl Engine for Gpu {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        input_shapes: &[Vec<usize>],
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Session>, EngineError> {
+        let wide = CompileOptions { precision: Precision::F32, ..options.clone() };
+        let cpu = self.cpu.compile(graph, input_shapes, &wide)?;
+        let shape = &input_shapes[0];
+        let arena_bytes = shape.iter().product::<usize>() as u64 * VOXEL_BYTES;
+        let report = CompileReport { arena_bytes, weight_bytes: 0, ..cpu.report().clone() };
+        let (batch, room_bytes, is_broken) = (shape[0], self.room_bytes, self.is_broken);
+        let overflows = options.precision.is_half();
+        Ok(Box::new(GpuSession { cpu, report, batch, room_bytes, is_broken, overflows, runs: 0 }))
+    }
+}
+
+struct GpuSession {
+    cpu: Box<dyn Session>,
+    report: CompileReport,
+    batch: usize,
+    room_bytes: u64,
+    is_broken: bool,
+    overflows: bool,
+    runs: usize,
+}
+
+impl Session for GpuSession {
+    fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        if self.is_broken {
+            return Err(EngineError::Device { device: DeviceId::Cuda(0), reason: "it has no power".to_owned() });
+        }
+        self.runs += 1;
+        let needed_bytes = self.report.arena_bytes;
+        // The first tile is computed, so that a part of the results exists when the memory runs out.
+        if needed_bytes > self.room_bytes && (self.batch > 1 || self.runs > 1) {
+            let available_bytes = self.room_bytes;
+            return Err(EngineError::OutOfMemory { device: DeviceId::Cuda(0), needed_bytes, available_bytes });
+        }
+        let mut outputs = self.cpu.run(inputs)?;
+        if self.overflows {
+            let mut values = outputs[0].as_f32().unwrap().to_vec();
+            values[7] = f32::INFINITY;
+            outputs[0] = Tensor::new(outputs[0].shape().to_vec(), values)?;
+        }
+        Ok(outputs)
+    }
+
+    fn report(&self) -> &CompileReport {
+        &self.report
+    }
+}
+
+/// The GPU, as it was selected for a job.
+fn gpu(room_bytes: u64) -> SelectedEngine {
+    selected(room_bytes, false)
+}
+
+fn selected(room_bytes: u64, is_broken: bool) -> SelectedEngine {
+    let cpu = CpuEngine::new();
+    let device = Device {
+        id: DeviceId::Cuda(0),
+        name: "a GPU".to_owned(),
+        memory_bytes: Some(GPU_BYTES),
+        free_bytes: Some(GPU_BYTES),
+        reason: String::new(),
+        precisions: vec![Precision::F32, Precision::F16],
+        ..cpu.device().clone()
+    };
+    let (why, measurements) = ("requested".to_owned(), Vec::new());
+    let choice = Choice { device: device.id, precision: Precision::F32, why, measurements };
+    SelectedEngine::new(Box::new(Gpu { device, room_bytes, is_broken, cpu }), choice)
+}
+
+/// A folder with a model and stacks.
+struct Fixture(tempfile::TempDir);
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self(tempfile::tempdir().unwrap());
+        let config = DifferenceOfGaussians {
+            sigma_small: [0.5, 0.8, 0.8],
+            sigma_large: [1.0, 1.6, 2.0],
+            truncate: 2.5,
+            ..DifferenceOfGaussians::default()
+        };
+        save_package(&difference_of_gaussians(&config).unwrap(), &fixture.path("model"));
+        fixture.add_stack("large", LARGE);
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn add_stack(&self, name: &str, shape: [usize; 3]) {
+        let array = Array::new(Axes::zyx(), shape.to_vec(), noise(1, shape.iter().product())).unwrap();
+        let path = self.path(&format!("{name}.npy"));
+        write_array(&path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+    }
+
+    /// The job that predicts stacks.
+    fn job(&self, stacks: &[&str], out: &str) -> PredictJob {
+        let inputs = stacks.iter().map(|name| self.path(&format!("{name}.npy"))).collect();
+        PredictJob {
+            device: DeviceRequest::Device(DeviceId::Cpu),
+            outputs: [Output::Maps].into(),
+            axes: Some(Axes::zyx()),
+            threads: 2,
+            ..PredictJob::new(inputs, self.path("model").to_string_lossy().into_owned(), self.path(out))
+        }
+    }
+
+    /// Predicts on an engine; returns the reports and the events.
+    fn predict(&self, job: &PredictJob, mut engine: SelectedEngine) -> (Vec<InputReport>, Vec<Event>) {
+        std::fs::create_dir_all(&job.out).unwrap();
+        let model = Model::load(&job.model).unwrap();
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&events);
+        let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let inputs = job.series_inputs(&job.inputs);
+        let outcome = job.predict_each(&context, &Devices::cpu_only(), &model, &mut engine, inputs, None).unwrap();
+        assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+        let events = events.lock().unwrap().clone();
+        (outcome.done, events)
+    }
+
+    /// The maps that a prediction of a stack wrote.
+    fn maps(&self, out: &str, stack: &str) -> Vec<f32> {
+        let image = open(&self.path(out).join(format!("{stack}_prediction.tif")), &OpenOptions::default()).unwrap();
+        image.read_all().unwrap().samples().to_f32()
+    }
+
+    /// The maps of the CPU.
+    fn maps_of_cpu(&self, stack: &str) -> Vec<f32> {
+        let outcome = self.job(&[stack], "cpu").run(&Context::default(), &Devices::cpu_only()).unwrap();
+        assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+        self.maps("cpu", stack)
+    }
+}
+
+#[test]
+fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
+    let fixture = Fixture::new();
+    let job = PredictJob { precision: Some(Precision::F16), ..fixture.job(&["large"], "out") };
+    let (reports, events) = fixture.predict(&job, gpu(u64::MAX));
+    let report = &reports[0];
+    assert_eq!((report.device.id, report.precision), (DeviceId::Cuda(0), Precision::F32));
+    let note = report.notes.iter().find(|note| note.contains("NaN or infinite in f16 on cuda:0"));
+    assert!(note.is_some_and(|note| note.ends_with("computing in f32")), "{:?}", report.notes);
+    assert!(events.iter().any(|event| matches!(event, Event::Note { message } if Some(message) == note)), "{events:?}");
+    let distance = relative_distance(&fixture.maps("out", "large"), &fixture.maps_of_cpu("large"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
+/// What was tried after the GPU ran out of memory, as the notes say.
+fn attempts(report: &InputReport) -> Vec<&'static str> {
+    let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
+    report.notes.iter().filter_map(|note| known.into_iter().find(|end| note.ends_with(end))).collect()
+}
+
+#[test]
+fn fewer_tiles_then_smaller_ones_then_the_cpu_are_tried_after_running_out_of_memory() {
+    let fixture = Fixture::new();
+    let expected = fixture.maps_of_cpu("large");
+    let tile = |columns: usize, tiles: u64| tiles * (LARGE[0] * LARGE[1] * columns) as u64 * VOXEL_BYTES;
+    let (fewer, smaller, cpu) = ("trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU");
+    // The memory that the GPU really has, the attempts, and the tiles that are computed together in the end.
+    let cases = [
+        (tile(64, 4), vec![], Some(([8, 32, 64], 4))),
+        (tile(64, 2), vec![fewer], Some(([8, 32, 64], 2))),
+        (tile(64, 1), vec![fewer, fewer], Some(([8, 32, 64], 1))),
+        (tile(32, 1), vec![fewer, fewer, smaller], Some(([8, 32, 32], 1))),
+        (0, vec![fewer, fewer, smaller, smaller, cpu], None),
+    ];
+    for (index, (room_bytes, tried, tiles)) in cases.into_iter().enumerate() {
+        let out = format!("out-{index}");
+        let (reports, events) = fixture.predict(&fixture.job(&["large"], &out), gpu(room_bytes));
+        let report = &reports[0];
+        assert_eq!(attempts(report), tried, "{room_bytes} bytes: {:?}", report.notes);
+        let shown =
+            events.iter().filter(|event| matches!(event, Event::Note { message } if message.contains("memory")));
+        assert_eq!(shown.count(), tried.len(), "notes are shown at once, too");
+        let got = fixture.maps(&out, "large");
+        match tiles {
+            Some(tiles) => {
+                assert_eq!((report.device.id, (report.plan.tile, report.plan.batch)), (DeviceId::Cuda(0), tiles));
+                let distance = relative_distance(&got, &expected);
+                assert!(distance < 1e-5, "{room_bytes} bytes: {distance:.1e}");
+            }
+            None => {
+                assert_eq!(report.device.id, DeviceId::Cpu);
+                assert!(got == expected, "the CPU's own result");
+            }
+        }
+    }
+}
+
+#[test]
+fn requested_tiles_are_not_made_smaller_but_fewer_are_computed_at_once() {
+    let fixture = Fixture::new();
+    let tiles = TileRequest { tile: Some([8, 32, 64]), ..TileRequest::default() };
+    for (room_bytes, tried) in [
+        (1_638_400, vec!["trying fewer tiles at once"; 2]),
+        (0, vec!["trying fewer tiles at once", "trying fewer tiles at once", "continuing on the CPU"]),
+    ] {
+        let job = PredictJob { tiles: tiles.clone(), ..fixture.job(&["large"], &format!("out-{room_bytes}")) };
+        let (reports, _) = fixture.predict(&job, gpu(room_bytes));
+        assert_eq!(attempts(&reports[0]), tried, "{:?}", reports[0].notes);
+        assert_eq!(reports[0].plan.tile, [8, 32, 64]);
+    }
+}
+
+/// The devices that a job has reported, and those of the reports.
+fn devices_of(reports: &[InputReport], events: &[Event]) -> [Vec<DeviceId>; 2] {
+    let reported = events.iter().filter_map(|event| match event {
+        Event::Device(device) => Some(device.id),
+        _ => None,
+    });
+    [reported.collect(), reports.iter().map(|report| report.device.id).collect()]
+}
+
+#[test]
+fn a_stack_that_does_not_fit_the_gpu_does_not_send_the_next_one_to_the_cpu() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), gpu(500_000));
+    let both = vec![DeviceId::Cpu, DeviceId::Cuda(0)];
+    assert_eq!(devices_of(&reports, &events), [both.clone(), both]);
+    assert!(!attempts(&reports[0]).is_empty() && attempts(&reports[1]).is_empty(), "{:?}", reports[1].notes);
+    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
+#[test]
+fn a_gpu_that_has_failed_is_not_used_again() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), selected(u64::MAX, true));
+    assert_eq!(devices_of(&reports, &events), [vec![DeviceId::Cpu], vec![DeviceId::Cpu; 2]]);
+    assert_eq!([attempts(&reports[0]), attempts(&reports[1])], [vec!["continuing on the CPU"], vec![]]);
+}
