@@ -301,7 +301,7 @@ fn results_in_ome_zarr_are_found_again_measured_and_corrected() {
     std::fs::remove_file(&table).unwrap();
     let home = fixture.folder.path().to_owned();
     fixture.window = crate::fixture::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
-    fixture.until("the labels", &shows);
+    fixture.until("the labels", shows);
     fixture.settle();
     fixture.click("Objects");
     assert!(fixture.sees("These labels are not measured yet"), "{}", fixture.on_screen());
