@@ -9,6 +9,7 @@ use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Recordable, read_any, record_for, record_path};
 use cytoscope_pipeline::packages::ImportJob;
+use cytoscope_pipeline::predict::PredictedSlices;
 use cytoscope_pipeline::provenance::{InputRecord, ModelRecord, Provenance as PredictionRecord};
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{
@@ -115,6 +116,9 @@ impl Provenance {
         let text = |key: &str| record.device.get(key).and_then(Value::as_str).unwrap_or("unknown");
         let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
         print(&format!("  device: {} ({}){precision}", text("id"), text("name")));
+        for PredictedSlices { slices, device, precision } in &record.parts {
+            print(&format!("    {slices} slices: {device} in {precision}"));
+        }
         if let Some(tile) = record.plan.get("tile") {
             print(&format!("  tile: {tile} voxels"));
         }

@@ -1,5 +1,7 @@
 //! The compute devices of this machine, and the choice among them for a model.
 
+mod fall_back;
+
 use crate::predict::PredictOptions;
 use crate::probe_input::{probe_edge, probe_input};
 use crate::verify::{Verification, verify, wrong_result};
@@ -14,10 +16,14 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Opens the engine of a device.
+pub(crate) type OpenEngine = fn(&Device) -> Result<Box<dyn Engine>, EngineError>;
+
 /// The devices of this machine.
 #[derive(Debug, Clone)]
 pub struct Devices {
     all: Vec<Device>,
+    open: OpenEngine,
     /// Whether the next choice repeats measurements that are stored.
     measures_again: bool,
 }
@@ -48,8 +54,10 @@ pub struct SelectedEngine {
     forced: Option<Precision>,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
-    /// Whether the last input moved to the CPU, because it did not fit the device's memory.
+    /// Whether the last input moved to another device, because it did not fit the memory of this one.
     is_left: bool,
+    /// Devices that have failed in this job and are not used again.
+    pub(crate) lost: Vec<DeviceId>,
 }
 
 /// Memory for sessions on a device in bytes, as far as it is known.
@@ -103,7 +111,8 @@ impl SelectedEngine {
         let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
-        Self { choice, profile: None, precision, forced: None, engine: Arc::from(engine), memory, is_left: false }
+        let (engine, lost) = (Arc::from(engine), Vec::new());
+        Self { choice, profile: None, precision, forced: None, engine, memory, is_left: false, lost }
     }
 
     /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one, unless
@@ -116,9 +125,14 @@ impl SelectedEngine {
         }
     }
 
+    /// Returns the same device, which computes in this precision whatever is requested.
+    pub(crate) fn in_precision(&self, precision: Precision) -> Self {
+        Self { forced: Some(precision), ..self.clone() }
+    }
+
     /// Returns the same device, which computes in 32 bits whatever is requested.
     pub(crate) fn in_32_bits(&self) -> Self {
-        Self { forced: Some(self.engine.device().fast_precision()), ..self.clone() }
+        self.in_precision(self.engine.device().fast_precision())
     }
 
     /// Returns the bytes that a session on the device may hold.
@@ -172,7 +186,7 @@ impl SelectedEngine {
         self.engine.as_ref()
     }
 
-    /// Returns whether the CPU can take over if this device fails.
+    /// Returns whether another device, at last the CPU, can take over if this one fails.
     pub(crate) fn has_fallback(&self) -> bool {
         self.choice.id != DeviceId::Cpu
     }
@@ -187,7 +201,7 @@ impl SelectedEngine {
 impl Devices {
     /// Returns the CPU as the only device, without looking for GPUs.
     pub fn cpu_only() -> Self {
-        Self { all: vec![CpuEngine::new().device().clone()], measures_again: false }
+        Self { all: vec![CpuEngine::new().device().clone()], open: open_engine, measures_again: false }
     }
 
     /// Returns the CPU and the given GPUs.
@@ -195,7 +209,13 @@ impl Devices {
         cytoscope_engine_burn::set_known_devices(&gpus);
         let mut all = gpus;
         all.extend(Self::cpu_only().all);
-        Self { all, measures_again: false }
+        Self { all, open: open_engine, measures_again: false }
+    }
+
+    /// Returns these devices, whose engines are opened by a function of the test.
+    #[cfg(test)]
+    pub(crate) fn with_engines(all: Vec<Device>, open: OpenEngine) -> Self {
+        Self { all, open, measures_again: false }
     }
 
     /// Measures devices and precisions again for the next models, instead of using what was measured before.
@@ -220,20 +240,13 @@ impl Devices {
         &self.all
     }
 
-    fn open(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
-        match device.id {
-            DeviceId::Cpu => Ok(Box::new(CpuEngine::new())),
-            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Ok(Box::new(cytoscope_engine_burn::BurnEngine::open(device)?)),
-        }
-    }
-
     /// Opens the engine of a device.
     ///
     /// # Errors
     /// [`EngineError::Unavailable`] with the reason if the device does not exist or cannot be used.
     pub fn engine(&self, id: DeviceId) -> Result<Box<dyn Engine>, EngineError> {
         match self.all.iter().find(|d| d.id == id) {
-            Some(device) if device.usable => Self::open(device),
+            Some(device) if device.usable => (self.open)(device),
             Some(device) => Err(EngineError::Unavailable { device: id, reason: device.reason.clone() }),
             None => {
                 let reasons: Vec<String> = self
@@ -341,7 +354,7 @@ impl Devices {
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
         for device in &self.all {
-            match device.usable.then(|| Self::open(device)) {
+            match device.usable.then(|| (self.open)(device)) {
                 Some(Ok(engine)) => engines.push(engine),
                 Some(Err(error)) => {
                     unusable.push(Device { usable: false, reason: error.to_string(), ..device.clone() })
@@ -351,31 +364,13 @@ impl Devices {
         }
         (engines, unusable)
     }
+}
 
-    /// Selects the CPU after another device failed. It computes in f32 if 16 bits are requested, which it does not have.
-    pub(crate) fn fall_back_to_cpu(
-        &self,
-        context: &Context,
-        model: &Model,
-        options: &PredictOptions,
-        failed: &SelectedEngine,
-        error: &EngineError,
-    ) -> Result<SelectedEngine, JobError> {
-        let engine = self.engine(DeviceId::Cpu)?;
-        let forced = options.precision.filter(|precision| precision.is_half()).map(|_| Precision::F32);
-        let precision = forced.unwrap_or_else(|| model.precision_on(DeviceId::Cpu, options.precision));
-        match verify(context, model, engine.as_ref(), precision, options.threads) {
-            Ok(Verification::Agrees) => {}
-            Ok(Verification::Differs { how }) => return Err(wrong_result(model, engine.as_ref(), &how)),
-            Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
-            // If the network does not run at all, predicting the stack reports that.
-            Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
-        }
-        let why = format!("{} failed: {error}", failed.choice.id);
-        let mut measurements = failed.choice.measurements.clone();
-        measurements.iter_mut().filter(|m| m.device == failed.choice.id).for_each(|m| m.reason.clone_from(&why));
-        let selected = SelectedEngine::new(engine, Choice { device: DeviceId::Cpu, precision, why, measurements });
-        Ok(SelectedEngine { profile: failed.profile.clone(), forced, ..selected })
+/// Opens the engine of a device of this machine.
+fn open_engine(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+    match device.id {
+        DeviceId::Cpu => Ok(Box::new(CpuEngine::new())),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Ok(Box::new(cytoscope_engine_burn::BurnEngine::open(device)?)),
     }
 }
 

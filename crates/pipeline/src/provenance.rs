@@ -1,7 +1,7 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
 use crate::diameter::ObjectDiameter;
-use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, zarr};
+use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::results::FileRecord;
 use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
@@ -45,6 +45,9 @@ pub struct Provenance {
     /// Precision of the network; earlier versions do not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
+    /// The devices and precisions that computed the slices, in order, if there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PredictedSlices>,
     /// Which settings of the job came from a machine profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<AppliedProfile>,
@@ -250,6 +253,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         outputs,
         device: serde_json::to_value(&report.device).map_err(unwritable)?,
         precision: Some(precision),
+        parts: report.parts.clone(),
         profile: report.profile.clone(),
         diameter: report.diameter,
         plan: serde_json::to_value(&report.plan).map_err(unwritable)?,

@@ -47,6 +47,14 @@ impl Provenance {
                 self.model.fingerprint
             ));
         }
+        if let [.., last] = self.parts.as_slice()
+            && self.parts.len() > 1
+        {
+            notes.push(format!(
+                "several devices or precisions computed the recorded result: it is made again with the last one, {} in {}",
+                last.device, last.precision
+            ));
+        }
         let changes = self.input_changes();
         let is_same_input = changes.is_empty();
         notes.extend(changes);

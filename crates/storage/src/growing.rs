@@ -1,7 +1,7 @@
 //! Files of unfinished results that outlive their process, so that the next one continues where it stopped.
 //!
 //! The file has a hidden name beside the results. A record beside it says how many of its bytes are valid, with their
-//! hash and a fingerprint of the job. Bytes that no record lists are never used.
+//! hash, a fingerprint of the job, and what the job states about them. Bytes that no record lists are never used.
 
 use crate::lock::refuse_links;
 use crate::read::{Refusal, open_regular};
@@ -31,6 +31,18 @@ struct Record {
     bytes: u64,
     /// SHA-256 of these bytes in lower-case hexadecimal.
     sha256: String,
+    /// What the job states about these bytes.
+    #[serde(default)]
+    about: String,
+}
+
+/// What the record of a growing file says about the job that kept it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// Fingerprint of the job.
+    pub fingerprint: String,
+    /// What the job stated about the kept bytes.
+    pub about: String,
 }
 
 /// A file that grows while a result is computed. When dropped, it stays if [`GrowingFile::keep`] was called, also by an
@@ -99,10 +111,11 @@ impl GrowingFile {
         Ok((file, writer))
     }
 
-    /// Returns the fingerprint of the job that kept the growing file of the results `folder/stem_*`; `None` if nothing is
-    /// kept.
-    pub fn recorded_fingerprint(folder: &Path, stem: &str) -> Option<String> {
-        read_record(&paths(folder, stem).1).map(|record| record.fingerprint)
+    /// Returns what is recorded about the job that kept the growing file of the results `folder/stem_*`; `None` if nothing
+    /// is kept.
+    pub fn recorded(folder: &Path, stem: &str) -> Option<Recorded> {
+        let Record { fingerprint, about, .. } = read_record(&paths(folder, stem).1)?;
+        Some(Recorded { fingerprint, about })
     }
 
     /// Returns the number of valid bytes from the start of the file.
@@ -110,17 +123,19 @@ impl GrowingFile {
         self.kept_bytes
     }
 
-    /// Records that the first `bytes` bytes are written and valid. They must not change afterwards.
+    /// Records that the first `bytes` bytes are written and valid, and what the job states `about` them. They must not change
+    /// afterwards. Bytes that are recorded already are not recorded again.
     ///
     /// # Errors
     /// [`StorageError::Io`] if they cannot be read or synced, or the record cannot be written.
-    pub fn keep(&mut self, bytes: u64) -> Result<(), StorageError> {
+    pub fn keep(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
         if bytes <= self.kept_bytes {
             return Ok(());
         }
         self.hash(bytes).map_err(StorageError::io(&self.path, "reading"))?;
         self.reader.sync_data().map_err(StorageError::io(&self.path, "syncing"))?;
-        let record = Record { fingerprint: self.fingerprint.clone(), bytes, sha256: self.sha256() };
+        let (fingerprint, sha256, about) = (self.fingerprint.clone(), self.sha256(), about.to_owned());
+        let record = Record { fingerprint, bytes, sha256, about };
         let text = serde_json::to_vec(&record).map_err(io::Error::from);
         atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)
     }
@@ -188,17 +203,18 @@ mod tests {
     fn write(folder: &Path) {
         let (mut file, mut writer) = GrowingFile::open(folder, "stack", "a job").unwrap();
         writer.write_all(b"0123456789ab").unwrap();
-        file.keep(4).unwrap();
-        file.keep(10).unwrap();
+        file.keep(4, "four").unwrap();
+        file.keep(10, "ten").unwrap();
     }
 
     #[test]
     fn only_recorded_bytes_of_the_same_job_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        assert_eq!(GrowingFile::recorded_fingerprint(folder, "stack"), None);
+        assert_eq!(GrowingFile::recorded(folder, "stack"), None);
         write(folder);
-        assert_eq!(GrowingFile::recorded_fingerprint(folder, "stack").as_deref(), Some("a job"));
+        let recorded = Recorded { fingerprint: "a job".to_owned(), about: "ten".to_owned() };
+        assert_eq!(GrowingFile::recorded(folder, "stack"), Some(recorded));
         assert_eq!(kept(folder, "a job"), 10);
         assert_eq!(kept(folder, "another job"), 0);
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "nothing was kept");
@@ -224,10 +240,10 @@ mod tests {
         let (mut file, mut writer) = GrowingFile::open(folder.path(), "stack", "a job").unwrap();
         writer.seek(SeekFrom::Start(file.kept_bytes())).unwrap();
         writer.write_all(b"XYZ").unwrap();
-        file.keep(13).unwrap();
+        file.keep(13, "").unwrap();
         drop(file);
         assert_eq!(kept(folder.path(), "a job"), 13);
-        assert!(GrowingFile::open(folder.path(), "stack", "a job").unwrap().0.keep(14).is_err(), "it has 13 bytes");
+        assert!(GrowingFile::open(folder.path(), "stack", "a job").unwrap().0.keep(14, "").is_err(), "it has 13 bytes");
     }
 
     #[cfg(unix)]

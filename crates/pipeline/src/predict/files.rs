@@ -3,11 +3,12 @@
 use super::input_tensors::TensorSources;
 use super::prediction::Prediction;
 use super::zarr::{self, ZarrLabels};
-use super::{Output, PredictJob};
+use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
 use crate::model::ModelTask;
 use crate::provenance::InputRecord;
 use crate::{ArtifactKind, Context, JobError, Model, TableFormat, provenance, results};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
@@ -96,6 +97,8 @@ pub(super) struct ResultFiles {
     read_from: Vec<InputRecord>,
     /// Fingerprint of everything that determines the result.
     pub fingerprint: String,
+    /// The same, whatever the device, the precision and the size of the tiles.
+    pub fingerprint_of_slices: String,
 }
 
 fn record(file: &Path) -> Result<InputRecord, JobError> {
@@ -125,7 +128,11 @@ impl ResultFiles {
         let sources = first.chain(of_stack).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;
-        Ok(Self { paths, table_format: job.table_format, input: record(input)?, read_from, fingerprint })
+        let tiles = TileRequest { tile: None, recorded: None, ..job.tiles.clone() };
+        let on_any_device = PredictJob { device: DeviceRequest::Auto, precision: None, tiles, ..job.clone() };
+        let fingerprint_of_slices = on_any_device.fingerprint(model, input, &read_from)?;
+        let (table_format, input) = (job.table_format, record(input)?);
+        Ok(Self { paths, table_format, input, read_from, fingerprint, fingerprint_of_slices })
     }
 
     /// As [`Paths::refuse_foreign`].

@@ -110,7 +110,7 @@ fn predict(
         let count = selection.times().len();
         return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));
     };
-    let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set())?;
+    let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
     let tiles = plan(context, &resolved, held_bytes(&resolved, outputs), 0)?;
     let mut notes = resolved.notes.clone();
     notes.extend(tiles.fallback_note());

@@ -118,7 +118,7 @@ pub(crate) struct InferenceRun<'a> {
     pub context: &'a Context,
     pub plan: &'a TilePlan,
     pub tiles: TileRunner<'a>,
-    /// Slices that an earlier run in the same tiles has finished.
+    /// Slices that are finished; if tiles are blended, in the same tiles.
     pub finished: usize,
     pub meter: Meter<'a>,
     pub seams: Seams,
@@ -183,11 +183,14 @@ impl InferenceRun<'_> {
         let channels = self.tiles.network.output_channels;
         let tiles: Vec<[&Span; 2]> = spans[1].iter().flat_map(|sy| spans[2].iter().map(move |sx| [sy, sx])).collect();
         let ends = [1, 2].map(|a| spans[a].iter().map(|s| s.start + s.len).max().unwrap_or(0));
-        if self.finished > 0 {
-            self.meter.skip_completed((self.finished * shape[1] * shape[2]) as u64);
-        }
         let finished = self.finished;
-        for sz in spans[0].iter().filter(|sz| sz.kept_in_volume().end > finished) {
+        let unfinished = |sz: &&Span| sz.kept_in_volume().end > finished;
+        if finished > 0 {
+            // The first slab is computed as a whole.
+            let skipped = spans[0].iter().find(unfinished).map_or(shape[0], |sz| sz.keep_start);
+            self.meter.skip_completed((skipped * shape[1] * shape[2]) as u64);
+        }
+        for sz in spans[0].iter().filter(unfinished) {
             let values = view.read(self.context, sz.start..sz.start + sz.len)?;
             let slab = Slab { values: &values, shape: [sz.len, shape[1], shape[2]] };
             self.tiles.load(&slab, sz.start, ends)?;
@@ -196,7 +199,7 @@ impl InferenceRun<'_> {
                 drop(values);
                 let out = self.crop_on_device(sz, &tiles, spans[2].len(), kept_shape)?;
                 self.measure_seams(&out, sz.keep_len, shape, &borders);
-                sink(sz.kept_in_volume(), &out)?;
+                self.pass_on(sz.kept_in_volume(), out, sink)?;
                 continue;
             }
             let mut out = vec![0.0f32; channels * sz.keep_len * shape[1] * shape[2]];
@@ -226,9 +229,25 @@ impl InferenceRun<'_> {
             }
             drop(values);
             self.measure_seams(&out, sz.keep_len, shape, &borders);
-            sink(sz.kept_in_volume(), &out)?;
+            self.pass_on(sz.kept_in_volume(), out, sink)?;
         }
         Ok(())
+    }
+
+    /// Passes on those of the slices `z`, whose values are `[C][z][Y][X]`, that are not finished. Other tiles than before may
+    /// compute some of them again.
+    fn pass_on(&self, z: Range<usize>, mut values: Vec<f32>, sink: &mut Sink<'_>) -> Result<(), JobError> {
+        let skipped = self.finished.saturating_sub(z.start).min(z.len());
+        if skipped > 0 {
+            let channel = values.len() / self.tiles.network.output_channels.max(1);
+            let left = channel / z.len().max(1) * (z.len() - skipped);
+            let starts = (0..values.len()).step_by(channel.max(1)).map(|start| start + channel - left);
+            for (index, start) in starts.enumerate() {
+                values.copy_within(start..start + left, index * left);
+            }
+            values.truncate(self.tiles.network.output_channels * left);
+        }
+        sink(z.start + skipped..z.end, &values)
     }
 
     /// Runs the tiles of the slab that the device holds, `columns` in each row, and returns their kept voxels, which are

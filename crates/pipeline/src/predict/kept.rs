@@ -1,10 +1,21 @@
-//! The finished slices of a prediction, kept beside the results, so that a run with `--resume` continues an interrupted one.
+//! The finished slices of a prediction, kept beside the results, so that a run with `--resume` continues an interrupted
+//! one, and another device one that has failed.
+//!
+//! Slices are continued by the same job on the same grid, if they do not depend on the tiles, or those are the same. That
+//! holds for cropped tiles and for a pass, whose results differ by rounding only, and for blended tiles of equal size. The
+//! record beside the slices states which device computed them in which precision. Floats are continued in another precision
+//! of floats, unless a precision was requested; 8-bit integers are a network of their own.
 
-use super::plan::{PlannedTiles, TilePlan};
+use super::one::InputRun;
+use super::plan::{Blend, PlannedTiles};
 use super::resolve::Resolved;
 use super::{Output, PredictJob};
+use crate::devices::SelectedEngine;
+use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::spool::Spool;
-use crate::{JobError, provenance};
+use crate::verify::{Verification, verify};
+use crate::{JobError, JobErrorKind, provenance};
+use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
@@ -55,14 +66,128 @@ impl FromStr for KeepSlices {
     }
 }
 
-/// Whether slices are kept by default. The file holds those of all time points, which is as large as the maps.
+/// Whether slices are kept by default.
 fn is_large(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
     let voxels = grid.iter().fold(times, |product, extent| product.saturating_mul(*extent));
-    voxels >= LARGE_VOXELS && (times == 1 || has_maps)
+    voxels >= LARGE_VOXELS && takes_no_more_than_maps(times, has_maps)
 }
 
-/// What separates the fingerprint of a job from that of its tiles.
-const TILES: &str = ", tiles ";
+/// Whether the file of the slices takes no more space than what is stored anyway. It holds those of all time points, and is
+/// as large as the maps.
+fn takes_no_more_than_maps(times: usize, has_maps: bool) -> bool {
+    times == 1 || has_maps
+}
+
+/// Consecutive slices that one device computed in one precision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PredictedSlices {
+    /// Number of slices on the model's grid; those of all time points follow each other.
+    pub slices: usize,
+    /// Device that computed them.
+    pub device: DeviceId,
+    /// Precision in which the network ran.
+    pub precision: Precision,
+}
+
+/// Appends slices to a list in which neighbors differ in device or precision.
+fn append(parts: &mut Vec<PredictedSlices>, next: PredictedSlices) {
+    match parts.last_mut() {
+        Some(last) if (last.device, last.precision) == (next.device, next.precision) => last.slices += next.slices,
+        _ if next.slices > 0 => parts.push(next),
+        _ => {}
+    }
+}
+
+/// Returns a note about the devices and precisions that computed the slices of a result; `None` if there is one only.
+pub(super) fn parts_note(parts: &[PredictedSlices]) -> Option<String> {
+    let part = |PredictedSlices { slices, device, precision }: &PredictedSlices| {
+        format!("{slices} slices were computed on {device} in {precision}")
+    };
+    (parts.len() > 1).then(|| parts.iter().map(part).collect::<Vec<String>>().join(", the next "))
+}
+
+/// What an earlier run or attempt of a job states about the slices that it has kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct KeptRecord {
+    /// The devices and precisions that computed them.
+    parts: Vec<PredictedSlices>,
+    /// Size Z, Y, X of the tiles, if they were blended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tile: Option<[usize; 3]>,
+    /// The object diameter, which decides the grid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    diameter: Option<ObjectDiameter>,
+    /// Whether they are kept for other attempts of the same run only.
+    #[serde(default)]
+    is_for_attempts: bool,
+}
+
+impl KeptRecord {
+    /// Reads the record of the results `folder/stem_*`, with the fingerprint of its job.
+    fn read(folder: &Path, stem: &str) -> Option<(String, Self)> {
+        let recorded = GrowingFile::recorded(folder, stem)?;
+        Some((recorded.fingerprint, serde_json::from_str(&recorded.about).ok()?))
+    }
+
+    /// Returns the record that a run continues; `None` if it starts anew, or if nothing of its job is kept.
+    pub(super) fn to_continue(run: &InputRun<'_>, fingerprint: &str) -> Option<Self> {
+        let (found, record) = Self::read(run.job.folder(), run.stem)?;
+        ((run.job.resume || run.is_later) && found.starts_with(&of_job(fingerprint))).then_some(record)
+    }
+
+    /// Returns the object diameter that a job which estimates it takes over, so that the grid stays the same.
+    pub(super) fn diameter_for(&self, request: DiameterRequest) -> Option<ObjectDiameter> {
+        self.diameter.filter(|_| request == DiameterRequest::Auto)
+    }
+
+    /// Prefers the tiles of the kept slices, if they were blended and the job leaves their size open.
+    pub(super) fn prefer_tiles(&self, resolved: &mut Resolved<'_>) {
+        let tiles = &mut resolved.tiles;
+        if tiles.tile.is_none() && tiles.recorded.is_none() {
+            tiles.recorded = self.tile;
+        }
+    }
+
+    /// Returns the engine in f32 if it would compute in 8-bit integers, but the kept slices are floats and no precision was
+    /// requested; `None` otherwise.
+    ///
+    /// # Errors
+    /// [`JobError::Cancelled`] if the job is cancelled while the network is checked.
+    pub(super) fn in_floats(
+        &self,
+        run: &InputRun<'_>,
+        engine: &SelectedEngine,
+    ) -> Result<Option<SelectedEngine>, JobError> {
+        let InputRun { job, context, model, .. } = run;
+        let is_float = self.parts.iter().all(|part| part.precision != Precision::Int8);
+        if job.precision.is_some() || !is_float || engine.precision(model, None) != Precision::Int8 {
+            return Ok(None);
+        }
+        let floats = engine.in_precision(Precision::F32);
+        match verify(context, model, floats.engine(), Precision::F32, job.threads) {
+            Ok(Verification::Differs { .. }) => Ok(None),
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(error),
+            // If the network does not run at all, predicting the stack reports that.
+            Ok(Verification::Agrees) | Err(_) => Ok(Some(floats)),
+        }
+    }
+}
+
+/// Returns what the fingerprints of all kept slices of a job begin with. Another version may compute other values.
+fn of_job(fingerprint: &str) -> String {
+    format!("{}, {fingerprint}, ", provenance::program())
+}
+
+/// How long finished slices are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeping {
+    /// Not at all.
+    No,
+    /// While the job runs, in case its device fails.
+    ForAttempts,
+    /// Until the results exist, also for later runs.
+    ForLater,
+}
 
 /// Finished slices of all time points, one after the other, as the network returned them, in a file that outlives the
 /// process.
@@ -83,10 +208,21 @@ pub(super) struct KeptSlices {
     slice_len: usize,
     /// Bytes of a slice with all channels.
     slice_bytes: u64,
-    /// Slices of all time points that an earlier run has finished.
+    /// Slices of all time points that are stored.
+    stored: usize,
+    /// Those of them that are continued.
     finished: usize,
+    /// What is recorded about slices; its parts are those of the stored ones.
+    record: KeptRecord,
+    /// The device that computes the others, and its precision.
+    device: DeviceId,
+    precision: Precision,
+    /// Whether another device takes over if this one fails.
+    has_fallback: bool,
     /// Whether the job resumes.
     resumes: bool,
+    /// Whether an earlier attempt of the same run has stored the slices.
+    is_later: bool,
     /// A note about slices of an earlier run that are not continued.
     discarded: Option<String>,
     recorded: Instant,
@@ -94,71 +230,79 @@ pub(super) struct KeptSlices {
 
 /// What determines whether slices are kept, and which are continued.
 pub(super) struct KeptRequest<'a, 'b> {
-    pub job: &'a PredictJob,
+    pub run: &'a InputRun<'a>,
     pub resolved: &'a Resolved<'b>,
-    /// Fingerprint of the job and its input.
+    /// Fingerprint of the job and its input, whatever the device, the precision and the size of the tiles.
     pub fingerprint: &'a str,
-    /// Name of the results without their endings.
-    pub stem: &'a str,
 }
 
 impl KeptRequest<'_, '_> {
-    /// Whether the finished slices are kept until the job is done.
-    fn keeps(&self) -> bool {
-        let Self { job, resolved, .. } = self;
+    /// Returns how long the finished slices are kept.
+    fn keeping(&self) -> Keeping {
+        let (InputRun { job, is_later, .. }, resolved) = (self.run, self.resolved);
+        let (times, has_maps) = (resolved.times.len(), resolved.wants(Output::Maps));
         let by_choice = match job.keep_slices {
-            KeepSlices::Auto => is_large(resolved.grid, resolved.times.len(), resolved.wants(Output::Maps)),
+            KeepSlices::Auto => is_large(resolved.grid, times, has_maps),
             KeepSlices::Always => true,
             KeepSlices::Never => false,
         };
-        job.resume || by_choice
+        // Another device may take over, or has done so.
+        let may_change_device = *is_later || resolved.engine.has_fallback();
+        if job.resume || by_choice {
+            Keeping::ForLater
+        } else if job.keep_slices.is_auto() && may_change_device && takes_no_more_than_maps(times, has_maps) {
+            Keeping::ForAttempts
+        } else {
+            Keeping::No
+        }
     }
 
-    /// Whether the stack may pass through the network once.
-    fn may_pass(&self) -> bool {
-        let (model, tiles) = (self.resolved.model, &self.resolved.tiles);
-        tiles.tile.is_none() && tiles.blend.is_none() && model.reach.is_some() && model.spatial_axes == 3
+    /// Returns whether slices of an earlier run or attempt are continued.
+    fn continues(&self) -> bool {
+        self.run.job.resume || (self.run.is_later && self.keeping() != Keeping::No)
     }
 
-    fn of_pass(&self) -> String {
-        let (grid, precision) = (self.resolved.grid, self.resolved.precision());
-        // Another version may compute other values.
-        format!("{}, {}, {precision}, {grid:?}", provenance::program(), self.fingerprint)
+    /// Returns whether the stack passes through the network once, or is predicted in tiles that are cropped.
+    fn is_cropped(&self) -> bool {
+        self.resolved.model.reach.is_some() && self.resolved.tiles.blend != Some(Blend::Gaussian)
     }
 
-    /// Returns the fingerprint of a job in these tiles on this device: others may differ by rounding.
-    fn of_tiles(&self, plan: &TilePlan) -> String {
-        let TilePlan { tile, blend, overlap, batch, .. } = plan;
-        let device = self.resolved.engine.choice.id;
-        format!("{}{TILES}{device}, {tile:?}, {blend:?}, {overlap}, {batch}", self.of_pass())
+    /// Returns what the fingerprints of all slices on the grid of the job begin with.
+    fn on_grid(&self) -> String {
+        format!("{}{:?}, ", of_job(self.fingerprint), self.resolved.grid)
     }
 
-    /// Returns a note if an interrupted run has kept slices of this job that the plan cannot continue.
-    fn note_discarded(&self, fingerprint: &str) -> Option<String> {
-        let recorded = GrowingFile::recorded_fingerprint(self.job.folder(), self.stem)?;
-        let is_of_job = recorded.starts_with(&self.of_pass()) && recorded != fingerprint;
-        is_of_job.then(|| {
-            "the slices that an interrupted run had finished in other tiles or on another device are computed again; --tile \
-             and --device keep them the same"
-                .to_owned()
-        })
+    /// Returns the fingerprint of slices that depend on tiles by rounding only.
+    fn of_cropped(&self) -> String {
+        self.on_grid() + "cropped"
     }
 
-    /// Opens the slices that an interrupted pass of this job has kept, because the plan of a pass depends on them. At least
-    /// one slice is left to compute. `None` if the job does not resume or cannot be run in one pass, or if the kept slices
-    /// are of tiles.
+    /// Returns the fingerprint of slices of blended tiles.
+    fn of_blended(&self, tile: [usize; 3], overlap: f64) -> String {
+        format!("{}blended, {tile:?}, {overlap}", self.on_grid())
+    }
+
+    /// Returns whether slices in the precision `earlier` can be followed by those of this run.
+    fn can_follow(&self, earlier: Precision) -> bool {
+        let now = self.resolved.precision();
+        let is_int8 = |precision: Precision| precision == Precision::Int8;
+        // In 16 bits, slices that are more exact than requested are welcome.
+        let is_allowed = |asked: Precision| asked == earlier || (asked.is_half() && !earlier.is_half());
+        is_int8(earlier) == is_int8(now) && (earlier == now || self.run.job.precision.is_none_or(is_allowed))
+    }
+
+    /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them. At
+    /// least one slice is left to compute. `None` if the job starts anew, or if slices depend on the plan.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
     pub(super) fn before_plan(&self) -> Result<Option<KeptSlices>, JobError> {
-        let of_tiles = self.of_pass() + TILES;
-        let recorded = GrowingFile::recorded_fingerprint(self.job.folder(), self.stem);
-        let has_tiles = recorded.is_some_and(|recorded| recorded.starts_with(&of_tiles));
-        if self.job.resume && self.may_pass() && !has_tiles { self.open_pass().map(Some) } else { Ok(None) }
+        if self.continues() && self.is_cropped() { self.open(&self.of_cropped(), None).map(Some) } else { Ok(None) }
     }
 
-    /// Returns the slices that a planned job keeps, and continues if it resumes; `None` if it keeps none. `opened` are those
-    /// of [`KeptRequest::before_plan`]. A job that does not resume removes the slices of an earlier run.
+    /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed; `None` if
+    /// it keeps none. `opened` are those of [`KeptRequest::before_plan`]. A job that starts anew removes the slices of an
+    /// earlier run.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened, or that of an earlier run cannot be removed.
@@ -167,67 +311,90 @@ impl KeptRequest<'_, '_> {
         opened: Option<KeptSlices>,
         tiles: &PlannedTiles,
     ) -> Result<Option<KeptSlices>, JobError> {
-        if !self.keeps() {
-            KeptSlices::remove(self.job.folder(), self.stem);
+        let (folder, stem) = (self.run.job.folder(), self.run.stem);
+        if self.keeping() == Keeping::No {
+            KeptSlices::remove(folder, stem);
             return Ok(None);
         }
-        if !self.job.resume {
-            GrowingFile::remove(self.job.folder(), self.stem)?;
+        if !self.continues() {
+            GrowingFile::remove(folder, stem)?;
         }
-        match opened {
-            Some(kept) if tiles.is_pass() => Ok(Some(kept)),
-            None if tiles.is_pass() => self.open_pass().map(Some),
-            opened => {
-                // The file of a pass is closed before it is opened for tiles.
-                drop(opened);
-                self.open(&self.of_tiles(&tiles.plan), self.all_slices()).map(Some)
+        let mut kept = match opened {
+            Some(kept) => kept,
+            None if self.is_cropped() => self.open(&self.of_cropped(), None)?,
+            None => {
+                let (tile, overlap) = (tiles.plan.tile, tiles.plan.overlap);
+                self.open(&self.of_blended(tile, overlap), Some(tile))?
             }
+        };
+        if !tiles.is_pass() {
+            kept.finished = kept.stored;
         }
+        Ok(Some(kept))
     }
 
-    /// Opens the slices of a pass. At least one is computed, so that there is a pass to run.
-    fn open_pass(&self) -> Result<KeptSlices, JobError> {
-        self.open(&self.of_pass(), self.all_slices().saturating_sub(1))
-    }
-
-    /// Returns the number of slices of all time points on the model's grid.
-    fn all_slices(&self) -> usize {
-        self.resolved.times.len().saturating_mul(self.resolved.grid[0])
-    }
-
-    fn open(&self, fingerprint: &str, max_finished: usize) -> Result<KeptSlices, JobError> {
-        let (folder, grid) = (self.job.folder(), self.resolved.grid);
-        let discarded = self.note_discarded(fingerprint);
-        let (growing, file) = GrowingFile::open(folder, self.stem, fingerprint)?;
-        let (slice_len, channels) = (grid[1] * grid[2], self.resolved.model.output_channels);
+    /// Opens the slices with this fingerprint, of which at least one is computed, so that there is a pass to run. `tile` is
+    /// the size of blended tiles.
+    fn open(&self, fingerprint: &str, tile: Option<[usize; 3]>) -> Result<KeptSlices, JobError> {
+        let (InputRun { job, stem, is_later, .. }, resolved) = (self.run, self.resolved);
+        let (folder, grid) = (job.folder(), resolved.grid);
+        let earlier = KeptRecord::read(folder, stem);
+        let can_continue = |(found, record): &(String, KeptRecord)| {
+            found == fingerprint && record.parts.iter().all(|part| self.can_follow(part.precision))
+        };
+        let (earlier, discarded) = match earlier {
+            Some(earlier) if can_continue(&earlier) => (earlier.1.parts, None),
+            Some((found, _)) => {
+                (Vec::new(), found.starts_with(&of_job(self.fingerprint)).then(|| DISCARDED.to_owned()))
+            }
+            None => (Vec::new(), None),
+        };
+        if discarded.is_some() {
+            GrowingFile::remove(folder, stem)?;
+        }
+        let (growing, file) = GrowingFile::open(folder, stem, fingerprint)?;
+        let (slice_len, channels) = (grid[1] * grid[2], resolved.model.output_channels);
         let slice_bytes = (slice_len * channels * size_of::<f32>()).max(1) as u64;
-        let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0);
+        let all_slices = resolved.times.len().saturating_mul(grid[0]);
+        let described = earlier.iter().fold(0usize, |sum, part| sum.saturating_add(part.slices));
+        let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0).min(described).min(all_slices);
+        let is_for_attempts = self.keeping() == Keeping::ForAttempts;
         Ok(KeptSlices {
             growing,
             file,
             folder: folder.to_owned(),
             depth: grid[0],
-            times: self.resolved.times.len(),
+            times: resolved.times.len(),
             channels,
             index: 0,
             slice_len,
             slice_bytes,
-            finished: stored.min(max_finished),
-            resumes: self.job.resume,
+            stored,
+            finished: stored.min(all_slices.saturating_sub(1)),
+            record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, is_for_attempts },
+            device: resolved.engine.choice.id,
+            precision: resolved.precision(),
+            has_fallback: resolved.engine.has_fallback(),
+            resumes: job.resume,
+            is_later: *is_later,
             discarded,
             recorded: Instant::now(),
         })
     }
 }
 
+/// The note about slices of the same job that are not continued.
+const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
+                         computed again; --diameter, --tile and --precision keep them the same";
+
 impl KeptSlices {
-    /// Returns the number of slices that an earlier run has finished of a time point, given by its index among those that
-    /// are predicted.
+    /// Returns the number of slices of a time point that are finished and continued; the time point is given by its index
+    /// among those that are predicted.
     pub(super) fn finished_of(&self, index: usize) -> usize {
         self.finished.saturating_sub(index.saturating_mul(self.depth)).min(self.depth)
     }
 
-    /// Returns the number of slices that an earlier run has finished of the first time point that is not complete.
+    /// Returns the number of slices that are finished of the first time point that is not complete.
     pub(super) fn finished_of_next(&self) -> usize {
         self.finished.checked_rem(self.depth).unwrap_or(0)
     }
@@ -258,15 +425,41 @@ impl KeptSlices {
     /// [`JobError::Storage`] if that fails.
     pub(super) fn keep(&mut self, slices: usize) -> Result<(), JobError> {
         let complete = self.index.saturating_mul(self.depth).saturating_add(slices);
-        self.growing.keep((complete as u64).saturating_mul(self.slice_bytes))?;
+        let record = KeptRecord { parts: self.parts_of(complete), ..self.record.clone() };
+        let about = serde_json::to_string(&record).unwrap_or_default();
+        self.growing.keep((complete as u64).saturating_mul(self.slice_bytes), &about)?;
         self.recorded = Instant::now();
         Ok(())
     }
 
-    /// Returns whether slices are to be kept although the job was cancelled; `is_discarding` is the request of the one who
-    /// cancelled it.
-    pub(super) fn outlives(&self, is_discarding: bool) -> bool {
-        self.resumes || !is_discarding
+    /// Returns whether the slices are recorded when the prediction of a time point has ended; `is_discarding` is the request
+    /// of the one who cancelled it.
+    pub(super) fn outlives(&self, ended: &Result<(), JobError>, is_discarding: bool) -> bool {
+        if self.record.is_for_attempts {
+            // Only another device continues them.
+            return self.has_fallback && matches!(ended, Err(JobError::Engine(_)));
+        }
+        ended.is_ok() || self.resumes || !is_discarding
+    }
+
+    /// Returns the devices and precisions of the first `complete` slices of all time points.
+    fn parts_of(&self, complete: usize) -> Vec<PredictedSlices> {
+        let mut left = self.finished.min(complete);
+        let (device, precision, slices) = (self.device, self.precision, complete - left);
+        let mut parts = Vec::new();
+        for part in &self.record.parts {
+            let slices = part.slices.min(left);
+            left -= slices;
+            append(&mut parts, PredictedSlices { slices, ..*part });
+        }
+        append(&mut parts, PredictedSlices { slices, device, precision });
+        parts
+    }
+
+    /// Returns the devices and precisions of the slices of the result, in order; none if there is one only.
+    pub(super) fn parts(&self) -> Vec<PredictedSlices> {
+        let parts = self.parts_of(self.times.saturating_mul(self.depth));
+        if parts.len() > 1 { parts } else { Vec::new() }
     }
 
     /// Returns whether the next run has slices to continue.
@@ -274,13 +467,13 @@ impl KeptSlices {
         self.growing.kept_bytes() > 0
     }
 
-    /// Returns a note about slices of an interrupted run; `None` if there are none.
+    /// Returns a note about slices of an interrupted run or an earlier attempt; `None` if there are none.
     pub(super) fn note(&self) -> Option<String> {
+        let origin = if self.is_later { "that were finished before" } else { "that an interrupted run had finished" };
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
-            (1, _) => format!("continued after {} slices that an interrupted run had finished", self.finished),
+            (1, _) => format!("continued after {} slices {origin}", self.finished),
             (times, complete) => format!(
-                "continued after {complete} of {times} time points and {} slices of the next one that an interrupted run had \
-                 finished",
+                "continued after {complete} of {times} time points and {} slices of the next one {origin}",
                 self.finished_of_next()
             ),
         };
@@ -298,9 +491,20 @@ impl KeptSlices {
     /// Removes the kept slices of the results `folder/stem_*` of a job that has ended without them, unless it resumes or
     /// another run has started.
     pub(super) fn discard(job: &PredictJob, stem: &str) {
-        if job.resume {
-            return;
+        if !job.resume {
+            Self::start_over(job, stem);
         }
+    }
+
+    /// As [`KeptSlices::discard`], if the slices are kept only while the job runs.
+    pub(super) fn discard_of_attempts(job: &PredictJob, stem: &str) {
+        if KeptRecord::read(job.folder(), stem).is_some_and(|(_, record)| record.is_for_attempts) {
+            Self::discard(job, stem);
+        }
+    }
+
+    /// Removes the kept slices of the results `folder/stem_*`, whose values are in doubt, unless another run has started.
+    pub(super) fn start_over(job: &PredictJob, stem: &str) {
         if let Ok(_lock) = ResultsLock::acquire(job.folder(), stem) {
             Self::remove(job.folder(), stem);
         }
@@ -310,6 +514,20 @@ impl KeptSlices {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_names_the_devices_and_precisions_of_the_slices_in_order() {
+        let mut parts = Vec::new();
+        let computed = |slices, device, precision| PredictedSlices { slices, device, precision };
+        append(&mut parts, computed(5, DeviceId::Cuda(0), Precision::F16));
+        append(&mut parts, computed(3, DeviceId::Cuda(0), Precision::F16));
+        append(&mut parts, computed(0, DeviceId::Wgpu(0), Precision::F32));
+        assert_eq!(parts, [computed(8, DeviceId::Cuda(0), Precision::F16)]);
+        assert_eq!(parts_note(&parts), None);
+        append(&mut parts, computed(4, DeviceId::Cpu, Precision::F32));
+        let note = "8 slices were computed on cuda:0 in f16, the next 4 slices were computed on cpu in f32";
+        assert_eq!(parts_note(&parts).as_deref(), Some(note));
+    }
 
     #[test]
     fn slices_of_large_predictions_are_kept_if_they_take_no_more_space_than_the_maps() {

@@ -82,11 +82,10 @@ impl Store<'_> {
         }
     }
 
-    /// Records the finished slices at the end of a pass, even if it failed or was cancelled; returns the result of the
-    /// pass.
+    /// Records the finished slices at the end of a time point, even if it failed or was cancelled; returns how it ended.
     fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
         let Some(kept) = &mut self.kept else { return ended };
-        if ended.is_err() && !kept.outlives(self.context.cancel.is_discarding()) {
+        if !kept.outlives(&ended, self.context.cancel.is_discarding()) {
             return ended;
         }
         let result = kept.keep(self.prediction.complete());
@@ -150,10 +149,6 @@ impl<'a> Inference<'a> {
         self.runner = None;
         let next = plan(self.context, self.resolved, held_bytes, 0)?;
         on_plan(&next);
-        if !next.is_pass() {
-            // The kept slices are those of a pass; tiles may differ by rounding.
-            self.kept = None;
-        }
         let PlannedTiles { plan, runner, .. } = next;
         (self.plan, self.runner) = (plan, Some(runner));
         Ok(())

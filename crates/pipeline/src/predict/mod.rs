@@ -36,7 +36,7 @@ pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
 pub use input_tensors::{InputTensor, check_input_files};
-pub use kept::KeepSlices;
+pub use kept::{KeepSlices, PredictedSlices};
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
@@ -197,6 +197,10 @@ pub struct InputReport {
     pub device: DeviceChoice,
     /// Precision in which the network ran.
     pub precision: Precision,
+    /// The devices and precisions that computed the slices, in order, if there were several because one failed or an
+    /// interrupted run was continued; the last ones are `device` and `precision`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PredictedSlices>,
     /// The object diameter used; absent for models that declare none.
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,

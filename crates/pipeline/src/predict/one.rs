@@ -2,7 +2,7 @@
 
 use super::files::ResultFiles;
 use super::input_tensors;
-use super::kept::{KeptRequest, KeptSlices};
+use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
 use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
@@ -21,19 +21,27 @@ use cytoscope_storage::lock::ResultsLock;
 use std::path::Path;
 use std::time::Instant;
 
-/// Predicts an input file and writes its results.
+/// The prediction of one input.
+#[derive(Clone, Copy)]
+pub(super) struct InputRun<'a> {
+    pub job: &'a PredictJob,
+    pub context: &'a Context,
+    pub model: &'a Model,
+    pub input: &'a Path,
+    /// Name of the results without their endings.
+    pub stem: &'a str,
+    /// Receives finished tiles, if present.
+    pub live: Option<&'a dyn LiveSink>,
+    /// Whether an earlier attempt of the same run has failed, whose finished slices are continued.
+    pub is_later: bool,
+}
+
+/// Predicts an input file on a device and writes its results.
 ///
 /// # Errors
 /// [`JobError`] if the input does not match the model or the options, something fails, or the job is cancelled.
-pub(super) fn predict(
-    job: &PredictJob,
-    context: &Context,
-    model: &Model,
-    engine: &SelectedEngine,
-    input: &Path,
-    stem: &str,
-    live: Option<&dyn LiveSink>,
-) -> Result<InputReport, JobError> {
+pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<InputReport, JobError> {
+    let InputRun { job, context, model, input, stem, live, .. } = *run;
     let start = Instant::now();
     context.recorder.mark_memory("start");
     let image = {
@@ -59,20 +67,23 @@ pub(super) fn predict(
     }
     files.refuse_foreign(&wanted, job.overwrite)?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
-    let resolved = Resolved::new(context, model, engine, selection, &options, wanted)?;
+    let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
+    let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
+    let engine = in_floats.as_ref().unwrap_or(engine);
+    let diameter = earlier.as_ref().and_then(|earlier| earlier.diameter_for(options.diameter));
+    let mut resolved = Resolved::new(context, model, engine, selection, &options, wanted, diameter)?;
+    earlier.iter().for_each(|earlier| earlier.prefer_tiles(&mut resolved));
     let tensors = sources.records(model, &resolved.channels, input)?;
-    let request = KeptRequest { job, resolved: &resolved, fingerprint: &files.fingerprint, stem };
+    let request = KeptRequest { run, resolved: &resolved, fingerprint: &files.fingerprint_of_slices };
     let kept = request.before_plan()?;
     let writing_bytes = files.paths.zarr.as_ref().map_or(0, |_| zarr::peak_bytes(resolved.extents.zyx));
     let held_bytes = writing_bytes.saturating_add(steps_bytes);
     let tiles = plan(context, &resolved, held_bytes, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
-    let mut report = report_before(&resolved, &tiles);
+    let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
-    report.series = image.meta().series;
     report.notes.extend(tensors.iter().map(InputTensorRecord::note));
     report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
-    report.notes.extend(kept.as_ref().and_then(KeptSlices::note));
     let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
@@ -148,12 +159,14 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
     }
 }
 
-/// Returns the report of an input as far as it is known before inference.
-fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> InputReport {
-    let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).collect();
+/// Returns the report of an input as far as it is known before inference. `kept` are the slices that may be finished.
+fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
+    let parts = kept.map(KeptSlices::parts).unwrap_or_default();
+    let of_kept = kept.and_then(KeptSlices::note).into_iter().chain(parts_note(&parts));
+    let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept).collect();
     InputReport {
         input: resolved.input.to_owned(),
-        series: 0,
+        series: resolved.meta.series,
         outputs: Vec::new(),
         resumed: false,
         shape_zyx: resolved.extents.zyx,
@@ -161,6 +174,7 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> InputReport {
         objects: Vec::new(),
         device: resolved.engine.choice.clone(),
         precision: resolved.precision(),
+        parts,
         diameter: resolved.diameter,
         segment: resolved.has_objects().then(|| resolved.segment.clone()),
         plan: tiles.plan.clone(),
@@ -225,6 +239,7 @@ fn report_of_resumed(
         objects: Vec::new(),
         device: engine.clone(),
         precision,
+        parts: Vec::new(),
         diameter: None,
         segment: None,
         plan: super::TilePlan {

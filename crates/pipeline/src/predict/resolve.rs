@@ -96,7 +96,7 @@ pub(super) struct Resolved<'a> {
 
 impl<'a> Resolved<'a> {
     /// Resolves the prediction of a selection; reads the first and last rows of each stack, and up to three stacks
-    /// themselves if the object diameter is estimated.
+    /// themselves if the object diameter is estimated. `known_diameter` is that of an earlier attempt.
     ///
     /// # Errors
     /// [`JobError`] if the image cannot be read or does not match the model, or the network does not run.
@@ -107,6 +107,7 @@ impl<'a> Resolved<'a> {
         selection: Selection<'a>,
         options: &PredictOptions,
         outputs: BTreeSet<Output>,
+        known_diameter: Option<ObjectDiameter>,
     ) -> Result<Self, JobError> {
         let Selection { image, input, mut meta, extents, channels, times, mut notes } = selection;
         notes.extend(model.outputs_note());
@@ -118,9 +119,10 @@ impl<'a> Resolved<'a> {
         let voxel = voxel_size(options.voxel_um, input, &mut meta, model, &mut notes)?;
         let compile = context.compile_options(engine.precision(model, options.precision), options.threads);
         let (mut first_chains, mut estimate_bytes) = (None, 0);
-        let diameter = match model.object_diameter_um {
-            None => None,
-            Some(nominal_um) => {
+        let diameter = match (model.object_diameter_um, known_diameter) {
+            (None, _) => None,
+            (Some(_), Some(known)) => Some(known),
+            (Some(nominal_um), None) => {
                 let estimator = SeriesEstimator {
                     context,
                     model,

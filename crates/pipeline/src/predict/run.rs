@@ -1,6 +1,7 @@
 //! Runs a prediction job: its checks, then its inputs one after the other.
 
 use super::kept::KeptSlices;
+use super::one::InputRun;
 use super::series::SeriesInput;
 use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutcome};
 use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
@@ -8,7 +9,7 @@ use crate::devices::{Devices, SelectedEngine};
 use crate::diameter;
 use crate::error::with_name;
 use crate::{AppliedProfile, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess, results};
-use cytoscope_engine::{EngineError, Precision};
+use cytoscope_engine::{DeviceId, EngineError, Precision};
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
@@ -149,10 +150,12 @@ impl PredictJob {
                 catch_unwind(AssertUnwindSafe(|| job.one(context, model, engine, devices, &input, &stem, live)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
             });
-            if let Err(error) = &report
-                && (context.cancel.is_discarding() || is_full_disk(error))
-            {
-                KeptSlices::discard(self, &stem);
+            match &report {
+                Err(error) if context.cancel.is_discarding() || is_full_disk(error) => {
+                    KeptSlices::discard(self, &stem);
+                }
+                Err(_) => KeptSlices::discard_of_attempts(self, &stem),
+                Ok(_) => {}
             }
             match report {
                 Ok(report) => {
@@ -215,76 +218,125 @@ impl PredictJob {
             });
         }
         engine.come_back(context);
-        let mut attempt = Attempt { job: self, context, model, input, stem, live, notes: Vec::new() };
-        let mut result = attempt.on_device(engine);
-        // In 32 bits, the network may stay within the range of the type.
-        if let Err(JobError::Engine(e @ EngineError::NotFinite { .. })) = &result {
-            let wide = engine.in_32_bits();
-            attempt.note(format!("{e}; computing in {}", wide.precision(model, self.precision)));
-            result = attempt.on_device(&wide);
-        }
-        let is_half = self.precision.is_some_and(Precision::is_half);
-        let mut report = match result {
-            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-            // The CPU has no 16-bit floats either.
-            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => Err(JobError::Engine(e)),
-            // If a device fails, the CPU takes over.
-            Err(JobError::Engine(e)) if engine.has_fallback() => {
-                attempt.note(format!("{e}; continuing on the CPU{}", if is_half { " in f32" } else { "" }));
-                let cpu = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
-                cpu.report(context);
-                let report = attempt.predict(&cpu);
-                // Other inputs may fit the memory of the device; one that has failed is not used again.
-                if matches!(e, EngineError::OutOfMemory { .. }) {
-                    engine.leave();
-                } else {
-                    *engine = cpu;
-                }
-                report
-            }
-            other => other,
-        }?;
-        report.notes.splice(..0, attempt.notes).for_each(drop);
+        let run = InputRun { job: self, context, model, input, stem, live, is_later: false };
+        let mut attempts = Attempts { run, devices, is_wide: false, notes: Vec::new() };
+        let mut report = attempts.on_devices(engine)?;
+        report.notes.splice(..0, attempts.notes).for_each(drop);
         Ok(report)
     }
 }
 
-/// The prediction of an input, and what it took.
-struct Attempt<'a> {
-    job: &'a PredictJob,
-    context: &'a Context,
-    model: &'a Model,
-    input: &'a Path,
-    /// Name of the results without their endings.
-    stem: &'a str,
-    live: Option<&'a dyn LiveSink>,
+/// The attempts to predict an input.
+struct Attempts<'a> {
+    run: InputRun<'a>,
+    devices: &'a Devices,
+    /// Whether the network exceeds the range of 16-bit floats, so that devices compute in 32 bits.
+    is_wide: bool,
     /// What did not work, and what was tried instead.
     notes: Vec<String>,
 }
 
-impl Attempt<'_> {
+impl Attempts<'_> {
     /// Shows a note, and keeps it for the report of the input.
     fn note(&mut self, note: String) {
-        self.context.note(note.clone());
+        self.run.context.note(note.clone());
         self.notes.push(note);
     }
 
-    fn predict(&self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
-        one::predict(self.job, self.context, self.model, engine, self.input, self.stem, self.live)
+    /// Predicts the input on the job's device, and if that fails, on the next ones. `engine` becomes the device of the next
+    /// input: that may fit the memory of a device that was too small for this one, but a device that has failed otherwise is
+    /// not used again.
+    fn on_devices(&mut self, engine: &mut SelectedEngine) -> Result<InputReport, JobError> {
+        let is_half = self.run.job.precision.is_some_and(Precision::is_half);
+        let (mut current, mut lost) = (engine.clone(), engine.lost.clone());
+        // The first device that ran out of memory before others were tried, and all that did.
+        let (mut left, mut full) = (None, Vec::new());
+        let result = loop {
+            let error = match self.in_precisions(&current) {
+                Err(error) if error.kind() == JobErrorKind::Cancelled => break Err(JobError::Cancelled),
+                // The other devices may have 16-bit floats, but the requested one does not.
+                Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => {
+                    break Err(JobError::Engine(e));
+                }
+                Err(JobError::Engine(e)) if current.has_fallback() => e,
+                other => break other,
+            };
+            let is_full = matches!(error, EngineError::OutOfMemory { .. });
+            let gone = if is_full { &mut full } else { &mut lost };
+            gone.push(current.choice.id);
+            match self.next_device(&current, &error, &[lost.as_slice(), full.as_slice()].concat()) {
+                Ok(next) => {
+                    let failed = std::mem::replace(&mut current, next);
+                    if is_full {
+                        left.get_or_insert(failed).leave();
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        *engine = left.unwrap_or(current);
+        engine.lost = lost;
+        result
+    }
+
+    /// Selects the next device after one has failed, and reports it. The finished slices are continued.
+    fn next_device(
+        &mut self,
+        failed: &SelectedEngine,
+        error: &EngineError,
+        tried: &[DeviceId],
+    ) -> Result<SelectedEngine, JobError> {
+        let InputRun { job, context, model, .. } = self.run;
+        let mut options = job.options();
+        if self.is_wide {
+            options.precision = Some(Precision::F32);
+        }
+        let next = self.devices.fall_back(context, model, &options, failed, error, tried)?;
+        let precision = next.precision(model, job.precision);
+        let in_precision = match job.precision {
+            Some(asked) if asked.is_half() && !precision.is_half() => format!(" in {precision}"),
+            _ => String::new(),
+        };
+        let place = match next.choice.id {
+            DeviceId::Cpu => "the CPU".to_owned(),
+            gpu => gpu.to_string(),
+        };
+        self.note(format!("{error}; continuing on {place}{in_precision}"));
+        next.report(context);
+        self.run.is_later = true;
+        Ok(next)
+    }
+
+    /// Predicts the input on a device, in 32 bits if it exceeds the range of the requested or chosen precision.
+    fn in_precisions(&mut self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
+        let InputRun { job, model, stem, .. } = self.run;
+        match self.on_device(engine) {
+            // In 32 bits, the network may stay within the range of the type.
+            Err(JobError::Engine(e @ EngineError::NotFinite { .. })) => {
+                let wide = engine.in_32_bits();
+                self.note(format!("{e}; computing in {}", wide.precision(model, job.precision)));
+                // Finished slices may be close to the limits of the range.
+                KeptSlices::start_over(job, stem);
+                self.is_wide = true;
+                self.on_device(&wide)
+            }
+            result => result,
+        }
     }
 
     /// Predicts the input on a device. If that runs out of memory, fewer tiles at once or smaller ones are tried, as long as
-    /// the CPU could take over.
+    /// another device could take over.
     fn on_device(&mut self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
-        let mut result = self.predict(engine);
+        let mut result = one::predict(&self.run, engine);
         while let Err(JobError::Engine(e @ EngineError::OutOfMemory { .. })) = &result
             && engine.has_fallback()
-            && (self.job.tiles.tile.is_none() || engine.last_batch() > 1)
+            && (self.run.job.tiles.tile.is_none() || engine.last_batch() > 1)
             && engine.shrink_sessions()
         {
             let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
             self.note(format!("{e}; trying {change}"));
-            result = self.predict(engine);
+            self.run.is_later = true;
+            result = one::predict(&self.run, engine);
         }
         result
     }

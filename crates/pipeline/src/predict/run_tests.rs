@@ -1,4 +1,4 @@
-//! What a prediction does if its device runs out of memory, or if its precision does not suffice.
+//! What a prediction does if its device fails or runs out of memory, or if its precision does not suffice.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use super::super::test_common::{noise, relative_distance, save_package};
@@ -25,8 +25,8 @@ const LARGE: [usize; 3] = [8, 32, 216];
 struct Gpu {
     device: Device,
     room_bytes: u64,
-    /// Whether every run fails.
-    is_broken: bool,
+    /// Number of runs of a session after which the GPU fails.
+    lasts: usize,
     cpu: CpuEngine,
 }
 
@@ -50,33 +50,34 @@ impl Engine for Gpu {
         let shape = &input_shapes[0];
         let arena_bytes = shape.iter().product::<usize>() as u64 * VOXEL_BYTES;
         let report = CompileReport { arena_bytes, weight_bytes: 0, ..cpu.report().clone() };
-        let (batch, room_bytes, is_broken) = (shape[0], self.room_bytes, self.is_broken);
+        let (batch, room_bytes, lasts, id) = (shape[0], self.room_bytes, self.lasts, self.device.id);
         let overflows = options.precision.is_half();
-        Ok(Box::new(GpuSession { cpu, report, batch, room_bytes, is_broken, overflows, runs: 0 }))
+        Ok(Box::new(GpuSession { cpu, report, id, batch, room_bytes, lasts, overflows, runs: 0 }))
     }
 }
 
 struct GpuSession {
     cpu: Box<dyn Session>,
     report: CompileReport,
+    id: DeviceId,
     batch: usize,
     room_bytes: u64,
-    is_broken: bool,
+    lasts: usize,
     overflows: bool,
     runs: usize,
 }
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        if self.is_broken {
-            return Err(EngineError::Device { device: DeviceId::Cuda(0), reason: "it has no power".to_owned() });
+        if self.runs >= self.lasts {
+            return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
         }
         self.runs += 1;
         let needed_bytes = self.report.arena_bytes;
         // The first tile is computed, so that a part of the results exists when the memory runs out.
         if needed_bytes > self.room_bytes && (self.batch > 1 || self.runs > 1) {
             let available_bytes = self.room_bytes;
-            return Err(EngineError::OutOfMemory { device: DeviceId::Cuda(0), needed_bytes, available_bytes });
+            return Err(EngineError::OutOfMemory { device: self.id, needed_bytes, available_bytes });
         }
         let mut outputs = self.cpu.run(inputs)?;
         if self.overflows {
@@ -94,23 +95,40 @@ impl Session for GpuSession {
 
 /// The GPU, as it was selected for a job.
 fn gpu(room_bytes: u64) -> SelectedEngine {
-    selected(room_bytes, false)
+    selected(room_bytes, usize::MAX)
 }
 
-fn selected(room_bytes: u64, is_broken: bool) -> SelectedEngine {
-    let cpu = CpuEngine::new();
-    let device = Device {
-        id: DeviceId::Cuda(0),
+fn device(id: DeviceId) -> Device {
+    Device {
+        id,
         name: "a GPU".to_owned(),
         memory_bytes: Some(GPU_BYTES),
         free_bytes: Some(GPU_BYTES),
         reason: String::new(),
         precisions: vec![Precision::F32, Precision::F16],
-        ..cpu.device().clone()
-    };
+        ..CpuEngine::new().device().clone()
+    }
+}
+
+fn selected(room_bytes: u64, lasts: usize) -> SelectedEngine {
+    let device = device(DeviceId::Cuda(0));
     let (why, measurements) = ("requested".to_owned(), Vec::new());
     let choice = Choice { device: device.id, precision: Precision::F32, why, measurements };
-    SelectedEngine::new(Box::new(Gpu { device, room_bytes, is_broken, cpu }), choice)
+    SelectedEngine::new(Box::new(Gpu { device, room_bytes, lasts, cpu: CpuEngine::new() }), choice)
+}
+
+/// Opens GPUs that fail after one run.
+fn open_failing(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+    let cpu = CpuEngine::new();
+    match device.id {
+        DeviceId::Cpu => Ok(Box::new(cpu)),
+        _ => Ok(Box::new(Gpu { device: device.clone(), room_bytes: u64::MAX, lasts: 1, cpu })),
+    }
+}
+
+/// Opens no device.
+fn open_none(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+    Err(EngineError::Unavailable { device: device.id, reason: "it is gone".to_owned() })
 }
 
 /// A folder with a model and stacks.
@@ -152,8 +170,20 @@ impl Fixture {
         }
     }
 
-    /// Predicts on an engine; returns the reports and the events.
-    fn predict(&self, job: &PredictJob, mut engine: SelectedEngine) -> (Vec<InputReport>, Vec<Event>) {
+    /// Predicts on an engine, and on the CPU if that fails; returns the reports and the events.
+    fn predict(&self, job: &PredictJob, engine: SelectedEngine) -> (Vec<InputReport>, Vec<Event>) {
+        let (outcome, events) = self.predict_on(job, engine, &Devices::cpu_only());
+        assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+        (outcome.done, events)
+    }
+
+    /// Predicts on an engine, and on one of these devices if that fails.
+    fn predict_on(
+        &self,
+        job: &PredictJob,
+        mut engine: SelectedEngine,
+        devices: &Devices,
+    ) -> (PredictOutcome, Vec<Event>) {
         std::fs::create_dir_all(&job.out).unwrap();
         let model = Model::load(&job.model).unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -161,10 +191,14 @@ impl Fixture {
         let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
         let context = Context { sink: Arc::new(sink), ..Context::default() };
         let inputs = job.series_inputs(&job.inputs);
-        let outcome = job.predict_each(&context, &Devices::cpu_only(), &model, &mut engine, inputs, None).unwrap();
-        assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+        let outcome = job.predict_each(&context, devices, &model, &mut engine, inputs, None).unwrap();
         let events = events.lock().unwrap().clone();
-        (outcome.done, events)
+        (outcome, events)
+    }
+
+    /// Number of files in the folder of the results.
+    fn files(&self, out: &str) -> usize {
+        std::fs::read_dir(self.path(out)).unwrap().count()
     }
 
     /// The maps that a prediction of a stack wrote.
@@ -278,7 +312,80 @@ fn a_stack_that_does_not_fit_the_gpu_does_not_send_the_next_one_to_the_cpu() {
 fn a_gpu_that_has_failed_is_not_used_again() {
     let fixture = Fixture::new();
     fixture.add_stack("small", [4, 16, 16]);
-    let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), selected(u64::MAX, true));
+    let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), selected(u64::MAX, 0));
     assert_eq!(devices_of(&reports, &events), [vec![DeviceId::Cpu], vec![DeviceId::Cpu; 2]]);
     assert_eq!([attempts(&reports[0]), attempts(&reports[1])], [vec!["continuing on the CPU"], vec![]]);
+}
+
+/// A stack of several slabs of the GPU's tiles of 32 × 16 × 32 voxels.
+const DEEP: [usize; 3] = [96, 16, 32];
+
+#[test]
+fn the_next_gpu_and_then_the_cpu_go_on_after_the_finished_slices() {
+    let fixture = Fixture::new();
+    fixture.add_stack("deep", DEEP);
+    let ids = [DeviceId::Cuda(0), DeviceId::Cuda(1), DeviceId::Cpu];
+    let devices = [device(ids[0]), device(ids[1]), CpuEngine::new().device().clone()];
+    let devices = Devices::with_engines(devices.to_vec(), open_failing);
+    let job = fixture.job(&["deep"], "out");
+    let (outcome, events) = fixture.predict_on(&job, selected(u64::MAX, 1), &devices);
+    assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+    let report = &outcome.done[0];
+    assert_eq!(devices_of(&outcome.done, &events), [ids[1..].to_vec(), vec![DeviceId::Cpu]]);
+    // Each GPU has computed one slab.
+    assert_eq!(report.parts.iter().map(|part| part.device).collect::<Vec<_>>(), ids, "{:?}", report.parts);
+    assert!(report.parts.iter().all(|part| part.slices > 0 && part.precision == Precision::F32));
+    assert_eq!(report.parts.iter().map(|part| part.slices).sum::<usize>(), DEEP[0]);
+    let finished = DEEP[0] - report.parts[2].slices;
+    let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+    assert!(has("continuing on cuda:1") && has("continuing on the CPU"), "{:?}", report.notes);
+    assert!(has(&format!("continued after {finished} slices that were finished before")), "{:?}", report.notes);
+    let distance = relative_distance(&fixture.maps("out", "deep"), &fixture.maps_of_cpu("deep"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+    assert_eq!(fixture.files("out"), report.outputs.len(), "no slices are left");
+    let record = crate::provenance::read(&fixture.path("out").join("deep_provenance.json")).unwrap();
+    assert_eq!(record.parts, report.parts);
+}
+
+#[test]
+fn smaller_tiles_go_on_after_the_slices_of_larger_ones() {
+    let fixture = Fixture::new();
+    // The first tile has 64 slices, of which 61 are kept. Then there is room for half of such a tile.
+    fixture.add_stack("thin", [96, 8, 32]);
+    let room_bytes = (32 * 8 * 32) as u64 * VOXEL_BYTES;
+    let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_bytes));
+    let report = &reports[0];
+    assert_eq!(attempts(report), ["trying smaller tiles"], "{:?}", report.notes);
+    assert_eq!((report.device.id, report.plan.tile), (DeviceId::Cuda(0), [32, 8, 32]));
+    let continued = "continued after 61 slices that were finished before".to_owned();
+    assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
+    let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.maps_of_cpu("thin"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
+#[test]
+fn blended_tiles_keep_their_size_on_the_next_device() {
+    let fixture = Fixture::new();
+    fixture.add_stack("deep", DEEP);
+    let tiles = TileRequest { blend: Some(crate::predict::Blend::Gaussian), ..TileRequest::default() };
+    let job = PredictJob { tiles, ..fixture.job(&["deep"], "out") };
+    let (reports, _) = fixture.predict(&job, selected(u64::MAX, 1));
+    let report = &reports[0];
+    assert_eq!((report.device.id, report.plan.tile), (DeviceId::Cpu, [32, 16, 32]), "{:?}", report.notes);
+    assert_eq!(report.parts.len(), 2, "{:?}", report.parts);
+    let tiles = TileRequest { tile: Some([32, 16, 32]), ..job.tiles.clone() };
+    let same = PredictJob { tiles, ..fixture.job(&["deep"], "same") };
+    assert!(same.run(&Context::default(), &Devices::cpu_only()).unwrap().failed.is_empty());
+    let distance = relative_distance(&fixture.maps("out", "deep"), &fixture.maps("same", "deep"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
+#[test]
+fn slices_of_a_small_prediction_are_removed_if_no_device_can_go_on() {
+    let fixture = Fixture::new();
+    fixture.add_stack("deep", DEEP);
+    let devices = Devices::with_engines(vec![CpuEngine::new().device().clone()], open_none);
+    let (outcome, _) = fixture.predict_on(&fixture.job(&["deep"], "out"), selected(u64::MAX, 1), &devices);
+    assert!(outcome.failed.len() == 1 && outcome.failed[0].sentence.contains("it is gone"), "{:?}", outcome.failed);
+    assert_eq!(fixture.files("out"), 0);
 }

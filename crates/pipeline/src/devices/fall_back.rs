@@ -1,0 +1,191 @@
+//! The device on which a job goes on after another one has failed.
+
+use super::{DeviceChoice, Devices, SelectedEngine, precision_on, unverified_note};
+use crate::predict::PredictOptions;
+use crate::verify::{Verification, verify, wrong_result};
+use crate::{Context, JobError, JobErrorKind, Model};
+use cytoscope_engine::select::{Choice, Measurement};
+use cytoscope_engine::{Device, DeviceId, EngineError, Precision};
+use std::mem::discriminant;
+
+impl Devices {
+    /// Selects the device on which an input goes on after another one has failed: the fastest GPU that was not `tried`, as
+    /// far as the model was measured on it, or else the CPU. A device that lacks the requested 16 bits computes in f32.
+    ///
+    /// # Errors
+    /// [`JobError::Engine`] if the CPU does not compute the network correctly; [`JobError::Cancelled`].
+    pub(crate) fn fall_back(
+        &self,
+        context: &Context,
+        model: &Model,
+        options: &PredictOptions,
+        failed: &SelectedEngine,
+        error: &EngineError,
+        tried: &[DeviceId],
+    ) -> Result<SelectedEngine, JobError> {
+        let why = match error {
+            EngineError::Device { .. } => error.to_string(),
+            other => format!("{} failed: {other}", failed.choice.id),
+        };
+        let mut measurements = failed.choice.measurements.clone();
+        measurements.iter_mut().filter(|m| m.device == failed.choice.id).for_each(|m| m.reason.clone_from(&why));
+        for device in self.next_gpus(failed, error, tried) {
+            let Some(precision) = precision_to_continue(model, device, options.precision, &measurements) else {
+                continue;
+            };
+            let choice = Choice { device: device.id, precision, why: why.clone(), measurements: measurements.clone() };
+            let forced = options.precision.map(|_| precision);
+            let opened = (self.open)(device).map_err(JobError::from);
+            let checked =
+                opened.and_then(|engine| match verify(context, model, engine.as_ref(), precision, options.threads)? {
+                    Verification::Agrees => Ok(SelectedEngine::new(engine, choice)),
+                    Verification::Differs { how } => Err(wrong_result(model, engine.as_ref(), &how)),
+                });
+            match checked {
+                Ok(selected) => return Ok(SelectedEngine { profile: failed.profile.clone(), forced, ..selected }),
+                Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
+                Err(error) => context.note(format!("{} is not used: {error}", device.id)),
+            }
+        }
+        let selected = self.cpu_after(context, model, options, why, measurements)?;
+        Ok(SelectedEngine { profile: failed.profile.clone(), ..selected })
+    }
+
+    /// Selects the CPU, for the reason `why`. It computes in f32 if 16 bits are requested, which it does not have.
+    pub(crate) fn cpu_after(
+        &self,
+        context: &Context,
+        model: &Model,
+        options: &PredictOptions,
+        why: String,
+        measurements: Vec<Measurement>,
+    ) -> Result<SelectedEngine, JobError> {
+        let engine = self.engine(DeviceId::Cpu)?;
+        let forced = options.precision.filter(|precision| precision.is_half()).map(|_| Precision::F32);
+        let precision = forced.unwrap_or_else(|| model.precision_on(DeviceId::Cpu, options.precision));
+        match verify(context, model, engine.as_ref(), precision, options.threads) {
+            Ok(Verification::Agrees) => {}
+            Ok(Verification::Differs { how }) => return Err(wrong_result(model, engine.as_ref(), &how)),
+            Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
+            // If the network does not run at all, predicting the stack reports that.
+            Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
+        }
+        let choice = Choice { device: DeviceId::Cpu, precision, why, measurements };
+        let forced = options.precision.map(|_| precision);
+        Ok(SelectedEngine { forced, ..SelectedEngine::new(engine, choice) })
+    }
+
+    /// Returns the GPUs that may take over from a device, the fastest first. Those on which the model was not measured are
+    /// last; those that are slower than the CPU are left out, and so is the same GPU with another driver if its memory did
+    /// not suffice.
+    fn next_gpus(&self, failed: &SelectedEngine, error: &EngineError, tried: &[DeviceId]) -> Vec<&Device> {
+        let DeviceChoice { id: failed_id, name, measurements, .. } = &failed.choice;
+        let is_full = matches!(error, EngineError::OutOfMemory { .. });
+        let has_same_memory = |gpu: &Device| gpu.name == *name && discriminant(&gpu.id) != discriminant(failed_id);
+        let cpu_ms = best_on(measurements, DeviceId::Cpu).map_or(f64::INFINITY, |(ms, _)| ms);
+        let ms_on = |gpu: &Device| best_on(measurements, gpu.id).map(|(ms, _)| ms);
+        let may_run = |gpu: &&Device| {
+            let is_next = gpu.usable && ![DeviceId::Cpu, *failed_id].contains(&gpu.id) && !tried.contains(&gpu.id);
+            is_next && !(is_full && has_same_memory(gpu)) && ms_on(gpu).is_none_or(|ms| ms < cpu_ms)
+        };
+        let mut gpus: Vec<&Device> = self.all.iter().filter(may_run).collect();
+        let order = |gpu: &Device| ms_on(gpu).unwrap_or(f64::INFINITY);
+        gpus.sort_by(|a, b| order(a).total_cmp(&order(b)));
+        gpus
+    }
+}
+
+/// Returns the shortest time in ms that was measured on a device, with its precision.
+fn best_on(measurements: &[Measurement], id: DeviceId) -> Option<(f64, Precision)> {
+    let of_device = measurements.iter().filter(|m| m.device == id);
+    of_device.filter_map(|m| Some((m.usable_ms()?, m.precision?))).min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// Returns the precision in which a GPU goes on with a job: the requested one, or f32 in place of 16 bits that it lacks;
+/// without a request, the fastest one that was measured. `None` if it lacks another requested one.
+fn precision_to_continue(
+    model: &Model,
+    device: &Device,
+    requested: Option<Precision>,
+    measurements: &[Measurement],
+) -> Option<Precision> {
+    let precision = precision_on(model, device, requested);
+    match requested {
+        None => Some(best_on(measurements, device.id).map_or(precision, |(_, fastest)| fastest)),
+        Some(_) if device.precisions.contains(&precision) => Some(precision),
+        Some(asked) => asked.is_half().then_some(Precision::F32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_engine::Engine;
+    use cytoscope_engine_cpu::CpuEngine;
+
+    fn gpu(id: DeviceId, name: &str) -> Device {
+        let precisions = vec![Precision::F32, Precision::F16];
+        Device { id, name: name.to_owned(), precisions, ..CpuEngine::new().device().clone() }
+    }
+
+    fn measured(device: DeviceId, precision: Precision, best_ms: f64) -> Measurement {
+        let (precision, best_ms) = (Some(precision), Some(best_ms));
+        Measurement { device, precision, best_ms, error: None, reason: String::new(), cached: true }
+    }
+
+    fn open(_: &Device) -> Result<Box<dyn Engine>, EngineError> {
+        Ok(Box::new(CpuEngine::new()))
+    }
+
+    /// A device that was selected with these measurements.
+    fn selected(device: DeviceId, name: &str, measurements: Vec<Measurement>) -> SelectedEngine {
+        let choice = Choice { device, precision: Precision::F32, why: String::new(), measurements };
+        let mut selected = SelectedEngine::new(Box::new(CpuEngine::new()), choice);
+        (selected.choice.id, selected.choice.name) = (device, name.to_owned());
+        selected
+    }
+
+    #[test]
+    fn the_fastest_measured_gpu_is_next_and_the_same_one_with_another_driver_is_not_if_its_memory_is_full() {
+        let ids = [DeviceId::Cuda(0), DeviceId::Cuda(1), DeviceId::Cuda(2), DeviceId::Wgpu(0), DeviceId::Wgpu(1)];
+        let mut all: Vec<Device> = ids.iter().zip(["A", "B", "C", "A", "D"]).map(|(id, name)| gpu(*id, name)).collect();
+        all.push(Device { usable: false, ..gpu(DeviceId::Wgpu(2), "E") });
+        all.push(CpuEngine::new().device().clone());
+        let devices = Devices::with_engines(all, open);
+        let f32 = Precision::F32;
+        let times = vec![
+            measured(DeviceId::Cuda(0), f32, 1.0),
+            measured(DeviceId::Cuda(1), f32, 9.0),
+            measured(DeviceId::Cuda(1), Precision::F16, 3.0),
+            measured(DeviceId::Wgpu(0), f32, 5.0),
+            measured(DeviceId::Wgpu(1), f32, 90.0),
+            measured(DeviceId::Cpu, f32, 50.0),
+        ];
+        let failed = selected(DeviceId::Cuda(0), "A", times);
+        let next = |error: &EngineError, tried: &[DeviceId]| -> Vec<DeviceId> {
+            devices.next_gpus(&failed, error, tried).into_iter().map(|gpu| gpu.id).collect()
+        };
+        let lost = EngineError::Device { device: DeviceId::Cuda(0), reason: "it has no power".to_owned() };
+        // The second wgpu device is slower than the CPU; the third CUDA device was not measured.
+        assert_eq!(next(&lost, &[]), [DeviceId::Cuda(1), DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
+        assert_eq!(next(&lost, &[DeviceId::Cuda(1)]), [DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
+        let full = EngineError::OutOfMemory { device: DeviceId::Cuda(0), needed_bytes: 2, available_bytes: 1 };
+        assert_eq!(next(&full, &[]), [DeviceId::Cuda(1), DeviceId::Cuda(2)]);
+    }
+
+    #[test]
+    fn a_gpu_goes_on_in_the_requested_precision_or_in_the_fastest_measured_one() {
+        let model = Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei")).unwrap();
+        let device = gpu(DeviceId::Cuda(1), "B");
+        let times = [measured(device.id, Precision::F32, 9.0), measured(device.id, Precision::F16, 3.0)];
+        let on = |requested: Option<Precision>, times: &[Measurement]| {
+            precision_to_continue(&model, &device, requested, times)
+        };
+        assert_eq!(on(None, &times), Some(Precision::F16));
+        assert_eq!(on(None, &[]), Some(Precision::F32));
+        assert_eq!(on(Some(Precision::F16), &[]), Some(Precision::F16));
+        assert_eq!(on(Some(Precision::Bf16), &[]), Some(Precision::F32), "the GPU lacks bf16");
+        assert_eq!(on(Some(Precision::Int8), &[]), None);
+    }
+}
