@@ -200,6 +200,7 @@ impl Train {
             threads: self.threading.threads,
             without_int8: self.without_int8,
             device: self.device,
+            may_change_device: false,
             overwrite: Overwrite::from_force(self.force),
         };
         let (profile, devices) = performance::for_training(&mut job, &context);

@@ -2,9 +2,10 @@
 
 use crate::fixture::{Fixture, sees, window, window_with};
 use crate::{accessibility, gestures};
+use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
-use cytoscope_train::TrainConfig;
+use cytoscope_train::{TrainConfig, TrainPrecision};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
@@ -439,6 +440,46 @@ fn paused_or_killed_training_continues() {
     fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
     fixture.until("the removed checkpoint", |_| !folder.exists());
     assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Start);
+}
+
+/// Chooses the entry that begins with `what` from the list of this name.
+fn choose(fixture: &mut Fixture, list: &str, what: &str) {
+    fixture.click(list);
+    let names = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| -> Vec<String> {
+        let all = w.query_all_by_label_contains(what).map(|n| n.accesskit_node().label().unwrap_or_default());
+        all.filter(|name| name.starts_with(what)).collect()
+    };
+    // Devices are listed once they are known.
+    fixture.until(what, |w| !names(w).is_empty());
+    let name = names(&fixture.window).remove(0);
+    fixture.click(&name);
+}
+
+#[test]
+fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_is_paused() {
+    let (mut fixture, data) = fixture(40_000);
+    go_to_start_step(&mut fixture, &data);
+    choose(&mut fixture, "Device", "cpu");
+    choose(&mut fixture, "Precision", "f32");
+    fixture.click("Start training");
+    fixture.until("a run", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
+    let chosen = |fixture: &Fixture| {
+        let job = fixture.window.state().wizard().plan.job.as_ref().unwrap();
+        (job.device, job.config.precision)
+    };
+    let cpu = DeviceRequest::Device(DeviceId::Cpu);
+    assert_eq!(chosen(&fixture), (cpu, TrainPrecision::F32));
+    fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
+    assert!(!fixture.sees("Precision"), "a running run keeps its device");
+    fixture.click("Pause training");
+    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+    choose(&mut fixture, "Device", "Auto");
+    fixture.click("Continue training");
+    fixture.until("continuing", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
+    assert_eq!(chosen(&fixture), (DeviceRequest::Auto, TrainPrecision::F32));
+    fixture.click("Stop…");
+    fixture.click("Discard training run");
+    fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
 }
 
 #[test]

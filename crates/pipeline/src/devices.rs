@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Opens the engine of a device.
-pub(crate) type OpenEngine = fn(&Device) -> Result<Box<dyn Engine>, EngineError>;
+pub type OpenEngine = fn(&Device) -> Result<Box<dyn Engine>, EngineError>;
 
 /// The devices of this machine.
 #[derive(Debug, Clone)]
@@ -212,9 +212,8 @@ impl Devices {
         Self { all, open: open_engine, measures_again: false }
     }
 
-    /// Returns these devices, whose engines are opened by a function of the test.
-    #[cfg(test)]
-    pub(crate) fn with_engines(all: Vec<Device>, open: OpenEngine) -> Self {
+    /// Returns these devices, the CPU among them, with another function that opens their engines, such as that of a test.
+    pub fn with_engines(all: Vec<Device>, open: OpenEngine) -> Self {
         Self { all, open, measures_again: false }
     }
 

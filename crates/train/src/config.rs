@@ -3,6 +3,7 @@
 use crate::data_config::DataConfig;
 use crate::error::wrong_use;
 use cytoscope_autodiff::{Decay, Schedule};
+use cytoscope_engine::Precision;
 use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
@@ -112,6 +113,17 @@ pub enum TrainPrecision {
 }
 
 impl TrainPrecision {
+    /// Returns the training precision of this name; `None` for 8-bit integers, which only predictions compute in.
+    pub fn of(precision: Precision) -> Option<Self> {
+        match precision {
+            Precision::F32 => Some(Self::F32),
+            Precision::Tf32 => Some(Self::Tf32),
+            Precision::F16 => Some(Self::F16),
+            Precision::Bf16 => Some(Self::Bf16),
+            Precision::Int8 => None,
+        }
+    }
+
     /// Returns the 16-bit element type, or `None` for 32-bit training.
     pub(crate) fn half(self) -> Option<ElementType> {
         match self {

@@ -112,19 +112,38 @@ pub(crate) fn choose(
     config: &TrainConfig,
     threads: usize,
 ) -> Result<Box<dyn Engine>, JobError> {
-    if let DeviceRequest::Device(id) = request {
-        let engine = devices.engine(id).map_err(engine_error)?;
-        if id != DeviceId::Cpu {
-            report(context, engine.as_ref(), "requested".to_owned());
+    match request {
+        DeviceRequest::Device(id) => {
+            let engine = devices.engine(id).map_err(engine_error)?;
+            if id != DeviceId::Cpu {
+                report(context, engine.as_ref(), "requested".to_owned());
+            }
+            Ok(engine)
         }
-        return Ok(engine);
+        DeviceRequest::Auto => choose_except(context, devices, &[], start, config, threads),
     }
+}
+
+/// Like [`choose`] for an automatic choice, but without the devices that have `failed`.
+pub(crate) fn choose_except(
+    context: &Context,
+    devices: &Devices,
+    failed: &[DeviceId],
+    start: &StartModel,
+    config: &TrainConfig,
+    threads: usize,
+) -> Result<Box<dyn Engine>, JobError> {
     let (mut engines, mut unusable) = (Vec::new(), Vec::new());
     for device in devices.list() {
-        match devices.engine(device.id) {
+        let engine = if failed.contains(&device.id) {
+            Err("it has failed in this run".to_owned())
+        } else {
+            devices.engine(device.id).map_err(|error| error.to_string())
+        };
+        match engine {
             Ok(engine) => engines.push(engine),
             Err(error) => {
-                let reason = if device.usable { error.to_string() } else { device.reason.clone() };
+                let reason = if device.usable { error } else { device.reason.clone() };
                 unusable.push(Device { usable: false, reason, ..device.clone() });
             }
         }
@@ -132,7 +151,8 @@ pub(crate) fn choose(
     if engines.len() == 1
         && let Some(only) = engines.pop()
     {
-        if only.device().id != DeviceId::Cpu {
+        // Without a GPU, there is no choice to report.
+        if only.device().id != DeviceId::Cpu || !failed.is_empty() {
             report(context, only.as_ref(), format!("{} is the only usable device", only.device().id));
         }
         return Ok(only);

@@ -138,7 +138,7 @@ impl Training<'_> {
             step_secs: mean(|p| p.step_secs),
             stalled_secs: mean(|p| p.stalled_secs),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
-            device: self.engine.device().name.clone(),
+            device: self.device_names(),
             history: state.history,
         })
     }

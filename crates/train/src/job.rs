@@ -53,6 +53,10 @@ pub struct TrainJob {
     /// the CPU.
     #[serde(default)]
     pub device: DeviceRequest,
+    /// Whether another device may continue if the requested one fails, because the user did not choose it. After an automatic
+    /// choice, it always may.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_change_device: bool,
     /// What to do with a file or folder at `out` that is not a Cytoscope package.
     #[serde(default)]
     pub overwrite: Overwrite,
@@ -192,6 +196,11 @@ impl TrainJob {
     /// [`JobError::Storage`] if the folder cannot be removed, or was not created by a training run.
     pub fn discard(&self) -> Result<(), JobError> {
         RunFolder::for_package(&self.out).remove()
+    }
+
+    /// Returns whether another device may continue if one fails.
+    pub(crate) fn may_change_device(&self) -> bool {
+        self.may_change_device || self.device == DeviceRequest::Auto
     }
 
     /// Runs the job. If it is cancelled, the checkpoint is kept for [`TrainJob::resume`]; if it is asked to finish, it

@@ -4,19 +4,8 @@ use crate::config::{TrainConfig, TrainPrecision};
 use crate::estimate::EstimateJob;
 use crate::job::TrainJob;
 use crate::start::TrainStart;
-use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{AppliedProfile, JobError, MachineProfile, MachineProfiles, Model, ProfiledSetting, SCRATCH};
-
-/// Returns the training precision of a profile; training does not compute in 8-bit integers.
-fn training_precision(precision: Precision) -> Option<TrainPrecision> {
-    match precision {
-        Precision::F32 => Some(TrainPrecision::F32),
-        Precision::Tf32 => Some(TrainPrecision::Tf32),
-        Precision::F16 => Some(TrainPrecision::F16),
-        Precision::Bf16 => Some(TrainPrecision::Bf16),
-        Precision::Int8 => None,
-    }
-}
 
 /// Returns the profile of a start model on a machine; `None` if there is none.
 fn find<'a>(
@@ -36,8 +25,8 @@ fn find<'a>(
 impl TrainJob {
     /// Returns what a machine profile may set.
     pub fn open_settings(&mut self) -> OpenSettings<'_> {
-        let Self { from, config, device, threads, .. } = self;
-        OpenSettings { from, config, device, threads }
+        let Self { from, config, device, may_change_device, threads, .. } = self;
+        OpenSettings { from, config, device, may_change_device: Some(may_change_device), threads }
     }
 }
 
@@ -45,7 +34,7 @@ impl EstimateJob {
     /// Returns what a machine profile may set: the same settings as those of the training run whose cost is estimated.
     pub fn open_settings(&mut self) -> OpenSettings<'_> {
         let Self { from, config, device, threads, .. } = self;
-        OpenSettings { from, config, device, threads }
+        OpenSettings { from, config, device, may_change_device: None, threads }
     }
 }
 
@@ -55,6 +44,8 @@ pub struct OpenSettings<'a> {
     from: &'a TrainStart,
     config: &'a mut TrainConfig,
     device: &'a mut DeviceRequest,
+    /// Whether another device than the requested one may continue the run; `None` for an estimate.
+    may_change_device: Option<&'a mut bool>,
     threads: &'a mut usize,
 }
 
@@ -70,10 +61,10 @@ impl OpenSettings<'_> {
     }
 
     fn apply(self, profile: &MachineProfile) -> Option<AppliedProfile> {
-        let Self { config, device, threads, .. } = self;
+        let Self { config, device, may_change_device, threads, .. } = self;
         let preset = profile.preset_for(config.performance)?;
         let tuned = profile.training.get(&preset)?;
-        let precision = tuned.precision.and_then(training_precision);
+        let precision = tuned.precision.and_then(TrainPrecision::of);
         let is_same_precision = config.precision == TrainPrecision::Auto || Some(config.precision) == precision;
         let is_same_device = match *device {
             DeviceRequest::Auto => true,
@@ -85,6 +76,9 @@ impl OpenSettings<'_> {
         let mut settings = Vec::new();
         if *device == DeviceRequest::Auto {
             *device = DeviceRequest::Device(tuned.device);
+            if let Some(may_change_device) = may_change_device {
+                *may_change_device = true;
+            }
             settings.push((ProfiledSetting::Device, tuned.device.to_string()));
         }
         if let Some(value) = precision.filter(|_| config.precision == TrainPrecision::Auto) {

@@ -321,6 +321,7 @@ pub(crate) fn prepare<'a>(
         on_event,
         devices,
         engine,
+        failed_devices: Vec::new(),
         folder,
         options: stepping,
         patch,

@@ -1,12 +1,12 @@
 //! The training loop: steps, validations, checkpoints, rollbacks and the end. The schedule of these is in `planning`, the
 //! steps and rollbacks are in `steps`.
 
+mod change_device;
 mod steps;
 
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::{TrainConfig, TrainPrecision};
 use crate::data::{self, Data};
-use crate::device_choice::step_precision;
 use crate::error::data_error;
 use crate::event::TrainSink;
 use crate::job::{TrainJob, TrainReport};
@@ -39,6 +39,9 @@ const CHECKPOINT_SECS: u64 = 30;
 /// Label of the memory mark before the first step, after which all steps count.
 pub const FIRST_STEP_MARK: &str = "first step";
 
+/// State of a run and its tensors by name, as read from a checkpoint.
+type Checkpoint = (TrainState, BTreeMap<String, Tensor>);
+
 /// All inputs and resources of a training run.
 pub(crate) struct Training<'a> {
     pub(crate) job: &'a TrainJob,
@@ -46,6 +49,8 @@ pub(crate) struct Training<'a> {
     pub(crate) on_event: &'a TrainSink<'a>,
     pub(crate) devices: &'a Devices,
     pub(crate) engine: Box<dyn Engine>,
+    /// Names of the devices that have failed in this run, in order.
+    pub(crate) failed_devices: Vec<String>,
     pub(crate) folder: RunFolder,
     pub(crate) start: StartModel,
     pub(crate) options: StepperOptions,
@@ -164,7 +169,7 @@ fn run_locked(
     folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
-    checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>,
+    checkpoint: Option<Checkpoint>,
     started: Instant,
 ) -> Result<TrainReport, JobError> {
     let fingerprint = fingerprint(data)?;
@@ -172,11 +177,9 @@ fn run_locked(
     context.recorder.mark_memory("data checked");
     let mut training =
         prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensities, started)?;
-    let device = training.engine.device();
-    record.ran_on(device, step_precision(training.config.precision, device));
     record.set_tile_shape(&training.patch);
     context.recorder.mark_memory("prepared");
-    let outcome = training.run_loop(checkpoint)?;
+    let outcome = training.run_on_devices(checkpoint, record)?;
     context.recorder.mark_memory("trained");
     let report = training.finalize(outcome);
     context.recorder.mark_memory("end");
@@ -325,15 +328,24 @@ impl Training<'_> {
         state.seconds + self.started.elapsed().as_secs_f64()
     }
 
-    /// Runs the training loop until the budget is used up or the run is finished or cancelled.
-    fn run_loop(
-        &mut self,
-        checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>,
-    ) -> Result<LoopOutcome, JobError> {
-        let context = self.context;
-        let schedule = self.config.schedule.schedule(self.start.from_scratch);
+    /// Starts or resumes a run and trains until its end. If the device fails, the last good state is saved.
+    fn run_loop(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopOutcome, JobError> {
         let mut run = self.begin(checkpoint)?;
         let parameters = run.stepper.parameter_count();
+        if let Err(error) = self.train(&mut run) {
+            if self.is_of_device(&error) {
+                self.save_last_good(run);
+            }
+            return Err(error);
+        }
+        let Run { state, before, .. } = run;
+        Ok(LoopOutcome { state, before, parameters })
+    }
+
+    /// Runs the training loop until the budget is used up or the run is finished or cancelled.
+    fn train(&mut self, run: &mut Run) -> Result<(), JobError> {
+        let context = self.context;
+        let schedule = self.config.schedule.schedule(self.start.from_scratch);
         let mut meter = context.meter("train", run.state.steps, "steps");
         meter.skip_completed(run.state.step);
         self.replan(&mut run.state);
@@ -343,13 +355,13 @@ impl Training<'_> {
                 break;
             }
             if context.cancel.is_cancelled() {
-                self.read_losses(&mut run)?;
-                self.save_cancelled(&mut run)?;
+                self.read_losses(run)?;
+                self.save_cancelled(run)?;
                 return Err(JobError::Cancelled);
             }
             if phase == Phase::Validate {
-                if self.read_losses(&mut run)? {
-                    self.run_validation(&mut run)?;
+                if self.read_losses(run)? {
+                    self.run_validation(run)?;
                 }
                 continue;
             }
@@ -368,14 +380,14 @@ impl Training<'_> {
                 continue;
             }
             let progress = run.state.step as f64 / run.state.steps.max(1) as f64;
-            if self.is_fold_due(&run, progress) {
-                if !self.read_losses(&mut run)? {
+            if self.is_fold_due(run, progress) {
+                if !self.read_losses(run)? {
                     continue;
                 }
-                self.fold_norms(&mut run)?;
+                self.fold_norms(run)?;
             }
             let rate = schedule.rate(progress);
-            if !self.take_step(&mut run, rate)? {
+            if !self.take_step(run, rate)? {
                 continue;
             }
             // Cancellation is handled at the start of the loop, where the checkpoint is saved.
@@ -389,16 +401,15 @@ impl Training<'_> {
                 run.last_save = Instant::now();
             }
         }
-        self.read_losses(&mut run)?;
-        let Run { state, stepper, before, .. } = run;
+        self.read_losses(run)?;
         if self.validator.is_empty() {
-            self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
+            self.write_candidate(&run.stepper.network()?, &self.folder.best(run.state.step))?;
         }
-        Ok(LoopOutcome { state, before, parameters })
+        Ok(())
     }
 
     /// Starts a new run or resumes that of a checkpoint.
-    fn begin(&mut self, checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>) -> Result<Run, JobError> {
+    fn begin(&mut self, checkpoint: Option<Checkpoint>) -> Result<Run, JobError> {
         let graph = self.start.graph.clone();
         let resumed = checkpoint.is_some();
         let (mut state, stepper, before) = match checkpoint {
@@ -451,6 +462,7 @@ impl Training<'_> {
         restore(&mut model, &names, &state, self.config.precision, tensors, &self.folder.path)?;
         stepper.set_state(model)?;
         state.precision = Some(self.config.precision);
+        state.config.precision = self.config.precision;
         self.context.note(format!("resuming after step {} of {}", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
         if let Some(size) = state.validation_size {
@@ -536,9 +548,11 @@ impl Training<'_> {
 
     /// Folds the batch norms into the convolutions, and continues with that network.
     fn fold_norms(&self, run: &mut Run) -> Result<(), JobError> {
-        run.stepper = self.stepper(run.stepper.folded()?, false)?;
+        let stepper = self.stepper(run.stepper.folded()?, false)?;
+        // If the device fails, the last good state is still that of the network with norms.
+        run.last_good = RollbackPoint { model: stepper.state()?, step: run.state.step };
+        run.stepper = stepper;
         run.state.folded = true;
-        run.last_good = run.rollback_point()?;
         let note = format!("batch norms were folded into the convolutions at step {}", run.state.step);
         run.state.history.notes.push(note);
         Ok(())

@@ -6,6 +6,7 @@ pub mod bars;
 mod batch;
 mod compare;
 pub mod correct;
+mod device_lists;
 pub mod dialogs;
 pub mod empty;
 pub mod library;

@@ -2,6 +2,7 @@
 
 mod options;
 
+use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
 use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
@@ -17,7 +18,7 @@ use crate::opener::FileRequest;
 use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
 use crate::work::{JobState, JobView};
-use cytoscope_engine::{Device, DeviceRequest, Precision};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
@@ -240,25 +241,7 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 }
 
 fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let before = state.settings().device;
-    let mut device = before;
-    let fastest = "Auto (fastest)";
-    let shown = match device {
-        DeviceRequest::Auto => fastest.to_owned(),
-        DeviceRequest::Device(id) => id.to_string(),
-    };
-    labeled_choice(ui, "device", "Device", &shown, |ui| {
-        ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
-        for d in state.jobs.devices() {
-            let choice = DeviceRequest::Device(d.id);
-            let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
-            let response = ui.add_enabled(d.usable, button);
-            if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
-                device = choice;
-            }
-        }
-    });
-    if device != before {
+    if let Some(device) = device_list(ui, "device", state.jobs.devices(), state.settings().device) {
         actions.send(DisplayAction::Device(device));
     }
 }
@@ -266,24 +249,8 @@ fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 /// Choice of the precision among those that the device supports.
 fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
-    let chosen = settings.device;
-    let may = |d: &&Device| d.usable && (chosen == DeviceRequest::Auto || chosen == DeviceRequest::Device(d.id));
-    let mut all: Vec<Precision> = Vec::new();
-    for precision in state.jobs.devices().iter().filter(may).flat_map(|d| &d.precisions) {
-        if !all.contains(precision) {
-            all.push(*precision);
-        }
-    }
-    let mut precision = settings.precision.filter(|chosen| all.is_empty() || all.contains(chosen));
-    let best = "Auto (fastest accurate)";
-    let shown = precision.map_or(best, Precision::name);
-    labeled_choice(ui, "precision", "Precision", shown, |ui| {
-        ui.selectable_value(&mut precision, None, best);
-        for one in all {
-            ui.selectable_value(&mut precision, Some(one), one.name());
-        }
-    });
-    if precision != settings.precision {
+    let all = offered_precisions(state.jobs.devices(), settings.device);
+    if let Some(precision) = precision_list(ui, "precision", &all, "Auto (fastest accurate)", settings.precision) {
         actions.send(DisplayAction::Precision(precision));
     }
 }

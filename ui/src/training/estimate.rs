@@ -4,7 +4,6 @@ use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
 use crate::jobs::Jobs;
 use crate::work::{JobState, Purpose};
-use cytoscope_engine::DeviceRequest;
 use cytoscope_profile::bytes_text;
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
@@ -40,7 +39,7 @@ impl Wizard {
             config: self.chosen_config(),
             voxel_um: report.voxel_um(),
             threads: self.plan.threads.unwrap_or(0),
-            device: DeviceRequest::Auto,
+            device: self.plan.device,
         })
     }
 

@@ -17,10 +17,11 @@ pub mod validation_picture;
 pub(crate) use state::{Training, TrainingAction};
 
 use crate::effect::Wake;
-use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{JobError, PerformanceRequest, user_folder};
-use cytoscope_train::{CheckReport, ChosenNetwork, DataConfig, TrainConfig, TrainJob, TrainReport, TrainStart};
+use cytoscope_train::{
+    CheckReport, ChosenNetwork, DataConfig, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainStart,
+};
 use cytoscope_training_data::{TargetKind, TrainingTask};
 use cytoscope_worker::JobId;
 use models::Saving;
@@ -194,6 +195,7 @@ impl Wizard {
         config.workers = self.plan.workers.or(config.workers);
         config.batch = self.plan.batch.or(config.batch);
         config.memory_mib = self.plan.memory_mib.or(config.memory_mib);
+        config.precision = self.plan.precision.and_then(TrainPrecision::of).unwrap_or(config.precision);
         config.performance = self.performance();
         config
     }
@@ -210,12 +212,23 @@ impl Wizard {
             config,
             resume: false,
             restart: false,
-            overwrite: Default::default(),
             seed: 0,
             threads: self.plan.threads.unwrap_or(0),
             without_int8: false,
-            device: DeviceRequest::Auto,
+            device: self.plan.device,
+            may_change_device: false,
+            overwrite: Default::default(),
         })
+    }
+
+    /// The job that continues an unfinished run on the chosen device.
+    fn continued(&self, job: TrainJob) -> TrainJob {
+        let chosen = self.chosen_config().precision;
+        // Without a precision, a run continues in its own, which the chosen device may lack.
+        let is_dropped = chosen == TrainPrecision::Auto && job.config.precision != TrainPrecision::Auto;
+        let precision = if is_dropped { TrainPrecision::F32 } else { chosen };
+        let config = TrainConfig { precision, ..job.config };
+        TrainJob { resume: true, device: self.plan.device, config, ..job }
     }
 
     /// Saves the plan if it has changed.
@@ -276,6 +289,7 @@ pub(crate) fn summary_sentence(report: &TrainReport) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 
     #[test]
     fn the_settings_of_the_files_are_those_of_the_job() {
@@ -287,6 +301,22 @@ mod tests {
             DataConfig { image_channel: Some(1), target_channel: Some(0), same_file: true, ..Default::default() };
         wizard.plan.files = one_file.clone();
         assert_eq!(wizard.job("/out".into()).unwrap().config.data, one_file);
+    }
+
+    #[test]
+    fn a_run_continues_on_the_chosen_device_in_a_precision_that_it_has() {
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
+        let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
+        wizard.plan.data = Some("/data/pairs".into());
+        wizard.plan.device = DeviceRequest::Device(DeviceId::Cuda(0));
+        wizard.plan.precision = Some(Precision::F16);
+        let job = wizard.job("/out".into()).unwrap();
+        assert_eq!((job.device, job.config.precision), (wizard.plan.device, TrainPrecision::F16));
+        // The CPU does not offer f16.
+        (wizard.plan.device, wizard.plan.precision) = (DeviceRequest::Device(DeviceId::Cpu), None);
+        let continued = wizard.continued(job);
+        assert!(continued.resume);
+        assert_eq!((continued.device, continued.config.precision), (wizard.plan.device, TrainPrecision::F32));
     }
 
     #[test]

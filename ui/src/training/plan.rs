@@ -1,6 +1,7 @@
 //! The choices of the training wizard, saved in a file of each window so that they outlive it.
 
 use crate::stored::read_json;
+use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_train::{DataConfig, TrainJob, TrainReport, TrainStart};
 use cytoscope_training_data::TrainingTask;
@@ -107,6 +108,10 @@ pub struct WizardPlan {
     pub memory_mib: Option<u64>,
     /// Number of threads that compute the training steps; `None` uses all cores.
     pub threads: Option<usize>,
+    /// The device that computes the training steps.
+    pub device: DeviceRequest,
+    /// Precision of the training steps; `None` is that of the training settings.
+    pub precision: Option<Precision>,
     /// Which preset of the machine profile completes the settings; `None` is that of the training settings.
     pub performance: Option<PerformanceRequest>,
     /// Name of the model.
@@ -131,6 +136,8 @@ impl Default for WizardPlan {
             batch: None,
             memory_mib: None,
             threads: None,
+            device: DeviceRequest::Auto,
+            precision: None,
             performance: None,
             name: String::new(),
             job: None,

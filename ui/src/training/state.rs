@@ -13,6 +13,7 @@ use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
 use crate::opener::FileRequest;
 use crate::work::{JobState, Purpose};
+use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_train::{
     CheckJob, CheckReport, DataConfig, Estimate, TrainConfig, TrainEvent, TrainJob, TrainReport, TrainStart,
@@ -57,6 +58,10 @@ pub(crate) enum TrainingAction {
     MemoryLimit(Option<u64>),
     /// Sets the number of threads of the next run; `None` uses all cores.
     Threads(Option<usize>),
+    /// Sets the device of the next run, or of the one that is continued.
+    Device(DeviceRequest),
+    /// Sets the precision of the next run, or of the one that is continued; `None` leaves it to the program.
+    Precision(Option<Precision>),
     /// Selects a preset of the machine profile for the next run.
     Performance(PerformanceRequest),
     /// Sets the name of the model.
@@ -184,6 +189,8 @@ impl Training {
             TrainingAction::Batch(batch) => wizard.plan.batch = batch,
             TrainingAction::MemoryLimit(mib) => wizard.plan.memory_mib = mib,
             TrainingAction::Threads(threads) => wizard.plan.threads = threads,
+            TrainingAction::Device(device) => wizard.plan.device = device,
+            TrainingAction::Precision(precision) => wizard.plan.precision = precision,
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
@@ -268,7 +275,8 @@ impl Training {
         let Some(job) = self.wizard.plan.job.clone() else { return };
         if self.wizard.run.job().is_none() && !self.starting {
             self.wizard.load_checkpoint();
-            self.prepare(TrainJob { resume: true, ..job }, None, jobs, effects);
+            let job = self.wizard.continued(job);
+            self.prepare(job, None, jobs, effects);
         }
     }
 
@@ -379,9 +387,10 @@ impl Training {
         let name = plan::clean_name(&self.wizard.plan.name);
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
-        let WizardPlan { task, minutes, workers, batch, memory_mib, threads, performance, .. } = wizard.plan;
+        let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
+        let WizardPlan { device, precision, performance, .. } = wizard.plan;
         let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..WizardPlan::default() };
-        wizard.plan = WizardPlan { performance, ..kept };
+        wizard.plan = WizardPlan { device, precision, performance, ..kept };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();

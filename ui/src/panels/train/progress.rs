@@ -1,5 +1,6 @@
 //! The Training page: progress, curves and log.
 
+use super::start::device_and_precision;
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
 use crate::panels::{capitalized, seconds, weak};
@@ -70,6 +71,10 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|_| run.job().is_some());
     figures(ui, run, job.and_then(|job| Run::Job(job).training()), memory);
     ui.add_space(theme::GAP);
+    if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
+        // Another device may continue the run.
+        device_and_precision(ui, state, actions);
+    }
     run_buttons(ui, run, state.jobs.has_engine(), actions);
     if let RunState::Failed(reason) = &run.state {
         let color = theme::bad(ui.visuals());

@@ -1,8 +1,9 @@
-//! The Settings page: start model, time budget, memory and threads, and model name.
+//! The Settings page: start model, time budget, device, memory and threads, and model name.
 
 use super::{cards, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
 use crate::opener::FileRequest;
+use crate::panels::device_lists::{device_list, offered_precisions, precision_list};
 use crate::panels::performance::{performance_choice, training_text};
 use crate::panels::{OptionalNumber, weak};
 use crate::state::State;
@@ -10,6 +11,7 @@ use crate::theme;
 use crate::training::plan::MINUTES;
 use crate::training::start::incompatibility;
 use crate::training::{TrainingAction, Wizard};
+use cytoscope_engine::Precision;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{MAX_THREADS, Preset};
 use cytoscope_train::{MAX_BATCH, TrainStart};
@@ -65,6 +67,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     time_budget(ui, wizard, actions);
     data_workers(ui, wizard, actions);
+    device_and_precision(ui, state, actions);
     limits(ui, wizard, actions);
     tuned_choice(ui, state, actions);
     title(ui, "Model name");
@@ -110,6 +113,20 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let describe = |preset: Preset| profile.training.get(&preset).map(training_text);
     if let Some(request) = performance_choice(ui, wizard.performance(), profile, &describe) {
         actions.send(TrainingAction::Performance(request));
+    }
+}
+
+/// The device and the precision of the training steps.
+pub(super) fn device_and_precision(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let (plan, devices) = (&state.wizard().plan, state.jobs.devices());
+    if let Some(device) = device_list(ui, "training device", devices, plan.device) {
+        actions.send(TrainingAction::Device(device));
+    }
+    let mut all = offered_precisions(devices, plan.device);
+    // Training does not compute in 8-bit integers.
+    all.retain(|precision| *precision != Precision::Int8);
+    if let Some(precision) = precision_list(ui, "training precision", &all, "Auto (32 bits)", plan.precision) {
+        actions.send(TrainingAction::Precision(precision));
     }
 }
 

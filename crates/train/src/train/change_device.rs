@@ -1,0 +1,151 @@
+//! Continuing a training run on another device after one has failed.
+
+use super::{Checkpoint, LoopOutcome, RollbackPoint, Run, Training};
+use crate::config::{TrainConfig, TrainPrecision};
+use crate::device_choice::{choose_except, step_precision};
+use crate::job::TrainJob;
+use crate::setup::stepper_options;
+use crate::step::StepperOptions;
+use cytoscope_engine::{DeviceId, Engine, EngineError};
+use cytoscope_pipeline::job_record::PendingRecord;
+use cytoscope_pipeline::{JobError, JobErrorKind};
+use std::time::Instant;
+
+impl Training<'_> {
+    /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
+    /// chosen the device.
+    pub(super) fn run_on_devices(
+        &mut self,
+        mut checkpoint: Option<Checkpoint>,
+        record: &mut PendingRecord<TrainJob>,
+    ) -> Result<LoopOutcome, JobError> {
+        let mut failed = Vec::new();
+        loop {
+            let device = self.engine.device();
+            record.ran_on(device, step_precision(self.config.precision, device));
+            let error = match self.run_loop(checkpoint.take()) {
+                Err(error) if self.is_of_device(&error) => error,
+                other => return other,
+            };
+            if !self.job.may_change_device() {
+                return Err(self.with_next_step(error));
+            }
+            failed.push(self.engine.device().id);
+            self.change_device(&failed, &error)?;
+            checkpoint = self.last_checkpoint()?;
+        }
+    }
+
+    /// Returns the names of the devices that have computed the steps, in order.
+    pub(crate) fn device_names(&self) -> String {
+        let last = self.engine.device().name.clone();
+        self.failed_devices.iter().cloned().chain([last]).collect::<Vec<String>>().join(", then ")
+    }
+
+    /// Returns whether the GPU that computes the steps has failed.
+    pub(super) fn is_of_device(&self, error: &JobError) -> bool {
+        let own = self.engine.device().id;
+        let failed = match error {
+            JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
+            JobError::Engine(EngineError::Internal { .. }) => own,
+            _ => return false,
+        };
+        failed == own && own != DeviceId::Cpu
+    }
+
+    /// Saves the last good state of a run whose device has failed. If that is not possible, the checkpoint before it is
+    /// continued.
+    pub(super) fn save_last_good(&self, run: Run) {
+        let Run { mut state, stepper, last_good: RollbackPoint { model, step }, .. } = run;
+        let device = self.engine.device().id;
+        state.history.truncate_after(step);
+        let sentence = format!("{device} failed at step {}: training goes back to step {step}", state.step);
+        state.history.notes.push(sentence);
+        state.validation_due &= state.step == step;
+        state.step = step;
+        state.since_point = (0.0, 0);
+        state.seconds = self.seconds(&state);
+        if let Err(error) = self.folder.save(&mut state, &stepper.names(), &model) {
+            self.context.note(format!("the last good state could not be saved ({error})"));
+        }
+    }
+
+    /// Reads the checkpoint that was saved last; `None` if the device failed before there was one, so that the run starts
+    /// again.
+    fn last_checkpoint(&mut self) -> Result<Option<Checkpoint>, JobError> {
+        if !self.folder.has_checkpoint() {
+            self.folder.clear()?;
+            return Ok(None);
+        }
+        // The checkpoint states the seconds until now.
+        self.started = Instant::now();
+        self.folder.load().map(Some)
+    }
+
+    /// Opens the next device after one has failed with `error`, and trains there from now on, in f32 if it lacks the precision
+    /// of the settings.
+    fn change_device(&mut self, failed: &[DeviceId], error: &JobError) -> Result<(), JobError> {
+        let (engine, precision) = self.next_engine(failed)?;
+        let in_precision = if precision == self.config.precision { "" } else { " in f32" };
+        let id = engine.device().id;
+        self.context.note(format!("{error}; continuing on {id}{in_precision} from the last good state"));
+        let name = self.engine.device().name.clone();
+        self.failed_devices.push(name);
+        self.config.precision = precision;
+        let (threads, further_weights) = (self.job.threads, self.options.further_weights);
+        let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &self.context.recorder)?;
+        self.options = StepperOptions { tuning: self.context.tuning(), further_weights, ..options };
+        self.engine = engine;
+        Ok(())
+    }
+
+    /// Returns the fastest of the other devices that trains in the precision of the settings; if there is none, the fastest
+    /// one in f32.
+    fn next_engine(&self, failed: &[DeviceId]) -> Result<(Box<dyn Engine>, TrainPrecision), JobError> {
+        let Self { context, devices, start, .. } = self;
+        let threads = self.job.threads;
+        let opened = |config: &TrainConfig| -> Result<Box<dyn Engine>, JobError> {
+            let engine = choose_except(context, devices, failed, start, config, threads)?;
+            stepper_options(config, start, engine.as_ref(), threads, &context.recorder)?;
+            Ok(engine)
+        };
+        let precision = self.config.precision;
+        let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
+        match opened(&self.config) {
+            Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere => {
+                let config = TrainConfig { precision: TrainPrecision::F32, ..self.config.clone() };
+                Ok((opened(&config)?, TrainPrecision::F32))
+            }
+            other => Ok((other?, precision)),
+        }
+    }
+
+    /// Adds to the error of a device that the user has chosen how the run can be continued.
+    fn with_next_step(&self, error: JobError) -> JobError {
+        let precision = match self.config.precision {
+            TrainPrecision::Auto | TrainPrecision::F32 => "",
+            TrainPrecision::Tf32 | TrainPrecision::F16 | TrainPrecision::Bf16 => " --precision f32",
+        };
+        let next_step = if self.folder.has_checkpoint() {
+            format!(
+                "the last good state is kept: continue on another device, in the window with Device and Continue training, \
+                 on the command line with --resume --device cpu{precision}"
+            )
+        } else {
+            format!("no step was completed: choose another device, such as --device cpu{precision}")
+        };
+        match error {
+            JobError::Engine(EngineError::Device { device, reason }) => {
+                EngineError::Device { device, reason: format!("{reason}; {next_step}") }.into()
+            }
+            other => {
+                self.context.note(next_step);
+                other
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "change_device_tests.rs"]
+mod tests;

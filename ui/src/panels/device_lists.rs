@@ -1,0 +1,88 @@
+//! The lists of devices and precisions, for predictions and for training.
+
+use super::labeled_choice;
+use cytoscope_engine::{Device, DeviceRequest, Precision};
+use eframe::egui::{self, Ui};
+
+/// Draws the list of devices. Returns the device, if another one was chosen.
+pub(super) fn device_list(ui: &mut Ui, id: &str, devices: &[Device], before: DeviceRequest) -> Option<DeviceRequest> {
+    let mut device = before;
+    let fastest = "Auto (fastest)";
+    let shown = match device {
+        DeviceRequest::Auto => fastest.to_owned(),
+        DeviceRequest::Device(id) => id.to_string(),
+    };
+    labeled_choice(ui, id, "Device", &shown, |ui| {
+        ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
+        for d in devices {
+            let choice = DeviceRequest::Device(d.id);
+            let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
+            let response = ui.add_enabled(d.usable, button);
+            if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
+                device = choice;
+            }
+        }
+    });
+    (device != before).then_some(device)
+}
+
+/// Returns the precisions of the requested device, or of all usable ones.
+pub(super) fn offered_precisions(devices: &[Device], request: DeviceRequest) -> Vec<Precision> {
+    let may = |d: &&Device| d.usable && (request == DeviceRequest::Auto || request == DeviceRequest::Device(d.id));
+    let mut all: Vec<Precision> = Vec::new();
+    for precision in devices.iter().filter(may).flat_map(|d| &d.precisions) {
+        if !all.contains(precision) {
+            all.push(*precision);
+        }
+    }
+    all
+}
+
+/// Draws the list of the precisions `all`; `automatic` names the automatic choice, `None`. Returns the choice, if it differs
+/// from `before`. A precision that is not offered becomes automatic, once any is offered.
+pub(super) fn precision_list(
+    ui: &mut Ui,
+    id: &str,
+    all: &[Precision],
+    automatic: &str,
+    before: Option<Precision>,
+) -> Option<Option<Precision>> {
+    let mut precision = before.filter(|chosen| all.is_empty() || all.contains(chosen));
+    let shown = precision.map_or(automatic, |one| one.name());
+    labeled_choice(ui, id, "Precision", shown, |ui| {
+        ui.selectable_value(&mut precision, None, automatic);
+        for one in all {
+            ui.selectable_value(&mut precision, Some(*one), one.name());
+        }
+    });
+    (precision != before).then_some(precision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_engine::DeviceId;
+
+    #[test]
+    fn only_precisions_of_the_requested_device_or_of_usable_ones_are_offered() {
+        use Precision::{Bf16, F16, F32, Int8, Tf32};
+        let device = |id, usable, precisions: &[Precision]| Device {
+            id,
+            name: String::new(),
+            memory_bytes: None,
+            free_bytes: None,
+            usable,
+            reason: String::new(),
+            precisions: precisions.to_vec(),
+            driver: String::new(),
+        };
+        let devices = [
+            device(DeviceId::Cuda(0), true, &[F32, Tf32, F16]),
+            device(DeviceId::Cuda(1), false, &[F32, Bf16]),
+            device(DeviceId::Cpu, true, &[F32, Int8]),
+        ];
+        assert_eq!(offered_precisions(&devices, DeviceRequest::Auto), [F32, Tf32, F16, Int8]);
+        assert_eq!(offered_precisions(&devices, DeviceRequest::Device(DeviceId::Cpu)), [F32, Int8]);
+        assert!(offered_precisions(&devices, DeviceRequest::Device(DeviceId::Wgpu(0))).is_empty());
+    }
+}
