@@ -257,6 +257,7 @@ impl Predict {
             format: self.format,
             table_format: self.table_format.unwrap_or_default(),
             device: self.device,
+            cpu_because: None,
             precision: self.precision.precision(),
             tiles: TileRequest {
                 tile: self.tile,

@@ -144,7 +144,7 @@ fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
 
 #[cfg(unix)]
 #[test]
-fn killed_engine_restarts_and_loses_only_its_job() {
+fn killed_engine_restarts_and_continues_its_prediction() {
     // A stack whose prediction takes some seconds.
     let mut fixture = Fixture::with(|folder| {
         let small = cytoscope_formats::open(
@@ -182,7 +182,7 @@ fn killed_engine_restarts_and_loses_only_its_job() {
     let left: Vec<_> = std::fs::read_dir(fixture.path("cytoscope")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.is_empty(), "partial files remain: {left:?}");
     fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
-    fixture.click("Predict this stack");
+    fixture.until("the row of the job", |w| sees(w, "the prediction continues after its finished slices"));
     fixture.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
 }
 

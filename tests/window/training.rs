@@ -425,9 +425,18 @@ fn paused_or_killed_training_continues() {
     fixture.until("further steps", |w| w.state().wizard().run.step() > at);
     let steps: Vec<u64> = fixture.window.state().wizard().run.history.steps.iter().map(|p| p.step).collect();
     assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 100, "one curve: {steps:?}");
-    // The engine is killed: the failure is shown, and training continues from the checkpoint.
-    let pid = fixture.window.state().engine_pid().unwrap();
-    std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    // The engine is killed: training continues from the checkpoint, once.
+    for kill in 1..=2 {
+        let pid = fixture.window.state().engine_pid().unwrap();
+        std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+        if kill == 1 {
+            fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
+            let says = |note: &String| note.contains("training continues from the last checkpoint");
+            fixture.until("the note", |w| w.state().wizard().run.notes.iter().any(says));
+            let resumed = |note: &String| note.starts_with("resuming after step");
+            fixture.until("resuming", |w| w.state().wizard().run.notes.iter().filter(|n| resumed(n)).count() > 1);
+        }
+    }
     fixture.until("the failure", |w| matches!(w.state().wizard().run.state, RunState::Failed(_)));
     assert!(fixture.sees("the engine process ended"), "{}", fixture.on_screen());
     fixture.click("Continue training");

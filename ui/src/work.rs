@@ -15,7 +15,9 @@ use cytoscope_pipeline::{
 };
 use cytoscope_profile::SpanRecord;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
-use cytoscope_worker::{Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState};
+use cytoscope_worker::{
+    ContinuedJob, Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -162,6 +164,8 @@ pub enum Outcome {
         reason: String,
         /// Titles of the lost jobs.
         lost: Vec<String>,
+        /// Titles of the jobs that continue in the next process.
+        continued: Vec<String>,
         /// Whether it is restarted.
         again: bool,
     },
@@ -391,19 +395,29 @@ impl Work {
                 self.request_lists();
                 Vec::new()
             }
-            WorkerEvent::Died { reason, lost } => vec![self.mark_lost(&reason, &lost, true)],
-            WorkerEvent::GaveUp { reason, lost } => vec![self.mark_lost(&reason, &lost, false)],
+            WorkerEvent::Died { reason, lost, again } => {
+                let continued = again.into_iter().filter_map(|job| self.queue_again(job)).collect();
+                vec![self.mark_lost(&reason, &lost, continued, true)]
+            }
+            WorkerEvent::GaveUp { reason, lost } => vec![self.mark_lost(&reason, &lost, Vec::new(), false)],
         }
     }
 
-    fn mark_lost(&mut self, reason: &str, lost: &[JobId], again: bool) -> Outcome {
+    /// Shows a job that continues in the next process as queued; returns its title.
+    fn queue_again(&mut self, again: ContinuedJob) -> Option<String> {
+        let job = self.job(again.id)?;
+        job.continue_after(again.note);
+        Some(job.title.clone())
+    }
+
+    fn mark_lost(&mut self, reason: &str, lost: &[JobId], continued: Vec<String>, again: bool) -> Outcome {
         self.memory = None;
         let lost = lost
             .iter()
             .filter_map(|id| self.end(*id, JobState::Failed(format!("the engine process ended ({reason})"))))
             .map(|(title, _)| title)
             .collect();
-        Outcome::EngineDied { reason: reason.to_owned(), lost, again }
+        Outcome::EngineDied { reason: reason.to_owned(), lost, continued, again }
     }
 
     fn handle_reply(&mut self, reply: Reply) -> Option<Outcome> {

@@ -236,6 +236,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
             } else {
                 given_tensors()
             },
+            cpu_because: None,
             resume: false,
             keep_slices: KeepSlices::default(),
             overwrite: Overwrite::Refuse,

@@ -170,6 +170,11 @@ impl TrainJob {
         RunFolder::for_package(&self.out).path
     }
 
+    /// Returns whether an earlier run has left a checkpoint.
+    pub fn has_checkpoint(&self) -> bool {
+        RunFolder::for_package(&self.out).has_checkpoint()
+    }
+
     /// Reads the checkpoint of an earlier run; `None` if there is none that can be read.
     pub fn checkpoint_summary(&self) -> Option<CheckpointSummary> {
         CheckpointSummary::read(&RunFolder::for_package(&self.out))

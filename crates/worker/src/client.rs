@@ -3,7 +3,9 @@
 use super::child::{self, Process};
 use super::inbox::Inbox;
 use super::lines::{Incoming, read_line};
+use super::watch::{Activity, Timeouts, job_of};
 use super::{JobId, MAX_REPLY_BYTES, PROTOCOL_VERSION, Reply, Request, folder};
+use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::JobErrorKind;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -21,9 +23,6 @@ const MAX_DEATHS: usize = 3;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 /// Delay before a new process is started after the first death; it doubles with each further death.
 const BACK_OFF: Duration = Duration::from_millis(200);
-/// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into [`DEATHS_WITHIN`].
-const READY_WITHIN: Duration = Duration::from_secs(20);
-
 /// Time that a process may take to end when the client is dropped; then it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
@@ -35,10 +34,12 @@ pub enum WorkerEvent {
     /// The process ended unexpectedly. Its private folder and partly written results were removed; waiting jobs are
     /// passed to the next process.
     Died {
-        /// How it ended (exit status or signal), and the last line of its log.
+        /// How it ended (exit status or signal), and the last line of its log; or why the client ended it.
         reason: String,
-        /// The jobs that were running (at most one); they are not restarted.
+        /// The jobs that were running (at most one) and are lost.
         lost: Vec<JobId>,
+        /// The jobs that were running (at most one) and continue in the next process.
+        again: Vec<ContinuedJob>,
     },
     /// A new process is ready.
     Restarted,
@@ -50,6 +51,16 @@ pub enum WorkerEvent {
         /// The jobs and queries that were waiting.
         lost: Vec<JobId>,
     },
+}
+
+/// A job whose process has ended, and which continues in the next one: a prediction after its finished slices, or a training
+/// run from its checkpoint. That happens once for each job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContinuedJob {
+    /// Number of the job, which stays the same.
+    pub id: JobId,
+    /// What happened and what follows, as a note for the user.
+    pub note: String,
 }
 
 /// State of the worker process, as the client sees it.
@@ -78,8 +89,7 @@ struct ClientShared {
     state: Mutex<ClientState>,
     changed: Condvar,
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// Time that a process may take until [`Reply::Ready`].
-    ready_timeout: Duration,
+    timeouts: Timeouts,
 }
 
 struct ClientState {
@@ -87,6 +97,8 @@ struct ClientState {
     inbox: Inbox,
     /// Jobs and queries without a final reply, in order.
     open: VecDeque<PendingRequest>,
+    /// Whether there is a usable GPU, once the devices were listed.
+    has_gpu: Option<bool>,
     /// Sender of lines to the process; set once it is ready.
     line: Option<Sender<String>>,
     process: Option<Process>,
@@ -104,6 +116,25 @@ struct PendingRequest {
     request: Request,
     is_running: bool,
     is_cancelled: bool,
+    /// Whether an earlier process ran the job.
+    is_continued: bool,
+    activity: Activity,
+}
+
+impl PendingRequest {
+    fn new(id: JobId, request: Request) -> Self {
+        let activity = Activity::new();
+        Self { id, request, is_running: false, is_cancelled: false, is_continued: false, activity }
+    }
+
+    /// Returns the request that continues the job in the next process, with a note, after its process has ended for this
+    /// reason; `None` if it is lost.
+    fn continued(&self, has_gpu: Option<bool>, reason: &str) -> Option<(Self, String)> {
+        let Request::Run { id, job } = &self.request else { return None };
+        let gpu = self.activity.gpu(job, has_gpu);
+        let (job, note) = job.continued(gpu.as_deref(), reason).filter(|_| !self.is_continued)?;
+        Some((Self { is_continued: true, ..Self::new(*id, Request::run(*id, job)) }, note))
+    }
 }
 
 impl std::fmt::Debug for Worker {
@@ -129,20 +160,21 @@ impl Worker {
     /// Like [`Worker::start`], with a closure that creates the command each time a process is started, for example with
     /// another environment or working folder.
     pub fn start_with(command: impl Fn() -> Command + Send + 'static, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self::start_with_timeout(command, wake, READY_WITHIN)
+        Self::start_with_timeouts(command, wake, Timeouts::default())
     }
 
-    /// Like [`Worker::start_with`]; a process that is not ready within `ready_timeout` is killed and counts as dead.
-    pub fn start_with_timeout(
+    /// Like [`Worker::start_with`]; a process that does not respond within these times is killed and counts as dead.
+    pub fn start_with_timeouts(
         command: impl Fn() -> Command + Send + 'static,
         wake: Arc<dyn Fn() + Send + Sync>,
-        ready_timeout: Duration,
+        timeouts: Timeouts,
     ) -> Self {
         let shared = Arc::new(ClientShared {
             state: Mutex::new(ClientState {
                 phase: WorkerState::Starting,
                 inbox: Inbox::default(),
                 open: VecDeque::new(),
+                has_gpu: None,
                 line: None,
                 process: None,
                 ending: false,
@@ -151,7 +183,7 @@ impl Worker {
             }),
             changed: Condvar::new(),
             wake,
-            ready_timeout,
+            timeouts,
         });
         let of_thread = Arc::clone(&shared);
         let supervisor = std::thread::spawn(move || of_thread.supervise(&command));
@@ -229,6 +261,7 @@ impl ClientState {
                 let id = *id;
                 if let Some(open) = self.open.iter_mut().find(|o| o.id == id) {
                     open.is_cancelled = true;
+                    open.activity.cancel();
                 }
                 return if self.line.is_some() { self.write_request(&request) } else { self.drop_cancelled() };
             }
@@ -246,7 +279,7 @@ impl ClientState {
         if self.line.is_some() && self.write_request(&request) {
             return true;
         }
-        self.open.push_back(PendingRequest { id, request, is_running: false, is_cancelled: false });
+        self.open.push_back(PendingRequest::new(id, request));
         false
     }
 
@@ -277,6 +310,12 @@ impl ClientState {
 
     /// Handles a reply.
     fn receive(&mut self, reply: Reply) {
+        if let Some(open) = job_of(&reply).and_then(|id| self.open.iter_mut().find(|open| open.id == id)) {
+            open.activity.receive(&reply);
+        }
+        if let Reply::Devices { devices, .. } = &reply {
+            self.has_gpu = Some(devices.iter().any(|device| device.usable && device.id != DeviceId::Cpu));
+        }
         match &reply {
             Reply::Started { id } => {
                 self.open.iter_mut().filter(|o| o.id == *id).for_each(|o| o.is_running = true);
@@ -305,13 +344,41 @@ impl ClientState {
         self.phase = WorkerState::Dead;
     }
 
-    /// Removes and returns the jobs that were lost with their process.
-    fn take_running(&mut self) -> Vec<JobId> {
+    /// Removes and returns the jobs that were running in a process that has ended.
+    fn take_running(&mut self) -> VecDeque<PendingRequest> {
         self.drop_cancelled();
-        let lost = self.open.iter().filter(|o| o.is_running).map(|o| o.id).collect();
-        self.open.retain(|o| !o.is_running);
-        lost
+        let (running, waiting) = std::mem::take(&mut self.open).into_iter().partition(|open| open.is_running);
+        self.open = waiting;
+        running
     }
+
+    /// Queues those of the jobs that can be continued, before the waiting ones. Returns them, and the lost ones.
+    fn continue_jobs(&mut self, running: VecDeque<PendingRequest>, reason: &str) -> (Vec<ContinuedJob>, Vec<JobId>) {
+        let (mut again, mut lost) = (Vec::new(), Vec::new());
+        for open in running {
+            match open.continued(self.has_gpu, reason) {
+                Some((next, note)) => {
+                    again.push(ContinuedJob { id: next.id, note });
+                    self.open.push_front(next);
+                }
+                None => lost.push(open.id),
+            }
+        }
+        (again, lost)
+    }
+
+    /// Returns why the process counts as hung; `None` if it does not.
+    fn hang(&self, timeouts: &Timeouts) -> Option<String> {
+        self.open.iter().filter(|open| open.is_running).find_map(|open| match &open.request {
+            Request::Run { job, .. } => open.activity.hang(job, self.has_gpu, timeouts),
+            _ => None,
+        })
+    }
+}
+
+/// Returns the numbers of jobs.
+fn ids(jobs: impl IntoIterator<Item = PendingRequest>) -> Vec<JobId> {
+    jobs.into_iter().map(|open| open.id).collect()
 }
 
 /// How a process ended.
@@ -346,16 +413,19 @@ impl ClientShared {
             if state.ending {
                 tracing::info!("worker stopped");
                 // The end was requested, so the remaining jobs are cancelled.
-                let left: Vec<JobId> = running.into_iter().chain(state.open.drain(..).map(|o| o.id)).collect();
+                let waiting = std::mem::take(&mut state.open);
+                let left = ids(running.into_iter().chain(waiting));
                 left.into_iter().for_each(|id| state.push(Reply::Cancelled { id }));
                 state.phase = WorkerState::Dead;
                 deaths.clear();
             } else if ending.is_final {
-                tracing::error!(lost = ?running, "worker cannot run: {}", ending.reason);
-                state.give_up(ending.reason, running);
+                let lost = ids(running);
+                tracing::error!(?lost, "worker cannot run: {}", ending.reason);
+                state.give_up(ending.reason, lost);
             } else {
-                tracing::error!(lost = ?running, "worker crashed: {}", ending.reason);
-                state.inbox.push(WorkerEvent::Died { reason: ending.reason.clone(), lost: running });
+                let (again, lost) = state.continue_jobs(running, &ending.reason);
+                tracing::error!(?lost, ?again, "worker crashed: {}", ending.reason);
+                state.inbox.push(WorkerEvent::Died { reason: ending.reason.clone(), lost, again });
                 state.phase = WorkerState::Starting;
                 if deaths.len() >= MAX_DEATHS {
                     tracing::error!("worker crashed {MAX_DEATHS} times within a minute and is not restarted");
@@ -385,7 +455,7 @@ impl ClientShared {
     /// Waits until the process is ready or has ended, and kills it after the timeout. Returns whether it was killed.
     fn await_ready(&self, over: &AtomicBool) -> bool {
         let is_starting = |s: &mut ClientState| s.phase == WorkerState::Starting && !over.load(Ordering::Relaxed);
-        let waited = self.changed.wait_timeout_while(self.state(), self.ready_timeout, is_starting);
+        let waited = self.changed.wait_timeout_while(self.state(), self.timeouts.ready, is_starting);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         let late = waited.timed_out() && is_starting(&mut state);
         if late {
@@ -394,11 +464,29 @@ impl ClientShared {
         late
     }
 
-    /// Supervises one process from its start to its end; kills it if it is not ready in time.
+    /// Kills the process if the job that it runs hangs, and returns the reason; `None` if the process is over before.
+    fn watch_job(&self, over: &AtomicBool) -> Option<String> {
+        let mut state = self.state();
+        while !over.load(Ordering::Relaxed) {
+            if let Some(reason) = state.hang(&self.timeouts) {
+                tracing::error!("{reason}: the worker is ended");
+                state.process.iter_mut().for_each(Process::kill);
+                return Some(reason);
+            }
+            let shortest = self.timeouts.cancelled.min(self.timeouts.progress);
+            let pause = if state.open.iter().any(|open| open.is_running) { shortest / 20 } else { shortest };
+            let waited = self.changed.wait_timeout(state, pause.max(Duration::from_millis(5)));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        None
+    }
+
+    /// Supervises one process from its start to its end; kills it if it is not ready in time, or if its job hangs.
     fn follow(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| self.await_ready(&over));
+            let hang = scope.spawn(|| self.watch_job(&over));
             let mut ending = self.run_process(command, again);
             {
                 // Set under the lock, so that the waiting thread does not miss the notification.
@@ -407,7 +495,10 @@ impl ClientShared {
             }
             self.changed.notify_all();
             if watch.join().unwrap_or(false) && !ending.is_final {
-                ending.reason = format!("it did not respond within {} s", self.ready_timeout.as_secs_f64().ceil());
+                ending.reason = format!("it did not respond within {} s", self.timeouts.ready.as_secs_f64().ceil());
+            }
+            if let Some(reason) = hang.join().ok().flatten().filter(|_| !ending.is_final) {
+                ending.reason = reason;
             }
             ending
         })

@@ -13,7 +13,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_train::{
-    CheckJob, CheckReport, Estimate, EstimateJob, LimitedQuantization, TrainJob, TrainReport, TrainSink,
+    CheckJob, CheckReport, Estimate, EstimateJob, LimitedQuantization, TrainJob, TrainPrecision, TrainReport, TrainSink,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -193,6 +193,35 @@ impl Job {
         })
     }
 
+    /// Returns the job that continues this one after its process has ended for this reason, and a note about it: a prediction
+    /// after its finished slices, or a training run from its checkpoint; on the CPU if a GPU was in use, which is given by
+    /// name. `None` for all other jobs, and if the user chose that GPU for training.
+    pub(crate) fn continued(&self, gpu: Option<&str>, reason: &str) -> Option<(Self, String)> {
+        let place = if gpu.is_some() { ", on the CPU" } else { "" };
+        match self {
+            Self::Predict { prediction, live, operators, performance, .. } => {
+                let cpu_because = gpu.map(|gpu| format!("{gpu} was in use when {reason}"));
+                let prediction = PredictJob { resume: true, cpu_because, ..prediction.clone() };
+                let (live, operators, performance, remeasure) = (*live, *operators, *performance, false);
+                let note = format!("{reason}: the prediction continues after its finished slices{place}");
+                Some((Self::Predict { prediction, live, operators, performance, remeasure }, note))
+            }
+            Self::Train(job) if job.has_checkpoint() => {
+                let mut job = TrainJob { resume: true, restart: false, ..job.clone() };
+                if gpu.is_some() {
+                    if job.device != DeviceRequest::Auto {
+                        return None;
+                    }
+                    job.device = DeviceRequest::Device(DeviceId::Cpu);
+                    job.config.precision = TrainPrecision::F32;
+                }
+                let note = format!("{reason}: training continues from the last checkpoint{place}");
+                Some((Self::Train(job), note))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the number of threads that the job computes with: all cores, unless it asks for another number.
     pub(crate) fn threads(&self) -> usize {
         let requested = match self {
@@ -313,6 +342,39 @@ mod tests {
         assert_eq!(read(import).output_folders(), [PathBuf::from("/models")]);
         let check = json!({"train_check": {"task": "segmentation", "data": "d"}});
         assert!(read(check).output_folders().is_empty());
+    }
+
+    #[test]
+    fn predictions_and_training_runs_with_a_checkpoint_continue_after_their_process_has_ended() {
+        let prediction = json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o", "precision": "f16"});
+        let predict = read(json!({"predict": {"prediction": prediction, "remeasure": true}}));
+        let (next, note) = predict.continued(Some("cuda:0"), "it was killed").unwrap();
+        assert!(note.starts_with("it was killed: the prediction continues") && note.ends_with("on the CPU"), "{note}");
+        let Job::Predict { prediction, remeasure, .. } = next else { panic!("{next:?}") };
+        assert_eq!(prediction.cpu_because.as_deref(), Some("cuda:0 was in use when it was killed"));
+        // The requested precision tells which slices belong to the job.
+        assert!(prediction.resume && !remeasure && prediction.precision.is_some(), "{prediction:?}");
+        let (next, _) = predict.continued(None, "it was killed").unwrap();
+        assert!(
+            matches!(next, Job::Predict { prediction, .. } if prediction.resume && prediction.cpu_because.is_none())
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let train = |device: &str| {
+            let (out, config) = (folder.path().join("m"), json!({"precision": "f16"}));
+            let job = json!({"task": "segmentation", "data": "d", "from": "scratch", "out": out, "config": config});
+            let Job::Train(job) = read(json!({"train": job})) else { panic!() };
+            Job::Train(TrainJob { device: device.parse().unwrap(), ..job })
+        };
+        assert_eq!(train("auto").continued(None, "it was killed"), None, "there is no checkpoint");
+        std::fs::create_dir(folder.path().join("m.training")).unwrap();
+        std::fs::write(folder.path().join("m.training/training.json"), "{}").unwrap();
+        let Some((Job::Train(next), _)) = train("auto").continued(Some("cuda:0"), "it was killed") else { panic!() };
+        let cpu = DeviceRequest::Device(DeviceId::Cpu);
+        assert_eq!((next.resume, next.device, next.config.precision), (true, cpu, TrainPrecision::F32));
+        assert_eq!(train("cuda:0").continued(Some("cuda:0"), "it was killed"), None, "the user chose the GPU");
+        assert!(train("cpu").continued(None, "it was killed").is_some());
+        let convert = read(json!({"convert": {"input": "a.tif", "output": "a.npy"}}));
+        assert_eq!(convert.continued(None, "it was killed"), None);
     }
 
     #[test]

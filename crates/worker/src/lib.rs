@@ -1,10 +1,10 @@
 //! The worker: the process behind the window that runs its jobs, and the client through which the window uses it.
 //!
 //! GPU drivers and their compilers may crash a process. Jobs therefore run in a process of their own,
-//! `cytoscope worker`, which stays alive between jobs: if it crashes, the job fails with a reason and the window stays
-//! open. [`serve`] is that process: it reads [`Request`]s, one JSON object per line, from standard input, and writes
+//! `cytoscope worker`, which stays alive between jobs: if it crashes, the window stays open; a prediction or a training run
+//! continues in the next process, and any other job fails with a reason. [`serve`] is that process: it reads [`Request`]s, one JSON object per line, from standard input, and writes
 //! [`Reply`]s to standard output; its log goes to standard error. [`Worker`] is the client: it starts the process,
-//! restarts it if it dies, and reports which job was lost. Arrays are passed as files in a private folder of the
+//! ends it if a job on a GPU hangs, restarts it if it dies, and reports which job was lost or continues. Arrays are passed as files in a private folder of the
 //! process, which [`LiveArray`] and [`LabelArray`] read.
 //!
 //! The process ends when its standard input closes, even during a job, and leaves neither its folder nor partly written
@@ -32,9 +32,10 @@ mod protocol;
 mod queue;
 mod reporter;
 mod serve;
+mod watch;
 
 pub use arrays::{LabelArray, LiveArray};
-pub use client::{Worker, WorkerEvent, WorkerState};
+pub use client::{ContinuedJob, Worker, WorkerEvent, WorkerState};
 pub use error::{ProtocolError, parse_request};
 pub use job::{Job, JobResult};
 pub use protocol::{
@@ -42,3 +43,4 @@ pub use protocol::{
     MAX_SPANS_PER_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
 pub use serve::{WorkerOptions, serve};
+pub use watch::Timeouts;

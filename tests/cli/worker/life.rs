@@ -2,13 +2,25 @@
 
 use super::{Engine, TIMEOUT, command, convert, is_alive, long_job, predict_request};
 use crate::common::Fixture;
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{JobErrorKind, PredictJob};
-use cytoscope_worker::{Job, JobId, PROTOCOL_VERSION, Reply, Request, Worker, WorkerEvent, WorkerState};
+use cytoscope_worker::{
+    ContinuedJob, Job, JobId, PROTOCOL_VERSION, Reply, Request, Timeouts, Worker, WorkerEvent, WorkerState,
+};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// The reason, the lost and the continued jobs of a process that has ended.
+#[cfg(unix)]
+fn died(event: &WorkerEvent) -> Option<(String, Vec<JobId>, Vec<ContinuedJob>)> {
+    match event {
+        WorkerEvent::Died { reason, lost, again } => Some((reason.clone(), lost.clone(), again.clone())),
+        _ => None,
+    }
+}
 
 #[cfg(unix)]
 fn kill(pid: u32) {
@@ -119,7 +131,7 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
 
 #[cfg(unix)]
 #[test]
-fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
+fn killed_worker_leaves_nothing_and_the_next_one_continues_its_prediction() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);
     let mut engine = Engine::start(&fixture);
@@ -130,25 +142,23 @@ fn killed_worker_loses_only_the_running_job_and_leaves_nothing() {
     engine.wait_for_tiles(1);
     assert!(!fixture.leftovers().is_empty() && folder.is_dir(), "partial files exist while it runs");
     kill(first);
-    let (reason, lost) = engine.wait("the end of the process", |e| match e {
-        WorkerEvent::Died { reason, lost } => Some((reason.clone(), lost.clone())),
-        _ => None,
-    });
-    assert_eq!(lost, [JobId(1)]);
-    assert!(reason.contains("signal 9"), "{reason}");
+    let (reason, lost, again) = engine.wait("the end of the process", died);
+    let continued: Vec<JobId> = again.iter().map(|job| job.id).collect();
+    assert_eq!((lost.as_slice(), continued.as_slice()), (&[][..], &[JobId(1)][..]));
+    assert!(reason.contains("signal 9") && again[0].note.contains(&reason), "{reason}: {again:?}");
+    assert!(!again[0].note.contains("on the CPU"), "it ran there before: {again:?}");
     assert!(!folder.exists() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     engine.wait("a new process", |e| (*e == WorkerEvent::Restarted).then_some(()));
+    // It continues before the waiting jobs.
+    engine.done(1);
     engine.done(2);
     engine.done(3);
     assert!(fixture.path("a.npy").is_file() && fixture.path("b.npy").is_file());
     let (second, _) = engine.ready();
     assert_ne!(first, second);
-    // The lost job can be sent again.
-    let again = PredictJob { outputs: ["labels".parse().unwrap()].into(), ..long_job(&fixture, "o") };
-    engine.worker.send(predict_request(4, again, false));
-    engine.done(4);
-    assert_eq!(fixture.names("o"), ["large_labels.tif", "large_provenance.json"]);
+    let names = ["large_labels.tif", "large_objects.csv", "large_probability.tif", "large_provenance.json"];
+    assert_eq!(fixture.names("o"), names);
     drop(engine);
     assert!(!is_alive(second) && fixture.names("tmp").is_empty(), "{:?}", fixture.names("tmp"));
 }
@@ -210,7 +220,8 @@ fn client_gives_up_on_a_silent_program() {
         command.args(["-c", "exec sleep 1000"]);
         command
     };
-    let worker = Worker::start_with_timeout(silent, Arc::new(|| {}), Duration::from_millis(300));
+    let timeouts = Timeouts { ready: Duration::from_millis(300), ..Timeouts::default() };
+    let worker = Worker::start_with_timeouts(silent, Arc::new(|| {}), timeouts);
     worker.send(Request::run(JobId(1), Job::Convert(convert(&fixture, &raw, "a.npy"))));
     let end = Instant::now() + Duration::from_secs(60);
     let mut seen = Vec::new();
@@ -225,6 +236,75 @@ fn client_gives_up_on_a_silent_program() {
     let (reason, lost) = last.unwrap();
     assert!(reason.contains("did not respond"), "{reason}");
     assert_eq!((lost.as_slice(), worker.state()), ([JobId(1)].as_slice(), WorkerState::Dead));
+}
+
+/// A process that starts each job on a GPU and then hangs. It appends the requests to `requests.txt`.
+#[cfg(unix)]
+fn hanging(fixture: &Fixture) -> Command {
+    let ready = format!(
+        "{{\"reply\":\"ready\",\"version\":{PROTOCOL_VERSION},\"program\":\"0\",\"pid\":'$$',\"folder\":\"/nowhere/at-all\"}}"
+    );
+    let event = "{\"event\":\"device\",\"id\":\"cuda:0\",\"name\":\"a GPU\",\"why\":\"requested\"}";
+    let started = "{\"reply\":\"started\",\"id\":1}";
+    let device = format!("{{\"reply\":\"progress\",\"id\":1,\"event\":{event}}}");
+    let script = format!(
+        "read -r hello; echo '{ready}'; read -r run || exit; printf '%s\\n' \"$run\" >> requests.txt; echo '{started}'; \
+         echo '{device}'; exec sleep 1000"
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(fixture.path("."));
+    command
+}
+
+/// The jobs that hanging processes were asked to run.
+#[cfg(unix)]
+fn requested(fixture: &Fixture) -> Vec<Job> {
+    let text = String::from_utf8(fixture.bytes("requests.txt")).unwrap();
+    let job = |line: &str| match serde_json::from_str(line).unwrap() {
+        Request::Run { job, .. } => *job,
+        other => panic!("{other:?}"),
+    };
+    text.lines().map(job).collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_job_that_hangs_on_a_gpu_continues_once_on_the_cpu() {
+    let fixture = Fixture::new();
+    let timeouts = Timeouts { progress: Duration::from_millis(200), ..Timeouts::default() };
+    let prediction = long_job(&fixture, "o");
+    let prediction = PredictJob { device: DeviceRequest::Auto, ..prediction };
+    let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
+    engine.worker.send(predict_request(1, prediction, false));
+    let (reason, lost, again) = engine.wait("the first process", died);
+    assert!(reason.contains("the job on cuda:0 showed no progress") && lost.is_empty(), "{reason}: {lost:?}");
+    assert!(again[0].id == JobId(1) && again[0].note.contains("on the CPU"), "{again:?}");
+    let (_, lost, again) = engine.wait("the second process", died);
+    assert_eq!((lost, again), (vec![JobId(1)], Vec::new()));
+    let jobs = requested(&fixture);
+    let continued = jobs.iter().map(|job| match job {
+        Job::Predict { prediction, .. } => (prediction.resume, prediction.cpu_because.clone()),
+        other => panic!("{other:?}"),
+    });
+    let because = format!("cuda:0 was in use when {reason}");
+    assert_eq!(continued.collect::<Vec<_>>(), [(false, None), (true, Some(because))]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
+    let fixture = Fixture::new();
+    let timeouts = Timeouts { cancelled: Duration::from_millis(200), ..Timeouts::default() };
+    let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
+    engine.worker.send(predict_request(1, long_job(&fixture, "o"), false));
+    let on_gpu = |reply: &Reply| matches!(reply, Reply::Progress { .. }).then_some(());
+    engine.reply("the device", on_gpu);
+    engine.worker.send(Request::Cancel { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    let (reason, lost, again) = engine.wait("the end of the process", died);
+    assert!(reason.contains("the cancelled job on cuda:0 did not stop"), "{reason}");
+    assert!(lost.is_empty() && again.is_empty(), "{lost:?} {again:?}");
+    engine.wait("the next process", |event| (*event == WorkerEvent::Restarted).then_some(()));
 }
 
 #[cfg(unix)]

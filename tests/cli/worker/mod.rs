@@ -8,7 +8,7 @@ mod train;
 
 use crate::common::Fixture;
 use cytoscope_pipeline::{ConvertJob, Event, PerformanceRequest, PredictJob, SegmentReport};
-use cytoscope_worker::{Job, JobId, JobResult, Reply, Request, Worker, WorkerEvent, WorkerState};
+use cytoscope_worker::{Job, JobId, JobResult, Reply, Request, Timeouts, Worker, WorkerEvent, WorkerState};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,10 +62,15 @@ impl Engine {
     }
 
     fn start_command(command: &Command) -> Self {
+        Self::start_with(command, Timeouts::default())
+    }
+
+    fn start_with(command: &Command, timeouts: Timeouts) -> Self {
         let wake_count = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&wake_count);
         let wake = Arc::new(move || _ = counter.fetch_add(1, Ordering::Relaxed));
-        Self { worker: Worker::start_with(command_factory(command), wake), seen: Vec::new(), at: 0, wake_count }
+        let worker = Worker::start_with_timeouts(command_factory(command), wake, timeouts);
+        Self { worker, seen: Vec::new(), at: 0, wake_count }
     }
 
     /// Waits for the next event that `find` accepts; earlier ones are skipped.

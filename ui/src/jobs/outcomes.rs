@@ -1,4 +1,4 @@
-//! Handles what the engine reports: finished, failed and lost jobs.
+//! Handles what the engine reports: finished, failed, lost and continued jobs.
 
 use super::Jobs;
 use crate::batch::BatchAction;
@@ -79,11 +79,12 @@ impl Jobs {
             }
             // A cancelled measurement leaves the prediction of its document alone.
             Outcome::Cancelled => effects.act(DocumentsAction::KeepLive(self.predicted())),
-            Outcome::EngineDied { reason, lost, again } => {
+            Outcome::EngineDied { reason, lost, continued, again } => {
                 effects.act(DocumentsAction::KeepLive(BTreeSet::new()));
-                let lost = match lost.as_slice() {
-                    [] => "No job was lost.".to_owned(),
-                    lost => format!("Lost jobs: {}. Nothing else is affected.", lost.join(", ")),
+                let lost = match (lost.as_slice(), continued.as_slice()) {
+                    ([], []) => "No job was lost.".to_owned(),
+                    ([], continued) => format!("Continued: {}. No job was lost.", continued.join(", ")),
+                    (lost, _) => format!("Lost jobs: {}. Nothing else is affected.", lost.join(", ")),
                 };
                 let title = if again { "The engine was restarted" } else { "The engine cannot be started" };
                 effects.error(title, format!("It ended unexpectedly ({reason}). {lost}"));

@@ -94,6 +94,7 @@ impl Jobs {
             format: settings.result_format,
             table_format: Default::default(),
             device: settings.device,
+            cpu_because: None,
             precision: settings.precision,
             tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
             outputs: outputs_of(settings, model.task, !document.preprocessing.steps.is_empty()),

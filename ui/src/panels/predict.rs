@@ -355,6 +355,9 @@ fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
         facts.push(format!("{:.1} million voxels/s", job.progress.rate / 1e6));
     }
     weak(ui, facts.join(" · "));
+    if let Some(note) = &job.continued {
+        weak(ui, super::capitalized(note));
+    }
     if ui.button(format!("{}  Cancel", icon::STOP_CIRCLE)).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }

@@ -263,6 +263,8 @@ pub struct JobView {
     pub plan: Option<TilePlan>,
     /// Notes reported by the job.
     pub notes: Vec<String>,
+    /// What happened to the process that ran the job before, if it continues in another one.
+    pub continued: Option<String>,
     /// What a finished prediction knows about its inputs.
     pub inputs: Vec<InputFacts>,
     /// Step times, if it trains a model.
@@ -292,11 +294,20 @@ impl JobView {
             device: None,
             plan: None,
             notes: Vec::new(),
+            continued: None,
             inputs: Vec::new(),
             training: None,
             sampled_peak_bytes: None,
             usage: None,
         }
+    }
+
+    /// Waits for the next process, in which the job continues, after its own has ended as the note says.
+    pub(super) fn continue_after(&mut self, note: String) {
+        self.state = JobState::Queued;
+        (self.progress, self.started, self.device, self.usage) = (StageProgress::default(), None, None, None);
+        self.notes.push(note.clone());
+        self.continued = Some(note);
     }
 
     /// Records the times of training steps, or the status, that an event reports.

@@ -116,6 +116,10 @@ pub struct PredictJob {
     /// The device to run on.
     #[serde(default)]
     pub device: DeviceRequest,
+    /// Why the CPU computes instead of that device, which has failed in an earlier run of the same job; `None` if it does
+    /// not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_because: Option<String>,
     /// Precision; `None` selects the best one of the device for this model.
     #[serde(default)]
     pub precision: Option<Precision>,
@@ -380,6 +384,7 @@ impl PredictJob {
         files: &[provenance::InputRecord],
     ) -> Result<String, JobError> {
         let job = PredictJob {
+            cpu_because: None,
             resume: false,
             keep_slices: KeepSlices::default(),
             memory_budget_bytes: None,

@@ -66,7 +66,10 @@ impl PredictJob {
         self.check_input_tensors(&model, stacks.len())?;
         self.prepare_folder(&files, &inputs, &model)?;
         let choosing = context.recorder.span(Stage::Verify, "device");
-        let mut engine = devices.for_model(context, &model, self.device, &self.options())?;
+        let mut engine = match &self.cpu_because {
+            None => devices.for_model(context, &model, self.device, &self.options())?,
+            Some(why) => devices.cpu_after(context, &model, &self.options(), why.clone(), Vec::new())?,
+        };
         choosing.finish();
         engine.profile = profile.cloned();
         engine.report(context);

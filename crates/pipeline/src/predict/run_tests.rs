@@ -389,3 +389,22 @@ fn slices_of_a_small_prediction_are_removed_if_no_device_can_go_on() {
     assert!(outcome.failed.len() == 1 && outcome.failed[0].sentence.contains("it is gone"), "{:?}", outcome.failed);
     assert_eq!(fixture.files("out"), 0);
 }
+
+#[test]
+fn the_cpu_computes_instead_of_a_device_that_has_failed_in_an_earlier_run() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    let because = "cuda:0 was in use when the process ended";
+    let job = PredictJob {
+        device: DeviceRequest::Device(DeviceId::Cuda(0)),
+        precision: Some(Precision::F16),
+        cpu_because: Some(because.to_owned()),
+        ..fixture.job(&["small"], "out")
+    };
+    let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let report = &outcome.done[0];
+    assert_eq!((report.device.id, report.precision), (DeviceId::Cpu, Precision::F32));
+    assert_eq!(report.device.why, because);
+    let record = crate::provenance::read(&fixture.path("out").join("small_provenance.json")).unwrap();
+    assert_eq!((record.job.device, record.job.cpu_because), (job.device, None));
+}

@@ -264,7 +264,7 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<Run
                 let is_shown = Some(run.id()) == shown;
                 let response = ui.add(egui::Button::selectable(is_shown, RichText::new(text).size(12.5)).truncate());
                 let response = match run {
-                    Run::Job(JobView { state: JobState::Failed(why), .. }) => {
+                    Run::Job(JobView { state: JobState::Failed(why), .. } | JobView { continued: Some(why), .. }) => {
                         response.on_hover_text(format!("{}\n{why}", run.title()))
                     }
                     _ => response.on_hover_text(format!("{}\nClick to show, Shift-click to compare", run.title())),

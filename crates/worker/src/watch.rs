@@ -1,0 +1,185 @@
+//! What the client knows about the running job, and when its process counts as hung.
+//!
+//! The driver of a GPU may hang: the job then neither ends nor checks whether it was cancelled, and blocks the queue. Jobs on
+//! the CPU are not watched.
+
+use super::{Job, JobId, Reply};
+use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::{COMPILING_STAGE, Event, TUNING_STAGE};
+use cytoscope_profile::StageTotal;
+use std::time::{Duration, Instant};
+
+/// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into the time in which a client gives up.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// Time that a cancelled job may show no progress.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(20);
+/// Time that any other job on a GPU may show no progress.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
+
+/// Times after which the client ends a process that does not respond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until [`Reply::Ready`].
+    pub ready: Duration,
+    /// Without progress of a job on a GPU after it was cancelled.
+    pub cancelled: Duration,
+    /// Without progress of a job on a GPU, except while the GPU is tuned or compiles kernels.
+    pub progress: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { ready: READY_WITHIN, cancelled: CANCELLED_WITHIN, progress: PROGRESS_WITHIN }
+    }
+}
+
+/// The device and the progress of a job, as far as its replies tell.
+pub(super) struct Activity {
+    /// The device that it computes on, once it is chosen.
+    device: Option<DeviceId>,
+    /// Whether the GPU is tuned or compiles kernels.
+    is_preparing: bool,
+    totals: Vec<StageTotal>,
+    /// When the last progress was seen.
+    seen: Instant,
+    cancelled: Option<Instant>,
+}
+
+/// Returns the job that a reply tells about, if it may show progress.
+pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
+    match reply {
+        Reply::Started { id }
+        | Reply::Progress { id, .. }
+        | Reply::Training { id, .. }
+        | Reply::Live { id, .. }
+        | Reply::Stages { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        Self { device: None, is_preparing: false, totals: Vec::new(), seen: Instant::now(), cancelled: None }
+    }
+
+    /// Records that the job was asked to stop.
+    pub(super) fn cancel(&mut self) {
+        self.cancelled.get_or_insert_with(Instant::now);
+    }
+
+    /// Handles a reply about the job.
+    pub(super) fn receive(&mut self, reply: &Reply) {
+        match reply {
+            // Stages are sent while a job hangs, too.
+            Reply::Stages { totals, .. } if *totals == self.totals => return,
+            Reply::Stages { totals, .. } => self.totals.clone_from(totals),
+            Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
+            Reply::Progress { event: Event::Progress(progress), .. } => {
+                self.is_preparing = progress.stage == TUNING_STAGE || progress.stage == COMPILING_STAGE;
+            }
+            _ => {}
+        }
+        self.seen = Instant::now();
+    }
+
+    /// Returns the name of the GPU that a job uses, or may use before its device is known. `has_gpu` is whether there is one
+    /// at all, if that is known.
+    pub(super) fn gpu(&self, job: &Job, has_gpu: Option<bool>) -> Option<String> {
+        let is_possible = has_gpu != Some(false) && job.device() != DeviceRequest::Device(DeviceId::Cpu);
+        match self.device {
+            Some(DeviceId::Cpu) => None,
+            Some(gpu) => Some(gpu.to_string()),
+            None => is_possible.then(|| "a GPU".to_owned()),
+        }
+    }
+
+    /// Returns why the process of a job counts as hung; `None` if it does not.
+    pub(super) fn hang(&self, job: &Job, has_gpu: Option<bool>, timeouts: &Timeouts) -> Option<String> {
+        let gpu = self.gpu(job, has_gpu)?;
+        let silent = self.seen.elapsed();
+        if let Some(cancelled) = self.cancelled {
+            let is_hung = silent.min(cancelled.elapsed()) >= timeouts.cancelled;
+            let seconds = timeouts.cancelled.as_secs_f64().ceil();
+            return is_hung.then(|| format!("the cancelled job on {gpu} did not stop within {seconds} s"));
+        }
+        // The other jobs do not report progress.
+        let reports =
+            matches!(job, Job::Predict { .. } | Job::ObjectDiameter(_) | Job::Train(_) | Job::TrainEstimate(_));
+        let is_hung = reports && !self.is_preparing && silent >= timeouts.progress;
+        let seconds = timeouts.progress.as_secs_f64().ceil();
+        is_hung.then(|| format!("the job on {gpu} showed no progress for {seconds} s"))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_pipeline::{DeviceInUse, StageProgress};
+    use cytoscope_profile::Stage;
+
+    /// Limits that are over at once.
+    const OVER: Timeouts = Timeouts { ready: Duration::ZERO, cancelled: Duration::ZERO, progress: Duration::ZERO };
+
+    fn job(text: &str) -> Job {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn predict() -> Job {
+        job(r#"{"predict":{"prediction":{"inputs":["a.tif"],"model":"nuclei","out":"o"}}}"#)
+    }
+
+    fn event(event: Event) -> Reply {
+        Reply::Progress { id: JobId(1), event }
+    }
+
+    fn on(device: &str) -> Activity {
+        let mut activity = Activity::new();
+        let (id, name, why) = (device.parse().unwrap(), String::new(), String::new());
+        activity.receive(&event(Event::Device(DeviceInUse { id, name, why })));
+        activity
+    }
+
+    #[test]
+    fn only_jobs_that_may_use_a_gpu_are_watched() {
+        let hangs = |activity: &Activity, job: &Job, has_gpu| activity.hang(job, has_gpu, &OVER).is_some();
+        assert!(hangs(&on("cuda:0"), &predict(), None) && !hangs(&on("cpu"), &predict(), Some(true)));
+        let unknown = Activity::new();
+        assert!(hangs(&unknown, &predict(), None) && !hangs(&unknown, &predict(), Some(false)));
+        let convert = job(r#"{"convert":{"input":"a.tif","output":"a.npy"}}"#);
+        assert!(!hangs(&unknown, &convert, Some(true)));
+        // It reports no progress, but must stop when it is cancelled.
+        let import = job(r#"{"import":{"file":"m.onnx","out":"m"}}"#);
+        let mut unknown = Activity::new();
+        assert!(!hangs(&unknown, &import, Some(true)));
+        unknown.cancel();
+        assert!(hangs(&unknown, &import, Some(true)));
+        assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)).as_deref(), Some("wgpu:1"));
+    }
+
+    #[test]
+    fn progress_and_preparation_are_no_hang_but_repeated_stages_are_no_progress() {
+        let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
+        let mut activity = on("cuda:0");
+        assert_eq!(activity.hang(&predict(), None, &limits), None);
+        let stage = |stage: &'static str| {
+            event(Event::Progress(StageProgress { stage: stage.into(), ..StageProgress::default() }))
+        };
+        activity.receive(&stage(TUNING_STAGE));
+        assert_eq!(activity.hang(&predict(), None, &OVER), None);
+        activity.receive(&stage("predict"));
+        assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"));
+        let (seconds, bytes, voxels, macs) = (1.0, 0, 0, 0);
+        let totals = vec![StageTotal { stage: Stage::Compute, count: 1, seconds, bytes, voxels, macs }];
+        let stages = Reply::Stages { id: JobId(1), totals };
+        activity.receive(&stages);
+        let seen = activity.seen;
+        activity.receive(&stages);
+        assert_eq!(activity.seen, seen);
+        activity.cancel();
+        assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("did not stop"));
+        // A cancelled job may take its time as long as it makes progress.
+        let limits = Timeouts { cancelled: Duration::from_secs(1000), ..OVER };
+        assert_eq!(activity.hang(&predict(), None, &limits), None);
+    }
+}
