@@ -99,7 +99,7 @@ fn print_event(event: &Event) {
         Event::Failed { input, reason } => {
             eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))
         }
-        Event::Device(_) | Event::Finished { .. } | Event::Progress(_) => {}
+        Event::Device(_) | Event::DeviceLost { .. } | Event::Finished { .. } | Event::Progress(_) => {}
     }
 }
 

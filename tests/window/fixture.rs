@@ -45,6 +45,14 @@ impl Fixture {
         Self { window: window(folder.path(), files), folder }
     }
 
+    /// Opens an empty window whose engine process is the program that `make` writes into the folder.
+    #[cfg(unix)]
+    pub fn with_program(make: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = make(folder.path());
+        Self { window: window_of(folder.path(), Vec::new(), TrainConfig::default(), program), folder }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -170,6 +178,16 @@ pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
 
 /// Opens a window with other default training settings.
 pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) -> Harness<'static, Workbench> {
+    window_of(home, files, train_config, program(home))
+}
+
+/// Opens a window whose engine process is a program.
+fn window_of(
+    home: &Path,
+    files: Vec<PathBuf>,
+    train_config: TrainConfig,
+    program: PathBuf,
+) -> Harness<'static, Workbench> {
     let sample = sample_path(home);
     if !sample.exists() {
         std::fs::create_dir_all(home.join("sample")).unwrap();
@@ -177,7 +195,7 @@ pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) 
     }
     let options = WorkbenchOptions {
         files,
-        program: Some(program(home)),
+        program: Some(program),
         settings_path: Some(home.join("settings/settings.json")),
         sample: Some(sample),
         log_folder: None,

@@ -362,3 +362,44 @@ fn without_a_dialog_of_the_desktop_files_are_chosen_in_the_window() {
     assert_eq!(fixture.window.state().title(), "nuclei_raw.tif – Cytoscope");
     assert!(!fixture.sees("Choose files"), "{}", fixture.on_screen());
 }
+
+/// Writes an engine process that lists a GPU only when it is asked to look for devices again.
+#[cfg(unix)]
+fn engine_with_a_new_gpu(folder: &Path) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let ready = format!(
+        "{{\"reply\":\"ready\",\"version\":{},\"program\":\"0\",\"pid\":'$$',\"folder\":\"/nowhere/at-all\"}}",
+        cytoscope_worker::PROTOCOL_VERSION
+    );
+    let device = |id: &str, name: &str, reason: &str| {
+        let about = format!("\"memory_bytes\":null,\"usable\":true,\"reason\":\"{reason}\",\"precisions\":[\"f32\"]");
+        format!("{{\"id\":\"{id}\",\"name\":\"{name}\",{about}}}")
+    };
+    let cpu = device("cpu", "A processor", "always available");
+    let gpu = device("cuda:0", "A new GPU", "CUDA works; tf32, f16 and bf16 need mma.h");
+    let script = format!(
+        "#!/bin/sh\nread -r hello\necho '{ready}'\nwhile read -r line; do\nid=${{line##*\\\"id\\\":}}\nid=${{id%%[!0-9]*}}\n\
+         case \"$line\" in\n\
+         *again*) echo '{{\"reply\":\"devices\",\"id\":'$id',\"devices\":[{gpu},{cpu}]}}';;\n\
+         *devices*) echo '{{\"reply\":\"devices\",\"id\":'$id',\"devices\":[{cpu}]}}';;\n\
+         *models*) echo '{{\"reply\":\"models\",\"id\":'$id',\"models\":[]}}';;\n\
+         esac\ndone\n"
+    );
+    let program = folder.join("engine");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_are_looked_for_again() {
+    let mut fixture = Fixture::with_program(engine_with_a_new_gpu);
+    fixture.window.state_mut().send(Command::Models);
+    fixture.until("the devices", |w| sees(w, "A processor"));
+    assert!(!fixture.sees("A new GPU"), "{}", fixture.on_screen());
+    fixture.click("Look for devices again");
+    fixture.until("the new GPU", |w| sees(w, "A new GPU"));
+    assert!(!fixture.window.get_by_label("Look for devices again").accesskit_node().is_disabled());
+    accessibility::check(&fixture, "the devices");
+}

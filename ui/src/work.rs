@@ -189,6 +189,8 @@ pub struct Work {
     pub performance: PerformanceRequest,
     /// Jobs that may have to be repeated with permission to overwrite.
     repeatable: BTreeMap<JobId, RepeatableJob>,
+    /// The query that looks for the devices again, while it is not answered.
+    looking: Option<JobId>,
 }
 
 impl Work {
@@ -215,6 +217,7 @@ impl Work {
             models: Vec::new(),
             memory: None,
             performance: PerformanceRequest::Auto,
+            looking: None,
         };
         work.request_lists();
         work
@@ -223,8 +226,23 @@ impl Work {
     /// Requests the lists of devices and models.
     pub fn request_lists(&mut self) {
         let (devices, models) = (self.next_id(), self.next_id());
-        self.send(Request::Devices { id: devices });
+        self.send(Request::Devices { id: devices, again: false });
         self.send(Request::Models { id: models });
+    }
+
+    /// Asks the engine process to look for the devices again. If others are found than before, the process is replaced after
+    /// the running job.
+    pub fn look_for_devices(&mut self) {
+        if self.worker.is_some() {
+            let id = self.next_id();
+            self.looking = Some(id);
+            self.send(Request::Devices { id, again: true });
+        }
+    }
+
+    /// Whether the engine process looks for the devices again.
+    pub fn is_looking_for_devices(&self) -> bool {
+        self.looking.is_some()
     }
 
     fn next_id(&mut self) -> JobId {
@@ -399,7 +417,10 @@ impl Work {
                 let continued = again.into_iter().filter_map(|job| self.queue_again(job)).collect();
                 vec![self.mark_lost(&reason, &lost, continued, true)]
             }
-            WorkerEvent::GaveUp { reason, lost } => vec![self.mark_lost(&reason, &lost, Vec::new(), false)],
+            WorkerEvent::GaveUp { reason, lost } => {
+                self.looking = None;
+                vec![self.mark_lost(&reason, &lost, Vec::new(), false)]
+            }
         }
     }
 
@@ -422,11 +443,13 @@ impl Work {
 
     fn handle_reply(&mut self, reply: Reply) -> Option<Outcome> {
         match reply {
-            Reply::Ready { .. } | Reply::Queued { .. } => None,
+            // Another process follows one that retires.
+            Reply::Ready { .. } | Reply::Queued { .. } | Reply::Retiring { .. } => None,
             Reply::Fault { sentence } => {
                 Some(Outcome::Failed { title: "The engine process".to_owned(), reason: sentence })
             }
-            Reply::Devices { devices, .. } => {
+            Reply::Devices { id, devices } => {
+                self.looking = self.looking.filter(|query| *query != id);
                 self.devices = devices;
                 None
             }
@@ -447,7 +470,10 @@ impl Work {
                     Event::Note { message } => job.notes.push(message),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
-                    Event::Started { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
+                    Event::Started { .. }
+                    | Event::DeviceLost { .. }
+                    | Event::Finished { .. }
+                    | Event::Failed { .. } => {}
                 }
                 None
             }
@@ -484,6 +510,7 @@ impl Work {
             }
             Reply::Done { id, result } => self.handle_result(id, result),
             Reply::Failed { id, kind, sentence } => {
+                self.looking = self.looking.filter(|query| *query != id);
                 let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
                 // Problems with training data are shown in the wizard.
                 (purpose != Purpose::Check).then(|| self.failed(id, title, kind, sentence))

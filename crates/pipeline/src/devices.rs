@@ -1,6 +1,7 @@
 //! The compute devices of this machine, and the choice among them for a model.
 
 mod fall_back;
+mod free_memory;
 
 use crate::predict::PredictOptions;
 use crate::probe_input::{probe_edge, probe_input};

@@ -2,7 +2,7 @@
 
 use crate::JobError;
 use crate::predict::TilePlan;
-use cytoscope_engine::{CompileOptions, DeviceId, Precision, Preparation, TuningListener};
+use cytoscope_engine::{CompileOptions, DeviceId, EngineError, Precision, Preparation, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,14 @@ pub enum Event {
     Progress(StageProgress),
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
+    /// A GPU has failed, otherwise than by running out of memory, and may not work again in this process. A note says how the
+    /// job goes on.
+    DeviceLost {
+        /// Kind and index of the GPU.
+        id: DeviceId,
+        /// How it has failed.
+        reason: String,
+    },
     /// How an input is predicted, and the memory that this takes at most; reported before inference starts, and again if
     /// the plan changes.
     Planned {
@@ -138,6 +146,7 @@ impl Event {
         match self {
             Event::Started { input, index, count } => tracing::info!(?input, index, count, "input started"),
             Event::Device(DeviceInUse { id, name, why }) => tracing::info!(device = %id, ?name, ?why, "device chosen"),
+            Event::DeviceLost { id, reason } => tracing::error!(device = %id, "device failed: {reason}"),
             Event::Planned { input, plan } => tracing::info!(?input, "planned: {}", plan.text()),
             Event::Note { message } => tracing::info!("note: {message}"),
             Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
@@ -209,6 +218,15 @@ impl Context {
     /// Sends an [`Event::Note`].
     pub fn note(&self, message: impl Into<String>) {
         self.emit(&Event::Note { message: message.into() });
+    }
+
+    /// Sends an [`Event::DeviceLost`] if an error says that a GPU has failed.
+    pub fn report_lost(&self, error: &JobError) {
+        if let JobError::Engine(EngineError::Device { device, reason }) = error
+            && *device != DeviceId::Cpu
+        {
+            self.emit(&Event::DeviceLost { id: *device, reason: reason.clone() });
+        }
     }
 
     /// Checks whether the job was cancelled.

@@ -225,8 +225,9 @@ pub(crate) fn verify(
         process_cache().insert(key, verdict.clone());
         return Ok(verdict.clone());
     }
+    let verdict = run(context, model, engine, precision, threads).inspect_err(|error| context.report_lost(error))?;
     // A skipped check is not cached, so that the note appears with every run.
-    let Some(verdict) = run(context, model, engine, precision, threads)? else { return Ok(Verification::Agrees) };
+    let Some(verdict) = verdict else { return Ok(Verification::Agrees) };
     process_cache().insert(key.clone(), verdict.clone());
     cache.put(key, verdict.clone());
     Ok(verdict)

@@ -3,7 +3,8 @@
 use super::child::{self, Process};
 use super::inbox::Inbox;
 use super::lines::{Incoming, read_line};
-use super::watch::{Activity, Timeouts, job_of};
+use super::pending::{PendingRequest, ids};
+use super::watch::{Timeouts, job_of};
 use super::{JobId, MAX_REPLY_BYTES, PROTOCOL_VERSION, Reply, Request, folder};
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::JobErrorKind;
@@ -41,7 +42,7 @@ pub enum WorkerEvent {
         /// The jobs that were running (at most one) and continue in the next process.
         again: Vec<ContinuedJob>,
     },
-    /// A new process is ready.
+    /// A new process is ready, after one that has died or retired.
     Restarted,
     /// The process died three times within a minute, or cannot be started. No new process is started until
     /// [`Worker::restart`].
@@ -102,39 +103,14 @@ struct ClientState {
     /// Sender of lines to the process; set once it is ready.
     line: Option<Sender<String>>,
     process: Option<Process>,
+    /// When the process was asked to end because it starts no further job.
+    retiring: Option<Instant>,
     /// Whether the process was asked to end.
     ending: bool,
     /// Whether the client was dropped.
     dropped: bool,
     /// Whether the supervisor thread has ended.
     has_ended: bool,
-}
-
-/// A job or query without a final reply.
-struct PendingRequest {
-    id: JobId,
-    request: Request,
-    is_running: bool,
-    is_cancelled: bool,
-    /// Whether an earlier process ran the job.
-    is_continued: bool,
-    activity: Activity,
-}
-
-impl PendingRequest {
-    fn new(id: JobId, request: Request) -> Self {
-        let activity = Activity::new();
-        Self { id, request, is_running: false, is_cancelled: false, is_continued: false, activity }
-    }
-
-    /// Returns the request that continues the job in the next process, with a note, after its process has ended for this
-    /// reason; `None` if it is lost.
-    fn continued(&self, has_gpu: Option<bool>, reason: &str) -> Option<(Self, String)> {
-        let Request::Run { id, job } = &self.request else { return None };
-        let gpu = self.activity.gpu(job, has_gpu);
-        let (job, note) = job.continued(gpu.as_deref(), reason).filter(|_| !self.is_continued)?;
-        Some((Self { is_continued: true, ..Self::new(*id, Request::run(*id, job)) }, note))
-    }
 }
 
 impl std::fmt::Debug for Worker {
@@ -177,6 +153,7 @@ impl Worker {
                 has_gpu: None,
                 line: None,
                 process: None,
+                retiring: None,
                 ending: false,
                 dropped: false,
                 has_ended: false,
@@ -321,6 +298,12 @@ impl ClientState {
                 self.open.iter_mut().filter(|o| o.id == *id).for_each(|o| o.is_running = true);
             }
             Reply::Devices { id, .. } | Reply::Models { id, .. } => self.open.retain(|o| o.id != *id),
+            Reply::Retiring { reason } => {
+                tracing::info!("the worker is replaced: {reason}");
+                self.retiring = Some(Instant::now());
+                self.line = None;
+                self.process.iter_mut().for_each(Process::close);
+            }
             _ => {}
         }
         if let Some(id) = reply.ends() {
@@ -335,6 +318,16 @@ impl ClientState {
         self.open.retain(|o| !o.is_cancelled);
         cancelled.iter().for_each(|id| self.push(Reply::Cancelled { id: *id }));
         !cancelled.is_empty()
+    }
+
+    /// Prepares the start of the process that follows one that has retired; returns `false` if none has. The waiting jobs
+    /// are passed to it.
+    fn follow_retired(&mut self) -> bool {
+        let has_retired = self.retiring.take().is_some() && !self.open.iter().any(|open| open.is_running);
+        if has_retired {
+            self.drop_cancelled();
+        }
+        has_retired
     }
 
     /// Starts no further process; the jobs in `running` and all waiting ones are lost.
@@ -369,16 +362,14 @@ impl ClientState {
 
     /// Returns why the process counts as hung; `None` if it does not.
     fn hang(&self, timeouts: &Timeouts) -> Option<String> {
+        if self.retiring.is_some_and(|since| since.elapsed() >= timeouts.cancelled) {
+            return Some("it did not end after it had retired".to_owned());
+        }
         self.open.iter().filter(|open| open.is_running).find_map(|open| match &open.request {
             Request::Run { job, .. } => open.activity.hang(job, self.has_gpu, timeouts),
             _ => None,
         })
     }
-}
-
-/// Returns the numbers of jobs.
-fn ids(jobs: impl IntoIterator<Item = PendingRequest>) -> Vec<JobId> {
-    jobs.into_iter().map(|open| open.id).collect()
 }
 
 /// How a process ended.
@@ -404,6 +395,12 @@ impl ClientShared {
             if state.dropped {
                 tracing::info!("worker stopped");
                 break;
+            }
+            let has_retired = state.follow_retired();
+            if has_retired && !state.ending && !ending.is_final {
+                drop(state);
+                (self.wake)();
+                continue;
             }
             let running = state.take_running();
             deaths.push_back(Instant::now());

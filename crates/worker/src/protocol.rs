@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Version of the protocol. It changes when a message of one version would be misinterpreted by another.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 /// Maximum length of a request line in bytes; longer lines are skipped and reported as [`Reply::Fault`].
 pub const MAX_REQUEST_BYTES: usize = 16 << 20;
 /// Maximum length of a reply line in bytes; longer lines are skipped by the client and reported as [`Reply::Fault`].
@@ -54,10 +54,14 @@ pub enum Request {
         /// Protocol version of the client.
         version: u32,
     },
-    /// Lists the devices of this machine ([`Reply::Devices`]); GPUs are probed once, in child processes.
+    /// Lists the devices of this machine ([`Reply::Devices`]); GPUs are probed in child processes, once or when they are
+    /// looked for again.
     Devices {
         /// Number of the query.
         id: JobId,
+        /// Whether to look for the devices again. If others are found than before, the worker retires.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        again: bool,
     },
     /// Lists the installed models ([`Reply::Models`]).
     Models {
@@ -103,7 +107,7 @@ impl Request {
     pub fn id(&self) -> Option<JobId> {
         match self {
             Self::Hello { .. } | Self::Shutdown => None,
-            Self::Devices { id }
+            Self::Devices { id, .. }
             | Self::Models { id }
             | Self::Run { id, .. }
             | Self::Cancel { id }
@@ -252,6 +256,13 @@ pub enum Reply {
     Cancelled {
         /// Number of the job.
         id: JobId,
+    },
+    /// No further job is started, because a device has failed or other devices were found: the driver may refuse this
+    /// process those devices. The client closes the standard input, and sends the jobs that have not started to a new
+    /// process; [`super::Worker`] does so.
+    Retiring {
+        /// What has happened.
+        reason: String,
     },
     /// An invalid message, or a reply that cannot be sent.
     Fault {

@@ -3,6 +3,7 @@
 use super::live::LiveFile;
 use super::{JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_SPANS_PER_JOB, MAX_SPANS_PER_SECOND, Reply};
 use cpu_time::ProcessTime;
+use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::{LiveSink, LiveVolume};
 use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind, StageProgress};
 use cytoscope_profile::{Recorder, SpanRecord, Stage, StageTotal};
@@ -75,6 +76,8 @@ struct ReporterState {
     /// Progress that was not sent yet.
     progress: Option<Event>,
     device: Option<DeviceInUse>,
+    /// The first GPU that has failed.
+    lost: Option<DeviceId>,
     live: Option<LiveFile>,
     /// Number of live arrays created so far.
     live_count: usize,
@@ -113,6 +116,7 @@ impl ProgressReporter {
             progress_at: now,
             progress: None,
             device: None,
+            lost: None,
             live: None,
             live_count: 0,
             regions: Vec::new(),
@@ -150,13 +154,20 @@ impl ProgressReporter {
                 self.send_progress(&mut state);
             }
             other => {
-                if let Event::Device(device) = other {
-                    state.device = Some(device.clone());
+                match other {
+                    Event::Device(device) => state.device = Some(device.clone()),
+                    Event::DeviceLost { id, .. } => _ = state.lost.get_or_insert(*id),
+                    _ => {}
                 }
                 self.send_progress(&mut state);
                 self.replies.send(&Reply::Progress { id: self.id, event: other.clone() });
             }
         }
+    }
+
+    /// Returns the GPU that has failed in the job, the first one if there were several.
+    pub(super) fn lost_device(&self) -> Option<DeviceId> {
+        self.state().lost
     }
 
     /// Handles an event of a training job; all are sent.

@@ -9,7 +9,7 @@ use super::reporter::{MEMORY_EVERY, ProgressReporter, ReplyWriter, TICK};
 use super::{
     Job, JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, ProtocolError, Reply, Request,
 };
-use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_engine::{Device, DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
 use cytoscope_pipeline::{
@@ -23,7 +23,7 @@ use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Time that a cancelled job may take to stop when the worker ends; after that, its partly written results are removed.
@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Options of a worker process.
 pub struct WorkerOptions {
-    /// Discovers the devices of this machine; called once, when first needed.
+    /// Discovers the devices of this machine; called when they are first needed, and when the client asks to look again.
     pub discover: Box<dyn Fn() -> Devices + Send + Sync>,
     /// Folder in which the private folder is created; usually [`std::env::temp_dir`].
     pub temporary: PathBuf,
@@ -46,13 +46,18 @@ struct ServeShared {
     folder: PrivateFolder,
     options: WorkerOptions,
     devices: Mutex<Option<Devices>>,
+    /// Why this process starts no further job, so that the client replaces it.
+    retires: OnceLock<String>,
     retained: Mutex<RetainedFiles>,
 }
 
 /// A query that is answered while a job runs.
 #[derive(Debug, Clone, Copy)]
 enum Query {
-    Devices,
+    Devices {
+        /// Whether to look for the devices again.
+        again: bool,
+    },
     Models,
 }
 
@@ -136,6 +141,7 @@ impl ServeShared {
             folder: PrivateFolder::create(&options.temporary)?,
             options,
             devices: Mutex::default(),
+            retires: OnceLock::new(),
             retained: Mutex::default(),
         })
     }
@@ -176,7 +182,7 @@ impl ServeShared {
         }
         match request {
             Request::Run { id, job } => return self.enqueue(id, *job),
-            Request::Devices { id } => _ = queries.send((id, Query::Devices)),
+            Request::Devices { id, again } => _ = queries.send((id, Query::Devices { again })),
             Request::Models { id } => _ = queries.send((id, Query::Models)),
             Request::Cancel { id } => {
                 if self.queue().cancel(id) {
@@ -247,13 +253,18 @@ impl ServeShared {
         }
     }
 
-    /// Runs jobs until the worker ends.
+    /// Runs jobs until the worker ends or retires.
     fn run_jobs(&self) {
         loop {
             let (id, job, cancel) = {
                 let mut queue = self.queue();
                 loop {
                     if queue.is_shutting_down() {
+                        return;
+                    }
+                    if let Some(reason) = self.retires.get() {
+                        tracing::info!("retiring: {reason}");
+                        self.replies.send(&Reply::Retiring { reason: reason.clone() });
                         return;
                     }
                     if let Some(next) = queue.start_next() {
@@ -271,6 +282,16 @@ impl ServeShared {
             drop(queue);
             self.changed.notify_all();
         }
+    }
+
+    /// Starts no job after the running one, and asks the client to replace this process.
+    fn retire(&self, reason: String) {
+        // Set under the lock, so that the thread that waits for jobs does not miss the notification.
+        let queue = self.queue();
+        // The first reason suffices.
+        let _ = self.retires.set(reason);
+        drop(queue);
+        self.changed.notify_all();
     }
 
     /// Runs one job and returns the reply that ends it.
@@ -315,6 +336,15 @@ impl ServeShared {
                 catch_panics(|| self.execute(id, job, profile.as_ref(), &context, &devices, &reporter))
             });
             drop(sampler);
+            if let Err(error) = &result
+                && reporter.lost_device().is_none()
+            {
+                context.report_lost(error);
+            }
+            if let Some(id) = reporter.lost_device() {
+                // The driver may refuse all further work of this process on that GPU, or compute nonsense.
+                self.retire(format!("{id} has failed"));
+            }
             let live = reporter.finish();
             if let Some(live) = live.filter(|_| result.is_ok()) {
                 self.retained().live.insert(id, live);
@@ -398,9 +428,12 @@ impl ServeShared {
         Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes }
     }
 
-    /// Returns the devices to choose from; GPUs are not probed for a job that asks for the CPU.
+    /// Returns the devices to choose from, with their free memory now; GPUs are not probed for a job that asks for the CPU.
     fn devices_for(&self, request: DeviceRequest) -> Devices {
-        if request == DeviceRequest::Device(DeviceId::Cpu) { Devices::cpu_only() } else { self.devices() }
+        match request {
+            DeviceRequest::Device(DeviceId::Cpu) => Devices::cpu_only(),
+            DeviceRequest::Auto | DeviceRequest::Device(_) => self.devices().with_free_memory_now(request),
+        }
     }
 
     /// Returns the devices, which are discovered once.
@@ -409,20 +442,36 @@ impl ServeShared {
         devices.get_or_insert_with(|| (self.options.discover)()).clone()
     }
 
+    /// Discovers the devices again; returns them, and whether they are others than before.
+    fn devices_found_again(&self) -> (Devices, bool) {
+        let found = (self.options.discover)();
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = devices.replace(found.clone());
+        drop(devices);
+        let are_others = before.is_some_and(|before| !is_same_list(before.list(), found.list()));
+        (found, are_others)
+    }
+
     /// Answers queries while jobs run.
     fn answer(&self, queries: &Receiver<(JobId, Query)>) {
         for (id, query) in queries {
             let answer = catch_panics(|| {
                 Ok(match query {
-                    Query::Devices => Reply::Devices { id, devices: self.devices().list().to_vec() },
-                    Query::Models => Reply::Models { id, models: cards::installed() },
+                    Query::Devices { again } => {
+                        let (devices, are_others) =
+                            if again { self.devices_found_again() } else { (self.devices(), false) };
+                        (Reply::Devices { id, devices: devices.list().to_vec() }, are_others)
+                    }
+                    Query::Models => (Reply::Models { id, models: cards::installed() }, false),
                 })
             });
-            self.replies.send(&answer.unwrap_or_else(|error| Reply::Failed {
-                id,
-                kind: error.kind(),
-                sentence: error.to_string(),
-            }));
+            let (reply, are_others) = answer
+                .unwrap_or_else(|error| (Reply::Failed { id, kind: error.kind(), sentence: error.to_string() }, false));
+            self.replies.send(&reply);
+            if are_others {
+                // Drivers list their GPUs once for each process, so only a new one can use all of them.
+                self.retire("other devices were found".to_owned());
+            }
         }
     }
 }
@@ -436,6 +485,14 @@ struct Profiled<'a> {
     devices: Devices,
     /// Notes for the user.
     notes: Vec<String>,
+}
+
+/// Returns whether two lists name the same devices in the same state; their free memory may differ.
+fn is_same_list(one: &[Device], other: &[Device]) -> bool {
+    let described = |list: &[Device]| -> Vec<Device> {
+        list.iter().map(|device| Device { free_bytes: None, ..device.clone() }).collect()
+    };
+    described(one) == described(other)
 }
 
 /// Turns a panic into an error.
@@ -459,135 +516,5 @@ fn with_ticks<T>(reporter: &ProgressReporter, work: impl FnOnce() -> T) -> T {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
-mod tests {
-    use super::*;
-    use cytoscope_pipeline::PerformanceRequest;
-    use cytoscope_testkit::SharedBuffer;
-    use std::io::{Cursor, Read};
-    use std::time::Instant;
-
-    #[test]
-    fn a_panic_fails_only_its_job() {
-        let error = catch_panics(|| -> Result<(), JobError> { panic!("slice 7 is missing") }).unwrap_err();
-        assert!(error.to_string().contains("slice 7 is missing"), "{error}");
-        assert_eq!(error.kind(), JobErrorKind::Other);
-    }
-
-    #[test]
-    fn a_segmentation_releases_all_segmentations_that_it_replaces() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut retained = RetainedFiles::default();
-        let files = [1, 2, 3, 4].map(|i| (JobId(i), folder.path().join(i.to_string())));
-        for (id, path) in &files {
-            std::fs::write(path, "labels").unwrap();
-            retained.labels.insert(*id, path.clone());
-        }
-        // 1 is done, 2 was cancelled before it was done, 3 is done; 4 is unrelated.
-        retained.replaces.extend([(JobId(2), JobId(1)), (JobId(3), JobId(2))]);
-        retained.release_replaced(JobId(3));
-        assert_eq!(files.each_ref().map(|(_, path)| path.exists()), [false, false, true, true]);
-        assert!(retained.replaces.is_empty());
-    }
-
-    #[test]
-    fn a_refused_segmentation_replaces_nothing() {
-        let temporary = tempfile::tempdir().unwrap();
-        let options = WorkerOptions { discover: Box::new(Devices::cpu_only), temporary: temporary.path().to_owned() };
-        let shared = ServeShared::new(io::sink(), options).unwrap();
-        let segment = |replaces: Option<u64>| Job::Segment {
-            segmentation: serde_json::from_str("{\"map\": \"m.tif\"}").unwrap(),
-            replaces: replaces.map(JobId),
-        };
-        for id in 1..=MAX_QUEUED_JOBS as u64 {
-            shared.enqueue(JobId(id), segment(None)).unwrap();
-        }
-        assert_eq!(shared.enqueue(JobId(2), segment(Some(1))), Err(ProtocolError::DuplicateId(JobId(2))));
-        // The queue is full, and the segmentation to replace is not in it.
-        let is_queued = |id: JobId| shared.queue().contains(id);
-        let new = JobId(1 << 40);
-        shared.enqueue(new, segment(Some(1 << 41))).unwrap();
-        assert!(!is_queued(new) && shared.retained().replaces.is_empty());
-        shared.enqueue(new, segment(Some(1))).unwrap();
-        assert!(is_queued(new) && !is_queued(JobId(1)));
-        assert_eq!(shared.retained().replaces, BTreeMap::from([(new, JobId(1))]));
-    }
-
-    /// Returns lines, then blocks until a job has started, then ends.
-    struct Lines(Cursor<Vec<u8>>, Receiver<()>);
-
-    impl Read for Lines {
-        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-            let n = self.0.read(to)?;
-            if n == 0 {
-                let _ = self.1.recv();
-            }
-            Ok(n)
-        }
-    }
-
-    #[test]
-    fn a_job_that_does_not_stop_does_not_keep_the_worker_alive() {
-        let temporary = tempfile::tempdir().unwrap();
-        let (started, wait) = channel();
-        let discover = move || {
-            let _ = started.send(());
-            // A driver that hangs.
-            std::thread::sleep(GRACE * 20);
-            Devices::cpu_only()
-        };
-        let hello = Request::Hello { version: PROTOCOL_VERSION };
-        let prediction =
-            serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
-        let predict = Request::run(
-            JobId(1),
-            Job::Predict {
-                prediction,
-                live: false,
-                operators: false,
-                performance: PerformanceRequest::Off,
-                remeasure: false,
-            },
-        );
-        let lines = [hello, predict].map(|r| format!("{}\n", serde_json::to_string(&r).unwrap())).concat();
-        let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
-        let start = Instant::now();
-        serve(io::BufReader::new(Lines(Cursor::new(lines.into_bytes()), wait)), io::sink(), options).unwrap();
-        assert!(start.elapsed() < GRACE * 10);
-        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn an_invalid_job_fails_and_does_not_end_an_accepted_one() {
-        let temporary = tempfile::tempdir().unwrap();
-        let (started, wait) = channel();
-        let discover = move || {
-            let _ = started.send(());
-            // The job runs until all lines are read.
-            std::thread::sleep(Duration::from_secs(1));
-            Devices::cpu_only()
-        };
-        let hello = format!("{{\"request\":\"hello\",\"version\":{PROTOCOL_VERSION}}}");
-        let prediction = "{\"prediction\":{\"inputs\":[\"a.tif\"],\"model\":\"nuclei\",\"out\":\"o\"}}";
-        let lines = [
-            "{\"request\":\"run\",\"id\":1,\"job\":{\"paint\":{}}}".to_owned(),
-            hello,
-            format!("{{\"request\":\"run\",\"id\":1,\"job\":{{\"predict\":{prediction}}}}}"),
-            "{\"request\":\"run\",\"id\":1,\"job\":{\"paint\":{}}}".to_owned(),
-            "{\"request\":\"run\",\"id\":2,\"job\":{\"paint\":{}}}\n".to_owned(),
-        ];
-        let output = SharedBuffer::default();
-        let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
-        let input = Lines(Cursor::new(lines.join("\n").into_bytes()), wait);
-        serve(io::BufReader::new(input), output.clone(), options).unwrap();
-        let text = String::from_utf8(output.bytes()).unwrap();
-        let replies: Vec<Reply> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        let faults = replies.iter().filter(|r| matches!(r, Reply::Fault { .. })).count();
-        let is_refused = |id: u64| {
-            let is_of = |r: &&Reply| r.ends() == Some(JobId(id));
-            let mut ends = replies.iter().filter(is_of);
-            ends.any(|r| matches!(r, Reply::Failed { kind: JobErrorKind::WrongUse, .. }))
-        };
-        assert_eq!((faults, is_refused(1), is_refused(2)), (2, false, true), "{text}");
-    }
-}
+#[path = "serve_tests.rs"]
+mod tests;

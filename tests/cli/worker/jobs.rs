@@ -213,7 +213,7 @@ fn live_regions_equal_the_final_result() {
     };
     assert_eq!(live(), 1, "the arrays of the first jobs are removed");
     engine.worker.send(Request::Release { id: JobId(3) });
-    engine.worker.send(Request::Devices { id: JobId(4) });
+    engine.worker.send(Request::Devices { id: JobId(4), again: false });
     engine.reply("devices", |r| matches!(r, Reply::Devices { .. }).then_some(()));
     assert_eq!(live(), 0, "released");
 }
@@ -390,7 +390,7 @@ fn models_and_devices_are_listed_with_their_problems() {
     command.env("CYTOSCOPE_MODELS", &models);
     let mut engine = Engine::start_command(&command);
     engine.worker.send(Request::Models { id: JobId(1) });
-    engine.worker.send(Request::Devices { id: JobId(2) });
+    engine.worker.send(Request::Devices { id: JobId(2), again: false });
     let cards: Vec<ModelCard> =
         engine.reply("models", |r| if let Reply::Models { models, .. } = r { Some(models.clone()) } else { None });
     let find = |name: &str| cards.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no {name}: {cards:?}"));

@@ -1,12 +1,12 @@
 //! Starting, ending and crashing of the worker, and what remains afterwards.
 
-use super::{Engine, TIMEOUT, command, convert, is_alive, long_job, predict_request};
+use super::{Engine, TIMEOUT, command, convert, is_alive, job, long_job, predict_request};
 use crate::common::Fixture;
-use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{JobErrorKind, PredictJob};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, PROTOCOL_VERSION, Reply, Request, Timeouts, Worker, WorkerEvent, WorkerState,
 };
+use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -238,29 +238,38 @@ fn client_gives_up_on_a_silent_program() {
     assert_eq!((lost.as_slice(), worker.state()), ([JobId(1)].as_slice(), WorkerState::Dead));
 }
 
-/// A process that starts each job on a GPU and then hangs. It appends the requests to `requests.txt`.
+/// A shell in the folder of the fixture that is ready for requests and then executes a script.
 #[cfg(unix)]
-fn hanging(fixture: &Fixture) -> Command {
+fn shell(fixture: &Fixture, script: &str) -> Command {
     let ready = format!(
         "{{\"reply\":\"ready\",\"version\":{PROTOCOL_VERSION},\"program\":\"0\",\"pid\":'$$',\"folder\":\"/nowhere/at-all\"}}"
     );
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("read -r hello; echo '{ready}'; {script}")]).current_dir(fixture.path("."));
+    command
+}
+
+/// A prediction that may run on a GPU.
+#[cfg(unix)]
+fn any_prediction() -> PredictJob {
+    job(json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o", "device": "auto"}))
+}
+
+/// A process that starts each job on a GPU and then hangs. It appends the requests to `requests.txt`.
+#[cfg(unix)]
+fn hanging(fixture: &Fixture) -> Command {
     let event = "{\"event\":\"device\",\"id\":\"cuda:0\",\"name\":\"a GPU\",\"why\":\"requested\"}";
     let started = "{\"reply\":\"started\",\"id\":1}";
     let device = format!("{{\"reply\":\"progress\",\"id\":1,\"event\":{event}}}");
-    let script = format!(
-        "read -r hello; echo '{ready}'; read -r run || exit; printf '%s\\n' \"$run\" >> requests.txt; echo '{started}'; \
-         echo '{device}'; exec sleep 1000"
-    );
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).current_dir(fixture.path("."));
-    command
+    let record = "read -r run || exit; printf '%s\\n' \"$run\" >> requests.txt";
+    shell(fixture, &format!("{record}; echo '{started}'; echo '{device}'; exec sleep 1000"))
 }
 
 /// The jobs that hanging processes were asked to run.
 #[cfg(unix)]
 fn requested(fixture: &Fixture) -> Vec<Job> {
     let text = String::from_utf8(fixture.bytes("requests.txt")).unwrap();
-    let job = |line: &str| match serde_json::from_str(line).unwrap() {
+    let job = |line: &str| match serde_json::from_str::<Request>(line).unwrap() {
         Request::Run { job, .. } => *job,
         other => panic!("{other:?}"),
     };
@@ -272,10 +281,8 @@ fn requested(fixture: &Fixture) -> Vec<Job> {
 fn a_job_that_hangs_on_a_gpu_continues_once_on_the_cpu() {
     let fixture = Fixture::new();
     let timeouts = Timeouts { progress: Duration::from_millis(200), ..Timeouts::default() };
-    let prediction = long_job(&fixture, "o");
-    let prediction = PredictJob { device: DeviceRequest::Auto, ..prediction };
     let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
-    engine.worker.send(predict_request(1, prediction, false));
+    engine.worker.send(predict_request(1, any_prediction(), false));
     let (reason, lost, again) = engine.wait("the first process", died);
     assert!(reason.contains("the job on cuda:0 showed no progress") && lost.is_empty(), "{reason}: {lost:?}");
     assert!(again[0].id == JobId(1) && again[0].note.contains("on the CPU"), "{again:?}");
@@ -296,7 +303,7 @@ fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
     let fixture = Fixture::new();
     let timeouts = Timeouts { cancelled: Duration::from_millis(200), ..Timeouts::default() };
     let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
-    engine.worker.send(predict_request(1, long_job(&fixture, "o"), false));
+    engine.worker.send(predict_request(1, any_prediction(), false));
     let on_gpu = |reply: &Reply| matches!(reply, Reply::Progress { .. }).then_some(());
     engine.reply("the device", on_gpu);
     engine.worker.send(Request::Cancel { id: JobId(1) });
@@ -305,6 +312,24 @@ fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
     assert!(reason.contains("the cancelled job on cuda:0 did not stop"), "{reason}");
     assert!(lost.is_empty() && again.is_empty(), "{lost:?} {again:?}");
     engine.wait("the next process", |event| (*event == WorkerEvent::Restarted).then_some(()));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_retires_is_replaced_and_the_next_one_gets_the_waiting_jobs() {
+    let fixture = Fixture::new();
+    let retiring = "{\"reply\":\"retiring\",\"reason\":\"cuda:0 has failed\"}";
+    let failed = "{\"reply\":\"failed\",\"id\":1,\"kind\":\"other\",\"sentence\":\"this is the second process\"}";
+    // It ends when its standard input is closed.
+    let first = format!("echo first >> retired; echo '{retiring}'; cat > /dev/null; exit 3");
+    let script = format!("read -r run || exit; [ -e retired ] || {{ {first}; }}; echo '{failed}'; cat > /dev/null");
+    let mut engine = Engine::start_command(&shell(&fixture, &script));
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let reply = engine.end(1);
+    assert!(matches!(&reply, Reply::Failed { sentence, .. } if sentence == "this is the second process"), "{reply:?}");
+    assert!(engine.seen.contains(&WorkerEvent::Restarted), "{:?}", engine.seen);
+    let is_death = |e: &WorkerEvent| matches!(e, WorkerEvent::Died { .. } | WorkerEvent::GaveUp { .. });
+    assert!(!engine.seen.iter().any(is_death), "{:?}", engine.seen);
 }
 
 #[cfg(unix)]

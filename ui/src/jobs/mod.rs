@@ -48,6 +48,8 @@ pub(crate) enum JobsAction {
     CancelNext,
     /// Restarts the engine after automatic restarts were given up.
     RestartEngine,
+    /// Looks for the devices of this machine again.
+    LookForDevices,
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
     /// Sets whether the next prediction measures the devices again for its model.
@@ -298,6 +300,11 @@ impl Jobs {
         &self.work.devices
     }
 
+    /// Whether the devices of this machine are being looked for again.
+    pub(crate) fn is_looking_for_devices(&self) -> bool {
+        self.work.is_looking_for_devices()
+    }
+
     /// Installed models.
     pub(crate) fn models(&self) -> &[ModelCard] {
         &self.work.models
@@ -399,6 +406,7 @@ impl Jobs {
                 }
             }
             JobsAction::RestartEngine => self.work.restart(),
+            JobsAction::LookForDevices => self.work.look_for_devices(),
             JobsAction::Tile(tile) => self.tile = tile,
             JobsAction::MeasureAgain(again) => self.remeasure = again,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),

@@ -35,7 +35,7 @@ pub(super) fn models_page(ui: &mut Ui, state: State<'_>, own: &mut ModelsPanel, 
     egui::Panel::left("model list").frame(list_frame).default_size(280.0).size_range(200.0..=460.0).show(ui, |ui| {
         egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
             model_list(ui, state, actions);
-            devices(ui, state);
+            devices(ui, state, actions);
         });
     });
     let page_frame = frame(ui);
@@ -90,7 +90,7 @@ fn model_row(ui: &mut Ui, state: State<'_>, path: &Path, name: &str, broken: boo
 }
 
 /// Lists the devices of this machine, and why some are unusable.
-fn devices(ui: &mut Ui, state: State<'_>) {
+fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     heading(ui, "This machine");
     for device in state.jobs.devices() {
         let color = if device.usable { theme::good(ui.visuals()) } else { theme::bad(ui.visuals()) };
@@ -104,6 +104,19 @@ fn devices(ui: &mut Ui, state: State<'_>) {
             weak(ui, device.reason.as_str());
         }
     }
+    ui.add_space(theme::GAP);
+    let is_looking = state.jobs.is_looking_for_devices();
+    ui.horizontal(|ui| {
+        let is_possible = state.jobs.has_engine() && !is_looking;
+        let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
+        let about = "For a GPU that was connected, or whose driver was installed, since the program has started.";
+        if button.on_hover_text(about).clicked() {
+            actions.send(JobsAction::LookForDevices);
+        }
+        if is_looking {
+            ui.spinner();
+        }
+    });
 }
 
 fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel, actions: &mut Actions) {

@@ -22,6 +22,15 @@ pub(super) fn gpus(only: Option<usize>) -> Option<DriverGpus> {
     listed.ok().flatten()
 }
 
+/// Returns the free memory of a GPU in bytes, for which CUDA is initialized; `None` if the driver does not say.
+pub(super) fn free_bytes(index: usize) -> Option<u64> {
+    let asked = guard(DeviceId::Cuda(index), || {
+        let memory = CudaContext::new(index).and_then(|context| context.mem_get_info());
+        Ok(memory.ok().map(|(free, _)| free as u64))
+    });
+    asked.ok().flatten()
+}
+
 fn list(only: Option<usize>) -> Result<DriverGpus, DriverError> {
     let count = usize::try_from(CudaContext::device_count()?).unwrap_or(0);
     let (mut all, mut contexts) = (Vec::with_capacity(count), Vec::new());

@@ -153,6 +153,16 @@ fn run_part(request: ProbeRequest, software: bool) -> Vec<Device> {
     found
 }
 
+/// Returns the memory of a device in bytes that is free now, which the driver is asked for in this process; `None` if it does
+/// not say, or for other devices than NVIDIA GPUs.
+pub fn free_bytes(id: DeviceId) -> Option<u64> {
+    match id {
+        // If CUDA is initialized while a component is missing, it stays unusable for the rest of the process.
+        DeviceId::Cuda(index) => cuda_parts().ok().and_then(|()| driver::free_bytes(index)),
+        DeviceId::Wgpu(_) | DeviceId::Cpu => None,
+    }
+}
+
 /// Returns what the child process must print: the devices of a [`ProbeRequest`] in its form as text, as one line of
 /// JSON.
 pub fn child_main(request: &str) -> String {

@@ -250,12 +250,13 @@ impl Attempts<'_> {
     /// input: that may fit the memory of a device that was too small for this one, but a device that has failed otherwise is
     /// not used again.
     fn on_devices(&mut self, engine: &mut SelectedEngine) -> Result<InputReport, JobError> {
-        let is_half = self.run.job.precision.is_some_and(Precision::is_half);
+        let InputRun { job, context, .. } = self.run;
+        let is_half = job.precision.is_some_and(Precision::is_half);
         let (mut current, mut lost) = (engine.clone(), engine.lost.clone());
         // The first device that ran out of memory before others were tried, and all that did.
         let (mut left, mut full) = (None, Vec::new());
         let result = loop {
-            let error = match self.in_precisions(&current) {
+            let error = match self.in_precisions(&current).inspect_err(|error| context.report_lost(error)) {
                 Err(error) if error.kind() == JobErrorKind::Cancelled => break Err(JobError::Cancelled),
                 // The other devices may have 16-bit floats, but the requested one does not.
                 Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => {

@@ -332,6 +332,11 @@ fn the_next_gpu_and_then_the_cpu_go_on_after_the_finished_slices() {
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
     let report = &outcome.done[0];
     assert_eq!(devices_of(&outcome.done, &events), [ids[1..].to_vec(), vec![DeviceId::Cpu]]);
+    let lost = events.iter().filter_map(|event| match event {
+        Event::DeviceLost { id, reason } if reason == "it has no power" => Some(*id),
+        _ => None,
+    });
+    assert_eq!(lost.collect::<Vec<DeviceId>>(), ids[..2].to_vec());
     // Each GPU has computed one slab.
     assert_eq!(report.parts.iter().map(|part| part.device).collect::<Vec<_>>(), ids, "{:?}", report.parts);
     assert!(report.parts.iter().all(|part| part.slices > 0 && part.precision == Precision::F32));

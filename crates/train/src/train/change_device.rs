@@ -27,6 +27,7 @@ impl Training<'_> {
                 Err(error) if self.is_of_device(&error) => error,
                 other => return other,
             };
+            self.context.report_lost(&error);
             if !self.job.may_change_device() {
                 return Err(self.with_next_step(error));
             }

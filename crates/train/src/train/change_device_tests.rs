@@ -129,6 +129,8 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     let events = events.lock().unwrap();
     let says = |text: &str| events.iter().any(|e| matches!(e, Event::Note { message } if message.contains(text)));
     assert!(says("it has no power; continuing on cpu") && says("resuming after step 2 of 6"), "{events:?}");
+    let (id, reason) = (DeviceId::Cuda(0), "it has no power".to_owned());
+    assert!(events.contains(&Event::DeviceLost { id, reason }), "{events:?}");
     let last = events.iter().rev().find_map(|e| if let Event::Device(device) = e { Some(device.id) } else { None });
     assert_eq!(last, Some(DeviceId::Cpu));
     // The user chose the GPU.
