@@ -1,5 +1,6 @@
 //! Lists wgpu's adapters and maps them to Burn's devices.
 
+use crate::hardware::first_with_hardware;
 use burn_wgpu::{RuntimeOptions, WgpuDevice, graphics, init_setup};
 use cytoscope_engine::Device;
 use std::collections::BTreeMap;
@@ -49,19 +50,19 @@ pub(crate) const INTERFACES: &[Backend] = if cfg!(target_os = "macos") {
     &[Backend::Vulkan]
 };
 
-/// Returns the adapters of the first API that has any, in the API's order, which is stable.
+/// Returns the adapters of the first API that has hardware, or else of the first one that has any, in the API's order, which is
+/// stable. A software renderer of Vulkan does not hide a GPU of DX12.
 pub(crate) fn list() -> Vec<Adapter> {
-    for backend in INTERFACES {
+    let of_api = |backend: &Backend| {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: (*backend).into(),
             ..wgpu::InstanceDescriptor::new_without_display_handle()
         });
         let found = block_on(instance.enumerate_adapters((*backend).into()));
-        if !found.is_empty() {
-            return name_all(found.iter().map(wgpu::Adapter::get_info).collect());
-        }
-    }
-    Vec::new()
+        name_all(found.iter().map(wgpu::Adapter::get_info).collect())
+    };
+    let is_hardware = |adapter: &Adapter| adapter.device.is_some() && !adapter.is_software();
+    first_with_hardware(INTERFACES.iter().map(of_api), is_hardware)
 }
 
 /// Assigns Burn's devices. Burn numbers the adapters of each kind separately and supports a single software renderer.

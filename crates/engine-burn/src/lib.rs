@@ -42,6 +42,7 @@ mod exec;
 mod explain;
 mod form;
 mod guard;
+mod hardware;
 mod kernels;
 mod memory_use;
 mod plan;

@@ -39,9 +39,9 @@ fn described(software: bool, test: impl Fn(&Device) -> bool) -> Vec<Device> {
         devices.push(if adapter.device.is_none() {
             Device { reason: "adapters of this kind are not supported".to_owned(), ..device }
         } else if adapter.is_software() && !software {
-            let reason = format!(
-                "software Vulkan (slower than the CPU engine); set {SOFTWARE_VARIABLE}=1 to allow it for tests"
-            );
+            let api = adapters::api(adapter.info.backend);
+            let reason =
+                format!("software {api} (slower than the CPU engine); set {SOFTWARE_VARIABLE}=1 to allow it for tests");
             Device { reason, ..device }
         } else if test(&device) {
             test_device(device, &[Precision::F32], &good, None)

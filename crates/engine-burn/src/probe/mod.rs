@@ -147,6 +147,7 @@ fn run_part(request: ProbeRequest, software: bool) -> Vec<Device> {
         return vec![kind.unusable(match kind {
             Kind::Cuda => "no NVIDIA GPU found",
             Kind::Wgpu if cfg!(target_os = "macos") => "no Metal device found",
+            Kind::Wgpu if cfg!(windows) => "no Vulkan or DX12 device found: install the GPU's driver",
             Kind::Wgpu => "no Vulkan device found: install the GPU's Vulkan driver",
         })];
     }

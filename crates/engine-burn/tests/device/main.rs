@@ -21,6 +21,9 @@ mod form;
 #[path = "../../src/guard.rs"]
 mod guard;
 #[allow(dead_code)]
+#[path = "../../src/hardware.rs"]
+mod hardware;
+#[allow(dead_code)]
 #[path = "../../src/probe/listing.rs"]
 mod listing;
 #[allow(dead_code)]
