@@ -401,5 +401,7 @@ fn devices_are_looked_for_again() {
     fixture.click("Look for devices again");
     fixture.until("the new GPU", |w| sees(w, "A new GPU"));
     assert!(!fixture.window.get_by_label("Look for devices again").accesskit_node().is_disabled());
+    let lacks = "Slower than it could be: tf32, f16 and bf16 need mma.h";
+    assert!(fixture.sees(lacks), "{}", fixture.on_screen());
     accessibility::check(&fixture, "the devices");
 }

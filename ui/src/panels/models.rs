@@ -89,7 +89,7 @@ fn model_row(ui: &mut Ui, state: State<'_>, path: &Path, name: &str, broken: boo
     response.on_hover_text(path.display().to_string());
 }
 
-/// Lists the devices of this machine, and why some are unusable.
+/// Lists the devices of this machine, and why some are unusable or slower than they could be.
 fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     heading(ui, "This machine");
     for device in state.jobs.devices() {
@@ -102,6 +102,8 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         weak(ui, precisions.join(", "));
         if !device.usable {
             weak(ui, device.reason.as_str());
+        } else if let Some(lacks) = device.shortcoming() {
+            weak(ui, format!("Slower than it could be: {lacks}"));
         }
     }
     ui.add_space(theme::GAP);

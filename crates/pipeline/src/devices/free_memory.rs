@@ -45,7 +45,7 @@ mod tests {
         let devices = Devices { all, ..Devices::cpu_only() };
         // The driver knows nothing about the last device.
         let free = |request| {
-            let now = |id| (id != other).then_some(40);
+            let now = |id: DeviceId| (id != other).then_some(40);
             let devices = devices.clone().with_free_memory(request, now);
             devices.list().iter().map(|device| device.free_bytes).collect::<Vec<_>>()
         };
