@@ -6,6 +6,7 @@ use crate::devices::Devices;
 use crate::package_test::{self, TestResult};
 use crate::packages::{EngineCheck, check_engines};
 use crate::{Context, ImportSettings, JobError, find_model};
+use cytoscope_checkpoint_import::Architecture;
 use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{Package, UploadFinding, UploadSeverity};
@@ -44,7 +45,7 @@ pub struct ModelTestReport {
     pub weight_bytes: usize,
     /// Architecture that was recognized, for PyTorch weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<String>,
+    pub architecture: Option<Architecture>,
     /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
