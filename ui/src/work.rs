@@ -429,7 +429,7 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Progress(progress) => job.progress = progress,
+                    Event::Progress(progress) => job.progress = Some(progress),
                     Event::Note { message } => job.notes.push(message),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),

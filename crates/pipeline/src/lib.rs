@@ -45,6 +45,7 @@ pub mod packages;
 pub mod predict;
 mod preprocess;
 mod probe_input;
+mod progress;
 pub mod provenance;
 mod recorded_jobs;
 mod rerun;
@@ -66,10 +67,7 @@ pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use export::{ExportFormat, ExportJob};
 pub use import_settings::{FinalActivation, ImportSettings};
-pub use job::{
-    COMPILING_STAGE, CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE,
-    check_threads,
-};
+pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, check_threads};
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
     AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
@@ -88,6 +86,7 @@ pub use predict::{
     ResultFormat, VolumeOutputs, predict_volume,
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
+pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;

@@ -7,7 +7,7 @@ use crate::measure::numbers;
 use crate::predict::resolve::{FilePart, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
@@ -128,7 +128,7 @@ impl MeshJob {
         self.check_memory(&windows)?;
         let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
         let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
-        let mut meter = context.meter("mesh", windows.len() as u64, "objects");
+        let mut meter = context.meter(ProgressStage::Mesh, windows.len() as u64, ProgressUnit::Objects);
         for (label, window) in &windows {
             let part = stack.windowed(window);
             let labels = numbers(part.read(context, 0, 0..window[0].len())?);
@@ -192,7 +192,7 @@ impl MeshJob {
     fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, Window>, JobError> {
         let [depth, ny, nx] = stack.extents.zyx;
         let mut found: BTreeMap<u32, Window> = BTreeMap::new();
-        let mut meter = context.meter("find", depth as u64, "slices");
+        let mut meter = context.meter(ProgressStage::Find, depth as u64, ProgressUnit::Slices);
         let step = stack.slab_slices();
         for first in (0..depth).step_by(step) {
             let slab = first..(first + step).min(depth);

@@ -5,7 +5,7 @@ use crate::predict::grid::READ_SLICES;
 use crate::predict::resolve::check_voxel_size;
 use crate::predict::{PredictJob, PredictOptions};
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, Model, ModelTask};
+use crate::{Context, JobError, Model, ModelTask, ProgressStage, ProgressUnit};
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image};
 use cytoscope_preprocess::{Bounds, Chain, PreprocessError, PreprocessStep, Source, StackStatistics, Tails};
 use cytoscope_volume::{DType, Region, Samples, VoxelSize};
@@ -193,7 +193,8 @@ impl Preprocessed {
         let passes = self.chain.statistics_passes() as u64;
         if passes > 0 {
             let voxels: usize = Extents::of(source.meta()).zyx.iter().product();
-            reader.meter = Some(self.context.meter("preprocess", passes * voxels as u64, "voxels"));
+            reader.meter =
+                Some(self.context.meter(ProgressStage::Preprocess, passes * voxels as u64, ProgressUnit::Voxels));
         }
         let found = Arc::new(self.chain.statistics(&mut reader)?);
         self.states().entry(stack).or_default().statistics = Some(Arc::clone(&found));

@@ -5,7 +5,7 @@ use crate::error::{data_error, wrong_use};
 use crate::planning::budget_too_small;
 use crate::problems;
 use crate::trained_images::{TrainedImages, digests};
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask, check_with,
@@ -176,7 +176,7 @@ pub(crate) fn check_pairs(
     let _span = context.recorder.span(Stage::Check, "pairs");
     let options = CheckOptions { semantic: config.target == Some(TargetKind::Semantic), ..CheckOptions::default() };
     let total = dataset.pairs.len() as u64;
-    let meter = Mutex::new(context.meter("check", total, "pairs"));
+    let meter = Mutex::new(context.meter(ProgressStage::Check, total, ProgressUnit::Pairs));
     let (seen, too_long) = (AtomicUsize::new(0), Mutex::new(None));
     let check_started = Instant::now();
     let report = check_with(dataset, &options, &|done, _| {

@@ -25,7 +25,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, JobErrorKind, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
@@ -334,7 +334,7 @@ impl Training<'_> {
         let schedule = self.config.schedule.schedule(self.start.from_scratch);
         let mut run = self.begin(checkpoint)?;
         let parameters = run.stepper.parameter_count();
-        let mut meter = context.meter("train", run.state.steps, "steps");
+        let mut meter = context.meter(ProgressStage::Train, run.state.steps, ProgressUnit::Steps);
         meter.skip_completed(run.state.step);
         self.replan(&mut run.state);
         loop {

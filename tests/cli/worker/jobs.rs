@@ -4,7 +4,9 @@ use super::{Engine, command, convert, is_alive, job, long_job, predict_request};
 use crate::common::Fixture;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, SegmentJob};
+use cytoscope_pipeline::{
+    ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, ProgressStage, SegmentJob,
+};
 use cytoscope_profile::Stage;
 use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Axes, Axis};
@@ -82,16 +84,16 @@ fn worker_and_command_line_predict_the_same_bytes() {
     let device =
         replies().find_map(|r| if let Reply::Memory { device, .. } = r { device.clone() } else { None }).unwrap();
     assert_eq!((device.id.to_string().as_str(), device.why.as_str()), ("cpu", "requested"));
-    let by_stage: BTreeSet<&str> = replies()
+    let by_stage: BTreeSet<ProgressStage> = replies()
         .filter_map(|r| match r {
             Reply::Progress { event: Event::Progress(progress), .. } if progress.done == progress.total => {
-                Some(&*progress.stage)
+                Some(progress.stage)
             }
             _ => None,
         })
         .collect();
     assert!(
-        by_stage.is_superset(&["predict", "objects", "write"].into()),
+        by_stage.is_superset(&[ProgressStage::Predict, ProgressStage::Objects, ProgressStage::Write].into()),
         "the end of each stage is reported: {by_stage:?}"
     );
 }

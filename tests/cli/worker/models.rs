@@ -4,7 +4,7 @@ use super::{Engine, job, predict_request};
 use crate::common::Fixture;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::{Event, JobErrorKind};
+use cytoscope_pipeline::{Event, JobErrorKind, ProgressStage};
 use cytoscope_worker::{JobId, JobResult, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -72,15 +72,18 @@ fn a_package_quantized_in_the_worker_predicts_with_its_int8_network() {
     engine.worker.send(request(1, quantize(&fixture, "q", "static")));
     let JobResult::Quantize(report) = engine.done(1) else { panic!() };
     assert_eq!((report.out.clone(), report.budget_met), (fixture.path("q"), true), "{report:?}");
-    let stages: BTreeSet<&str> = engine
+    let stages: BTreeSet<ProgressStage> = engine
         .seen
         .iter()
         .filter_map(|event| match event {
-            WorkerEvent::Reply(Reply::Progress { event: Event::Progress(progress), .. }) => Some(&*progress.stage),
+            WorkerEvent::Reply(Reply::Progress { event: Event::Progress(progress), .. }) => Some(progress.stage),
             _ => None,
         })
         .collect();
-    assert!(stages.is_superset(&["calibrate", "time", "write"].into()), "{stages:?}");
+    assert!(
+        stages.is_superset(&[ProgressStage::Calibrate, ProgressStage::Time, ProgressStage::Write].into()),
+        "{stages:?}"
+    );
     let package = Package::open(&fixture.path("q")).unwrap();
     assert!(package.is_int8() && package.float_graph.is_some());
     let (precision, int8) = predict_with(&mut engine, 2, &fixture, &raw, "q", None);
@@ -104,7 +107,7 @@ fn a_cancelled_quantization_stops_its_training_and_leaves_no_package() {
     engine.worker.send(request(1, job));
     engine.reply("a training step", |reply| match reply {
         Reply::Progress { event: Event::Progress(progress), .. } => {
-            (progress.stage == "qat" && progress.done > 0).then_some(())
+            (progress.stage == ProgressStage::Qat && progress.done > 0).then_some(())
         }
         Reply::Failed { sentence, .. } => panic!("{sentence}"),
         _ => None,

@@ -241,8 +241,8 @@ pub struct JobView {
     pub purpose: Purpose,
     /// Whether it waits, runs or has ended.
     pub state: JobState,
-    /// Progress of the current stage.
-    pub progress: StageProgress,
+    /// Progress of the current stage; `None` before the first one.
+    pub progress: Option<StageProgress>,
     /// When it left the queue.
     pub started: Option<Instant>,
     /// Duration in seconds of a job that has ended.
@@ -281,7 +281,7 @@ impl JobView {
             title,
             purpose,
             state: JobState::Queued,
-            progress: StageProgress::default(),
+            progress: None,
             started: None,
             seconds: 0.0,
             totals: Vec::new(),
@@ -310,6 +310,11 @@ impl JobView {
             }
             TrainEvent::Planned(_) | TrainEvent::Validated(_) | TrainEvent::ValidationPreview { .. } => {}
         }
+    }
+
+    /// The part of the current stage that is done, from 0 to 1.
+    pub fn share(&self) -> f32 {
+        self.progress.map_or(0.0, |progress| progress.share())
     }
 
     /// Seconds since it started, or its duration once it has ended.

@@ -4,7 +4,7 @@ use super::prediction::Prediction;
 use super::resolve::Resolved;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
@@ -74,7 +74,7 @@ pub(crate) fn label(
     } else {
         ((overlap_um / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
     };
-    let mut meter = context.meter("objects", shape[0] as u64, "slices");
+    let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
     // Otsu's threshold is computed from the whole volume, not from single slabs.
     let threshold = match options.threshold {
         Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, voxel_um, options.smooth_um)?),
@@ -224,7 +224,7 @@ impl Labels {
         let [depth, ny, nx] = self.shape;
         let mut measurer = Measurer::new(voxel_um, [ny, nx], channel_names);
         let mut slice = Vec::new();
-        let mut meter = context.meter("write", depth as u64, "slices");
+        let mut meter = context.meter(ProgressStage::Write, depth as u64, ProgressUnit::Slices);
         let step = stack.slab_slices();
         let mut intensities: Vec<Vec<f32>> = Vec::new();
         for z in 0..depth {

@@ -9,6 +9,7 @@ use super::super::test_common::{noise, package};
 use super::*;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
+use crate::{ProgressStage, ProgressUnit};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
@@ -94,7 +95,7 @@ fn predict_with(
     let mut session = plan.start().unwrap();
     let check = OutputCheck::new(DeviceId::Cpu, Precision::F32);
     let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None, check };
-    let meter = context.meter("predict", SHAPE.iter().product::<usize>() as u64, "voxels");
+    let meter = context.meter(ProgressStage::Predict, SHAPE.iter().product::<usize>() as u64, ProgressUnit::Voxels);
     let (model, bands) = (&model, bands.as_slice());
     let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: SHAPE };
     let live = sink.map(|sink| Live::begin(sink, &volume, false, &[]));

@@ -235,7 +235,7 @@ fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
 }
 
 fn check_progress(ui: &mut Ui, job: Option<&JobView>) {
-    let progress = job.map(|j| &j.progress);
+    let progress = job.and_then(|j| j.progress);
     ui.add_space(theme::GROUP_GAP);
     ui.horizontal(|ui| {
         ui.spinner();

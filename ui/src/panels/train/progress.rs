@@ -10,6 +10,7 @@ use crate::training::run::{RunState, TrainingRun};
 use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
+use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::bytes_text;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -46,7 +47,9 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
         (RunState::Finishing(_), _) => ("Finishing: writing the best network".to_owned(), progress),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
-        (_, Some(job)) if job.progress.stage == "check" => ("Checking the data".to_owned(), job.progress.share()),
+        (_, Some(job)) if job.progress.is_some_and(|progress| progress.stage == ProgressStage::Check) => {
+            ("Checking the data".to_owned(), job.share())
+        }
         _ if run.steps == 0 => ("Measuring the time per step".to_owned(), 0.0),
         _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), 1.0),
         _ => ("Training".to_owned(), progress),
