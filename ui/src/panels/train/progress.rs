@@ -12,6 +12,7 @@ use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::bytes_text;
+use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -339,13 +340,16 @@ fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
 
 fn score_plot(ui: &mut Ui, run: &TrainingRun) {
     let validations = &run.history.validations;
-    let mut names: Vec<&String> = validations.iter().flat_map(|v| v.scores.keys()).collect();
+    let mut names: Vec<&ScoreName> = validations.iter().flat_map(|v| v.scores.keys()).collect();
     names.sort();
     names.dedup();
     // Scores in dB do not fit on the axis from 0 to 1, only two of the F1 thresholds are shown, and panoptic quality is
     // the score that decides, which has its own curve.
-    let is_shown = |n: &str| !n.starts_with("f1@") || n == "f1@0.5" || n == "f1@0.7";
-    names.retain(|n| !n.ends_with("_db") && !n.starts_with("pq@") && is_shown(n));
+    names.retain(|name| match name {
+        ScoreName::F1 { iou_percent } => matches!(iou_percent, 50 | 70),
+        ScoreName::PsnrDb | ScoreName::PanopticQuality { .. } => false,
+        _ => true,
+    });
     let of = |f: &dyn Fn(&cytoscope_train::ValidationPoint) -> Option<f64>| -> Vec<[f64; 2]> {
         validations.iter().filter_map(|v| Some([v.step as f64, f(v)?])).collect()
     };
