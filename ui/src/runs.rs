@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
                 let facts = &file.run.record.facts;
                 let of_training = facts.training.as_ref().map(|t| &t.device);
                 let device = facts.inputs.first().map(|i| &i.device).or(of_training)?;
-                Some((device.clone(), format!("{} of {}", file.run.record.program, file.path.display())))
+                Some((device.to_string(), format!("{} of {}", file.run.record.program, file.path.display())))
             }
         }
     }
@@ -393,7 +393,7 @@ mod tests {
             step_secs: 0.5,
             stalled_secs: 0.1,
             workers: 2,
-            device: "cpu".to_owned(),
+            device: "cpu".into(),
             ..TrainingFacts::default()
         };
         let total = |stage, seconds| StageTotal { stage, count: 1, seconds, bytes: 0, voxels: 0, macs: 0 };

@@ -100,7 +100,7 @@ impl TrainStatus {
     #[must_use]
     pub fn complete(&self, facts: TrainingFacts) -> TrainingFacts {
         TrainingFacts {
-            device: self.device.to_string(),
+            device: self.device.into(),
             batch: self.batch,
             larger_batch: match self.batch_advice {
                 Some(BatchAdvice::Larger { batch }) => Some(batch),

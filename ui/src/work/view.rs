@@ -1,5 +1,6 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
+use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, StageProgress};
 use cytoscope_profile::{
@@ -347,7 +348,7 @@ impl JobView {
     fn training_facts(&self) -> Option<TrainingFacts> {
         let times = self.training.as_ref()?;
         let [step_secs, stalled_secs] = times.means()?;
-        let device = self.device.as_ref().map_or_else(|| "cpu".to_owned(), |device| device.id.to_string());
+        let device = self.device.as_ref().map_or(DeviceId::Cpu, |device| device.id).into();
         let workers = times.workers;
         let facts = TrainingFacts { step_secs, stalled_secs, workers, device, ..TrainingFacts::default() };
         Some(match &times.status {

@@ -84,8 +84,8 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
                 is_applied: state.jobs.tile() == Some(*tile),
             })
         }
-        AdvisedSetting::Device(name) => {
-            let device: DeviceRequest = name.parse().ok()?;
+        AdvisedSetting::Device(device) => {
+            let device: DeviceRequest = device.as_str().parse().ok()?;
             let is_there = |d: &&cytoscope_engine::Device| d.usable && DeviceRequest::Device(d.id) == device;
             state.jobs.devices().iter().find(is_there)?;
             Some(Offer {
