@@ -112,11 +112,14 @@ impl Provenance {
         print_options(&options.map_err(|error| Failure::other(error.to_string()))?);
         print_input(&record.input);
         print_model(&record.model);
-        let text = |key: &str| record.device.get(key).and_then(Value::as_str).unwrap_or("unknown");
         let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
-        print(&format!("  device: {} ({}){precision}", text("id"), text("name")));
-        if let Some(tile) = record.plan.get("tile") {
-            print(&format!("  tile: {tile} voxels"));
+        match record.device.get() {
+            Ok(device) => print(&format!("  device: {} ({}){precision}", device.id, device.name)),
+            Err(error) => print(&format!("  device: as another version recorded it{precision} ({error})")),
+        }
+        match record.plan.get() {
+            Ok(plan) => print(&format!("  tile: {:?} voxels", plan.tile)),
+            Err(error) => print(&format!("  tile: as another version recorded it ({error})")),
         }
         print_outputs(&record.outputs);
         print_differences(&differences);

@@ -47,6 +47,7 @@ mod preprocess;
 mod probe_input;
 mod progress;
 pub mod provenance;
+mod recorded;
 mod recorded_jobs;
 mod rerun;
 pub mod results;
@@ -87,6 +88,7 @@ pub use predict::{
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
+pub use recorded::Recorded;
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;
