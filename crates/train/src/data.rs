@@ -36,25 +36,33 @@ pub(crate) struct Data {
     pub start_is_scored: bool,
 }
 
-/// Finds, checks and splits the pairs, and reports problems. `keep` is the validation set of an earlier run, as
-/// returned by [`Split::validation_names`]; these pairs stay in the validation set, and all others are used for
-/// training. `known` are the images that the start model was trained on: they are left out of the validation set, if
-/// other pairs remain in it. `started` is the start of a new run.
+/// Where the pairs of a training run are, and how they are split.
+#[derive(Clone, Copy)]
+pub(crate) struct DataRequest<'a> {
+    /// Folder or table of the pairs.
+    pub path: &'a Path,
+    pub task: TrainingTask,
+    pub config: &'a TrainConfig,
+    /// Seed of the split.
+    pub seed: u64,
+    /// The validation set of an earlier run, as returned by [`Split::validation_names`]: these pairs stay in the validation
+    /// set, and all others are used for training.
+    pub keep: Option<&'a [String]>,
+}
+
+/// Finds, checks and splits the pairs, and reports problems. `known` are the images that the start model was trained on:
+/// they are left out of the validation set, if other pairs remain in it. `started` is the start of a new run.
 ///
 /// # Errors
 /// [`JobError`] if no pair is usable, the settings are invalid, or the time budget is too small even for checking the
 /// data.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn load(
     context: &Context,
-    path: &Path,
-    task: TrainingTask,
-    config: &TrainConfig,
-    seed: u64,
-    keep: Option<&[String]>,
+    request: DataRequest<'_>,
     known: TrainedImages,
     started: Option<Instant>,
 ) -> Result<Data, JobError> {
+    let DataRequest { path, task, config, seed, keep } = request;
     let dataset = find(path, task, config)?.map_err(|error| {
         if let TrainingDataError::NoPairs { dataset, .. } = &error
             && dataset.problems.len() > 1

@@ -5,7 +5,7 @@ mod steps;
 
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::{TrainConfig, TrainPrecision};
-use crate::data::{self, Data};
+use crate::data::{self, Data, DataRequest};
 use crate::device_choice::step_precision;
 use crate::error::data_error;
 use crate::event::TrainSink;
@@ -38,6 +38,18 @@ use steps::LossWindow;
 const CHECKPOINT_SECS: u64 = 30;
 /// Label of the memory mark before the first step, after which all steps count.
 pub const FIRST_STEP_MARK: &str = "first step";
+
+/// A training job, and what it runs with.
+#[derive(Clone, Copy)]
+pub(crate) struct TrainRequest<'a> {
+    pub(crate) job: &'a TrainJob,
+    pub(crate) context: &'a Context,
+    pub(crate) devices: &'a Devices,
+    /// Receives the events of the run.
+    pub(crate) on_event: &'a TrainSink<'a>,
+    /// When this process started the run.
+    pub(crate) started: Instant,
+}
 
 /// All inputs and resources of a training run.
 pub(crate) struct Training<'a> {
@@ -115,7 +127,9 @@ pub(crate) fn run(
         checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = checkpoint.is_none().then_some(started);
     let known = TrainedImages::of_start(&job.from)?;
-    let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, known, new)?;
+    let wanted =
+        DataRequest { path: &job.data, task: job.task, config: &config, seed: job.seed, keep: validation_names };
+    let data = data::load(context, wanted, known, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
     check_destination(&job.out, &files, job.overwrite)?;
@@ -127,7 +141,8 @@ pub(crate) fn run(
     if checkpoint.is_none() {
         folder.clear()?;
     }
-    let outcome = run_locked(job, context, devices, on_event, record, &folder, config, &data, checkpoint, started);
+    let request = TrainRequest { job, context, devices, on_event, started };
+    let outcome = run_locked(request, record, &folder, config, &data, checkpoint);
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
@@ -154,24 +169,20 @@ fn unfinished(folder: &RunFolder) -> JobError {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Runs a job whose folder is locked; `config` are its settings, or those of the checkpoint that it resumes.
 fn run_locked(
-    job: &TrainJob,
-    context: &Context,
-    devices: &Devices,
-    on_event: &TrainSink<'_>,
+    request: TrainRequest<'_>,
     record: &mut PendingRecord<TrainJob>,
     folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
     checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>,
-    started: Instant,
 ) -> Result<TrainReport, JobError> {
+    let context = request.context;
     let fingerprint = fingerprint(data)?;
     let intensities = checkpoint.as_ref().map(|(state, _)| state.intensities.clone()).unwrap_or_default();
     context.recorder.mark_memory("data checked");
-    let mut training =
-        prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensities, started)?;
+    let mut training = prepare(request, folder.clone(), config, data, fingerprint, intensities)?;
     let device = training.engine.device();
     record.ran_on(device, step_precision(training.config.precision, device));
     record.set_tile_shape(&training.patch);
