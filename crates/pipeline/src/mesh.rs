@@ -14,7 +14,7 @@ use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_ending, check_parent, ending};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_volume::{DType, VoxelSize};
+use cytoscope_volume::{BoxZyx, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -87,9 +87,6 @@ pub struct MeshReport {
     pub notes: Vec<String>,
 }
 
-/// Bounding box Z, Y, X of an object in voxels.
-type Window = [Range<usize>; 3];
-
 impl MeshJob {
     /// Runs the job and writes its provenance record beside the file. Memory use is about that of the largest bounding box
     /// and of all triangles.
@@ -161,8 +158,8 @@ impl MeshJob {
     }
 
     /// Refuses objects whose bounding box does not fit the memory budget, before anything is allocated for them.
-    fn check_memory(&self, windows: &BTreeMap<u32, Window>) -> Result<(), JobError> {
-        let bytes = |window: &Window| {
+    fn check_memory(&self, windows: &BTreeMap<u32, BoxZyx>) -> Result<(), JobError> {
+        let bytes = |window: &BoxZyx| {
             let voxels =
                 |border: u64| window.iter().fold(1u64, |n, range| n.saturating_mul(range.len() as u64 + border));
             let read = voxels(0).saturating_mul(BYTES_PER_VOXEL);
@@ -189,9 +186,9 @@ impl MeshJob {
     }
 
     /// Returns the bounding boxes of the wanted objects.
-    fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, Window>, JobError> {
+    fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, BoxZyx>, JobError> {
         let [depth, ny, nx] = stack.extents.zyx;
-        let mut found: BTreeMap<u32, Window> = BTreeMap::new();
+        let mut found: BTreeMap<u32, BoxZyx> = BTreeMap::new();
         let mut meter = context.meter(ProgressStage::Find, depth as u64, ProgressUnit::Slices);
         let step = stack.slab_slices();
         for first in (0..depth).step_by(step) {

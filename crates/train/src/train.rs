@@ -233,7 +233,7 @@ impl Phase {
 }
 
 /// What the training loop changes.
-struct Run {
+struct LoopState {
     state: TrainState,
     stepper: Stepper,
     /// The scored start model, if it can be compared.
@@ -246,7 +246,7 @@ struct Run {
     last_status: Option<Instant>,
 }
 
-impl Run {
+impl LoopState {
     /// Returns the current state as one to return to.
     fn rollback_point(&self) -> Result<RollbackPoint, JobError> {
         Ok(RollbackPoint { model: self.stepper.state()?, step: self.state.step })
@@ -401,7 +401,7 @@ impl Training<'_> {
             }
         }
         self.read_losses(&mut run)?;
-        let Run { state, stepper, before, .. } = run;
+        let LoopState { state, stepper, before, .. } = run;
         if self.validator.is_empty() {
             self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
         }
@@ -409,7 +409,7 @@ impl Training<'_> {
     }
 
     /// Starts a new run or resumes that of a checkpoint.
-    fn begin(&mut self, checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>) -> Result<Run, JobError> {
+    fn begin(&mut self, checkpoint: Option<(TrainState, BTreeMap<String, Tensor>)>) -> Result<LoopState, JobError> {
         let graph = self.start.graph.clone();
         let resumed = checkpoint.is_some();
         let (mut state, stepper, before) = match checkpoint {
@@ -433,7 +433,7 @@ impl Training<'_> {
         // Steps before this mark were made to time them.
         self.context.recorder.mark_memory(FIRST_STEP_MARK);
         let last_good = RollbackPoint { model: stepper.state()?, step: state.step };
-        Ok(Run {
+        Ok(LoopState {
             state,
             stepper,
             before,
@@ -484,7 +484,7 @@ impl Training<'_> {
     }
 
     /// Saves a cancelled run, so that it can be resumed.
-    fn save_cancelled(&self, run: &mut Run) -> Result<(), JobError> {
+    fn save_cancelled(&self, run: &mut LoopState) -> Result<(), JobError> {
         run.stepper.zero_grad();
         run.state.since_point = (run.window.loss, run.window.steps);
         self.save_checkpoint(&mut run.state, &run.stepper)?;
@@ -498,7 +498,7 @@ impl Training<'_> {
     }
 
     /// Validates the network, plans again and saves a checkpoint. A validation that is cut short stays due.
-    fn run_validation(&mut self, run: &mut Run) -> Result<(), JobError> {
+    fn run_validation(&mut self, run: &mut LoopState) -> Result<(), JobError> {
         match self.validate(&mut run.state, &run.stepper, &mut run.before) {
             Ok(ValidationOutcome::Done) => {}
             Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
@@ -540,13 +540,13 @@ impl Training<'_> {
     }
 
     /// Returns whether the batch norms are to be folded into the convolutions now, after `progress` of all steps (0 to 1).
-    fn is_fold_due(&self, run: &Run, progress: f64) -> bool {
+    fn is_fold_due(&self, run: &LoopState, progress: f64) -> bool {
         let share = self.config.norm_share;
         share < 1.0 && progress >= share && !run.state.folded && run.stepper.has_norms()
     }
 
     /// Folds the batch norms into the convolutions, and continues with that network.
-    fn fold_norms(&self, run: &mut Run) -> Result<(), JobError> {
+    fn fold_norms(&self, run: &mut LoopState) -> Result<(), JobError> {
         run.stepper = self.stepper(run.stepper.folded()?, false)?;
         run.state.folded = true;
         run.last_good = run.rollback_point()?;

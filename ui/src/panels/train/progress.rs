@@ -3,7 +3,7 @@
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
 use crate::panels::{capitalized, seconds, weak};
-use crate::runs::{Run, TrainingFigures, rate_text};
+use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
 use crate::training::run::{RunState, TrainingRun};
@@ -72,7 +72,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|_| run.job().is_some());
-    figures(ui, run, job.and_then(|job| Run::Job(job).training()), memory);
+    figures(ui, run, job.and_then(|job| ShownRun::Job(job).training()), memory);
     ui.add_space(theme::GAP);
     run_buttons(ui, run, state.jobs.has_engine(), actions);
     if let RunState::Failed(reason) = &run.state {
