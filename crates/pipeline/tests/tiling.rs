@@ -64,7 +64,7 @@ impl Fixture {
     fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
         let job = self.job(model, tiles, out);
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
         (self.maps(out), outcome.done[0].plan.clone())
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn load(
         let first = report.problems.first();
         return Err(JobError::Mismatch {
             path: first.map_or_else(|| path.to_owned(), |p| p.file.clone()),
-            problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.sentence.clone()),
+            problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.message.clone()),
             next_step: first.map_or_else(|| "check the data".to_owned(), |p| p.next_step.clone()),
         });
     }
@@ -104,7 +104,7 @@ fn leave_out_known(
     known: &TrainedImages,
     digests: &BTreeMap<&str, &str>,
 ) -> bool {
-    known.warning().into_iter().for_each(|sentence| context.note(sentence));
+    known.warning().into_iter().for_each(|message| context.note(message));
     let (seen, all) = (known.among(&split.validation, digests), split.validation.len());
     let count = seen.len();
     if count == 0 {

@@ -310,9 +310,9 @@ impl Training<'_> {
                     break;
                 }
                 Err(error) => {
-                    let sentence =
+                    let message =
                         format!("the package has only the float network, because quantization failed: {error}");
-                    self.context.note(sentence);
+                    self.context.note(message);
                     return Ok(FinalPackage::float_only(float));
                 }
             }

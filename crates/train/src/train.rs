@@ -533,9 +533,9 @@ impl Training<'_> {
             state.validation_due = true;
             return false;
         }
-        let sentence = format!("finished early on request, at step {} of {}", state.step, state.steps);
-        self.context.note(sentence.clone());
-        state.history.notes.push(sentence);
+        let message = format!("finished early on request, at step {} of {}", state.step, state.steps);
+        self.context.note(message.clone());
+        state.history.notes.push(message);
         true
     }
 

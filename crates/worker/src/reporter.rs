@@ -35,10 +35,10 @@ impl ReplyWriter {
     pub(super) fn send(&self, reply: &Reply) {
         let text = serde_json::to_string(reply).or_else(|error| {
             // Paths may contain bytes that are not valid Unicode.
-            let sentence = format!("the reply cannot be written as JSON: {error}");
+            let message = format!("the reply cannot be written as JSON: {error}");
             serde_json::to_string(&match reply.ends() {
-                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, sentence },
-                None => Reply::Fault { sentence },
+                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, message },
+                None => Reply::Fault { message },
             })
         });
         if let Ok(mut text) = text {
@@ -49,8 +49,8 @@ impl ReplyWriter {
         }
     }
 
-    pub(super) fn fault(&self, sentence: impl Into<String>) {
-        self.send(&Reply::Fault { sentence: sentence.into() });
+    pub(super) fn fault(&self, message: impl Into<String>) {
+        self.send(&Reply::Fault { message: message.into() });
     }
 }
 

@@ -113,7 +113,7 @@ impl Engine {
             Reply::Progress { id: of, event: Event::Progress(progress) } => {
                 (of.0 == id && progress.stage == ProgressStage::Predict && progress.done > 0).then_some(())
             }
-            Reply::Failed { sentence, .. } => panic!("{sentence}"),
+            Reply::Failed { message, .. } => panic!("{message}"),
             _ => None,
         });
     }

@@ -59,7 +59,7 @@ fn predict_with(
 fn failure(engine: &mut Engine, id: u64, job: Value) -> (JobErrorKind, String) {
     engine.worker.send(request(id, job));
     match engine.end(id) {
-        Reply::Failed { kind, sentence, .. } => (kind, sentence),
+        Reply::Failed { kind, message, .. } => (kind, message),
         other => panic!("{other:?}"),
     }
 }
@@ -109,7 +109,7 @@ fn a_cancelled_quantization_stops_its_training_and_leaves_no_package() {
         Reply::Progress { event: Event::Progress(progress), .. } => {
             (progress.stage == ProgressStage::Qat && progress.done > 0).then_some(())
         }
-        Reply::Failed { sentence, .. } => panic!("{sentence}"),
+        Reply::Failed { message, .. } => panic!("{message}"),
         _ => None,
     });
     engine.worker.send(Request::Cancel { id: JobId(1) });
@@ -161,8 +161,8 @@ fn models_are_tested_measured_and_exported_in_the_worker() {
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     assert!(header.as_object().unwrap().len() > 5, "{header}");
-    let (kind, sentence) = failure(&mut engine, 4, export);
-    assert_eq!(kind, JobErrorKind::WouldOverwrite, "{sentence}");
+    let (kind, message) = failure(&mut engine, 4, export);
+    assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn foreign_folders_are_refused_as_by_the_command_line_and_moved_aside_on_request
         (import(&fixture, "net.onnx", "mine"), vec!["import", &net, "--out", &mine]),
     ];
     for (id, (job, arguments)) in (1..).zip(jobs) {
-        let (kind, sentence) = failure(&mut engine, id, job);
-        assert_eq!(kind, JobErrorKind::WouldOverwrite, "{sentence}");
-        fixture.fails(2, &arguments, &[&sentence]);
+        let (kind, message) = failure(&mut engine, id, job);
+        assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
+        fixture.fails(2, &arguments, &[&message]);
         assert_eq!(fixture.names("mine"), ["notes.txt"]);
     }
     let mut job = import(&fixture, "net.onnx", "mine");
@@ -216,9 +216,9 @@ fn invalid_quantizations_and_imports_fail_with_a_typed_error() {
         (import(&fixture, "net.onnx", "nofolder/q"), JobErrorKind::Other, "nofolder"),
     ];
     for (id, (job, expected, word)) in (1..).zip(jobs) {
-        let (kind, sentence) = failure(&mut engine, id, job);
-        assert_eq!(kind, expected, "{sentence}");
-        assert!(sentence.contains(word), "no \"{word}\" in: {sentence}");
+        let (kind, message) = failure(&mut engine, id, job);
+        assert_eq!(kind, expected, "{message}");
+        assert!(message.contains(word), "no \"{word}\" in: {message}");
     }
     assert!(!fixture.path("q").exists() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
 }

@@ -361,12 +361,12 @@ fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
         weak(ui, "The metadata would be accepted.");
     }
     for finding in findings.iter().filter(is_refused) {
-        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.sentence);
+        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.message);
         let color = theme::bad(ui.visuals());
         ui.add(egui::Label::new(RichText::new(text).color(color)).wrap().selectable(true));
     }
     for finding in findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning) {
-        weak(ui, format!("{} {}", finding.part, finding.sentence));
+        weak(ui, format!("{} {}", finding.part, finding.message));
     }
 }
 

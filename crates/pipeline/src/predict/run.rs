@@ -169,8 +169,8 @@ impl PredictJob {
                     context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
-                    let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
-                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), sentence });
+                    let message = if number > 0 { format!("series {number} of {named}") } else { named };
+                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), message });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;

@@ -144,14 +144,14 @@ impl Training<'_> {
         }
         stepper.set_state(last_good.model.clone())?;
         state.rate_factor /= 2.0;
-        let sentence = format!(
+        let message = format!(
             "the loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}",
             state.step, last_good.step, state.rate_factor
         );
         state.step = last_good.step;
         state.history.truncate_after(last_good.step);
-        self.context.note(sentence.clone());
-        state.history.notes.push(sentence);
+        self.context.note(message.clone());
+        state.history.notes.push(message);
         Ok(())
     }
 }

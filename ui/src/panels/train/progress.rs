@@ -86,7 +86,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         weak(ui, text);
     }
     if let Some(plan) = &run.plan {
-        weak(ui, plan.sentence());
+        weak(ui, plan.text());
     } else if let Some(note) = run.notes.last() {
         weak(ui, capitalized(note));
     }

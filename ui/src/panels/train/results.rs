@@ -5,7 +5,7 @@ use super::{TrainPanel, page_header, title};
 use crate::panels::{capitalized, seconds, weak};
 use crate::state::State;
 use crate::theme;
-use crate::training::{Wizard, summary_sentence};
+use crate::training::{Wizard, summary_text};
 use cytoscope_train::{ChosenNetwork, ScoreName, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -73,7 +73,7 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
             (icon::INFO, theme::warn(ui.visuals()))
         };
         ui.label(RichText::new(sign).size(20.0).color(color));
-        ui.add(egui::Label::new(RichText::new(summary_sentence(report)).size(15.0)).wrap());
+        ui.add(egui::Label::new(RichText::new(summary_text(report)).size(15.0)).wrap());
     });
     if !trained && !report.only_segmentation_improved() {
         weak(ui, "More pairs, more time, or training from scratch may help.");
