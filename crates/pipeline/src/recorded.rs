@@ -23,12 +23,15 @@ impl<T: Serialize> Recorded<T> {
 }
 
 impl<T> Recorded<T> {
-    /// Returns the part, or why this version of the program cannot read it.
+    /// Returns the part.
+    ///
+    /// # Errors
+    /// Why this version of the program cannot read it.
     pub fn get(&self) -> Result<&T, &serde_json::Error> {
         self.part.as_ref()
     }
 
-    /// Returns the part, or why this version of the program cannot read it.
+    /// Returns the part, as [`Recorded::get`].
     pub(crate) fn into_inner(self) -> Result<T, serde_json::Error> {
         self.part
     }
