@@ -43,7 +43,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
         print_json(&report)?;
     } else {
         print(&format!("{repetitions} repetitions, of which {} are warm-up", report.warm_up));
-        report.sentences().iter().for_each(|sentence| print(&format!("  {sentence}")));
+        report.messages().iter().for_each(|message| print(&format!("  {message}")));
     }
     verdict(&report)
 }
@@ -67,7 +67,7 @@ fn verdict(report: &LeakReport) -> Outcome {
 fn failed_inputs(result: JobResult) -> Outcome {
     let JobResult::Predict(outcome) = result else { return Ok(()) };
     if let Some(failed) = outcome.failed.first() {
-        return Err(Failure::new(failed.kind, failed.sentence.clone()));
+        return Err(Failure::new(failed.kind, failed.message.clone()));
     }
     match outcome.done.iter().find(|report| report.resumed) {
         Some(report) => Err(Failure::bad_input(format!(

@@ -2,7 +2,7 @@
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, uniform};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
-use cytoscope_pipeline::{Context, Event, JobError};
+use cytoscope_pipeline::{Context, Event, JobError, ProgressStage};
 use cytoscope_quantize::{QuantizeJob, QuantizeMode};
 use cytoscope_storage::{Overwrite, StorageError};
 use serde_json::Value;
@@ -484,7 +484,7 @@ fn a_file_that_appears_during_the_quantization_is_not_overwritten() {
     // The file appears just before the network is written.
     let appearing = out.clone();
     let sink = move |event: &Event| {
-        if matches!(event, Event::Progress(progress) if progress.stage == "write" && progress.done == 0) {
+        if matches!(event, Event::Progress(progress) if progress.stage == ProgressStage::Write && progress.done == 0) {
             std::fs::write(&appearing, b"mine").unwrap();
         }
     };

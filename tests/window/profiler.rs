@@ -43,9 +43,9 @@ fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
 
 /// Facts that call for larger tiles, another device, a diameter and a voxel size.
 fn input_to_improve() -> InputFacts {
-    let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
+    let time = |device: &str, best_ms| DeviceTime { device: device.into(), best_ms };
     InputFacts {
-        device: "cuda:7".to_owned(),
+        device: "cuda:7".into(),
         measured: vec![time("cuda:7", 30.0), time("cpu", 3.0)],
         tiles: Some(TileFacts {
             joining: Joining::Crop,
@@ -124,7 +124,7 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
         step_secs: 0.5,
         stalled_secs: 0.25,
         workers: 1,
-        device: "cpu".to_owned(),
+        device: "cpu".into(),
         ..TrainingFacts::default()
     };
     let facts = RunFacts { wall_secs: 60.0, cores: Some(4), training: Some(training), ..RunFacts::default() };
@@ -159,7 +159,7 @@ fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_r
     };
     let more_threads_than_cores = RunFacts { wall_secs: 1.0, threads: Some(8), cores: Some(4), ..RunFacts::default() };
     let tiles = input_to_improve().tiles.map(|tiles| TileFacts { budget_bytes: Some(150 << 20), ..tiles });
-    let input = InputFacts { device: "cpu".to_owned(), tiles, ..InputFacts::default() };
+    let input = InputFacts { device: "cpu".into(), tiles, ..InputFacts::default() };
     show(&mut fixture, "predict", RunFacts { inputs: vec![input], ..more_threads_than_cores.clone() });
     fixture.click("Advice (2)");
     fixture.click("Use a memory budget of 300 MiB");
@@ -172,7 +172,7 @@ fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_r
         step_secs: 0.5,
         batch: 4,
         larger_batch: Some(8),
-        device: "cpu".to_owned(),
+        device: "cpu".into(),
         ..TrainingFacts::default()
     };
     let (peak_bytes, memory_bytes) = (Some(15 << 30), Some(16 << 30));

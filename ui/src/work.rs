@@ -409,8 +409,8 @@ impl Work {
     fn handle_reply(&mut self, reply: Reply) -> Option<Outcome> {
         match reply {
             Reply::Ready { .. } | Reply::Queued { .. } => None,
-            Reply::Fault { sentence } => {
-                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: sentence })
+            Reply::Fault { message } => {
+                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: message })
             }
             Reply::Devices { devices, .. } => {
                 self.devices = devices;
@@ -429,7 +429,7 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Progress(progress) => job.progress = progress,
+                    Event::Progress(progress) => job.progress = Some(progress),
                     Event::Note { message } => job.notes.push(message),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
@@ -469,10 +469,10 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, kind, sentence } => {
-                let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
+            Reply::Failed { id, kind, message } => {
+                let (title, purpose) = self.end(id, JobState::Failed(message.clone()))?;
                 // Problems with training data are shown in the wizard.
-                (purpose != Purpose::Check).then(|| self.failed(id, title, kind, sentence))
+                (purpose != Purpose::Check).then(|| self.failed(id, title, kind, message))
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;

@@ -3,7 +3,7 @@
 use crate::arena::{self, Request};
 use crate::lower::{Dequantized, DynamicDequantized};
 use crate::placement::Placement;
-use crate::step::{Slot, Step, StepOp};
+use crate::step::{ProgramStep, Slot, StepOp};
 use crate::steps::{
     Affine, Apply, ClearBorder, Copy, DequantizePlanes, Pack, PlaneScale, Reference, Term, Translate, Unpack,
 };
@@ -19,7 +19,7 @@ pub(crate) struct Program {
     /// The prepared graph; holds the constants and the nodes that the reference executor runs.
     pub graph: Graph,
     /// Steps of the program, in execution order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProgramStep>,
     /// Index of the first step of the backward pass; `None` for graphs without one.
     pub backward_from: Option<usize>,
     /// Placement of blocked values in the arena.
@@ -45,7 +45,7 @@ pub(crate) fn arena_bytes(words: usize) -> u64 {
 
 /// All steps and the arena that they run on.
 pub(crate) struct Emitted {
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProgramStep>,
     pub slots: Vec<Slot>,
     /// Length of the arena in 32-bit words.
     pub arena_len: usize,
@@ -78,7 +78,7 @@ pub(crate) struct Emitter<'a> {
     placement: &'a Placement<'a>,
     dequantized: &'a BTreeMap<ValueId, Dequantized>,
     dyn_dequantized: &'a BTreeMap<ValueId, DynamicDequantized>,
-    steps: Vec<Step>,
+    steps: Vec<ProgramStep>,
     slots: Vec<Slot>,
     slot_roots: Vec<ValueId>,
     slot_of: BTreeMap<ValueId, usize>,
@@ -134,7 +134,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn push(&mut self, op: Box<dyn StepOp>, name: &str, macs: u64, bytes: u64) {
-        self.steps.push(Step { op, name: name.to_owned(), macs, bytes });
+        self.steps.push(ProgramStep { op, name: name.to_owned(), macs, bytes });
     }
 
     /// Returns the bytes of values in blocked form.
@@ -409,7 +409,7 @@ impl<'a> Emitter<'a> {
 }
 
 /// Returns for each step the dense values that it reads or computes last, graph outputs and constants excluded.
-fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
+fn last_uses(graph: &Graph, steps: &[ProgramStep]) -> Vec<Vec<ValueId>> {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (i, step) in steps.iter().enumerate() {
         last.extend(step.op.dense_inputs(graph).into_iter().chain(step.op.dense_outputs(graph)).map(|id| (id, i)));

@@ -7,7 +7,7 @@ pub(crate) use plan::transposed_shape;
 use crate::emit::{Emitted, Emitter, Part, Program, Work, arena_bytes};
 use crate::placement::Placement;
 use crate::prepare::Prepared;
-use crate::step::Step;
+use crate::step::ProgramStep;
 use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{Graph, Interrupt, ValueId};
 use cytoscope_kernels::Isa;
@@ -77,7 +77,7 @@ pub(crate) fn lower(
 }
 
 /// Removes constants that were packed into kernels; keeps those that a step or the caller still reads.
-fn drop_packed_constants(graph: &mut Graph, steps: &[Step]) {
+fn drop_packed_constants(graph: &mut Graph, steps: &[ProgramStep]) {
     let mut read: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
     steps.iter().for_each(|step| read.extend(step.op.dense_inputs(graph)));
     graph.initializers.retain(|id, _| read.contains(id));

@@ -7,7 +7,7 @@ use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
 use crate::stack::Stack;
-use crate::{Context, JobError, Model};
+use crate::{Context, JobError, Model, ProgressStage, ProgressUnit};
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_graph::Tensor;
 use std::cell::Cell;
@@ -53,7 +53,7 @@ pub fn calibration_tiles(
     let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
     let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
     let each = max_tiles.div_ceil(chosen.len().max(1));
-    let mut meter = context.meter("read", chosen.len() as u64, "stacks");
+    let mut meter = context.meter(ProgressStage::Read, chosen.len() as u64, ProgressUnit::Stacks);
     let mut tiles: Vec<CalibrationTile> = Vec::new();
     for file in chosen {
         tiles.extend(of_stack(context, model, file, each)?);

@@ -7,7 +7,7 @@ use crate::predict::zarr::labels_of;
 use crate::results::check_file;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, deserialize, stack_stem};
+use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize, stack_stem};
 use cytoscope_formats::{ChannelRef, Image, ImageMeta, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
@@ -293,7 +293,7 @@ impl EvaluateJob {
                 next_step: "give matching files the same name, such as cell1_labels.tif in both folders".to_owned(),
             });
         }
-        let mut meter = context.meter("evaluate", pairs.len() as u64, "files");
+        let mut meter = context.meter(ProgressStage::Evaluate, pairs.len() as u64, ProgressUnit::Files);
         let (mut reports, mut errors, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for (prediction, truth) in pairs {
             let prediction = labels_of(&prediction);

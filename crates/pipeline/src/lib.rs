@@ -45,7 +45,9 @@ pub mod packages;
 pub mod predict;
 mod preprocess;
 mod probe_input;
+mod progress;
 pub mod provenance;
+mod recorded;
 mod recorded_jobs;
 mod rerun;
 pub mod results;
@@ -66,10 +68,7 @@ pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use export::{ExportFormat, ExportJob};
 pub use import_settings::{FinalActivation, ImportSettings};
-pub use job::{
-    COMPILING_STAGE, CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE,
-    check_threads,
-};
+pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, check_threads};
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
     AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
@@ -88,6 +87,8 @@ pub use predict::{
     ResultFormat, VolumeOutputs, predict_volume,
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
+pub use progress::{ProgressStage, ProgressUnit, StageProgress};
+pub use recorded::Recorded;
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use stack::Extents;

@@ -67,7 +67,7 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
         ..PredictJob::new(vec![input], model.to_string_lossy().into_owned(), folder.path().join("out"))
     };
     let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
     let written = |name: &str| {
         let image = open(&job.out.join(name), &OpenOptions::default()).unwrap();
         image.read_all().unwrap().samples().to_f32()

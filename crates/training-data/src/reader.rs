@@ -4,7 +4,7 @@ use crate::error::TrainingDataError;
 use crate::limits::MAX_OPEN_FILES;
 use crate::stack::{Stack, open_image};
 use cytoscope_formats::Image;
-use cytoscope_volume::{Element, Samples, with_samples};
+use cytoscope_volume::{BoxZyx, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -240,8 +240,8 @@ impl Reader {
     pub fn read_box<O: Copy>(
         &self,
         number: usize,
-        window: Bounds,
-        wanted: Box3,
+        window: BoxZyx,
+        wanted: UnclippedBox,
         fill: Option<O>,
         convert: &(impl Convert<O> + ?Sized),
         out: &mut Vec<O>,
@@ -289,12 +289,9 @@ impl Reader {
     }
 }
 
-/// Range of the voxels that may be used, along each axis.
-pub(crate) type Bounds = [Range<usize>; 3];
-
 /// A box that may exceed its stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Box3 {
+pub(crate) struct UnclippedBox {
     pub start: [i64; 3],
     pub size: [usize; 3],
 }

@@ -11,7 +11,7 @@ use crate::interpolate;
 use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
 use crate::normalize::{Normalize, Scaling, scaling};
 use crate::objects::{BrighterThan, IGNORED, LabelCode, ObjectIndex, mix};
-use crate::reader::{Box3, Convert, Outside};
+use crate::reader::{Convert, Outside, UnclippedBox};
 use crate::sources::{Source, Sources};
 use crate::targets::channels;
 use cytoscope_volume::resample::resampled_extent;
@@ -341,7 +341,7 @@ impl Sampler {
         &self,
         entry: &Source,
         stack: usize,
-        wanted: Box3,
+        wanted: UnclippedBox,
         fill: Option<O>,
         convert: &impl Convert<O>,
     ) -> Result<Vec<O>, TrainingDataError> {
@@ -370,7 +370,7 @@ impl Sampler {
         let (ready, entry) = (&self.ready[plan.pair], &self.sources.entries[plan.pair]);
         let shape = self.options.patch_zyx;
         let grids = ready.grids(shape);
-        let (inner, outer) = (Box3 { start: [0; 3], size: shape }, grids.with_margin());
+        let (inner, outer) = (UnclippedBox { start: [0; 3], size: shape }, grids.with_margin());
         let mirror = self.options.outside == Outside::Mirror;
         let image_box = plan.transform.reads(&inner);
         let read = |(stack, scaling): (&usize, &Scaling)| {
@@ -435,7 +435,7 @@ impl Sampler {
         ready: &PreparedPair,
         entry: &Source,
         transform: &Transform,
-        outer: &Box3,
+        outer: &UnclippedBox,
         lap: &mut dyn FnMut(&mut f64),
         times: &mut StageTimes,
     ) -> Result<Vec<u32>, TrainingDataError> {

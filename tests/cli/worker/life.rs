@@ -43,7 +43,7 @@ impl RawWorker {
 
     fn fault(&mut self) -> String {
         match self.read_reply() {
-            Reply::Fault { sentence } => sentence,
+            Reply::Fault { message } => message,
             other => panic!("{other:?}"),
         }
     }
@@ -68,8 +68,8 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     worker.send_line(b"{\"request\":\"devices\",\"id\":1}");
     assert!(worker.fault().contains("hello"));
     worker.send_line(b"{\"request\":\"hello\",\"version\":99}");
-    let sentence = worker.fault();
-    assert!(sentence.contains("99") && sentence.contains(&PROTOCOL_VERSION.to_string()), "{sentence}");
+    let message = worker.fault();
+    assert!(message.contains("99") && message.contains(&PROTOCOL_VERSION.to_string()), "{message}");
     worker.send_line(b"{\"request\":\"models\",\"id\":1}");
     assert!(worker.fault().contains("hello"), "a refused version is no handshake");
     let folder = worker.handshake();
@@ -86,8 +86,8 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     ];
     for line in lines {
         worker.send_line(line);
-        let sentence = worker.fault();
-        assert!(sentence.len() > 20, "{sentence}");
+        let message = worker.fault();
+        assert!(message.len() > 20, "{message}");
     }
     // An invalid job fails, so that nobody waits for it.
     for (id, job) in [(8, "{\"paint\":{}}"), (9, "{\"train_check\":{\"task\":\"nothing\"}}")] {

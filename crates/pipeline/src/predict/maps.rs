@@ -16,7 +16,7 @@ use super::tiles::{TileNetwork, TileRunner};
 use crate::ops::Elementwise;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_model_package::Processing;
 use cytoscope_profile::DeviceTraffic;
 use std::ops::Range;
@@ -210,7 +210,8 @@ impl<'a> Inference<'a> {
             let volume = LiveVolume { input: resolved.input, time, channels: model.output_channels, shape_zyx: grid };
             Live::begin(sink, &volume, softmax, later)
         });
-        let mut meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
+        let mut meter =
+            context.meter(ProgressStage::Predict, grid.iter().product::<usize>() as u64, ProgressUnit::Voxels);
         if finished > 0 && is_pass {
             meter.skip_completed((finished * grid[1] * grid[2]) as u64);
         }

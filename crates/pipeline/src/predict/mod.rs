@@ -245,7 +245,8 @@ pub struct InputFailure {
     /// Kind of the error, from which exit codes are derived.
     pub kind: JobErrorKind,
     /// The error message, which names the input.
-    pub sentence: String,
+    #[serde(rename = "sentence")]
+    pub message: String,
 }
 
 /// Reports and failures of all inputs, the result of a [`PredictJob`].

@@ -138,7 +138,7 @@ impl<'a> Resolved<'a> {
                 Some(diameter)
             }
         };
-        notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.sentence()));
+        notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.text()));
         let voxel_um = diameter.map_or(voxel.assumed, |d| d.voxel);
         let mut model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
         // A network on slices has no distance between them: it is applied to the slices of the stack.

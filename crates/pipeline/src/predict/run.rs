@@ -146,7 +146,9 @@ impl PredictJob {
             let number = series.as_ref().map_or(0, |series| *series);
             let report = series.and_then(|series| {
                 let job = self.of_series(series);
-                catch_unwind(AssertUnwindSafe(|| job.one(context, model, engine, devices, &input, &stem, live)))
+                let attempt =
+                    Attempt { job: &job, context, model, input: &input, stem: &stem, live, notes: Vec::new() };
+                catch_unwind(AssertUnwindSafe(|| attempt.run(engine, devices)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
             });
             if let Err(error) = &report
@@ -167,8 +169,8 @@ impl PredictJob {
                     context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
-                    let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
-                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), sentence });
+                    let message = if number > 0 { format!("series {number} of {named}") } else { named };
+                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), message });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
@@ -195,58 +197,6 @@ impl PredictJob {
             Some(path) => Err(StorageError::IsInput { path }.into()),
         }
     }
-
-    #[allow(clippy::too_many_arguments)]
-    fn one(
-        &self,
-        context: &Context,
-        model: &Model,
-        engine: &mut SelectedEngine,
-        devices: &Devices,
-        input: &Path,
-        stem: &str,
-        live: Option<&dyn LiveSink>,
-    ) -> Result<InputReport, JobError> {
-        if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
-            return Err(JobError::Mismatch {
-                path: input.to_owned(),
-                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
-                next_step: "rename the file".to_owned(),
-            });
-        }
-        engine.come_back(context);
-        let mut attempt = Attempt { job: self, context, model, input, stem, live, notes: Vec::new() };
-        let mut result = attempt.on_device(engine);
-        // In 32 bits, the network may stay within the range of the type.
-        if let Err(JobError::Engine(e @ EngineError::NotFinite { .. })) = &result {
-            let wide = engine.in_32_bits();
-            attempt.note(format!("{e}; computing in {}", wide.precision(model, self.precision)));
-            result = attempt.on_device(&wide);
-        }
-        let is_half = self.precision.is_some_and(Precision::is_half);
-        let mut report = match result {
-            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
-            // The CPU has no 16-bit floats either.
-            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => Err(JobError::Engine(e)),
-            // If a device fails, the CPU takes over.
-            Err(JobError::Engine(e)) if engine.has_fallback() => {
-                attempt.note(format!("{e}; continuing on the CPU{}", if is_half { " in f32" } else { "" }));
-                let cpu = devices.fall_back_to_cpu(context, model, &self.options(), engine, &e)?;
-                cpu.report(context);
-                let report = attempt.predict(&cpu);
-                // Other inputs may fit the memory of the device; one that has failed is not used again.
-                if matches!(e, EngineError::OutOfMemory { .. }) {
-                    engine.leave();
-                } else {
-                    *engine = cpu;
-                }
-                report
-            }
-            other => other,
-        }?;
-        report.notes.splice(..0, attempt.notes).for_each(drop);
-        Ok(report)
-    }
 }
 
 /// The prediction of an input, and what it took.
@@ -267,6 +217,49 @@ impl Attempt<'_> {
     fn note(&mut self, note: String) {
         self.context.note(note.clone());
         self.notes.push(note);
+    }
+
+    /// Predicts the input on the device of `engine`; if that fails, in 32 bits or on the CPU, where this can help. Another
+    /// device is kept for the next inputs.
+    fn run(mut self, engine: &mut SelectedEngine, devices: &Devices) -> Result<InputReport, JobError> {
+        if std::path::absolute(self.input).is_ok_and(|path| path.to_str().is_none()) {
+            return Err(JobError::Mismatch {
+                path: self.input.to_owned(),
+                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
+                next_step: "rename the file".to_owned(),
+            });
+        }
+        engine.come_back(self.context);
+        let mut result = self.on_device(engine);
+        // In 32 bits, the network may stay within the range of the type.
+        if let Err(JobError::Engine(e @ EngineError::NotFinite { .. })) = &result {
+            let wide = engine.in_32_bits();
+            self.note(format!("{e}; computing in {}", wide.precision(self.model, self.job.precision)));
+            result = self.on_device(&wide);
+        }
+        let is_half = self.job.precision.is_some_and(Precision::is_half);
+        let mut report = match result {
+            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled),
+            // The CPU has no 16-bit floats either.
+            Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => Err(JobError::Engine(e)),
+            // If a device fails, the CPU takes over.
+            Err(JobError::Engine(e)) if engine.has_fallback() => {
+                self.note(format!("{e}; continuing on the CPU{}", if is_half { " in f32" } else { "" }));
+                let cpu = devices.fall_back_to_cpu(self.context, self.model, &self.job.options(), engine, &e)?;
+                cpu.report(self.context);
+                let report = self.predict(&cpu);
+                // Other inputs may fit the memory of the device; one that has failed is not used again.
+                if matches!(e, EngineError::OutOfMemory { .. }) {
+                    engine.leave();
+                } else {
+                    *engine = cpu;
+                }
+                report
+            }
+            other => other,
+        }?;
+        report.notes.splice(..0, self.notes).for_each(drop);
+        Ok(report)
     }
 
     fn predict(&self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
