@@ -1,61 +1,67 @@
-//! Lowers a prepared graph to steps on slots of one arena.
+//! Lowers a prepared graph to a program: plans its nodes, places their values, and emits their steps. Inference and
+//! training differ in the rules of [`crate::purpose::Purpose`] only.
 
-pub(crate) mod plan;
-
-pub(crate) use plan::transposed_shape;
-
-use crate::emit::{Emitted, Emitter, Part, Program, Work, arena_bytes};
-use crate::placement::Placement;
+use crate::emit::{Emitted, Emitter};
+use crate::plan::{self, Plan, Plans};
 use crate::prepare::Prepared;
+use crate::program::{Program, arena_bytes};
+use crate::sharing;
 use crate::step::Step;
 use cytoscope_engine::{CompileReport, EngineError};
-use cytoscope_graph::{Graph, Interrupt, ValueId};
-use cytoscope_kernels::Isa;
-pub(crate) use plan::{Dequantized, DynamicDequantized};
-use plan::{Plan, PlanKind, Plans};
-use std::collections::{BTreeMap, BTreeSet};
+use cytoscope_graph::{Graph, Interrupt, Op, ValueId};
+use cytoscope_kernels::{Isa, KernelError};
+use std::collections::BTreeSet;
 
-/// Lowers a prepared graph; with `integers`, quantized convolutions run on bytes.
-pub(crate) fn lower(
-    prepared: Prepared,
-    isa: Isa,
-    integers: bool,
-    interrupt: &Interrupt,
-) -> Result<Program, EngineError> {
-    let Plans {
-        nodes: plans,
-        dequantized,
-        dyn_dequantized,
-        ranges,
-        zero_points,
-        halves,
-        moments,
-        integer_convolutions,
-    } = plan::plan(&prepared, isa, integers, interrupt)?;
-    let Prepared { mut graph, optimizations, .. } = prepared;
-    if integers && integer_convolutions == 0 {
-        return Err(EngineError::NotQuantized { engine: "cpu" });
+/// Why a graph cannot be lowered. All of these are bugs of the engine.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LowerError {
+    /// A value is read before it is computed.
+    #[error("value \"{0}\" is read before it is computed")]
+    NotComputed(String),
+    /// Kernels cannot store a value that a step reads or computes.
+    #[error("value \"{0}\" has no layout")]
+    NoLayout(String),
+    /// A value has no fixed shape.
+    #[error("value \"{0}\" has no fixed shape")]
+    UnknownShape(String),
+    /// A plan has fewer inputs than its steps read.
+    #[error("a step lacks its input {0}")]
+    MissingInput(usize),
+    /// A plan has no output for a step that computes a blocked value.
+    #[error("a step lacks its output")]
+    MissingOutput,
+    /// A kernel refused the weights.
+    #[error("weights cannot be packed: {0}")]
+    Weights(#[from] KernelError),
+}
+
+impl From<LowerError> for EngineError {
+    fn from(error: LowerError) -> Self {
+        Self::Internal { place: "lowering".to_owned(), reason: error.to_string() }
     }
-    let mut placement = Placement::new(&graph);
-    zero_points.iter().for_each(|(value, zero)| placement.store_as_bytes(*value, *zero));
-    halves.iter().for_each(|value| placement.store_as_f16(*value));
-    // The bytes of floats that are dequantized only when something reads them.
-    let bytes_of = |value: ValueId| {
-        dequantized.get(&value).map(|d| d.bytes).or_else(|| dyn_dequantized.get(&value).map(|r| r.bytes))
-    };
-    let sharing = if optimizations.shared_buffers { Sharing::All } else { Sharing::None };
-    share_buffers(&graph, &plans, &bytes_of, &mut placement, sharing);
+}
+
+/// Lowers a prepared graph.
+pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Result<Program, EngineError> {
+    let plans = plan::plan(&prepared, isa, interrupt)?;
+    let Prepared { mut graph, purpose, .. } = prepared;
+    let placement = sharing::place(&graph, &plans, purpose.sharing());
+    let Plans { nodes, dequantized, dyn_dequantized, ranges, moments, .. } = plans;
     let mut emitter = Emitter::new(&graph, &placement, &dequantized, &dyn_dequantized);
-    let mut weight_bytes = 0;
-    for (index, plan) in plans.into_iter().enumerate() {
+    let (mut weight_bytes, mut backward_from) = (0, None);
+    for (index, (node, plan)) in graph.nodes.iter().zip(nodes).enumerate() {
         interrupt.check()?;
         match plan {
             Plan::Absorbed => {}
             Plan::Reference => emitter.reference(index)?,
             Plan::Kernel(planned) => {
                 weight_bytes += planned.weight_bytes();
-                kernel(&mut emitter, &graph.nodes[index].name, *planned)?;
+                emitter.kernel(&node.name, *planned)?;
             }
+        }
+        // Gradients are appended to the graph after all losses.
+        if matches!(node.op, Op::Loss(_)) {
+            backward_from = Some(emitter.step_count());
         }
     }
     for output in &graph.outputs {
@@ -72,7 +78,6 @@ pub(crate) fn lower(
         backend: isa.to_string(),
     };
     let needed_bytes = report.arena_bytes + report.weight_bytes;
-    let backward_from = None;
     Ok(Program { steps, backward_from, slots, arena_len, moments, ranges, dead_after, needed_bytes, report, graph })
 }
 
@@ -81,91 +86,4 @@ fn drop_packed_constants(graph: &mut Graph, steps: &[Step]) {
     let mut read: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
     steps.iter().for_each(|step| read.extend(step.op.dense_inputs(graph)));
     graph.initializers.retain(|id, _| read.contains(id));
-}
-
-/// Counts how often each value is read: by steps, by nodes of the reference executor, and as a graph output. `bytes_of`
-/// returns the bytes of a dequantized value; reading the value also reads them.
-fn reads(graph: &Graph, plans: &[Plan], bytes_of: &impl Fn(ValueId) -> Option<ValueId>) -> BTreeMap<ValueId, usize> {
-    let mut reads: BTreeMap<ValueId, usize> = BTreeMap::new();
-    let mut count = |id: ValueId| {
-        for id in [Some(id), bytes_of(id)].into_iter().flatten() {
-            *reads.entry(id).or_default() += 1;
-        }
-    };
-    for (node, plan) in graph.nodes.iter().zip(plans) {
-        match plan {
-            Plan::Absorbed => {}
-            Plan::Reference => node.inputs.iter().flatten().for_each(|id| count(*id)),
-            Plan::Kernel(planned) => planned.inputs.iter().for_each(|id| count(*id)),
-        }
-    }
-    graph.outputs.iter().for_each(|id| count(*id));
-    reads
-}
-
-/// Which values share buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    /// Every value has a buffer of its own.
-    None,
-    /// Results of in-place steps, and the parts of concatenations that nothing else reads.
-    WithoutSkips,
-    /// Results of in-place steps, and all parts of concatenations, also those that other nodes read (skip connections).
-    All,
-}
-
-/// Lets in-place steps and the parts of concatenations share buffers, and sets the borders.
-pub(crate) fn share_buffers(
-    graph: &Graph,
-    plans: &[Plan],
-    bytes_of: &impl Fn(ValueId) -> Option<ValueId>,
-    placement: &mut Placement<'_>,
-    sharing: Sharing,
-) {
-    let with_skips = sharing == Sharing::All;
-    let reads = reads(graph, plans, bytes_of);
-    let graph_inputs: BTreeSet<ValueId> = graph.inputs.iter().copied().collect();
-    let read_once = |value: &ValueId| reads.get(value) == Some(&1);
-    let is_intermediate = |value: &ValueId| graph.constant(*value).is_none() && !graph_inputs.contains(value);
-    let kernels = || plans.iter().filter_map(|p| if let Plan::Kernel(k) = p { Some(k.as_ref()) } else { None });
-    for planned in kernels() {
-        if let Some((input, width)) = planned.border {
-            placement.require_border(input, width);
-        }
-        let Some(first) = planned.inputs.first() else { continue };
-        let is_shared = sharing != Sharing::None;
-        if is_shared && planned.kind.works_in_place() && read_once(first) && is_intermediate(first) {
-            placement.alias_in_place(*first, planned.output);
-        }
-    }
-    // In reverse order, so that it is already known whether a concatenation's buffer is overwritten later.
-    let is_shared = |p: &&plan::KernelPlan| sharing != Sharing::None && matches!(p.kind, PlanKind::Joined { .. });
-    let concatenations: Vec<_> = kernels().filter(is_shared).collect();
-    for planned in concatenations.into_iter().rev() {
-        let PlanKind::Joined { blocks, tables } = &planned.kind else { continue };
-        let overwritten = placement.is_overwritten(planned.output);
-        for ((input, block), table) in planned.inputs.iter().zip(blocks).zip(tables) {
-            // A part that is read again, even as another operand of this node, must not be overwritten.
-            if table.is_none() && is_intermediate(input) && (read_once(input) || (with_skips && !overwritten)) {
-                placement.alias_into(*input, planned.output, *block);
-            }
-        }
-    }
-    placement.propagate_borders();
-}
-
-/// Emits the steps of a node that runs on kernels.
-fn kernel(emitter: &mut Emitter<'_>, node: &str, planned: plan::KernelPlan) -> Result<(), EngineError> {
-    let name = format!("{} {node}", planned.label);
-    let work = Work { macs: planned.macs, weight_bytes: planned.weight_bytes() };
-    let (inputs, output) = (&planned.inputs, planned.output);
-    if let PlanKind::Joined { blocks, tables } = planned.kind {
-        let parts =
-            inputs.iter().copied().zip(blocks).zip(tables).map(|((value, block), table)| Part { value, block, table });
-        return emitter.concat(parts.collect(), output, &name);
-    }
-    let (slots, of_outputs) = emitter.open(inputs, &[], &[output])?;
-    let Some(of_output) = of_outputs.first() else { return Ok(()) };
-    let ops = planned.kind.into_steps(&slots, *of_output);
-    emitter.group(ops, inputs, &[output], &name, work)
 }

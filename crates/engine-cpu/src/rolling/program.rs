@@ -6,10 +6,10 @@
 use super::flow::{Flow, FlowValue};
 use super::plane_storage::PlaneStorage;
 use super::reads::Reads;
-use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
-use crate::lower::{Sharing, share_buffers};
 use crate::placement::Placement;
+use crate::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::prepare::Prepared;
+use crate::sharing::{self, Sharing};
 use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
 use cytoscope_engine::{EngineError, NotRolling};
@@ -197,27 +197,12 @@ impl RollingProgram {
     }
 }
 
-/// Lowers a prepared graph; with `integers`, quantized convolutions run on bytes.
-pub(crate) fn lower(
-    prepared: Prepared,
-    isa: Isa,
-    integers: bool,
-    interrupt: &Interrupt,
-) -> Result<RollingProgram, NotRolling> {
-    let plans = plan::plan(&prepared, isa, integers, interrupt)?;
-    if integers && plans.integer_convolutions == 0 {
-        return Err(EngineError::NotQuantized { engine: "cpu" }.into());
-    }
+/// Lowers a prepared graph.
+pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Result<RollingProgram, NotRolling> {
+    let plans = plan::plan(&prepared, isa, interrupt)?;
     let mut graph = prepared.graph;
-    let mut placement = Placement::new(&graph);
-    plans.zero_points.iter().for_each(|(value, zero)| placement.store_as_bytes(*value, *zero));
-    plans.halves.iter().for_each(|value| placement.store_as_f16(*value));
-    let bytes_of = |value: ValueId| {
-        let dynamic = || plans.dyn_dequantized.get(&value).map(|r| r.bytes);
-        plans.dequantized.get(&value).map(|d| d.bytes).or_else(dynamic)
-    };
     // A skip connection waits for many planes: it is copied when it is needed, instead of waiting in a wider buffer.
-    share_buffers(&graph, &plans.nodes, &bytes_of, &mut placement, Sharing::WithoutSkips);
+    let placement = sharing::place(&graph, &plans, Sharing::WithoutSkips);
     let Plans { nodes, dequantized, .. } = plans;
     let mut lowering = Lowering {
         graph: &graph,
@@ -406,11 +391,12 @@ impl Lowering<'_> {
     fn node(&mut self, index: usize, planned: KernelPlan) -> Result<(), NotRolling> {
         let name = self.graph.nodes.get(index).map_or("", |n| n.name.as_str());
         let name = format!("{} {name}", planned.label);
+        let Some(of_output) = planned.output else { return Err(self.refuse(&planned.label, &planned.inputs)) };
         let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
-        let output = self.add(planned.output)?;
+        let output = self.add(of_output)?;
         let extents: Vec<usize> = values.iter().map(|v| self.extent(*v)).collect();
         let weight_bytes = planned.weight_bytes();
-        let moved = planned.inputs.iter().chain([&planned.output]);
+        let moved = planned.inputs.iter().chain([&of_output]);
         let moved_bytes = moved.fold(0, |sum: u64, id| sum.saturating_add(self.placement.value_bytes(*id)));
         let (mut kind, outputs) = (planned.kind, self.extent(output));
         let Some(reads) = reads(&kind, &extents, outputs) else {
@@ -421,23 +407,26 @@ impl Lowering<'_> {
             self.join(&inputs, &values, output, blocks, tables)?
         } else {
             let written = self.view(output)?;
+            let steps = |kind: PlanKind| -> Result<Work, EngineError> {
+                Ok(Work::Steps(kind.into_steps(&inputs, Some(written))?))
+            };
             let work = match kind {
                 PlanKind::Pool(pool, shape) => Work::Pool(pool, shape),
                 PlanKind::Resample(tables) => Work::Resample(tables),
                 PlanKind::Conv { ref mut shape, .. } | PlanKind::ConvInt8 { ref mut shape, .. } => {
                     // The planes before the stack are in the buffer, as zeros.
                     shape.pad_before[0] = 0;
-                    Work::Steps(kind.into_steps(&inputs, written))
+                    steps(kind)?
                 }
                 PlanKind::ConvTranspose { ref mut shape, .. } | PlanKind::ConvTransposeInt8 { ref mut shape, .. } => {
                     shape.pad_before[0] = pad_of_slab(shape);
-                    Work::Steps(kind.into_steps(&inputs, written))
+                    steps(kind)?
                 }
                 PlanKind::Pad { ref mut before, .. } => {
                     before[0] = 0;
-                    Work::Steps(kind.into_steps(&inputs, written))
+                    steps(kind)?
                 }
-                other => Work::Steps(other.into_steps(&inputs, written)),
+                other => steps(other)?,
             };
             (work, vec![written])
         };
@@ -522,7 +511,12 @@ fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads
             }
             *all.first_mut()? = Reads::shifted(first, outputs, before[0]);
         }
-        PlanKind::PlanarNorm { .. } | PlanKind::DynamicQuantize(_) => return None,
+        PlanKind::PlanarNorm { .. }
+        | PlanKind::DynamicQuantize(_)
+        | PlanKind::ConvOfTensors { .. }
+        | PlanKind::ConvTransposeOfTensors { .. }
+        | PlanKind::Slice { .. }
+        | PlanKind::Gradient(_) => return None,
     }
     let fits = all.iter().zip(extents).all(|(reads, extent)| reads.outputs() == outputs && reads.fits(*extent));
     fits.then_some(all)
