@@ -1,9 +1,8 @@
 //! The CPU engine.
 //!
-//! Compiling infers all shapes, folds and fuses nodes ([`mod@prepare`]), decides which nodes run on kernels ([`mod@plan`])
-//! and which values share buffers ([`mod@sharing`]), and emits steps ([`mod@emit`], [`mod@steps`]) on one arena
-//! ([`mod@arena`]); [`mod@lower`] drives this. The parts of a concatenation are written directly into its buffer, and
-//! normalizations and activations work in place. An operator without a kernel is run by the reference executor
+//! Compiling infers all shapes, folds and fuses nodes ([`mod@prepare`]), decides which nodes run on kernels ([`mod@plan`]),
+//! and lowers them to steps ([`mod@steps`]) on blocked buffers that share one planned arena ([`mod@lower`]). The parts of a
+//! concatenation are written directly into its buffer, and normalizations and activations work in place. An operator without a kernel is run by the reference executor
 //! (`crates/reference`) and listed in [`cytoscope_engine::CompileReport::fallbacks`].
 //!
 //! In `int8`, quantized graphs run on integers: tensors between a QuantizeLinear and a DequantizeLinear node stay
@@ -33,23 +32,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod arena;
-mod concat;
 mod context;
-mod elementwise;
-mod emit;
 mod lower;
-mod optimizer;
-mod placement;
 mod plan;
 mod prepare;
 mod program;
 mod purpose;
 mod reference;
-mod resize;
 mod rolling;
 mod session;
-mod sharing;
 mod split;
 mod step;
 mod steps;

@@ -1,7 +1,7 @@
 //! What a graph is compiled for, and the rules that follow from it.
 
 use crate::Optimizations;
-use crate::sharing::Sharing;
+use crate::lower::sharing::Sharing;
 use cytoscope_engine::{EngineError, Precision};
 use cytoscope_graph::Graph;
 

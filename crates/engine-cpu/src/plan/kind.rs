@@ -3,7 +3,7 @@
 
 use super::gradient_kind::GradientKind;
 use crate::lower::LowerError;
-use crate::sharing::Sharing;
+use crate::lower::sharing::Sharing;
 use crate::step::StepOp;
 use crate::steps::{
     AffinePass, Apply, BinaryStep, Conv, ConvInt8, ConvOfTensors, ConvTranspose, ConvTransposeInt8, DynamicQuantize,

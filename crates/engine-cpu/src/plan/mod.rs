@@ -2,23 +2,26 @@
 //! that find plans do: [`mod@inference`] packs, folds and quantizes constant weights, [`mod@training`] reads weights at every
 //! run and plans gradients.
 
+mod concat;
+mod elementwise;
 mod gradient_kind;
 mod inference;
 mod kind;
+mod resize;
 mod training;
 
 pub(crate) use kind::{KernelPlan, Plan, PlanKind};
 
 use crate::lower::LowerError;
-use crate::placement::Placement;
+use crate::lower::placement::Placement;
 use crate::prepare::{Prepared, StoredWeight};
 use crate::purpose::Purpose;
 use cytoscope_engine::EngineError;
-use cytoscope_graph::{Activation as Act, Graph, Interrupt, Node, Op, Tensor, ValueId, op_name};
+use cytoscope_graph::{Graph, Interrupt, Node, Op, Tensor, ValueId, op_name};
 use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::conv::Activation;
-use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::{Blocked, Isa, KernelError};
+use elementwise::leaky;
 use inference::PendingTerm;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,27 +122,6 @@ pub(crate) fn reads(
     }
     graph.outputs.iter().for_each(|id| count(*id));
     reads
-}
-
-/// Returns ReLU and leaky ReLU as a kernel epilogue, `None` for other activations.
-fn leaky(activation: Act) -> Option<Activation> {
-    match activation {
-        Act::Relu => Some(Activation::Leaky { slope: 0.0 }),
-        Act::LeakyRelu { alpha } => Some(Activation::Leaky { slope: alpha }),
-        _ => None,
-    }
-}
-
-fn unary(activation: Act) -> Option<Unary> {
-    Some(match activation {
-        Act::Relu => Unary::Leaky { slope: 0.0 },
-        Act::LeakyRelu { alpha } => Unary::Leaky { slope: alpha },
-        Act::Sigmoid => Unary::Sigmoid,
-        Act::Silu => Unary::Silu,
-        Act::Softsign => Unary::Softsign,
-        Act::Clip { min, max } => Unary::Clip { min, max },
-        _ => return None,
-    })
 }
 
 /// A plan, and the following nodes that are fused into it.

@@ -6,19 +6,20 @@
 use super::flow::{Flow, FlowValue};
 use super::plane_storage::PlaneStorage;
 use super::reads::Reads;
-use crate::placement::Placement;
+use crate::lower::LowerError;
+use crate::lower::placement::Placement;
+use crate::lower::sharing::{self, Sharing};
 use crate::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::prepare::Prepared;
-use crate::sharing::{self, Sharing};
 use crate::step::{Elem, Slot, StepOp};
-use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
+use crate::steps::{Affine, ByteScale, PoolStep, ResizeStep, copy_part, dequantize};
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
-use cytoscope_kernels::conv::{Activation, ConvShape, TransposedShape};
+use cytoscope_kernels::conv::{ConvShape, TransposedShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
-use cytoscope_kernels::{Blocked, CHANNEL_BLOCK, Isa};
+use cytoscope_kernels::{Blocked, Isa};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -309,7 +310,7 @@ impl Lowering<'_> {
 
     /// Adds a view of a value, which is also a slot, and returns its index.
     fn view(&mut self, value: usize) -> Result<usize, NotRolling> {
-        let view = self.of_values.get(value).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
+        let view = self.of_values.get(value).copied().ok_or(LowerError::NoPlace(value)).map_err(EngineError::from)?;
         self.views.push(view);
         Ok(self.views.len() - 1)
     }
@@ -360,15 +361,8 @@ impl Lowering<'_> {
         let bytes = self.require(from.bytes)?;
         let output = self.add(id)?;
         let (read, written) = (self.view(bytes)?, self.view(output)?);
-        let layout = self.views[written].layout;
-        let op: Box<dyn StepOp> = if layout.block == CHANNEL_BLOCK {
-            let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
-            let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
-            let terms = vec![Term { slot: read, plane: false, affine }];
-            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output: written })
-        } else {
-            Box::new(DequantizePlanes { input: read, scale: PlaneScale::Known(from.scale), output: written })
-        };
+        let scale = ByteScale::Known { scale: from.scale, zero_point: from.zero_point };
+        let op = dequantize(read, scale, written, &self.views[written].layout);
         let reads = Reads::same(self.extent(output));
         self.flow.node(vec![(bytes, reads)], output);
         self.nodes.push(RollingNode {
@@ -446,7 +440,8 @@ impl Lowering<'_> {
         blocks: Vec<usize>,
         tables: Vec<Option<Box<[u8; 256]>>>,
     ) -> Result<(Work, Vec<usize>), NotRolling> {
-        let whole = self.of_values.get(output).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
+        let whole =
+            self.of_values.get(output).copied().ok_or(LowerError::NoPlace(output)).map_err(EngineError::from)?;
         let (mut steps, mut written): (Vec<Box<dyn StepOp>>, Vec<usize>) = (Vec::new(), Vec::new());
         for (((input, value), block), table) in inputs.iter().zip(values).zip(blocks).zip(tables) {
             let Some(part) = self.of_values.get(*value).copied() else { continue };
@@ -457,10 +452,7 @@ impl Lowering<'_> {
             self.views.push(View { buffer: whole.buffer, block: whole.block + block, layout });
             let output = self.views.len() - 1;
             written.push(output);
-            steps.push(match table {
-                None => Box::new(Copy { input: *input, output }),
-                Some(table) => Box::new(Translate { input: *input, table, output }),
-            });
+            steps.push(copy_part(*input, table, output));
         }
         Ok((Work::Steps(steps), written))
     }

@@ -2,7 +2,7 @@
 
 use super::FusedPlanResult;
 use super::float::{joined, transposed_shape, weight_shape};
-use crate::concat::channel_parts;
+use crate::plan::concat::channel_parts;
 use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};

@@ -1,8 +1,9 @@
 //! Plans single nodes on float kernels.
 
 use super::PlanResult;
-use crate::concat::{channel_parts, first_blocks};
-use crate::plan::{KernelPlan, PlanKind, Planner, leaky, unary};
+use crate::plan::concat::{channel_parts, first_blocks};
+use crate::plan::elementwise::{binary, leaky, unary};
+use crate::plan::{KernelPlan, PlanKind, Planner, resize};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pad_table, to_3d};
 use cytoscope_graph::infer::rules::pad_plan;
@@ -97,7 +98,7 @@ impl Planner<'_> {
         let same = |v: ValueId| self.layout(v) == Some((layout, images));
         match (self.graph.constant(a), self.graph.constant(b)) {
             (None, None) => {
-                let f = crate::elementwise::binary(op)?;
+                let f = binary(op)?;
                 let is_cheap_in_blocks = self.is_cheap_in_blocks(a) || self.is_cheap_in_blocks(b);
                 (is_cheap_in_blocks && same(a) && same(b)).then(|| (PlanKind::Binary(f), vec![a, b]))
             }
@@ -131,7 +132,7 @@ impl Planner<'_> {
     /// Plans a resize that the kernel supports; `None` for any other operator.
     pub(in crate::plan) fn resize(&self, node: &Node, input: ValueId, output: ValueId) -> Option<PlanKind> {
         let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
-        crate::resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
+        resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
     }
 
     /// Plans padding and cropping along the spatial axes by constant amounts.

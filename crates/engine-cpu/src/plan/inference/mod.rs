@@ -6,8 +6,10 @@ mod float;
 
 pub(super) use float::transposed_shape;
 
-use super::{Fused, KernelPlan, PlanKind, Planner, unary};
+use super::elementwise::unary;
+use super::{Fused, KernelPlan, PlanKind, Planner};
 use crate::steps::Term;
+use crate::window::pool_shape;
 use cytoscope_graph::{ElementType, Node, Op, UnaryOp, ValueId};
 use cytoscope_kernels::KernelError;
 use cytoscope_kernels::conv::Activation;
@@ -92,13 +94,11 @@ impl<'a> Planner<'a> {
             Op::Unary(UnaryOp::Abs) if is_cheap => Some(PlanKind::Unary(Unary::Abs)),
             Op::Unary(UnaryOp::Neg) if is_cheap => Some(PlanKind::Unary(Unary::Neg)),
             Op::Identity if is_cheap => Some(PlanKind::Unary(Unary::Affine { gain: 1.0, offset: 0.0 })),
-            Op::MaxPool(attrs) => {
-                self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, crate::window::pool_shape(attrs, &s)))
-            }
+            Op::MaxPool(attrs) => self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s))),
             Op::AveragePool(attrs) => self.spatial_lengths(input).and_then(|s| {
                 let kind = if attrs.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
                 let plain = !attrs.ceil_mode || !attrs.count_include_pad;
-                plain.then(|| PlanKind::Pool(kind, crate::window::pool_shape(attrs, &s)))
+                plain.then(|| PlanKind::Pool(kind, pool_shape(attrs, &s)))
             }),
             Op::Pad { mode } => self.pad(node, *mode, input),
             _ => self.resize(node, input, output),

@@ -1,7 +1,8 @@
 //! Rules for gradients: vector-Jacobian products of operators with kernels.
 
+use crate::plan::elementwise::leaky;
 use crate::plan::gradient_kind::GradientKind;
-use crate::plan::{KernelPlan, PlanKind, Planner, leaky};
+use crate::plan::{KernelPlan, PlanKind, Planner, resize};
 use crate::steps::Norm;
 use crate::window::{border, conv_shape, input_gradient_border, pool_shape};
 use cytoscope_graph::{ConvAttrs, Node, Op, ValueId};
@@ -57,7 +58,7 @@ impl Planner<'_> {
                 // The last input of a gradient node is the output's gradient, not an argument of the resize.
                 let (_, arguments) = node.inputs.split_last()?;
                 let (from, to) = (self.shape(x)?, self.shape(dy)?);
-                let tables = crate::resize::tables(self.graph, of, arguments, &from, &to)?;
+                let tables = resize::tables(self.graph, of, arguments, &from, &to)?;
                 (GradientKind::Resample(tables), vec![dy])
             }
         };

@@ -8,10 +8,11 @@ mod norm;
 
 pub(super) use fuse::fuse_gradients;
 
+use super::elementwise::{binary, unary};
 use super::gradient_kind::GradientKind;
 use super::inference::transposed_shape;
-use super::{Fused, KernelPlan, PlanKind, Planner, unary};
-use crate::concat::{channel_parts, first_blocks};
+use super::{Fused, KernelPlan, PlanKind, Planner};
+use crate::plan::concat::{channel_parts, first_blocks};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pool_shape, to_3d};
 use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, ReduceOp, ValueId};
@@ -147,7 +148,7 @@ impl Planner<'_> {
     /// Plans a binary operator on two tensors of the same shape.
     fn binary_of_tensors(&self, node: &Node, op: BinaryOp) -> Option<(PlanKind, Vec<ValueId>)> {
         let (a, b) = (node.input(0)?, node.input(1)?);
-        let f = crate::elementwise::binary(op)?;
+        let f = binary(op)?;
         let layout = self.layout(node.output(0)?)?;
         let fits = self.layout(a) == Some(layout) && self.layout(b) == Some(layout);
         let is_blocked = self.blocked.contains(&a) || self.blocked.contains(&b);

@@ -1,18 +1,14 @@
 //! Emits steps: their order, and the place and lifetime of each value.
 
-use crate::arena::{self, Request};
 use crate::lower::LowerError;
-use crate::placement::Placement;
+use crate::lower::arena::{self, Request};
+use crate::lower::placement::Placement;
 use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind};
 use crate::step::{Slot, Step, StepOp};
-use crate::steps::{
-    Affine, Apply, ClearBorder, Copy, DequantizePlanes, Pack, PlaneScale, Reference, Term, Translate, Unpack,
-};
+use crate::steps::{ByteScale, ClearBorder, Copy, Pack, Reference, Unpack, copy_part, dequantize};
 use cytoscope_engine::OpFallback;
 use cytoscope_graph::{ElementType, Graph, Op, ValueId, op_name};
 use cytoscope_graph_passes::analysis;
-use cytoscope_kernels::CHANNEL_BLOCK;
-use cytoscope_kernels::conv::Activation;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All steps and the arena that they run on.
@@ -149,11 +145,11 @@ impl<'a> Emitter<'a> {
         let slot = self.slot(value)?;
         if !self.blocked.contains(&value) {
             if !self.dense.contains(&value) {
-                if let Some(from) = self.dequantized.get(&value) {
-                    return self.dequantize(value, *from);
+                if let Some(Dequantized { bytes, scale, zero_point }) = self.dequantized.get(&value).copied() {
+                    return self.dequantize(value, bytes, ByteScale::Known { scale, zero_point });
                 }
-                if let Some(from) = self.dyn_dequantized.get(&value) {
-                    return self.dequantize_dynamic(value, *from);
+                if let Some(DynamicDequantized { bytes, ranges }) = self.dyn_dequantized.get(&value).copied() {
+                    return self.dequantize(value, bytes, ByteScale::AtRunTime(ranges));
                 }
             }
             if !self.dense.contains(&value) {
@@ -167,42 +163,13 @@ impl<'a> Emitter<'a> {
         Ok(slot)
     }
 
-    /// Emits the dequantization of bytes with a constant scale.
-    fn dequantize(&mut self, value: ValueId, from: Dequantized) -> Result<usize, LowerError> {
-        self.dequantize_bytes(value, from.bytes, PlaneScale::Known(from.scale), |channels| Affine::Fixed {
-            scale: vec![from.scale; channels],
-            shift: vec![-from.scale * f32::from(from.zero_point); channels],
-        })
-    }
-
-    /// Emits the dequantization of bytes with a run-time scale.
-    fn dequantize_dynamic(&mut self, value: ValueId, from: DynamicDequantized) -> Result<usize, LowerError> {
-        let ranges = from.ranges;
-        self.dequantize_bytes(value, from.bytes, PlaneScale::AtRunTime(ranges), |channels| Affine::Dynamic {
-            ranges,
-            channels,
-        })
-    }
-
-    /// Emits the dequantization of bytes: with `affine` for a number of channels in blocks, with `scale` in planes.
-    fn dequantize_bytes(
-        &mut self,
-        value: ValueId,
-        bytes: ValueId,
-        scale: PlaneScale,
-        affine: impl FnOnce(usize) -> Affine,
-    ) -> Result<usize, LowerError> {
+    /// Emits the dequantization of `bytes` to `value`.
+    fn dequantize(&mut self, value: ValueId, bytes: ValueId, scale: ByteScale) -> Result<usize, LowerError> {
         let input = self.require_blocked(bytes)?;
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(bytes)?;
-        let layout = self.slots[output].layout;
-        let op: Box<dyn StepOp> = if layout.block == CHANNEL_BLOCK {
-            let terms = vec![Term { slot: input, plane: false, affine: affine(layout.channels) }];
-            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
-        } else {
-            Box::new(DequantizePlanes { input, scale, output })
-        };
+        let op = dequantize(input, scale, output, &self.slots[output].layout);
         let moved_bytes = self.blocked_bytes([&value, &bytes]);
         self.push(op, "DequantizeLinear", 0, moved_bytes);
         self.blocked.insert(value);
@@ -321,12 +288,8 @@ impl<'a> Emitter<'a> {
             let part = self.part(output, value, block)?;
             self.touch(output)?;
             self.touch(value)?;
-            let op: Box<dyn StepOp> = match table {
-                None => Box::new(Copy { input, output: part }),
-                Some(table) => Box::new(Translate { input, table, output: part }),
-            };
             let bytes = self.blocked_bytes([&value]).saturating_mul(2);
-            self.push(op, name, 0, bytes);
+            self.push(copy_part(input, table, part), name, 0, bytes);
         }
         self.touch(output)?;
         self.blocked.insert(output);

@@ -1,15 +1,20 @@
-//! Lowers a prepared graph to a program: plans its nodes, places their values, and emits their steps. Inference and
-//! training differ in the rules of [`crate::purpose::Purpose`] only.
+//! Lowers a prepared graph to a program: plans its nodes, decides which values share buffers ([`sharing`], [`placement`]),
+//! emits the steps ([`mod@emit`]) and places the buffers ([`arena`]). Inference and training differ in the rules of
+//! [`crate::purpose::Purpose`] only.
 
-use crate::emit::{Emitted, Emitter};
+pub(crate) mod arena;
+mod emit;
+pub(crate) mod placement;
+pub(crate) mod sharing;
+
 use crate::plan::{self, Plan, Plans};
 use crate::prepare::Prepared;
 use crate::program::{Program, arena_bytes};
-use crate::sharing;
 use crate::step::Step;
 use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{Graph, Interrupt, Op, ValueId};
 use cytoscope_kernels::{Isa, KernelError};
+use emit::{Emitted, Emitter};
 use std::collections::BTreeSet;
 
 /// Why a graph cannot be lowered. All of these are bugs of the engine.
@@ -30,6 +35,9 @@ pub(crate) enum LowerError {
     /// A plan has no output for a step that computes a blocked value.
     #[error("a step lacks its output")]
     MissingOutput,
+    /// A value has no place in a pass over a stack.
+    #[error("value {0} has no place in the pass")]
+    NoPlace(usize),
     /// A kernel refused the weights.
     #[error("weights cannot be packed: {0}")]
     Weights(#[from] KernelError),

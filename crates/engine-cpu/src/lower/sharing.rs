@@ -1,6 +1,6 @@
 //! Decides which values share buffers: in-place steps, parts of concatenations, and slices.
 
-use crate::placement::Placement;
+use crate::lower::placement::Placement;
 use crate::plan::{KernelPlan, Plan, PlanKind, Plans, reads};
 use cytoscope_graph::{Graph, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
