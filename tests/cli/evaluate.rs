@@ -55,6 +55,23 @@ fn close(actual: &Value, expected: f64, what: &str) {
 }
 
 #[test]
+fn numbered_tiff_files_in_folders_are_images_of_their_own() {
+    let fixture = Fixture::new();
+    for folder in ["p", "t"] {
+        std::fs::create_dir(fixture.path(folder)).unwrap();
+        for n in 1..4u16 {
+            let missed = folder == "p" && n == 3;
+            let values: Vec<u16> = (0..30u16).map(|i| u16::from(i % 6 < 3 && !missed)).collect();
+            fixture.write(&format!("{folder}/img_{n}.tif"), "YX", &[5, 6], values);
+        }
+    }
+    let report = fixture.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();
+    assert_eq!(report["pairs"].as_array().map(Vec::len), Some(3), "{report}");
+    let [found, missed] = ["tp", "fn"].map(|key| report["instances"][0][key].as_u64());
+    assert_eq!((found, missed), (Some(2), Some(1)), "{report}");
+}
+
+#[test]
 fn object_scores_match_their_formulas() {
     let fixture = Fixture::new();
     let (truth, prediction) = (boxes(1, 0.0), boxes(9, 1.0));

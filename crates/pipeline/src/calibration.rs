@@ -41,7 +41,7 @@ pub fn calibration_tiles(
     inputs: &[PathBuf],
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let files = only_stacks(inputs, expand_inputs(inputs)?);
+    let files = only_stacks(inputs, expand_inputs(inputs, None)?);
     let Some(first) = files.first() else {
         return Err(JobError::Mismatch {
             path: inputs.first().cloned().unwrap_or_default(),

@@ -1,9 +1,9 @@
 //! Evaluation of predictions against ground truth, per file and overall.
 
 use crate::job_record::{absolute, recorded};
-use crate::predict::expand_inputs;
 use crate::predict::resolve::check_voxel_size;
 use crate::predict::zarr::labels_of;
+use crate::predict::{is_raster, list_inputs};
 use crate::results::check_file;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
@@ -191,7 +191,7 @@ pub(crate) fn looks_like_labels(path: &Path) -> bool {
 /// Returns the files by pair key; of several with the same key, the label image is kept.
 fn by_key(path: &Path) -> Result<BTreeMap<String, PathBuf>, JobError> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for file in expand_inputs(&[path.to_owned()])? {
+    for file in list_inputs(&[path.to_owned()])? {
         let key = pair_key(&file);
         match found.get(&key) {
             Some(kept) if looks_like_labels(kept) || !looks_like_labels(&file) => {}
@@ -210,9 +210,16 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
         None => return Vec::new(),
     };
     let file = if role == PairRole::Prediction { labels_of(&file) } else { file };
-    let Ok(image) = SeriesChoice::default().open_or_only(&file, &OpenOptions::default()) else { return Vec::new() };
+    let options = options_for(&file, path);
+    let Ok(image) = SeriesChoice::default().open_or_only(&file, &options) else { return Vec::new() };
     let meta = image.meta();
     (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect()
+}
+
+/// Returns the options to open a file with that was found in a folder, or is the given file itself. In a folder, each TIFF
+/// file is an image of its own, as in training data: numbers in names are those of images more often than of slices.
+fn options_for(file: &Path, given: &Path) -> OpenOptions {
+    OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }
 
 /// Returns whether a path is an image, and not a folder of images.
@@ -329,18 +336,18 @@ impl EvaluateJob {
         truth: &Path,
         notes: &mut Vec<String>,
     ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
-        let open = |p: &Path, shape_zyx| {
-            let image = self.series.open_or_only(p, &OpenOptions { shape_zyx, ..OpenOptions::default() })?;
+        let open = |p: &Path, given: &Path, shape_zyx| {
+            let image = self.series.open_or_only(p, &OpenOptions { shape_zyx, ..options_for(p, given) })?;
             Ok::<_, JobError>(match self.voxel_um {
                 Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
                 None => image,
             })
         };
         // Regions of interest have no extents of their own: they get those of the other image.
-        let mut a = open(prediction, None)?;
-        let b = open(truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
+        let mut a = open(prediction, &self.prediction, None)?;
+        let b = open(truth, &self.truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
         if a.is_without_extents() {
-            a = open(prediction, Some(Extents::of(b.meta()).zyx))?;
+            a = open(prediction, &self.prediction, Some(Extents::of(b.meta()).zyx))?;
         }
         let of_labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || looks_like_labels(truth));
         check_shapes((prediction, &a), (truth, &b))?;

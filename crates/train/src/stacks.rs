@@ -127,7 +127,10 @@ pub(crate) fn is_whole_file(image: &ImageRef) -> bool {
 /// Returns a file for calibration that contains only the image of a pair: its own file, or one that is written to `to`,
 /// with the middle of very large stacks. Several channels get the names of the network's `inputs`.
 pub(crate) fn calibration_file(pair: &Pair, inputs: &[String], to: PathBuf) -> Result<PathBuf, JobError> {
-    if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) {
+    // A file with a number in its name may open with others as one stack.
+    let opens_alone =
+        || open(&pair.image.path, &OpenOptions::default()).is_ok_and(|image| !image.meta().is_numbered_series());
+    if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) && opens_alone() {
         return Ok(pair.image.path.clone());
     }
     let window = pair.window.or(middle_window(&pair.image)?);
@@ -160,7 +163,7 @@ mod tests {
         let mut pair = Pair::new("a", file("a.tif", 1.0), file("labels.tif", 0.0));
         pair.more_images = vec![ImageRef::of(file("b.tif", 5.0))];
         let names = ["membrane".to_owned(), "nuclei".to_owned()];
-        let written = calibration_file(&pair, &names, folder.path().join("calibration0.tif")).unwrap();
+        let written = calibration_file(&pair, &names, folder.path().join("0_calibration.tif")).unwrap();
         let image = open(&written, &OpenOptions::default()).unwrap();
         let found: Vec<String> = image.meta().channels.iter().map(|channel| channel.name.clone()).collect();
         assert_eq!(found, names);
