@@ -51,6 +51,7 @@ mod rerun;
 pub mod results;
 mod scored_channels;
 mod segment;
+mod slice_statistics;
 mod spool;
 mod stack;
 mod table;
@@ -90,6 +91,7 @@ pub use predict::{
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
+pub use slice_statistics::StatisticsScope;
 pub use stack::Extents;
 pub use table::{PARQUET_ENDING, TableFormat, parquet_table};
 pub use verify::Verification;

@@ -4,7 +4,7 @@ use crate::diameter::ObjectDiameter;
 use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::results::FileRecord;
-use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
+use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model, StatisticsScope};
 use cytoscope_engine::Precision;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
@@ -53,6 +53,10 @@ pub struct Provenance {
     pub diameter: Option<ObjectDiameter>,
     /// The tile plan: tile size, halo, blending.
     pub plan: serde_json::Value,
+    /// What the statistics of the model's processing steps were computed over; absent if none needs statistics. Earlier versions
+    /// always used the whole stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<StatisticsScope>,
     /// What preprocessing steps did to the stack, whose results have the shape and voxel size after them; absent if the
     /// job has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -253,6 +257,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         profile: report.profile.clone(),
         diameter: report.diameter,
         plan: serde_json::to_value(&report.plan).map_err(unwritable)?,
+        statistics: StatisticsScope::of(model),
         preprocessed,
         objects: report.objects.clone(),
         finished_unix_secs: std::time::SystemTime::now()

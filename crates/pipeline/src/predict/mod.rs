@@ -19,7 +19,7 @@ mod pass;
 mod pass_plan;
 mod plan;
 pub(crate) mod postprocess;
-mod prediction;
+pub(crate) mod prediction;
 mod preprocessed;
 mod preview;
 pub(crate) mod resolve;
@@ -48,8 +48,8 @@ use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, TableFormat, provenance,
-    stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, StatisticsScope, TableFormat,
+    provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
@@ -402,7 +402,10 @@ impl PredictJob {
             inputs: vec![input.to_owned()],
             ..self.clone()
         };
-        provenance::fingerprint(&job, &model.fingerprint, files)
+        // Earlier versions computed the statistics of slices over the whole stack.
+        let of_slices = StatisticsScope::of(model) == Some(StatisticsScope::Slice);
+        let model = format!("{}{}", model.fingerprint, if of_slices { ", statistics of slices" } else { "" });
+        provenance::fingerprint(&job, &model, files)
     }
 }
 
