@@ -378,6 +378,13 @@ impl Image {
         Image { meta: Arc::new(meta), inner: Arc::clone(&self.inner) }
     }
 
+    /// Returns the same image with other names and colors of its channels; those beyond the end of the list have none.
+    pub fn with_channels(&self, mut channels: Vec<Channel>) -> Image {
+        channels.resize(self.meta().channels.len(), Channel::default());
+        let meta = ImageMeta { channels, ..self.meta().clone() };
+        Image { meta: Arc::new(meta), inner: Arc::clone(&self.inner) }
+    }
+
     /// Whether the file states no extents: regions of interest are as large as they need to be, or as
     /// [`OpenOptions::shape_zyx`].
     pub fn is_without_extents(&self) -> bool {

@@ -25,6 +25,7 @@ mod diameter;
 mod engine_memory;
 mod error;
 mod evaluate;
+mod evaluation;
 mod export;
 mod folder_digest;
 mod import_settings;
@@ -65,6 +66,7 @@ pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, Di
 pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
+pub use evaluation::{Evaluation, ScoredImage};
 pub use export::{ExportFormat, ExportJob};
 pub use import_settings::{FinalActivation, ImportSettings};
 pub use job::{

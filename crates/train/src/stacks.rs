@@ -16,6 +16,12 @@ pub(crate) type Stack = (Vec<f32>, [usize; 3]);
 
 /// Reads one image of a file, cropped to a window.
 pub(crate) fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobError> {
+    let (samples, shape) = read_samples(image, window)?;
+    Ok((samples.to_f32(), shape))
+}
+
+/// Reads one image of a file, cropped to a window, in the sample type of the file: values in order Z, Y, X, and the shape.
+pub(crate) fn read_samples(image: &ImageRef, window: Option<StackWindow>) -> Result<(Samples, [usize; 3]), JobError> {
     let options =
         OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
@@ -39,7 +45,7 @@ pub(crate) fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<
     let size = |axis: Axis| pick(axis).and_then(|i| region.size.get(i)).copied().unwrap_or(1);
     let shape = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
     let array = file.read(0, &region)?;
-    Ok((array.into_samples().to_f32(), shape))
+    Ok((array.into_samples(), shape))
 }
 
 /// Reads images of one shape, such as the channels of a pair, one after the other: axes C, Z, Y, X.
