@@ -297,7 +297,7 @@ pub(super) fn check_prediction_trace(
     outputs: &[&Path],
     overwrite: Overwrite,
 ) -> Outcome {
-    let files = expand_inputs(&job.inputs)?;
+    let files = expand_inputs(&job.inputs, job.axes.as_ref())?;
     let model = find_model(&job.model)?;
     let tensors = job.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
     let inputs = job.inputs.iter().chain(&files).chain([&model]).chain(tensors).map(PathBuf::as_path).chain(record);

@@ -17,7 +17,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
+use cytoscope_train::{EvaluateModelJob, LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -167,6 +167,9 @@ impl Provenance {
             JobKind::Mesh => again.run(|job: &MeshJob| job.run(&context).map(drop)),
             JobKind::Convert => again.run(|job: &ConvertJob| job.run(&context)),
             JobKind::Evaluate => again.run(|job: &EvaluateJob| job.run(&context).map(drop)),
+            JobKind::EvaluateModel => {
+                again.run(|job: &EvaluateModelJob| job.run(&context, &devices::for_request(job.device)).map(drop))
+            }
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
             JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
             JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),

@@ -2,10 +2,10 @@
 
 use crate::devices::Devices;
 use crate::diameter::Estimator;
-use crate::ops::Elementwise;
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
+use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError, Model, ProgressStage, ProgressUnit};
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
@@ -41,7 +41,7 @@ pub fn calibration_tiles(
     inputs: &[PathBuf],
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let files = only_stacks(inputs, expand_inputs(inputs)?);
+    let files = only_stacks(inputs, expand_inputs(inputs, None)?);
     let Some(first) = files.first() else {
         return Err(JobError::Mismatch {
             path: inputs.first().cloned().unwrap_or_default(),
@@ -136,7 +136,7 @@ fn estimate_scale(
     context: &Context,
     model: &Model,
     stack: &Stack,
-    (channels, chains): (&[usize], &[Vec<Elementwise>]),
+    (channels, chains): (&[usize], &Chains),
     voxel_um: Option<[f64; 3]>,
     nominal_um: f64,
 ) -> Result<(f64, Option<[f64; 3]>), JobError> {

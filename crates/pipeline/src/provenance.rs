@@ -6,7 +6,7 @@ use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJo
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
 use crate::results::FileRecord;
-use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
+use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model, StatisticsScope};
 use cytoscope_engine::Precision;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
@@ -55,6 +55,10 @@ pub struct Provenance {
     pub diameter: Option<ObjectDiameter>,
     /// The tile plan: tile size, halo, blending.
     pub plan: Recorded<TilePlan>,
+    /// What the statistics of the model's processing steps were computed over; absent if none needs statistics. Earlier versions
+    /// always used the whole stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<StatisticsScope>,
     /// What preprocessing steps did to the stack, whose results have the shape and voxel size after them; absent if the
     /// job has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -255,6 +259,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         profile: report.profile.clone(),
         diameter: report.diameter,
         plan: Recorded::new(report.plan.clone()).map_err(unwritable)?,
+        statistics: StatisticsScope::of(model),
         preprocessed,
         objects: report.objects.clone(),
         finished_unix_secs: std::time::SystemTime::now()

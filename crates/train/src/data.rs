@@ -325,11 +325,13 @@ mod tests {
         write_time_series(folder.path(), 0..5);
         let context = Context::default();
         let (plain, task) = (TrainConfig::default(), TrainingTask::Segmentation);
-        assert!(load(&context, folder.path(), task, &plain, 1, None, TrainedImages::default(), None).is_err());
+        let request = DataRequest { path: folder.path(), task, config: &plain, seed: 1, keep: None };
+        assert!(load(&context, request, TrainedImages::default(), None).is_err());
         let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
         let load_known = |keep: Option<&[String]>, known: TrainedImages| {
-            load(&context, folder.path(), task, &config, 1, keep, known, None).unwrap()
+            load(&context, DataRequest { path: folder.path(), task, config: &config, seed: 1, keep }, known, None)
+                .unwrap()
         };
         let load = |keep: Option<&[String]>| load_known(keep, TrainedImages::default());
         let first = load(None);

@@ -362,7 +362,7 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
-            let to = self.folder.path.join(format!("calibration{i}.tif"));
+            let to = self.folder.path.join(format!("{i}_calibration.tif"));
             calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
         }
         Ok(calibrate)

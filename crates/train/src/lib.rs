@@ -24,6 +24,7 @@ mod data_config;
 mod device_choice;
 mod error;
 mod estimate;
+mod evaluate_model;
 mod event;
 mod finalize;
 mod history;
@@ -62,6 +63,7 @@ pub use config::{
 };
 pub use data_config::DataConfig;
 pub use estimate::{Estimate, EstimateJob};
+pub use evaluate_model::EvaluateModelJob;
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
 pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};

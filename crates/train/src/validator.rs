@@ -57,7 +57,7 @@ impl Case {
     fn open(&self) -> Result<Image, JobError> {
         let image = self.image()?;
         if self.window.is_none() && self.images.len() == 1 && is_whole_file(image) {
-            return Ok(open(&image.path, &OpenOptions::default())?);
+            return Ok(open(&image.path, &OpenOptions { single_file: true, ..OpenOptions::default() })?);
         }
         let array = channels_array(read_channels(self.images.iter(), self.window)?, self.images.len())?;
         Ok(image_in_memory(&image.path, array, VoxelSize::default())?)

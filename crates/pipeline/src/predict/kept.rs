@@ -117,7 +117,7 @@ impl KeptRequest<'_, '_> {
     /// Whether the stack may pass through the network once.
     fn may_pass(&self) -> bool {
         let (model, tiles) = (self.resolved.model, &self.resolved.tiles);
-        tiles.tile.is_none() && tiles.blend.is_none() && model.reach.is_some() && model.spatial_axes == 3
+        tiles.tile.is_none() && tiles.blend.is_none() && model.reach.is_some()
     }
 
     fn of_pass(&self) -> String {

@@ -13,7 +13,7 @@ use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
 use super::tiles::{TileNetwork, TileRunner};
-use crate::ops::Elementwise;
+use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
@@ -107,8 +107,8 @@ pub(super) struct Inference<'a> {
     /// Where the maps are stored.
     scratch: Scratch<'a>,
     live: Option<&'a dyn LiveSink>,
-    /// Preprocessing chain of each channel at the next time point, if already known.
-    next_chains: Option<Vec<Vec<Elementwise>>>,
+    /// Preprocessing of the channels at the next time point, if already known.
+    next_chains: Option<Chains>,
     /// The finished slices, if the job can be continued.
     kept: Option<KeptSlices>,
     /// Index of the next time point among those that are predicted.

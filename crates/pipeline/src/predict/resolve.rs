@@ -6,7 +6,7 @@ use super::{ChannelRef, Output, PredictOptions, TileRequest};
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::model::ModelTask;
-use crate::ops::Elementwise;
+use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
@@ -88,8 +88,8 @@ pub(super) struct Resolved<'a> {
     pub reader_bytes: u64,
     /// Memory that estimating the object diameter needed, in bytes; 0 if it was not estimated.
     pub estimate_bytes: u64,
-    /// Preprocessing chain of each channel at the first time point, if estimating the diameter required it.
-    pub first_chains: Option<Vec<Vec<Elementwise>>>,
+    /// Preprocessing of the channels at the first time point, if estimating the diameter required it.
+    pub first_chains: Option<Chains>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }

@@ -92,7 +92,7 @@ impl PredictJob {
     /// # Errors
     /// [`JobError::Io`] if a folder cannot be read; [`JobError::Mismatch`] if there are no stacks.
     pub fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
-        let found = expand_inputs(&self.inputs)?;
+        let found = expand_inputs(&self.inputs, self.axes.as_ref())?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
             let skipped = match found.len() - files.len() {
