@@ -7,6 +7,7 @@ use super::super::output_check::OutputCheck;
 use super::super::prediction::Prediction;
 use super::super::test_common::{noise, package};
 use super::*;
+use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{ProgressStage, ProgressUnit};
@@ -84,7 +85,7 @@ fn predict_with(
     let array = Array::new(Axes::zyx(), SHAPE.to_vec(), values.to_vec()).unwrap();
     let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
     let stack = Stack::new(&image, 0);
-    let mut view = ModelView::new(&stack, &[0], vec![Vec::new()], SHAPE);
+    let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), SHAPE);
     let mut spool = Spool::new(Scratch::Memory, SHAPE[1] * SHAPE[2]).unwrap();
     spool.write(0, finished).unwrap();
     let finished = finished.len() / (SHAPE[1] * SHAPE[2]);
@@ -155,7 +156,7 @@ fn bands_of_a_resampled_stack_read_only_their_rows() {
     let (model, stack) = (model(), Stack::new(&image, 0));
     let read = |bands: &[Band]| {
         let context = Context::default();
-        let mut view = ModelView::new(&stack, &[0], vec![Vec::new()], SHAPE);
+        let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), SHAPE);
         let slabs = Slabs { context: &context, model: &model, size: SIZE, first_z: 0, bands, slab_slices: 3 };
         let mut taken: Vec<Tensor> = Vec::new();
         let mut take = |input: Tensor| {
