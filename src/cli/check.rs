@@ -24,10 +24,10 @@ impl Check {
             let of =
                 |severity: UploadSeverity| report.findings.iter().filter(move |finding| finding.severity == severity);
             for finding in of(UploadSeverity::Refused) {
-                print(&format!("refused: {} {}", finding.part, finding.sentence));
+                print(&format!("refused: {} {}", finding.part, finding.message));
             }
             for finding in of(UploadSeverity::Warning) {
-                print(&format!("to complete: {} {}", finding.part, finding.sentence));
+                print(&format!("to complete: {} {}", finding.part, finding.message));
             }
             if report.accepted {
                 print(&format!("bioimage.io would accept the metadata of {}", report.name));

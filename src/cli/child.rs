@@ -172,7 +172,7 @@ fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
     let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Cancelled];
     let kind = kinds.into_iter().find(|kind| code == Some(kind.exit_code()));
     let printed = stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
-    let sentence = match (printed, code) {
+    let message = match (printed, code) {
         (Some(printed), _) => printed.to_owned(),
         (None, Some(code)) => format!("the process ended with exit code {code} and no message"),
         (None, None) => "the process was ended by a signal, possibly for lack of memory".to_owned(),
@@ -180,7 +180,7 @@ fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
     if kind == Some(JobErrorKind::Cancelled) {
         return JobError::Cancelled.into();
     }
-    Failure::new(kind.unwrap_or(JobErrorKind::Other), sentence)
+    Failure::new(kind.unwrap_or(JobErrorKind::Other), message)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl Diameter {
             let prediction = PredictJob { inputs: vec![input.clone()], ..prediction.clone() };
             let found = DiameterJob { prediction }.run(&context, &available)?;
             if !self.json {
-                print(&format!("{}: {}", input.display(), found.sentence()));
+                print(&format!("{}: {}", input.display(), found.text()));
             }
             Ok(json!({"input": input, "object_diameter": found}))
         };

@@ -1,26 +1,46 @@
-//! `cytoscope evaluate`: scores predictions against ground truth.
+//! `cytoscope evaluate`: scores predictions, or a model, against ground truth.
 
 use super::failure::Outcome;
-use super::measured::Measurement;
+use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
-use super::{parse_um, print, progress};
+use super::{PrecisionName, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
-use cytoscope_pipeline::EvaluateJob;
+use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_model};
 use cytoscope_storage::Overwrite;
+use cytoscope_train::EvaluateModelJob;
 use std::path::PathBuf;
 
 #[derive(Args)]
 #[command(group(ArgGroup::new("written").args(["out", "trace"]).multiple(true)))]
 pub(crate) struct Evaluate {
     /// Predictions: a file or a folder.
-    #[arg(long)]
-    pred: PathBuf,
+    #[arg(long, required_unless_present = "model", requires = "truth")]
+    pred: Option<PathBuf>,
     /// Ground truth: a file, or a folder of files with matching names.
-    #[arg(long)]
-    truth: PathBuf,
+    #[arg(long, required_unless_present = "model", requires = "pred")]
+    truth: Option<PathBuf>,
+    /// Score a model instead of predictions: it predicts the images of --data in memory. A package (folder, .zip or .onnx) or
+    /// the name of an installed model.
+    #[arg(long, requires = "data",
+          conflicts_with_all = ["pred", "truth", "series", "pred_channel", "truth_channel"])]
+    model: Option<String>,
+    /// Pairs of images and ground truth for --model: a folder or table (.csv) as for train.
+    #[arg(long, value_name = "DIR|FILE.csv", requires = "model")]
+    data: Option<PathBuf>,
+    /// Device of --model: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i]; by default auto.
+    #[arg(long, requires = "model")]
+    device: Option<DeviceRequest>,
+    /// Numeric precision of --model: auto, f32, tf32, f16, bf16 or int8, as for predict; by default auto.
+    #[arg(long, value_enum, requires = "model", hide_possible_values = true)]
+    precision: Option<PrecisionName>,
+    /// Median diameter of the objects in µm for --model (in voxels if the voxel size is unknown), or auto to estimate it from
+    /// each stack; by default auto.
+    #[arg(long, value_name = "UM|auto", requires = "model")]
+    diameter: Option<DiameterRequest>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
@@ -54,9 +74,13 @@ pub(crate) struct Evaluate {
 
 impl Evaluate {
     pub(crate) fn run(self) -> Outcome {
+        if self.model.is_some() {
+            return self.score_model();
+        }
         let job = EvaluateJob {
-            prediction: self.pred,
-            truth: self.truth,
+            // The parser requires both unless there is a model.
+            prediction: self.pred.unwrap_or_default(),
+            truth: self.truth.unwrap_or_default(),
             ignore_below_voxels: self.ignore_below,
             series: self.series,
             prediction_channel: self.pred_channel,
@@ -68,46 +92,72 @@ impl Evaluate {
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(false, self.json, measurement.recorder());
         let (report, run) = measurement.finish(job.run(&context), 0)?;
-        if self.json {
-            return run.print_json(&report);
-        }
-        print(&format!("{} pairs", report.pairs.len()));
-        for m in &report.instances {
-            print(&format!(
-                "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  \
-                 ({} of {} objects)",
-                m.threshold,
-                m.f1,
-                m.precision,
-                m.recall,
-                m.accuracy,
-                m.panoptic_quality,
-                m.mean_matched_score,
-                m.tp,
-                m.n_true
-            ));
-        }
-        if let Some(ignored) = report.ignored.filter(|i| i.below_voxels > 0) {
-            print(&format!(
-                "    ignored: {} true objects below {} voxels, {} predicted objects that overlap them",
-                ignored.true_objects, ignored.below_voxels, ignored.predictions
-            ));
-        }
-        if let Some(errors) = &report.errors {
-            error_lines(errors).iter().for_each(|line| print(line));
-        }
-        if let Some(r) = &report.regression {
-            let mean = if report.channels.is_empty() { "" } else { "mean of the channels: " };
-            print(&format!("  {mean}{}", regression_text(r)));
-        }
-        for channel in &report.channels {
-            print(&format!("    {}: {}", channel.name, regression_text(&channel.regression)));
-        }
-        for name in &report.unpaired {
-            print(&format!("    no matching file: {}", name.display()));
-        }
-        Ok(())
+        print_report(&report, run, self.json)
     }
+
+    /// Scores a model on pairs of images and ground truth.
+    fn score_model(self) -> Outcome {
+        let job = EvaluateModelJob {
+            model: self.model.unwrap_or_default(),
+            data: self.data.unwrap_or_default(),
+            device: self.device.unwrap_or_default(),
+            precision: self.precision.and_then(PrecisionName::precision),
+            diameter: self.diameter.unwrap_or_default(),
+            ignore_below_voxels: self.ignore_below,
+            voxel_um: self.voxel_size,
+            out: self.out,
+            overwrite: Overwrite::from_force(self.force),
+        };
+        let model = find_model(&job.model)?;
+        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, Some(&model))?;
+        let context = progress::context(false, self.json, measurement.recorder());
+        let devices = devices::for_request(job.device);
+        let (report, run) = measurement.finish(job.run(&context, &devices), 0)?;
+        print_report(&report, run, self.json)
+    }
+}
+
+/// Prints the scores, as JSON with the measurements of the run or as text.
+fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Outcome {
+    if as_json {
+        return run.print_json(report);
+    }
+    print(&format!("{} pairs", report.pairs.len()));
+    for m in &report.instances {
+        print(&format!(
+            "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  \
+             ({} of {} objects)",
+            m.threshold,
+            m.f1,
+            m.precision,
+            m.recall,
+            m.accuracy,
+            m.panoptic_quality,
+            m.mean_matched_score,
+            m.tp,
+            m.n_true
+        ));
+    }
+    if let Some(ignored) = report.ignored.filter(|i| i.below_voxels > 0) {
+        print(&format!(
+            "    ignored: {} true objects below {} voxels, {} predicted objects that overlap them",
+            ignored.true_objects, ignored.below_voxels, ignored.predictions
+        ));
+    }
+    if let Some(errors) = &report.errors {
+        error_lines(errors).iter().for_each(|line| print(line));
+    }
+    if let Some(r) = &report.regression {
+        let mean = if report.channels.is_empty() { "" } else { "mean of the channels: " };
+        print(&format!("  {mean}{}", regression_text(r)));
+    }
+    for channel in &report.channels {
+        print(&format!("    {}: {}", channel.name, regression_text(&channel.regression)));
+    }
+    for name in &report.unpaired {
+        print(&format!("    no matching file: {}", name.display()));
+    }
+    Ok(())
 }
 
 /// Returns intensity scores as text.

@@ -17,24 +17,24 @@ pub(crate) type Outcome = Result<(), Failure>;
 #[derive(Debug)]
 pub(crate) struct Failure {
     kind: JobErrorKind,
-    sentence: String,
+    message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(kind: JobErrorKind, sentence: impl Into<String>) -> Self {
-        Self { kind, sentence: sentence.into() }
+    pub(crate) fn new(kind: JobErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
     }
 
-    pub(crate) fn other(sentence: impl Into<String>) -> Self {
-        Self::new(JobErrorKind::Other, sentence)
+    pub(crate) fn other(message: impl Into<String>) -> Self {
+        Self::new(JobErrorKind::Other, message)
     }
 
-    pub(crate) fn wrong_use(sentence: impl Into<String>) -> Self {
-        Self::new(JobErrorKind::WrongUse, sentence)
+    pub(crate) fn wrong_use(message: impl Into<String>) -> Self {
+        Self::new(JobErrorKind::WrongUse, message)
     }
 
-    pub(crate) fn bad_input(sentence: impl Into<String>) -> Self {
-        Self::new(JobErrorKind::BadInput, sentence)
+    pub(crate) fn bad_input(message: impl Into<String>) -> Self {
+        Self::new(JobErrorKind::BadInput, message)
     }
 
     pub(crate) fn kind(&self) -> JobErrorKind {
@@ -48,7 +48,7 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.sentence)
+        f.write_str(&self.message)
     }
 }
 
@@ -104,8 +104,8 @@ impl From<PackageError> for Failure {
         if let PackageError::Storage(error) = error {
             return error.into();
         }
-        let sentence = model_error_message(&error);
-        Self::new(JobError::model("", error).kind(), sentence)
+        let message = model_error_message(&error);
+        Self::new(JobError::model("", error).kind(), message)
     }
 }
 

@@ -2,21 +2,25 @@
 
 use super::failure::{Failure, Outcome};
 use super::{devices, print, print_json, progress};
+use cytoscope_formats::chunk_cache_bytes;
 use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
 use cytoscope_profile::{Recorder, resident_bytes};
 use cytoscope_storage::read::open_regular;
+use cytoscope_training_data::patch_cache_bytes;
 use cytoscope_worker::{Job, JobResult};
 use std::io::Read;
 use std::path::Path;
 
 /// Maximum size of a job in bytes.
 const MAX_JOB_BYTES: u64 = 1 << 20;
-/// The owners of memory that are judged. The arenas and the tensors on GPUs are counted exactly.
-const OWNERS: [MemoryOwner; 3] = [
+/// The owners of memory that are judged. All but the process are counted exactly.
+const OWNERS: [MemoryOwner; 5] = [
     MemoryOwner { name: "process", tolerance_bytes: 1 << 20, bytes: resident_bytes },
     MemoryOwner { name: "engine arena", tolerance_bytes: 0, bytes: || engine_memory().arena_bytes },
     MemoryOwner { name: "device memory", tolerance_bytes: 0, bytes: device_bytes },
+    MemoryOwner { name: "chunk cache", tolerance_bytes: 0, bytes: || Some(chunk_cache_bytes()) },
+    MemoryOwner { name: "patch cache", tolerance_bytes: 0, bytes: || Some(patch_cache_bytes()) },
 ];
 
 /// Returns the bytes of tensors that remain on GPUs; 0 if all sessions have ended.
@@ -43,7 +47,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
         print_json(&report)?;
     } else {
         print(&format!("{repetitions} repetitions, of which {} are warm-up", report.warm_up));
-        report.sentences().iter().for_each(|sentence| print(&format!("  {sentence}")));
+        report.messages().iter().for_each(|message| print(&format!("  {message}")));
     }
     verdict(&report)
 }
@@ -67,7 +71,7 @@ fn verdict(report: &LeakReport) -> Outcome {
 fn failed_inputs(result: JobResult) -> Outcome {
     let JobResult::Predict(outcome) = result else { return Ok(()) };
     if let Some(failed) = outcome.failed.first() {
-        return Err(Failure::new(failed.kind, failed.sentence.clone()));
+        return Err(Failure::new(failed.kind, failed.message.clone()));
     }
     match outcome.done.iter().find(|report| report.resumed) {
         Some(report) => Err(Failure::bad_input(format!(
@@ -97,6 +101,58 @@ fn read_job(path: &Path) -> Result<Job, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, open, write_array};
+    use cytoscope_pipeline::ConvertJob;
+    use cytoscope_training_data::{Pair, Sampler, SamplerOptions, SourceOptions, Sources};
+    use cytoscope_volume::Array;
+    use std::sync::Arc;
+
+    #[test]
+    fn caches_that_outlive_a_job_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let stack = folder.path().join("a_raw.tif");
+        let labels = folder.path().join("a_labels.tif");
+        for path in [&stack, &labels] {
+            let values: Vec<u16> = (0..4 * 32 * 32).map(|i| 1 + i / 512).collect();
+            let array = Array::new("ZYX".parse().unwrap(), vec![4, 32, 32], values).unwrap();
+            write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let zarr = folder.path().join("a.zarr");
+        let job = serde_json::json!({"input": stack, "output": zarr});
+        serde_json::from_value::<ConvertJob>(job).unwrap().run(&Context::default()).unwrap();
+        let read = || {
+            let image = open(&zarr, &OpenOptions::default()).unwrap();
+            image.read_all().unwrap();
+            image
+        };
+        let sampled = || {
+            let pairs = [Pair::new("a", &stack, &labels)];
+            let sources = Sources::open(&pairs, &SourceOptions::default()).unwrap();
+            Sampler::new(Arc::new(sources), SamplerOptions { patch_zyx: [1, 8, 8], ..SamplerOptions::default() })
+                .unwrap()
+        };
+        let held = |names: &[&str], job: &mut dyn FnMut()| {
+            let repeated = repeat(8, &OWNERS, |_| {
+                job();
+                Ok::<(), ()>(())
+            });
+            let report = repeated.unwrap();
+            let grows = |name: &str| report.owners.iter().any(|owner| owner.owner == name && owner.grows);
+            assert!(
+                ["chunk cache", "patch cache"].iter().all(|name| grows(name) == names.contains(name)),
+                "{report:?}"
+            );
+            verdict(&report)
+        };
+        let mut images: Vec<Image> = Vec::new();
+        let failure = held(&["chunk cache"], &mut || images.push(read())).unwrap_err();
+        assert!(failure.to_string().contains("chunk cache"), "{failure}");
+        let mut samplers: Vec<Sampler> = Vec::new();
+        let failure = held(&["patch cache"], &mut || samplers.push(sampled())).unwrap_err();
+        assert!(failure.to_string().contains("patch cache"), "{failure}");
+        // What a job gives back is not held.
+        let _ = held(&[], &mut || drop((read(), sampled())));
+    }
 
     #[test]
     fn the_verdict_names_who_holds_the_memory() {

@@ -77,11 +77,8 @@ impl RunClock {
 /// Returns the peak rates of the machine for a run whose operators were timed and that names no other device than the
 /// CPU; they are measured the first time.
 fn machine_peak_of(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<MachinePeak> {
-    let of_inputs = facts.inputs.iter().map(|input| &input.device);
-    let devices: Vec<&String> = of_inputs.chain(facts.training.as_ref().map(|training| &training.device)).collect();
-    let is_on_cpu = !devices.is_empty() && devices.iter().all(|device| **device == DeviceId::Cpu.to_string());
     let has_work = operators.iter().any(|operator| operator.macs > 0);
-    (is_on_cpu && has_work).then(|| cytoscope_pipeline::machine_peak(facts.threads.unwrap_or(0)))
+    (facts.is_on_cpu() && has_work).then(|| cytoscope_pipeline::machine_peak(facts.threads.unwrap_or(0)))
 }
 
 /// The measurements of a command that has ended.
@@ -197,7 +194,7 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
         step_secs: report.step_secs,
         stalled_secs: report.stalled_secs,
         workers: report.workers,
-        device: device.to_string(),
+        device: device.into(),
         // The report counts the patches of a whole step.
         batch: report.batch / job.config.accumulate.max(1),
         ..TrainingFacts::default()

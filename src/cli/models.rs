@@ -5,12 +5,14 @@ use super::measured::Measurement;
 use super::options::{StageTraceOption, one_of};
 use super::{devices, parse_um, print, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_pipeline::packages::ImportJob;
+use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
 use serde::Serialize;
 use std::path::PathBuf;
 
+/// Names of [`Architecture`].
+const ARCHITECTURES: &[&str] = &["monai-unet", "basic-unet", "dynunet", "segresnet", "torch-em-unet", "nnunet", "fnet"];
 /// Names of [`ModelTask`].
 const TASKS: &[&str] = &["segmentation", "labelfree"];
 /// Names of [`FinalActivation`].
@@ -26,8 +28,9 @@ pub(crate) struct Import {
     out: PathBuf,
     /// Architecture of a PyTorch checkpoint: monai-unet, basic-unet, dynunet, segresnet, torch-em-unet, nnunet or fnet; by
     /// default it is recognized from the tensors.
-    #[arg(long, value_name = "NAME")]
-    architecture: Option<String>,
+    #[arg(long, value_name = "NAME",
+          value_parser = one_of::<Architecture>(ARCHITECTURES), hide_possible_values = true)]
+    architecture: Option<Architecture>,
     /// What the model predicts, unless its file states it: segmentation (objects) or labelfree (a stain). By default, fnet and
     /// the label-free models of CytoDL predict a stain, and other networks objects.
     #[arg(long, value_parser = one_of::<ModelTask>(TASKS), hide_possible_values = true)]
@@ -121,7 +124,9 @@ impl Import {
             return run.print_json(&report);
         }
         print(&format!("wrote {}: {}", job.out.display(), report.name));
-        report.architecture.iter().for_each(|name| print(&format!("  architecture: {name}")));
+        if let Some(architecture) = report.architecture {
+            print(&format!("  architecture: {}", architecture.name()));
+        }
         report.assumptions.iter().for_each(|text| print(&format!("  assumed: {text}")));
         print(&format!("  self-test: {}", report.test));
         for e in &report.engines {
@@ -159,5 +164,16 @@ impl Export {
         }
         print(&format!("wrote {}", job.out.display()));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_architecture_and_activation_can_be_requested() {
+        assert_eq!(Architecture::ALL.map(Architecture::name), ARCHITECTURES);
+        assert_eq!(FinalActivation::ALL.map(FinalActivation::name), ACTIVATIONS);
     }
 }

@@ -40,7 +40,7 @@ fn checked<J>(
         return (None, devices::for_request(device(job)));
     }
     if let Some(applied) = &applied {
-        context.note(applied.sentence());
+        context.note(applied.text());
     }
     (applied, available)
 }

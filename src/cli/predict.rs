@@ -298,7 +298,7 @@ pub(super) fn check_prediction_trace(
     outputs: &[&Path],
     overwrite: Overwrite,
 ) -> Outcome {
-    let files = expand_inputs(&job.inputs)?;
+    let files = expand_inputs(&job.inputs, job.axes.as_ref())?;
     let model = find_model(&job.model)?;
     let tensors = job.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
     let inputs = job.inputs.iter().chain(&files).chain([&model]).chain(tensors).map(PathBuf::as_path).chain(record);
@@ -318,7 +318,7 @@ pub(super) fn stacks_of(given: &[PathBuf], tensors: &[InputTensor]) -> Result<Ve
 fn report(outcome: &PredictOutcome, run: MeasuredRun) -> PredictCommandReport {
     let failed = outcome.failed.iter().map(|f| FailedInput {
         input: f.input.clone(),
-        error: f.sentence.clone(),
+        error: f.message.clone(),
         exit_code: f.kind.exit_code(),
     });
     PredictCommandReport {
@@ -352,7 +352,7 @@ fn print_report(report: &InputReport) {
         print(&format!("  transfers: {}", traffic.text()));
     }
     if let Some(profile) = &report.profile {
-        print(&format!("  {}", profile.sentence()));
+        print(&format!("  {}", profile.text()));
     }
     report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
@@ -363,10 +363,10 @@ fn print_report(report: &InputReport) {
 pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
-        return Err(Failure::new(first.kind, first.sentence.clone()));
+        return Err(Failure::new(first.kind, first.message.clone()));
     }
     for failure in &outcome.failed {
-        eprint_line(&format!("failed: {}", failure.sentence));
+        eprint_line(&format!("failed: {}", failure.message));
     }
     let kind = if outcome.failed.iter().any(|f| f.kind == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources

@@ -1,7 +1,7 @@
 //! Shows a job's events on a terminal, or as JSON lines on stderr.
 
 use super::{eprint_json, eprint_line, signals};
-use cytoscope_pipeline::{CancelToken, Context, Event, StageProgress, with_name};
+use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress, with_name};
 use cytoscope_profile::Recorder;
 use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,8 +20,8 @@ pub(crate) enum Display {
     Lines,
 }
 
-/// Name of a stage and its progress bar.
-type StageBar = (String, ProgressBar);
+/// A stage and its progress bar.
+type StageBar = (ProgressStage, ProgressBar);
 
 impl Display {
     fn new(json_lines: bool, quiet: bool) -> Self {
@@ -137,19 +137,17 @@ fn show(event: &Event, bar: &mut Option<StageBar>) {
     if bar.as_ref().is_none_or(|(current, _)| current != stage) {
         clear(bar);
         let fresh = ProgressBar::new(*total);
-        let template = if *unit == "s" {
+        let template = match unit {
             // The length of the stage is unknown.
-            "{msg:9} {pos} s"
-        } else if *unit == "voxels" {
-            "{msg:9} {bar:32} {percent:>3} %  {per_sec}  {eta} left"
-        } else {
-            "{msg:9} {bar:32} {pos}/{len}  {eta} left"
+            ProgressUnit::Seconds => "{msg:9} {pos} s",
+            ProgressUnit::Voxels => "{msg:9} {bar:32} {percent:>3} %  {per_sec}  {eta} left",
+            _ => "{msg:9} {bar:32} {pos}/{len}  {eta} left",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             fresh.set_style(style);
         }
-        fresh.set_message(stage.clone());
-        *bar = Some((stage.to_string(), fresh));
+        fresh.set_message(stage.name());
+        *bar = Some((*stage, fresh));
     }
     if let Some((_, bar)) = bar {
         bar.set_position(*done);

@@ -18,7 +18,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
+use cytoscope_train::{EvaluateModelJob, LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -90,7 +90,7 @@ impl Provenance {
         }
         job.overwrite = Overwrite::from_force(self.force);
         let context = progress::context(self.report.json_progress, self.report.json, Recorder::totals_only());
-        differences.iter().for_each(|sentence| context.note(sentence.as_str()));
+        differences.iter().for_each(|message| context.note(message.as_str()));
         let outcome = job.run(&context, &devices)?;
         predict::finish(&outcome)?;
         let written = outcome.done.iter().flat_map(|report| &report.outputs);
@@ -113,14 +113,17 @@ impl Provenance {
         print_options(&options.map_err(|error| Failure::other(error.to_string()))?);
         print_input(&record.input);
         print_model(&record.model);
-        let text = |key: &str| record.device.get(key).and_then(Value::as_str).unwrap_or("unknown");
         let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
-        print(&format!("  device: {} ({}){precision}", text("id"), text("name")));
+        match record.device.get() {
+            Ok(device) => print(&format!("  device: {} ({}){precision}", device.id, device.name)),
+            Err(error) => print(&format!("  device: as another version recorded it{precision} ({error})")),
+        }
         for PredictedSlices { slices, device, precision } in &record.parts {
             print(&format!("    {slices} slices: {device} in {precision}"));
         }
-        if let Some(tile) = record.plan.get("tile") {
-            print(&format!("  tile: {tile} voxels"));
+        match record.plan.get() {
+            Ok(plan) => print(&format!("  tile: {:?} voxels", plan.tile)),
+            Err(error) => print(&format!("  tile: as another version recorded it ({error})")),
         }
         print_outputs(&record.outputs);
         print_differences(&differences);
@@ -161,20 +164,23 @@ impl Provenance {
             progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());
         let mut differences = record.differences();
         let again = Again { path, record, out: self.out.as_deref(), overwrite: Overwrite::from_force(self.force) };
-        differences.iter().for_each(|sentence| context.note(sentence.as_str()));
+        differences.iter().for_each(|message| context.note(message.as_str()));
         let output = match record.kind {
             JobKind::Segment => again.run(|job: &SegmentJob| job.run(&context).map(drop)),
             JobKind::Measure => again.run(|job: &MeasureJob| job.run(&context).map(drop)),
             JobKind::Mesh => again.run(|job: &MeshJob| job.run(&context).map(drop)),
             JobKind::Convert => again.run(|job: &ConvertJob| job.run(&context)),
             JobKind::Evaluate => again.run(|job: &EvaluateJob| job.run(&context).map(drop)),
+            JobKind::EvaluateModel => {
+                again.run(|job: &EvaluateModelJob| job.run(&context, &devices::for_request(job.device)).map(drop))
+            }
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
             JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
             JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),
             JobKind::Train => {
                 let mut job = again.job::<TrainJob>()?;
                 let (devices, of_device) = replay_device(&mut job, record);
-                of_device.iter().for_each(|sentence| context.note(sentence.as_str()));
+                of_device.iter().for_each(|message| context.note(message.as_str()));
                 differences.extend(of_device);
                 let on_event = |event: &TrainEvent| display.training_event(event);
                 job.run(&context, &devices, &on_event).map(|report| report.out)
@@ -291,7 +297,7 @@ fn print_outputs(outputs: &[FileRecord]) {
 }
 
 fn print_differences(differences: &[String]) {
-    differences.iter().for_each(|sentence| print(&format!("  note: {sentence}")));
+    differences.iter().for_each(|message| print(&format!("  note: {message}")));
     if differences.is_empty() {
         print("  program, inputs and model are those of the record; --rerun makes the result again");
     }

@@ -74,12 +74,13 @@ pub(crate) struct TrainCommandReport {
 pub(crate) mod tests {
     use super::*;
     use cytoscope_profile::RunFacts;
+    use cytoscope_train::ScoreName;
     use serde_json::json;
 
     /// What `train` prints after 4 steps, 2 of which are an epoch.
     fn train_json(after: Value) -> Value {
         json!({
-            "out": "m", "verdict": "trained", "metric": "f1@0.5", "before": {}, "after": after, "after_int8": {},
+            "out": "m", "verdict": "trained", "metric": "panoptic quality at IoU 0.5", "before": {}, "after": after, "after_int8": {},
             "pairs_before": [], "pairs_after": [], "steps": 4, "epoch_steps": 2, "batch": 1, "patch_zyx": [8, 32, 32],
             "parameters": 9, "train_pairs": 1, "validation_pairs": 1, "seconds": 9.0, "step_secs": 0.5,
             "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "cpu",
@@ -97,7 +98,7 @@ pub(crate) mod tests {
     #[test]
     fn the_report_of_a_training_run_is_read_as_it_is_written() {
         let read = train_report(json!({"f1@0.5": 1}));
-        assert_eq!((read.report.patch_zyx, read.report.after.get("f1@0.5")), ([8, 32, 32], Some(&1.0)));
+        assert_eq!((read.report.patch_zyx, read.report.after.get(&ScoreName::f1(0.5))), ([8, 32, 32], Some(&1.0)));
         let again: TrainCommandReport = serde_json::from_value(json!(read)).unwrap();
         assert_eq!((again.report, again.run), (read.report, read.run));
         let mut incomplete = train_json(json!({}));

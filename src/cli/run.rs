@@ -253,12 +253,12 @@ impl RunCommand {
 /// Loads an ONNX file. An invalid or missing file is bad input; other I/O errors are not.
 fn load_file(path: &Path) -> Result<Graph, Failure> {
     cytoscope_onnx::load(path, &GraphLimits::default()).map_err(|e| {
-        let sentence = with_name(&path.display().to_string(), &e.to_string());
+        let message = with_name(&path.display().to_string(), &e.to_string());
         match &e {
             GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
-                Failure::other(sentence)
+                Failure::other(message)
             }
-            _ => Failure::bad_input(sentence),
+            _ => Failure::bad_input(message),
         }
     })
 }

@@ -7,7 +7,7 @@ use super::trace_path::check_trace;
 use super::{check_folder, parse_zyx, print, progress, read_file};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_storage::Overwrite;
@@ -59,7 +59,7 @@ struct SimulateReport {
 /// Simulates one stack and reports progress in voxels.
 fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, Failure> {
     let voxels = settings.shape_zyx.iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
-    let meter = Mutex::new((context.meter("simulate", voxels, "voxels"), 0));
+    let meter = Mutex::new((context.meter(ProgressStage::Simulate, voxels, ProgressUnit::Voxels), 0));
     let span = context.recorder.span(Stage::Simulate, "stack");
     let simulation = simulate(settings, |fraction| {
         let mut guard = meter.lock().unwrap_or_else(PoisonError::into_inner);

@@ -55,6 +55,47 @@ fn close(actual: &Value, expected: f64, what: &str) {
 }
 
 #[test]
+fn numbered_tiff_files_in_folders_are_images_of_their_own() {
+    let fixture = Fixture::new();
+    for folder in ["p", "t"] {
+        std::fs::create_dir(fixture.path(folder)).unwrap();
+        for n in 1..4u16 {
+            let missed = folder == "p" && n == 3;
+            let values: Vec<u16> = (0..30u16).map(|i| u16::from(i % 6 < 3 && !missed)).collect();
+            fixture.write(&format!("{folder}/img_{n}.tif"), "YX", &[5, 6], values);
+        }
+    }
+    let report = fixture.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();
+    assert_eq!(report["pairs"].as_array().map(Vec::len), Some(3), "{report}");
+    let [found, missed] = ["tp", "fn"].map(|key| report["instances"][0][key].as_u64());
+    assert_eq!((found, missed), (Some(2), Some(1)), "{report}");
+}
+
+#[test]
+fn a_model_has_the_scores_of_its_predictions() {
+    let fixture = Fixture::new();
+    for seed in ["3", "4"] {
+        let shape = ["--shape", "12,64,64", "--seed", seed];
+        fixture.run(&[&["simulate", "--kind", "nuclei", "--out", "data"][..], &shape].concat()).ok();
+    }
+    let on_cpu = ["--model", "nuclei-dog", "--device", "cpu"];
+    fixture.run(&[&["predict", "data", "--out", "o", "--outputs", "labels"][..], &on_cpu].concat()).ok();
+    let files = fixture.run(&["evaluate", "--pred", "o", "--truth", "data", "--json"]).json();
+    let of_model = [&["evaluate", "--data", "data", "--json", "--out", "s.json"][..], &on_cpu].concat();
+    let model = fixture.run(&of_model).json();
+    assert!(files["instances"][0]["n_true"].as_u64() > Some(0), "{files}");
+    for key in ["instances", "errors", "regression"] {
+        assert_eq!(model[key], files[key], "{key}");
+    }
+    assert!(model["pairs"][0]["prediction"].as_str().is_some_and(|path| path.ends_with("_raw.tif")), "{model}");
+    fixture.run(&["provenance", "s.json", "--rerun", "--out", "t.json"]).ok();
+    assert_eq!(fixture.bytes("s.json"), fixture.bytes("t.json"));
+    fixture.fails(2, &["evaluate", "--model", "nuclei-dog", "--data", "data", "--pred", "o"], &["--pred"]);
+    fixture.fails(2, &["evaluate", "--model", "nuclei-dog"], &["--data"]);
+    fixture.fails(2, &["evaluate", "--pred", "o"], &["--truth"]);
+}
+
+#[test]
 fn object_scores_match_their_formulas() {
     let fixture = Fixture::new();
     let (truth, prediction) = (boxes(1, 0.0), boxes(9, 1.0));

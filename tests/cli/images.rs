@@ -102,6 +102,26 @@ fn a_folder_of_numbered_slices_is_one_stack() {
 }
 
 #[test]
+fn tiff_files_of_one_slice_each_are_one_stack() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("slices")).unwrap();
+    for (t, z) in (1..3u16).flat_map(|t| (0..3).map(move |z| (t, z))) {
+        fixture.write(&format!("slices/img_T{t}_Z{z:03}.tif"), "YX", &[4, 5], vec![t * 10 + z; 20]);
+    }
+    let text = fixture.run(&["info", "slices"]).ok().stdout;
+    assert!(text.contains("tiff series") && text.contains("6, img_T1_Z000.tif to img_T2_Z002.tif"), "{text}");
+    fixture.run(&["convert", "slices/img_T2_Z001.tif", "a.npy"]).ok();
+    let (dtype, shape, data) = parse_npy(&fixture.bytes("a.npy"));
+    assert_eq!((dtype.as_str(), shape.as_slice()), ("<u2", &[2, 3, 4, 5][..]));
+    let planes: Vec<u8> = data.chunks(40).map(|plane| plane[0]).collect();
+    assert_eq!(planes, [10, 11, 12, 20, 21, 22]);
+    fixture.run(&["convert", "slices/img_T2_Z001.tif", "b.npy", "--axes", "YX"]).ok();
+    assert_eq!(parse_npy(&fixture.bytes("b.npy")).1, [4, 5]);
+    std::fs::remove_file(fixture.path("slices/img_T1_Z001.tif")).unwrap();
+    fixture.fails(2, &["info", "slices"], &["img_T1_Z001.tif is missing", "YX"]);
+}
+
+#[test]
 fn conversions_round_trip_exactly() {
     let fixture = Fixture::new();
     for kind in ["nuclei", "cells", "labelfree"] {

@@ -6,6 +6,7 @@ use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_testkit::skip;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// A voxel size at which the simulated nuclei have the size that the model was trained on.
 const VOXEL: &str = "1.75,0.8,0.8";

@@ -181,7 +181,8 @@ fn a_repeated_prediction_does_not_hold_more_memory_each_time() {
     let report = fixture.run(&["profile", "job.json", "--leaks", "8", "--json"]).json();
     let owners = report["owners"].as_array().unwrap();
     let names: Vec<&str> = owners.iter().map(|o| o["owner"].as_str().unwrap()).collect();
-    assert_eq!(names, ["process", "engine arena", "device memory"], "{report:#}");
+    let expected = ["process", "engine arena", "device memory", "chunk cache", "patch cache"];
+    assert_eq!(names, expected, "{report:#}");
     assert!(owners.iter().all(|o| o["bytes"].as_array().unwrap().len() == 8), "{report:#}");
     assert!(fixture.path("o/nuclei_1_raw_labels.tif").is_file(), "the job was run");
     // A job that skips its inputs repeats nothing.

@@ -134,6 +134,12 @@ fn a_prediction_is_shown_and_made_again() {
     assert_eq!(shown["record"]["model"]["name"], record(&fixture, "o/nuclei_1_raw")["model"]["name"]);
     let text = fixture.run(&["provenance", "o/nuclei_1_raw_provenance.json"]).ok().stdout;
     assert!(text.contains("predict, cytoscope ") && text.contains("device: cpu"), "{text}");
+    // A record of another version, which describes the device in another way, is shown, too.
+    let mut other = record(&fixture, "o/nuclei_1_raw");
+    other["device"] = json!({"kind": "abacus"});
+    std::fs::write(fixture.path("other_provenance.json"), other.to_string()).unwrap();
+    let text = fixture.run(&["provenance", "other_provenance.json"]).ok().stdout;
+    assert!(text.contains("device: as another version recorded it") && text.contains("tile: ["), "{text}");
     let report = fixture.run(&["provenance", &format!("o/{labels}"), "--rerun", "--out", "again", "--json"]).json();
     let outputs = report["outputs"].as_array().unwrap();
     let recorded = shown["record"]["outputs"].as_array().unwrap();

@@ -238,7 +238,7 @@ fn temporarily_full_disk_does_not_end_training() {
     while rest > 0 && std::fs::write(fixture.path("small/rest"), vec![0u8; rest]).is_err() {
         rest -= 64 << 10;
     }
-    until("Training continues", 2);
+    until("training continues", 2);
     std::fs::remove_file(fixture.path("small/rest")).unwrap();
     until("score", 2);
     std::fs::write(fixture.path("small/m.training/finish"), "").unwrap();

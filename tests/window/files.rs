@@ -194,7 +194,7 @@ fn a_folder_dropped_on_the_batch_page_adds_its_stacks() {
     let folder = fixture.path("many");
     std::fs::create_dir_all(folder.join("deeper")).unwrap();
     for i in 0..120 {
-        stack(&folder.join(format!("s{i:03}.tif")), "YX", &[4, 5]);
+        stack(&folder.join(format!("s{i:03}.tif")), "ZYX", &[2, 4, 5]);
     }
     stack(&folder.join("deeper/not.tif"), "YX", &[4, 5]);
     std::fs::write(folder.join("notes.txt"), "words").unwrap();

@@ -1,10 +1,12 @@
 //! Pointer gestures for correcting labels: screen positions of voxels, strokes and clicks, and the resulting labels.
 
 use crate::fixture::{Fixture, sees};
+use cytoscope_ui::Workbench;
 use cytoscope_ui::correct::Phase;
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
 use eframe::egui::{Key, Modifiers, Pos2, vec2};
+use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +51,15 @@ pub fn save_as_suggested(fixture: &mut Fixture) {
     fixture.window.run_steps(3);
     fixture.window.key_press(Key::Enter);
     fixture.window.run_steps(3);
+}
+
+/// Saves under this path with the window's own file dialog.
+pub fn save_as(fixture: &mut Fixture, path: &Path) {
+    let is_open = |w: &Harness<'static, Workbench>| w.query_by_label("File name").is_some();
+    fixture.until("the dialog", is_open);
+    fixture.type_into("File name", &path.display().to_string());
+    fixture.window.key_press(Key::Enter);
+    fixture.until("no dialog", |w| !is_open(w));
 }
 
 /// Opens the sample and starts correcting from empty labels.

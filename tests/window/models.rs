@@ -2,14 +2,18 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees};
-use crate::gestures::save_as_suggested;
-use cytoscope_builders::{UNet3d, Weights, unet3d};
+use crate::gestures::{save_as, save_as_suggested};
+use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
+use cytoscope_model_package::Package;
+use cytoscope_pipeline::job_record::record_path;
+use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::{Array, Samples};
 use eframe::egui::accesskit::Toggled;
 use eframe::egui::{DroppedFile, Key};
+use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
@@ -78,6 +82,116 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     let package = cytoscope_model_package::Package::open(&fixture.path("settings/models/net")).unwrap();
     assert_eq!(package.config()["task"], "labelfree");
     assert_eq!(package.inputs[0].voxel_um(), Some([1.0; 3]));
+}
+
+/// The record of the job that wrote a file or folder.
+fn record_of(output: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(record_path(output)).unwrap()).unwrap()
+}
+
+/// The weights of a model's float network in ascending order.
+fn weights(model: &Path) -> Vec<f32> {
+    let package = Package::open(model).unwrap();
+    let all = package.float_graph.as_ref().unwrap_or(&package.graph).named_initializers();
+    let mut values: Vec<f32> = all.values().filter_map(|tensor| tensor.as_f32()).flatten().copied().collect();
+    values.sort_by(f32::total_cmp);
+    values
+}
+
+/// The values in a safetensors file of 32-bit floats, in ascending order.
+fn safetensors_values(path: &Path) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    // Eight bytes with the length of the header, the header, the values.
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let floats = bytes[8 + header..].chunks_exact(4);
+    let mut values: Vec<f32> = floats.map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+    values.sort_by(f32::total_cmp);
+    values
+}
+
+#[test]
+fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir_all(folder.join("settings/models")).unwrap();
+        network(&folder.join("settings/models/net.onnx"));
+        let values: Vec<u16> = (0..8 * 48 * 48).map(|i| (i * 37 % 101) as u16).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![8, 48, 48], values).unwrap();
+        let path = folder.join("stack.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.state_mut().send(Command::Models);
+    fixture.click("Model net");
+    // The network has no test tensors, so without the stack there is nothing to calibrate with.
+    fixture.click("Dynamic");
+    fixture.click("Static");
+    assert!(fixture.sees("The open stack is used for calibration."), "{}", fixture.on_screen());
+    fixture.type_into("Maximum relative error", "0.2");
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+    fixture.click("Quantize");
+    fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
+    let (net, quantized) = (fixture.path("settings/models/net.onnx"), fixture.path("settings/models/net-int8"));
+    assert!(Package::open(&quantized).unwrap().is_int8() && weights(&quantized) == weights(&net));
+    let record = record_of(&quantized);
+    let job = &record["job"]["quantization"];
+    assert!(job["mode"] == "static" && job["accuracy_budget"] == 0.2, "{record}");
+    assert_eq!(job["calibrate"], serde_json::json!([fixture.path("stack.tif").display().to_string()]), "{record}");
+    for (button, name, format) in [
+        ("bioimage.io package…", "away.zip", "bioimageio"),
+        ("ONNX…", "away.onnx", "onnx"),
+        ("Weights (safetensors)…", "away.safetensors", "safetensors"),
+    ] {
+        let path = fixture.path(name);
+        fixture.click(button);
+        save_as(&mut fixture, &path);
+        fixture.until("the file", |w| sees(w, &format!("Saved {name}")));
+        assert_eq!(record_of(&path)["job"]["format"], format);
+        let values = if format == "safetensors" { safetensors_values(&path) } else { weights(&path) };
+        assert!(!values.is_empty() && values == weights(&net), "{name}");
+    }
+}
+
+/// Writes the weights of a small DynUNet as safetensors.
+fn dynunet_checkpoint(path: &Path) {
+    let config = DynUNet { filters: vec![4, 6], strides: vec![1, 2], ..DynUNet::default() };
+    let graph = dynunet(&config, &Weights::Random { seed: 2 }).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
+    for (name, tensor) in graph.named_initializers() {
+        let start = data.len();
+        data.extend(tensor.as_f32().unwrap().iter().flat_map(|value| value.to_le_bytes()));
+        let entry = serde_json::json!({"dtype": "F32", "shape": tensor.shape(), "data_offsets": [start, data.len()]});
+        header.insert(name, entry);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    std::fs::write(path, [(header.len() as u64).to_le_bytes().to_vec(), header, data].concat()).unwrap();
+}
+
+#[test]
+fn the_chosen_architecture_of_a_checkpoint_is_tested_and_added() {
+    let mut fixture = Fixture::new();
+    let file = fixture.path("net.safetensors");
+    dynunet_checkpoint(&file);
+    drop_file(&mut fixture, file);
+    let is_idle = |w: &Harness<'static, Workbench>| w.state().active_jobs() == 0;
+    fixture.until("the recognized architecture", |w| sees(w, "of weights · dynunet") && is_idle(w));
+    accessibility::check(&fixture, "a checkpoint");
+    // The weights do not fit another one, and the earlier result is not that of this choice.
+    fixture.click("Architecture");
+    fixture.click("segresnet");
+    fixture.until("the missing tensor", |w| sees(w, "convInit.conv.weight") && is_idle(w));
+    assert!(!fixture.sees("of weights · dynunet"), "{}", fixture.on_screen());
+    assert!(fixture.window.get_by_label("Add to my models").accesskit_node().is_disabled());
+    fixture.click("Architecture");
+    fixture.click("dynunet");
+    fixture.until("the chosen architecture", |w| sees(w, "of weights · dynunet") && is_idle(w));
+    fixture.click("Add to my models");
+    fixture.until("the model", |w| sees(w, "net was added to your models"));
+    let added = fixture.path("settings/models/net");
+    assert!(Package::open(&added).unwrap().description.contains("the architecture dynunet"));
+    assert_eq!(record_of(&added)["job"]["architecture"], "dynunet");
 }
 
 #[test]

@@ -442,7 +442,7 @@ fn presets_that_were_tuned_on_this_machine_can_be_chosen() {
 }
 
 /// Writes a network with the outputs `mask` and `boundary`.
-fn save_two_outputs(path: &Path) {
+pub(crate) fn save_two_outputs(path: &Path) {
     let mut graph = Graph::new("two outputs");
     let free = |name: &str| Dim::Free(name.to_owned());
     let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];

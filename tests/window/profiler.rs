@@ -2,6 +2,7 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, SMALL, sees};
+use crate::gestures::save_as;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
@@ -43,9 +44,9 @@ fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
 
 /// Facts that call for larger tiles, another device, a diameter and a voxel size.
 fn input_to_improve() -> InputFacts {
-    let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
+    let time = |device: &str, best_ms| DeviceTime { device: device.into(), best_ms };
     InputFacts {
-        device: "cuda:7".to_owned(),
+        device: "cuda:7".into(),
         measured: vec![time("cuda:7", 30.0), time("cpu", 3.0)],
         tiles: Some(TileFacts {
             joining: Joining::Crop,
@@ -124,7 +125,7 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
         step_secs: 0.5,
         stalled_secs: 0.25,
         workers: 1,
-        device: "cpu".to_owned(),
+        device: "cpu".into(),
         ..TrainingFacts::default()
     };
     let facts = RunFacts { wall_secs: 60.0, cores: Some(4), training: Some(training), ..RunFacts::default() };
@@ -159,7 +160,7 @@ fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_r
     };
     let more_threads_than_cores = RunFacts { wall_secs: 1.0, threads: Some(8), cores: Some(4), ..RunFacts::default() };
     let tiles = input_to_improve().tiles.map(|tiles| TileFacts { budget_bytes: Some(150 << 20), ..tiles });
-    let input = InputFacts { device: "cpu".to_owned(), tiles, ..InputFacts::default() };
+    let input = InputFacts { device: "cpu".into(), tiles, ..InputFacts::default() };
     show(&mut fixture, "predict", RunFacts { inputs: vec![input], ..more_threads_than_cores.clone() });
     fixture.click("Advice (2)");
     fixture.click("Use a memory budget of 300 MiB");
@@ -172,7 +173,7 @@ fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_r
         step_secs: 0.5,
         batch: 4,
         larger_batch: Some(8),
-        device: "cpu".to_owned(),
+        device: "cpu".into(),
         ..TrainingFacts::default()
     };
     let (peak_bytes, memory_bytes) = (Some(15 << 30), Some(16 << 30));
@@ -234,6 +235,44 @@ fn stored_runs_are_compared_searched_and_exported() {
     let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Memory), "m.csv")).unwrap();
     assert_eq!(csv.lines().count(), 2, "{csv}");
     let trace = std::fs::read(save(ProfileFormat::Trace, "again.json")).unwrap();
+    let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
+    assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
+}
+
+#[test]
+fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
+    write_trace(&first, 4, &[("Conv a", 500), ("Conv b", 250)]);
+    write_trace(&second, 1, &[("Conv a", 1000)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &second);
+    open(&mut fixture, &first);
+    let saved = |fixture: &mut Fixture, button: &str, name: &str| {
+        let path = fixture.path(name);
+        fixture.click(button);
+        save_as(fixture, &path);
+        fixture.until(name, |_| path.is_file());
+        std::fs::read(&path).unwrap()
+    };
+    let check = |fixture: &mut Fixture, view: &str, header: &str, line: &str| {
+        let csv = String::from_utf8(saved(fixture, "Save view as CSV", &format!("{view}.csv"))).unwrap();
+        assert!(csv.starts_with(header) && csv.contains(line), "{view}: {csv}");
+    };
+    for (view, header, line) in [
+        ("Timeline", "stage,name,thread,start_us,duration_us,", "\nread,\"stack\","),
+        ("Operators", "stage,name,count,seconds,", "\nop,\"Conv b\",1,0.25,0,0\n"),
+        ("Memory", "seconds,label,resident_bytes,", ",\"end\","),
+        ("Roofline", "name,seconds,macs,bytes,", "share_of_peak\n"),
+    ] {
+        fixture.click(view);
+        check(&mut fixture, view, header, line);
+    }
+    fixture.click("Compare with");
+    fixture.click("second.json · predict");
+    check(&mut fixture, "Comparison", "kind,name,first_secs,", "\ntotal,\"total\",8,2,0.25\n");
+    let trace = saved(&mut fixture, "Save as Chrome trace", "again.json");
     let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
     assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
 }

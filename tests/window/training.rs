@@ -5,7 +5,7 @@ use crate::{accessibility, gestures};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
-use cytoscope_train::{TrainConfig, TrainPrecision};
+use cytoscope_train::{ScoreName, SelectionMetric, TrainConfig, TrainPrecision};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
@@ -204,7 +204,11 @@ fn wizard_trains_stain_prediction_from_image_pairs() {
     fixture.click("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
-    assert!(report.after.contains_key("pearson") && !report.after.contains_key("f1@0.5"), "{:?}", report.after);
+    assert!(
+        report.after.contains_key(&ScoreName::Pearson(None)) && !report.after.contains_key(&ScoreName::f1(0.5)),
+        "{:?}",
+        report.after
+    );
     assert!(fixture.sees("Pearson correlation"), "{}", fixture.on_screen());
     fixture.until("a picture", |w| sees(w, "Model output on a validation image"));
     accessibility::check(&fixture, "results of a stain");
@@ -259,7 +263,7 @@ fn wizard_trains_foreground_from_masks() {
     fixture.click("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
-    assert_eq!((report.metric.as_str(), report.train_pairs), ("Dice", 2));
+    assert_eq!((report.metric, report.train_pairs), (SelectionMetric::Dice, 2));
 }
 
 #[test]

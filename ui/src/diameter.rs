@@ -7,7 +7,7 @@ use crate::jobs::JobsAction;
 use crate::panels::{heading, weak};
 use crate::state::State;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{DiameterRequest, DiameterUnit, ObjectDiameter};
+use cytoscope_pipeline::{Certainty, DiameterRequest, DiameterUnit, ObjectDiameter};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
@@ -57,7 +57,9 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
                 .max_decimals(1)
                 .suffix(format!(" {unit}"));
             let response = ui.add(drag);
-            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Object diameter"));
+            // The heading has the name "Object diameter".
+            let name = "Object diameter number";
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, name));
         }
     });
     let text = format!("{}  Estimate", icon::RULER);
@@ -66,8 +68,12 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
     let estimate = button.on_hover_text("Measure the objects of this stack now").clicked();
     let found = match size.found {
         _ if is_estimating => "Estimating…".to_owned(),
+        Some(ObjectDiameter { diameter, estimate: Some(e), .. }) if e.certainty == Certainty::None => {
+            format!("No objects found: assuming {diameter:.1} {unit}")
+        }
         Some(ObjectDiameter { diameter, estimate: Some(e), .. }) => {
-            format!("Estimated {diameter:.1} {unit} from {} objects ({})", e.objects, e.certainty.words())
+            let objects = if e.objects == 1 { "1 object".to_owned() } else { format!("{} objects", e.objects) };
+            format!("Estimated {diameter:.1} {unit} from {objects} ({})", e.certainty.words())
         }
         _ if size.request == DiameterRequest::Auto => "Estimated when the stack is predicted".to_owned(),
         _ => "The ring on the image has this diameter".to_owned(),

@@ -375,30 +375,14 @@ impl Display {
         let mut effects = Effects::default();
         match action {
             DisplayAction::Task(task) => self.task = task,
-            DisplayAction::ShowStacks => {
-                if matches!(self.task, PanelTask::Models | PanelTask::Batch) {
-                    self.task = PanelTask::Predict;
-                }
-            }
+            DisplayAction::ShowStacks => self.show_stacks(),
             DisplayAction::ShowTraining => {
                 self.settings.show_tasks = true;
                 self.task = PanelTask::Train;
             }
             DisplayAction::Toggle(part) => self.toggle(part),
-            DisplayAction::NextTheme => {
-                self.settings.theme = match self.settings.theme {
-                    ThemeChoice::System => ThemeChoice::Light,
-                    ThemeChoice::Light => ThemeChoice::Dark,
-                    ThemeChoice::Dark => ThemeChoice::System,
-                };
-                self.ctx.set_theme(self.settings.theme.preference());
-            }
-            DisplayAction::Reset => {
-                self.settings = self.settings.with_default_choices();
-                self.swipe = None;
-                self.ctx.set_theme(self.settings.theme.preference());
-                effects.views(ViewsEffect::ResetLayout);
-            }
+            DisplayAction::NextTheme => self.next_theme(),
+            DisplayAction::Reset => self.reset(&mut effects),
             DisplayAction::Model(name) => self.settings.model = name,
             DisplayAction::InputChannels { model, channels } => {
                 self.settings.channels_of_model.insert(model, channels);
@@ -463,6 +447,31 @@ impl Display {
             }
         }
         effects
+    }
+
+    /// Leaves the panels that show no stack.
+    fn show_stacks(&mut self) {
+        if matches!(self.task, PanelTask::Models | PanelTask::Batch) {
+            self.task = PanelTask::Predict;
+        }
+    }
+
+    /// Switches from the theme of the system to light, dark, and back.
+    fn next_theme(&mut self) {
+        self.settings.theme = match self.settings.theme {
+            ThemeChoice::System => ThemeChoice::Light,
+            ThemeChoice::Light => ThemeChoice::Dark,
+            ThemeChoice::Dark => ThemeChoice::System,
+        };
+        self.ctx.set_theme(self.settings.theme.preference());
+    }
+
+    /// Returns to the default choices and layout.
+    fn reset(&mut self, effects: &mut Effects) {
+        self.settings = self.settings.with_default_choices();
+        self.swipe = None;
+        self.ctx.set_theme(self.settings.theme.preference());
+        effects.views(ViewsEffect::ResetLayout);
     }
 
     /// Handles what the window's own file dialog asked the disk for.

@@ -11,6 +11,7 @@ use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_storage::target::refuse_input;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -373,7 +374,8 @@ pub struct Expanded {
     pub truncated: bool,
 }
 
-/// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or that of its metadata, is a stack.
+/// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or that of its metadata, is a stack. Of the
+/// files of a numbered series, the first one is kept: it opens the series.
 pub fn expand(paths: &[PathBuf]) -> Expanded {
     expand_up_to(paths, MAX_FILES_OF_FOLDER)
 }
@@ -385,13 +387,15 @@ pub(crate) fn expand_for_list(paths: &[PathBuf]) -> Expanded {
 
 fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
     let (mut files, mut truncated) = (Vec::new(), false);
+    let given: Vec<PathBuf> = paths.iter().filter(|p| !p.is_dir()).cloned().collect();
+    let opening: HashSet<PathBuf> = one_of_each_series(&given).into_iter().collect();
     for path in paths {
         if let Some(folder) = zarr_folder_of(path) {
             files.push(folder);
             continue;
         }
         if !path.is_dir() {
-            files.push(path.clone());
+            files.extend(opening.get(path).cloned());
             continue;
         }
         let mut found: Vec<PathBuf> = std::fs::read_dir(path)
@@ -404,9 +408,8 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
         found.sort();
         if found.iter().any(|p| !ends_in(p, &SLICE_EXTENSIONS)) {
             found.retain(|p| !ends_in(p, &SLICE_EXTENSIONS));
-        } else {
-            found = one_of_each_series(&found);
         }
+        found = one_of_each_series(&found);
         truncated |= found.len() > max_files_of_folder;
         found.truncate(max_files_of_folder);
         files.extend(found);
@@ -431,6 +434,8 @@ fn is_visible_zarr(path: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
 
     #[test]
     fn a_file_that_is_being_saved_is_written_before_the_window_ends() {
@@ -470,5 +475,19 @@ mod tests {
         assert_eq!(of_folder(3), Expanded { files: stacks.to_vec(), truncated: false });
         assert_eq!(of_folder(2), Expanded { files: stacks[..2].to_vec(), truncated: true });
         assert_eq!(expand_up_to(&stacks, 2), Expanded { files: stacks.to_vec(), truncated: false });
+    }
+
+    #[test]
+    fn numbered_slices_open_as_one_stack() {
+        let folder = tempfile::tempdir().unwrap();
+        let slices: Vec<PathBuf> = (1..5).map(|z| folder.path().join(format!("img_Z{z:04}.tif"))).collect();
+        for slice in &slices {
+            let array = Array::new("YX".parse().unwrap(), vec![2, 3], vec![7u16; 6]).unwrap();
+            write_array(slice, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let other = folder.path().join("other.tif");
+        std::fs::write(&other, "").unwrap();
+        assert_eq!(expand(&[folder.path().to_owned()]).files, [slices[0].clone(), other.clone()]);
+        assert_eq!(expand(&[slices[2].clone(), slices[1].clone(), other.clone()]).files, [slices[2].clone(), other]);
     }
 }

@@ -75,74 +75,76 @@ pub(crate) fn read_run(path: &Path) -> Result<StoredRun, String> {
 
 /// A run, wherever it comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Run<'a> {
+pub(crate) enum ShownRun<'a> {
     /// A job of this window.
     Job(&'a JobView),
     /// A run from a file.
     File(&'a FileRun),
 }
 
-impl<'a> Run<'a> {
+impl<'a> ShownRun<'a> {
     /// Its identity.
     pub(crate) fn id(self) -> RunId {
         match self {
-            Run::Job(job) => RunId::Job(job.id),
-            Run::File(file) => RunId::File(file.number),
+            ShownRun::Job(job) => RunId::Job(job.id),
+            ShownRun::File(file) => RunId::File(file.number),
         }
     }
 
     /// Title for display.
     pub(crate) fn title(self) -> &'a str {
         match self {
-            Run::Job(job) => &job.title,
-            Run::File(file) => &file.title,
+            ShownRun::Job(job) => &job.title,
+            ShownRun::File(file) => &file.title,
         }
     }
 
     /// Wall time in seconds, of a running job so far.
     pub(crate) fn wall_secs(self) -> f64 {
         match self {
-            Run::Job(job) => job.elapsed_secs(),
-            Run::File(file) => file.run.record.facts.wall_secs,
+            ShownRun::Job(job) => job.elapsed_secs(),
+            ShownRun::File(file) => file.run.record.facts.wall_secs,
         }
     }
 
     /// Whether it is a job that is running.
     pub(crate) fn is_running(self) -> bool {
-        matches!(self, Run::Job(job) if job.state == JobState::Running)
+        matches!(self, ShownRun::Job(job) if job.state == JobState::Running)
     }
 
     /// Totals by stage.
     pub(crate) fn stages(self) -> &'a [StageTotal] {
         match self {
-            Run::Job(job) => &job.totals,
-            Run::File(file) => &file.run.record.stages,
+            ShownRun::Job(job) => &job.totals,
+            ShownRun::File(file) => &file.run.record.stages,
         }
     }
 
     /// Spans in the order of their ends.
     pub(crate) fn spans(self) -> &'a [SpanRecord] {
         match self {
-            Run::Job(job) => &job.spans,
-            Run::File(file) => &file.run.spans,
+            ShownRun::Job(job) => &job.spans,
+            ShownRun::File(file) => &file.run.spans,
         }
     }
 
     /// Resident memory over time: seconds and bytes.
     pub(crate) fn memory_samples(self) -> Vec<(f64, u64)> {
         match self {
-            Run::Job(job) if job.timeline.is_empty() => {
+            ShownRun::Job(job) if job.timeline.is_empty() => {
                 job.marks.iter().map(|m| (m.at_us / 1e6, m.resident_bytes)).collect()
             }
-            Run::Job(_) | Run::File(_) => self.timeline().iter().map(|s| (s.at_us / 1e6, s.resident_bytes)).collect(),
+            ShownRun::Job(_) | ShownRun::File(_) => {
+                self.timeline().iter().map(|s| (s.at_us / 1e6, s.resident_bytes)).collect()
+            }
         }
     }
 
     /// Memory over time, oldest first.
     fn timeline(self) -> &'a [MemorySample] {
         match self {
-            Run::Job(job) => &job.timeline,
-            Run::File(file) => &file.run.timeline,
+            ShownRun::Job(job) => &job.timeline,
+            ShownRun::File(file) => &file.run.timeline,
         }
     }
 
@@ -159,20 +161,20 @@ impl<'a> Run<'a> {
     /// Number of spans that are missing.
     pub(crate) fn spans_not_kept(self) -> u64 {
         match self {
-            Run::Job(job) => job.dropped,
-            Run::File(file) => file.run.spans_not_kept,
+            ShownRun::Job(job) => job.dropped,
+            ShownRun::File(file) => file.run.spans_not_kept,
         }
     }
 
     /// Device, and the reason for its choice if it is known.
     pub(crate) fn device(self) -> Option<(String, String)> {
         match self {
-            Run::Job(job) => job.device.as_ref().map(|d| (d.id.to_string(), format!("{}: {}", d.name, d.why))),
-            Run::File(file) => {
+            ShownRun::Job(job) => job.device.as_ref().map(|d| (d.id.to_string(), format!("{}: {}", d.name, d.why))),
+            ShownRun::File(file) => {
                 let facts = &file.run.record.facts;
                 let of_training = facts.training.as_ref().map(|t| &t.device);
                 let device = facts.inputs.first().map(|i| &i.device).or(of_training)?;
-                Some((device.clone(), format!("{} of {}", file.run.record.program, file.path.display())))
+                Some((device.to_string(), format!("{} of {}", file.run.record.program, file.path.display())))
             }
         }
     }
@@ -180,15 +182,15 @@ impl<'a> Run<'a> {
     /// What is known about the run besides its spans.
     pub(crate) fn facts(self) -> RunFacts {
         match self {
-            Run::Job(job) => job.facts(),
-            Run::File(file) => file.run.record.facts.clone(),
+            ShownRun::Job(job) => job.facts(),
+            ShownRun::File(file) => file.run.record.facts.clone(),
         }
     }
 
     /// The run in the form in which it is stored.
     pub(crate) fn to_stored(self) -> StoredRun {
         match self {
-            Run::Job(job) => {
+            ShownRun::Job(job) => {
                 let (spans, marks) = (job.spans.clone(), job.marks.clone());
                 let of_marks = marks.iter().map(|mark| MemorySample {
                     at_us: mark.at_us,
@@ -200,26 +202,26 @@ impl<'a> Run<'a> {
                 timeline.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
                 StoredRun { record: job.record(), spans, marks, timeline, spans_not_kept: job.dropped }
             }
-            Run::File(file) => file.run.clone(),
+            ShownRun::File(file) => file.run.clone(),
         }
     }
 
     /// The document that the run works on.
     pub(crate) fn document(self) -> Option<u64> {
         match self {
-            Run::Job(job) => job.purpose.document(),
-            Run::File(_) => None,
+            ShownRun::Job(job) => job.purpose.document(),
+            ShownRun::File(_) => None,
         }
     }
 
     /// Number that grows whenever what is derived from the run may change.
     pub(crate) fn revision(self) -> (usize, u64, bool) {
         match self {
-            Run::Job(job) => {
+            ShownRun::Job(job) => {
                 let reports = job.training.as_ref().map_or(0, |t| t.reports);
                 (job.spans.len(), reports, job.state.is_over())
             }
-            Run::File(file) => (file.run.spans.len(), 0, true),
+            ShownRun::File(file) => (file.run.spans.len(), 0, true),
         }
     }
 
@@ -227,8 +229,8 @@ impl<'a> Run<'a> {
     pub(crate) fn training(self) -> Option<TrainingFigures> {
         let facts = self.facts();
         let times = match self {
-            Run::Job(job) => job.training.as_ref(),
-            Run::File(_) => None,
+            ShownRun::Job(job) => job.training.as_ref(),
+            ShownRun::File(_) => None,
         };
         let patches = times.map(TrainingTimes::patches_per_step);
         let figures = TrainingFigures::new(facts.training.as_ref()?, patches, self.stages(), facts.wall_secs)?;
@@ -370,7 +372,7 @@ mod tests {
         let sample = |at_us, resident_bytes| MemorySample { at_us, resident_bytes, arena_bytes: Some(7), device: None };
         job.timeline = vec![sample(0.0, 100), sample(2e6, 300)];
         job.marks = vec![MemoryMark { label: "reading".into(), at_us: 1e6, resident_bytes: 200 }];
-        let csv = csv(ProfileTable::Memory, &Run::Job(&job).to_stored(), None);
+        let csv = csv(ProfileTable::Memory, &ShownRun::Job(&job).to_stored(), None);
         let lines: Vec<&str> = csv.lines().skip(1).collect();
         assert_eq!(lines, ["0,\"\",100,7,,", "1,\"reading\",200,,,", "2,\"\",300,7,,"]);
     }
@@ -393,7 +395,7 @@ mod tests {
             step_secs: 0.5,
             stalled_secs: 0.1,
             workers: 2,
-            device: "cpu".to_owned(),
+            device: "cpu".into(),
             ..TrainingFacts::default()
         };
         let total = |stage, seconds| StageTotal { stage, count: 1, seconds, bytes: 0, voxels: 0, macs: 0 };

@@ -445,8 +445,8 @@ impl Work {
         match reply {
             // Another process follows one that retires.
             Reply::Ready { .. } | Reply::Queued { .. } | Reply::Retiring { .. } => None,
-            Reply::Fault { sentence } => {
-                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: sentence })
+            Reply::Fault { message } => {
+                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: message })
             }
             Reply::Devices { id, devices } => {
                 self.looking = self.looking.filter(|query| *query != id);
@@ -466,7 +466,7 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Progress(progress) => job.progress = progress,
+                    Event::Progress(progress) => job.progress = Some(progress),
                     Event::Note { message } => job.notes.push(message),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
@@ -509,11 +509,11 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, kind, sentence } => {
+            Reply::Failed { id, kind, message } => {
                 self.looking = self.looking.filter(|query| *query != id);
-                let (title, purpose) = self.end(id, JobState::Failed(sentence.clone()))?;
+                let (title, purpose) = self.end(id, JobState::Failed(message.clone()))?;
                 // Problems with training data are shown in the wizard.
-                (purpose != Purpose::Check).then(|| self.failed(id, title, kind, sentence))
+                (purpose != Purpose::Check).then(|| self.failed(id, title, kind, message))
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;

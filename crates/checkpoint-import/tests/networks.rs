@@ -301,6 +301,14 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
 }
 
 #[test]
+fn architectures_are_stored_by_the_names_of_the_command_line() {
+    for architecture in Architecture::ALL {
+        assert_eq!(serde_json::to_value(architecture).unwrap(), architecture.name());
+        assert_eq!(architecture.name().parse::<Architecture>().unwrap(), architecture);
+    }
+}
+
+#[test]
 fn plans_of_nnunet_are_read() {
     let plans = json!({
         "transpose_forward": [0, 1, 2],

@@ -79,8 +79,8 @@ fn strides_and_offset_select_elements_and_stay_in_the_storage() {
             // Repeating an element is a view that fits: it is not larger than its storage.
             Ok(read) if strides == [0] => assert_eq!(values(&read, "t"), [1.0; 8]),
             other => {
-                let sentence = other.unwrap_err().to_string();
-                assert!(sentence.contains("\"t\"") && sentence.contains("reaches out"), "{shape:?}: {sentence}");
+                let message = other.unwrap_err().to_string();
+                assert!(message.contains("\"t\"") && message.contains("reaches out"), "{shape:?}: {message}");
             }
         }
     }
@@ -120,9 +120,9 @@ fn python_objects_are_refused_by_name_and_never_constructed() {
         (b"(S'true'\nios\nsystem\n", "opcode 0x53"),
     ];
     for (pickled, named) in attacks {
-        let sentence = refused(&archive(pickled, &[], &[]));
-        assert!(sentence.contains(named) && sentence.contains("not accepted"), "{sentence}");
-        assert!(sentence.contains("state_dict()"), "{sentence}");
+        let message = refused(&archive(pickled, &[], &[]));
+        assert!(message.contains(named) && message.contains("not accepted"), "{message}");
+        assert!(message.contains("state_dict()"), "{message}");
     }
     // Settings of training programs are names only.
     let settings = b"}(X\x01\x00\x00\x00acpathlib\nPosixPath\n(X\x01\x00\x00\x00ptRu";
@@ -169,8 +169,8 @@ fn real_checkpoints_are_read_or_refused() {
                 found.tensors().values().for_each(|t| assert_eq!(t.to_tensor().unwrap().shape(), t.shape()));
                 count += 1;
             }
-            Err(sentence) if name.contains("legacy") => assert!(sentence.contains("before version 1.6"), "{sentence}"),
-            Err(sentence) => assert!(name.contains("broken"), "{name}: {sentence}"),
+            Err(message) if name.contains("legacy") => assert!(message.contains("before version 1.6"), "{message}"),
+            Err(message) => assert!(name.contains("broken"), "{name}: {message}"),
         }
     }
     assert!(count >= 50, "{count}");

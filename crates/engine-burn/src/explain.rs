@@ -2,7 +2,7 @@
 
 /// Parts of messages, in lower case, with the sentence for messages that contain one of them. The first row that matches
 /// counts, so causes come before consequences.
-const SENTENCES: &[(&[&str], &str)] = &[
+const EXPLANATIONS: &[(&[&str], &str)] = &[
     (
         &["unsupported_ptx_version", "unsupported toolchain"],
         "the NVIDIA driver is older than the installed CUDA compiler (NVRTC): update the driver, or install the NVRTC of \
@@ -69,17 +69,17 @@ const SENTENCES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Returns the first row of [`SENTENCES`] that matches a message, with its number.
+/// Returns the first row of [`EXPLANATIONS`] that matches a message, with its number.
 fn explanation(said: &str) -> Option<(usize, &'static str)> {
     let lower = said.to_lowercase();
-    let row = SENTENCES.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part)))?;
-    SENTENCES.get(row).map(|(_, sentence)| (row, *sentence))
+    let row = EXPLANATIONS.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part)))?;
+    EXPLANATIONS.get(row).map(|(_, meaning)| (row, *meaning))
 }
 
 /// Returns how well a message states the cause of a failure, the best one first: messages with an explanation in the order
 /// of the rows, then unknown messages, then those that only say that a message was lost (the last row).
 pub(crate) fn rank(said: &str) -> usize {
-    let lost = SENTENCES.len() - 1;
+    let lost = EXPLANATIONS.len() - 1;
     match explanation(said) {
         Some((row, _)) if row == lost => lost + 1,
         Some((row, _)) => row,
@@ -95,9 +95,9 @@ const MAX_MESSAGE_CHARS: usize = 160;
 pub(crate) fn explained(said: &str) -> String {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     match explanation(&said) {
-        Some((_, sentence)) => {
+        Some((_, meaning)) => {
             let message: String = said.chars().take(MAX_MESSAGE_CHARS).collect();
-            format!("{sentence} (the message was: {message})")
+            format!("{meaning} (the message was: {message})")
         }
         None => said,
     }

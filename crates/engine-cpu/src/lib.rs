@@ -1,16 +1,16 @@
 //! The CPU engine.
 //!
-//! Compiling infers all shapes, folds and fuses nodes, and lowers the graph ([`mod@lower`]) to steps on blocked buffers
-//! that share one planned arena ([`mod@arena`]). The parts of a concatenation are written directly into its buffer, and
-//! normalizations and activations work in place. An operator without a kernel is run by the reference executor
+//! Compiling infers all shapes, folds and fuses nodes ([`mod@prepare`]), decides which nodes run on kernels ([`mod@plan`]),
+//! and lowers them to steps ([`mod@steps`]) on blocked buffers that share one planned arena ([`mod@lower`]). The parts of a
+//! concatenation are written directly into its buffer, and normalizations and activations work in place. An operator without a kernel is run by the reference executor
 //! (`crates/reference`) and listed in [`cytoscope_engine::CompileReport::fallbacks`].
 //!
 //! In `int8`, quantized graphs run on integers: tensors between a QuantizeLinear and a DequantizeLinear node stay
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
 //! floats where a normalization follows. In `f32`, the same graph is computed in floats.
 //!
-//! Graphs of a training step are planned separately ([`mod@train`]), because their weights change at every run; their
-//! steps, arena and session are the same, and gradients are steps like any other ([`mod@steps`]).
+//! Graphs of a training step are compiled in the same way: gradients are steps like any other. [`mod@purpose`] lists what
+//! differs, such as that weights are packed at every run and that values are kept for the backward pass.
 //!
 //! A stack can also pass through a network once, slab by slab along Z, instead of in overlapping tiles
 //! ([`cytoscope_engine::Engine::plan_rolling`], [`mod@rolling`]).
@@ -32,23 +32,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod arena;
-mod concat;
 mod context;
-mod elementwise;
-mod emit;
 mod lower;
-mod optimizer;
-mod placement;
+mod plan;
 mod prepare;
+mod program;
+mod purpose;
 mod reference;
-mod resize;
 mod rolling;
 mod session;
 mod split;
 mod step;
 mod steps;
-mod train;
 mod window;
 
 pub use reference::ReferenceEngine;
@@ -59,6 +54,7 @@ use cytoscope_engine::{
 use cytoscope_graph::Graph;
 use cytoscope_kernels::{Isa, IsaName};
 use cytoscope_profile::MachinePeak;
+use purpose::Purpose;
 
 /// Returns the bytes of the arenas of all sessions in this process: their activations.
 pub fn arena_bytes() -> u64 {
@@ -187,26 +183,9 @@ impl Engine for CpuEngine {
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        let integers = match options.precision {
-            Precision::F32 => false,
-            Precision::Int8 => true,
-            other => {
-                return Err(EngineError::UnsupportedPrecision {
-                    engine: "cpu",
-                    precision: other.to_string(),
-                    has: "f32 and int8".to_owned(),
-                });
-            }
-        };
-        if train::is_step(graph) {
-            if integers {
-                return Err(EngineError::NotQuantized { engine: "cpu" });
-            }
-            let program = train::compile(graph, input_shapes, self.isa)?;
-            return Ok(Box::new(session::CpuSession::new(program, self.isa, options)?));
-        }
-        let prepared = prepare::prepare(graph, input_shapes, self.optimizations, &options.interrupt)?;
-        let program = lower::lower(prepared, self.isa, integers, &options.interrupt)?;
+        let purpose = Purpose::of(graph, options.precision, self.optimizations)?;
+        let prepared = prepare::prepare(graph, input_shapes, purpose, &options.interrupt)?;
+        let program = lower::lower(prepared, self.isa, &options.interrupt)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }
     fn plan_rolling(

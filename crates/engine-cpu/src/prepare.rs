@@ -1,6 +1,7 @@
 //! Prepares a graph for lowering: shape inference, constant folding and fusion.
 
 use crate::Optimizations;
+use crate::purpose::Purpose;
 use cytoscope_engine::{EngineError, shapes_by_input};
 use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, infer_shapes_within};
@@ -27,45 +28,61 @@ pub(crate) struct Prepared {
     pub graph: Graph,
     /// The integers that weights are dequantized from, by weight.
     pub stored: BTreeMap<ValueId, StoredWeight>,
-    /// The optimizations that planning and lowering may use.
-    pub optimizations: Optimizations,
+    /// What the graph is compiled for.
+    pub purpose: Purpose,
 }
 
-/// Returns a copy of `graph` with concrete shapes and folded constants; with all optimizations, also with folded batch
-/// norms, and fused activations and residuals.
+/// Returns a copy of `graph` with concrete shapes, rewritten for its purpose.
 ///
 /// # Errors
 /// [`EngineError::Graph`] if the graph is invalid or `interrupt` is set.
 pub(crate) fn prepare(
     graph: &Graph,
     input_shapes: &[Vec<usize>],
-    optimizations: Optimizations,
+    purpose: Purpose,
     interrupt: &Interrupt,
 ) -> Result<Prepared, EngineError> {
     let mut graph = graph.clone();
     let shapes = shapes_by_input(&graph, input_shapes)?;
     let budget = Budget::new(&graph, interrupt.clone());
     infer_shapes_within(&mut graph, &shapes, &budget)?;
-    cytoscope_graph_passes::fold_constants_within(&mut graph, &budget)?;
-    let stored = stored_weights(&graph);
-    cytoscope_graph_passes::fold_dequantized_within(&mut graph, &budget)?;
-    if optimizations.rewrites {
-        cytoscope_graph_passes::fold_batch_norm(&mut graph)?;
-        budget.check()?;
-        cytoscope_graph_passes::simplify_activations(&mut graph);
-        cytoscope_graph_passes::recognize_group_norms(&mut graph);
-        budget.check()?;
-        cytoscope_graph_passes::convolve_before_upsampling(&mut graph, InputLengths::Inferred, &BTreeSet::new())?;
-    }
-    if optimizations.fusion {
-        cytoscope_graph_passes::fuse_activations(&mut graph);
-    }
-    if optimizations.rewrites {
-        cytoscope_graph_passes::eliminate_identity(&mut graph);
-    }
+    let stored = match purpose {
+        Purpose::Inference { optimizations, .. } => rewrite_for_inference(&mut graph, optimizations, &budget)?,
+        Purpose::Training => {
+            cytoscope_graph_passes::eliminate_identity(&mut graph);
+            BTreeMap::new()
+        }
+    };
     cytoscope_graph_passes::eliminate_dead(&mut graph);
     infer_shapes_within(&mut graph, &shapes, &budget)?;
-    Ok(Prepared { graph, stored, optimizations })
+    Ok(Prepared { graph, stored, purpose })
+}
+
+/// Folds constants; with all optimizations, also folds batch norms, and fuses activations and residuals. Returns the
+/// integers that weights are dequantized from.
+fn rewrite_for_inference(
+    graph: &mut Graph,
+    optimizations: Optimizations,
+    budget: &Budget,
+) -> Result<BTreeMap<ValueId, StoredWeight>, EngineError> {
+    cytoscope_graph_passes::fold_constants_within(graph, budget)?;
+    let stored = stored_weights(graph);
+    cytoscope_graph_passes::fold_dequantized_within(graph, budget)?;
+    if optimizations.rewrites {
+        cytoscope_graph_passes::fold_batch_norm(graph)?;
+        budget.check()?;
+        cytoscope_graph_passes::simplify_activations(graph);
+        cytoscope_graph_passes::recognize_group_norms(graph);
+        budget.check()?;
+        cytoscope_graph_passes::convolve_before_upsampling(graph, InputLengths::Inferred, &BTreeSet::new())?;
+    }
+    if optimizations.fusion {
+        cytoscope_graph_passes::fuse_activations(graph);
+    }
+    if optimizations.rewrites {
+        cytoscope_graph_passes::eliminate_identity(graph);
+    }
+    Ok(stored)
 }
 
 /// Finds the integers of every dequantized 8-bit constant that has a single zero point.

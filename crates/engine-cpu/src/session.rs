@@ -1,7 +1,8 @@
 //! A session that runs a lowered program: its arena, the dense tensors and the thread pool.
 
-use crate::context::Context;
-use crate::emit::Program;
+use crate::context::{Context, StepError};
+use crate::program::Program;
+use crate::purpose::is_training_step;
 use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_kernels::{Arena, Isa};
@@ -39,7 +40,7 @@ impl CpuSession {
         let arena = Arena::new(program.arena_len).map_err(|_| out_of_memory())?;
         let pool = pool(options)?;
         let left = available_bytes.min(ASSUMED_MEMORY_BYTES).saturating_sub(needed_bytes);
-        let dense_bytes = (!program.graph.nodes.iter().any(|n| n.op.is_training_only())).then_some(left);
+        let dense_bytes = (!is_training_step(&program.graph)).then_some(left);
         Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone(), dense_bytes })
     }
 
@@ -156,7 +157,7 @@ impl Session for CpuSession {
                     .get(id)
                     .map(|t| (**t).clone())
                     .or_else(|| graph.constant(*id).map(|t| t.as_ref().clone()))
-                    .ok_or_else(|| internal("outputs", format!("\"{}\" was not computed", graph.value(*id).name)))
+                    .ok_or_else(|| StepError::MissingTensor(*id).at("outputs"))
             })
             .collect()
     }
@@ -164,8 +165,4 @@ impl Session for CpuSession {
     fn report(&self) -> &CompileReport {
         &self.program.report
     }
-}
-
-fn internal(place: &str, reason: String) -> EngineError {
-    EngineError::Internal { place: place.to_owned(), reason }
 }

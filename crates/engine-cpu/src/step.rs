@@ -79,7 +79,7 @@ pub(crate) trait StepOp: Debug + Send + Sync {
 
 /// A step with its name and amount of work.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct ProgramStep {
     /// Kernel or reference operator that the step runs.
     pub op: Box<dyn StepOp>,
     /// Operator and node name, shown in profiles.

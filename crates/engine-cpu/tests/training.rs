@@ -10,6 +10,7 @@ use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Activation, Graph, Hyper, Loss, LossKind, Optimizer, Tensor};
 use cytoscope_kernels::Isa;
+use cytoscope_profile::{Recorder, Stage};
 use isas::isas;
 
 fn noise(seed: u64, n: usize) -> Vec<f32> {
@@ -209,6 +210,23 @@ fn training_networks_need_no_fallbacks() {
         let session = CpuEngine::new().compile(&gradient_step.graph, &shapes, &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{name}: {:?}", session.report().fallbacks);
     }
+}
+
+#[test]
+fn profiles_of_steps_name_fused_operators_with_their_work() {
+    let (net, gradient_step) = gradient_step(&pooled(), &[2, 1, 4, 8, 12]);
+    let inputs = inputs(&net, &gradient_step);
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+    let recorder = Recorder::new();
+    let options = CompileOptions { recorder: recorder.clone(), ..CompileOptions::default() };
+    let mut session = CpuEngine::new().compile(&gradient_step.graph, &shapes, &options).unwrap();
+    session.run(&inputs).unwrap();
+    let spans = recorder.spans();
+    let steps = || spans.iter().filter(|span| span.stage == Stage::Op);
+    let fused = steps().find(|step| step.name.starts_with("Conv + Relu ")).expect("a convolution with its activation");
+    // Each of 2 × 16 × 4 × 8 × 12 outputs is a sum of 27 products.
+    assert_eq!(fused.macs, 2 * 16 * 4 * 8 * 12 * 27, "{}", fused.name);
+    assert_eq!(steps().map(|step| step.macs).sum::<u64>(), session.report().macs);
 }
 
 #[test]

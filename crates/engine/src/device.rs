@@ -1,6 +1,7 @@
 //! Devices and precisions, and their names.
 
 use crate::EngineError;
+use cytoscope_profile::{RunDevice, RunPrecision};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -55,6 +56,12 @@ impl TryFrom<String> for DeviceId {
 impl From<DeviceId> for String {
     fn from(id: DeviceId) -> String {
         id.to_string()
+    }
+}
+
+impl From<DeviceId> for RunDevice {
+    fn from(id: DeviceId) -> RunDevice {
+        id.to_string().as_str().into()
     }
 }
 
@@ -151,6 +158,12 @@ impl FromStr for Precision {
     }
 }
 
+impl From<Precision> for RunPrecision {
+    fn from(precision: Precision) -> RunPrecision {
+        precision.name().into()
+    }
+}
+
 /// A device of this machine, usable or not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Device {
@@ -196,6 +209,19 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_of_runs_name_devices_and_precisions_as_the_command_line_does() {
+        for (id, is_cpu) in [(DeviceId::Cpu, true), (DeviceId::Cuda(0), false), (DeviceId::Wgpu(1), false)] {
+            let of_run = RunDevice::from(id);
+            assert_eq!((of_run.as_str(), of_run.is_cpu()), (id.to_string().as_str(), is_cpu));
+            assert_eq!(serde_json::to_value(of_run).unwrap(), id.to_string());
+        }
+        for (precision, is_int8) in [(Precision::Int8, true), (Precision::F32, false)] {
+            let of_run = RunPrecision::from(precision);
+            assert_eq!((of_run.to_string().as_str(), of_run.is_int8()), (precision.name(), is_int8));
+        }
+    }
 
     #[test]
     fn requested_devices_are_text_in_json_as_on_the_command_line() {

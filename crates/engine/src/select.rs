@@ -200,7 +200,7 @@ pub fn fastest(
     let Some((_, precision, chosen)) = usable.min_by(|a, b| a.0.total_cmp(&b.0)) else {
         return Err(last_error.unwrap_or_else(|| EngineError::BadDevice { text: "no usable device".to_owned() }));
     };
-    Ok(Choice { device: chosen.device, precision, why: sentence(&measurements, chosen, probe.unit), measurements })
+    Ok(Choice { device: chosen.device, precision, why: choice_text(&measurements, chosen, probe.unit), measurements })
 }
 
 /// Measures an engine in all its precisions.
@@ -311,7 +311,7 @@ fn ratio_text(ratio: f64) -> String {
 
 /// Explains a choice in one sentence: speeds relative to the CPU's if that was measured, otherwise to f32 on the same
 /// device; each other device with its fastest precision; and faster precisions whose error is too large.
-fn sentence(measurements: &[Measurement], chosen: &Measurement, unit: &str) -> String {
+fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str) -> String {
     let Some(chosen_ms) = chosen.usable_ms() else { return chosen.label() };
     let mut others: BTreeMap<DeviceId, (f64, &Measurement)> = BTreeMap::new();
     for (ms, other) in measurements.iter().filter_map(|m| Some((m.usable_ms()?, m))) {
@@ -492,15 +492,15 @@ mod tests {
             measured(DeviceId::Wgpu(0), Precision::F32, 8.0),
             measured(DeviceId::Cpu, Precision::F32, 82.0),
         ];
-        assert_eq!(sentence(&all, &all[1], "tile"), "cuda:0 bf16: 41× the CPU; wgpu:0 f32: 10×");
-        assert_eq!(sentence(&all[2..], &all[3], "tile"), "cpu f32: 82.0 ms per tile; wgpu:0 f32: 10×");
+        assert_eq!(choice_text(&all, &all[1], "tile"), "cuda:0 bf16: 41× the CPU; wgpu:0 f32: 10×");
+        assert_eq!(choice_text(&all[2..], &all[3], "tile"), "cpu f32: 82.0 ms per tile; wgpu:0 f32: 10×");
         let failed = Measurement::unmeasured(DeviceId::Wgpu(0), None, "no driver".to_owned());
         let alone = [failed, all[3].clone()];
         assert_eq!(
-            sentence(&alone, &alone[1], "step"),
+            choice_text(&alone, &alone[1], "step"),
             "cpu f32: 82.0 ms per step; no other device can run this model"
         );
-        assert_eq!(sentence(&alone[1..], &alone[1], "tile"), "cpu f32: 82.0 ms per tile");
+        assert_eq!(choice_text(&alone[1..], &alone[1], "tile"), "cpu f32: 82.0 ms per tile");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::{
     meta::{ByteOrder, Channel, ImageMeta, Level},
     nd2, nifti,
     npy::{self, Npy},
+    numbered,
     ome_zarr::{self, OmeZarr},
     raster,
     reader::{Opened, Pixels, check_shape},
@@ -38,13 +39,22 @@ pub struct OpenOptions {
     /// Axes that replace the axes stated in the file: one of T, Z, C for all planes (such as `TYX`), or one letter for
     /// each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
     pub axes: Option<Axes>,
-    /// Whether to open a PNG or JPEG file alone, even if it is a slice of a numbered series.
+    /// Whether to open a TIFF, PNG or JPEG file alone, even if it is a slice of a numbered series. It is also opened alone if
+    /// `axes` has none of T, Z, C.
     pub single_file: bool,
     /// Extents along Z, Y, X of the stack that regions of interest were drawn on; without it, the labels are as large as
     /// the regions need.
     pub shape_zyx: Option<[usize; 3]>,
     /// Limits on what the file may contain.
     pub limits: Limits,
+}
+
+impl OpenOptions {
+    /// Whether a file is opened alone, even if it is a slice of a numbered series.
+    pub(crate) fn opens_alone(&self) -> bool {
+        let is_of_plane = |axis| matches!(axis, Axis::Y | Axis::X | Axis::S);
+        self.single_file || self.axes.as_ref().is_some_and(|axes| axes.iter().all(is_of_plane))
+    }
 }
 
 /// An open image: its metadata, and its pixels on demand. Clones share the open files.
@@ -76,7 +86,8 @@ enum Data {
 ///
 /// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file, an
 /// OME-Zarr folder by its path or by the path of its metadata (`zarr.json`, `.zattrs`) or as one zip file (`.zarr.zip`,
-/// `.ozx`), a numbered series of PNG or JPEG files from any of its files or from a folder that contains only this series.
+/// `.ozx`), a numbered series of PNG, JPEG or TIFF files of one page each from any of its files or from a folder that contains
+/// only this series.
 ///
 /// # Errors
 /// [`FormatError`] if the file cannot be read, has an unsupported format, violates its format, exceeds a limit, or does
@@ -89,7 +100,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         return Ok(Image::new(meta, data, limits, counters));
     }
     if path.is_dir()
-        && let Some(first) = raster::only_series_of_folder(path)?
+        && let Some(first) = numbered::only_series_of_folder(path)?
     {
         return open(&first, options);
     }
@@ -364,6 +375,13 @@ impl Image {
     /// Returns the same image with another voxel size than that of its file, in µm.
     pub fn with_voxel_size(&self, voxel_size_um: VoxelSize) -> Image {
         let meta = ImageMeta { voxel_size_um, ..self.meta().clone() };
+        Image { meta: Arc::new(meta), inner: Arc::clone(&self.inner) }
+    }
+
+    /// Returns the same image with other names and colors of its channels; those beyond the end of the list have none.
+    pub fn with_channels(&self, mut channels: Vec<Channel>) -> Image {
+        channels.resize(self.meta().channels.len(), Channel::default());
+        let meta = ImageMeta { channels, ..self.meta().clone() };
         Image { meta: Arc::new(meta), inner: Arc::clone(&self.inner) }
     }
 

@@ -5,6 +5,7 @@ use crate::{
     image::{Image, OpenOptions, open},
     meta::ImageMeta,
     ome_zarr, raster,
+    tiff::slices,
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -220,7 +221,7 @@ impl ImageMeta {
 
     /// Whether each slice is a file of a numbered series.
     pub fn is_numbered_series(&self) -> bool {
-        [raster::PNG_SERIES, raster::JPEG_SERIES].contains(&self.format.as_str())
+        [raster::PNG_SERIES, raster::JPEG_SERIES, slices::TIFF_SERIES].contains(&self.format.as_str())
     }
 
     /// Whether a series other than the first is a label image of an OME-Zarr folder.

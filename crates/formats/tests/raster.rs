@@ -1,8 +1,10 @@
-//! PNG and JPEG images: single slices, colors, and numbered series as stacks.
+//! PNG and JPEG images: single slices, colors; numbered series of them and of TIFF files as stacks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, one_of_each_series, open, open_bytes};
-use cytoscope_volume::{Region, Samples};
+use cytoscope_formats::{
+    Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, one_of_each_series, open, open_bytes, write_array,
+};
+use cytoscope_volume::{Array, Region, Samples};
 use png::{BitDepth, ColorType};
 use std::path::{Path, PathBuf};
 
@@ -97,6 +99,143 @@ fn a_series_ends_at_gaps_and_at_files_of_another_kind() {
     let error = open(folder.path(), &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), FormatErrorKind::Misused);
     assert!(error.to_string().contains("a1.png"), "{error}");
+}
+
+/// A classic TIFF of 16-bit pages of `width` × 2 pixels, with the resolution in pixels per centimeter.
+fn tiff_bytes(width: u32, pages: &[Vec<u16>], per_cm: u32) -> Vec<u8> {
+    let mut bytes = b"II*\0\0\0\0\0".to_vec();
+    let mut link = 4;
+    for values in pages {
+        let data = bytes.len() as u32;
+        bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        let resolution = bytes.len() as u32;
+        bytes.extend([per_cm, 1].iter().flat_map(|v| v.to_le_bytes()));
+        let tags: [(u16, u16, u32); 12] = [
+            (256, 4, width),
+            (257, 4, 2),
+            (258, 3, 16),
+            (259, 3, 1),
+            (262, 3, 1),
+            (273, 4, data),
+            (277, 3, 1),
+            (278, 4, 2),
+            (279, 4, width * 4),
+            (282, 5, resolution),
+            (283, 5, resolution),
+            (296, 3, 3),
+        ];
+        let directory = bytes.len() as u32;
+        bytes[link..link + 4].copy_from_slice(&directory.to_le_bytes());
+        bytes.extend((tags.len() as u16).to_le_bytes());
+        for (tag, kind, value) in tags {
+            bytes.extend([tag.to_le_bytes(), kind.to_le_bytes()].concat());
+            bytes.extend([1u32.to_le_bytes(), value.to_le_bytes()].concat());
+        }
+        link = bytes.len();
+        bytes.extend([0; 4]);
+    }
+    bytes
+}
+
+/// The pixels of a TIFF file of 3 × 2 pixels: `first`, `first + 1` and so on.
+fn plane(first: u16) -> Vec<u16> {
+    (first..first + 6).collect()
+}
+
+fn default_open(path: &Path) -> Result<cytoscope_formats::Image, cytoscope_formats::FormatError> {
+    open(path, &OpenOptions::default())
+}
+
+#[test]
+fn numbered_tiff_slices_are_a_stack_from_any_member_or_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for z in 0..140u16 {
+        std::fs::write(at(&format!("img_{z:04}.tif")), tiff_bytes(3, &[plane(z * 100)], 20_000)).unwrap();
+    }
+    // Stacks, other names, and text are no slices.
+    std::fs::write(at("img_0140.tif"), tiff_bytes(3, &[plane(0), plane(0)], 20_000)).unwrap();
+    std::fs::write(at("img_0001_labels.tif"), tiff_bytes(3, &[plane(7)], 20_000)).unwrap();
+    std::fs::write(at("img_0141.tif"), "text").unwrap();
+    for opened in [folder.path().to_owned(), at("img_0000.tif"), at("img_0077.tif")] {
+        let image = default_open(&opened).unwrap();
+        let meta = image.meta();
+        assert_eq!((meta.format.as_str(), image.files().len()), ("tiff series", 140));
+        assert_eq!((meta.shape_full.as_slice(), meta.is_numbered_series()), (&[1, 140, 1, 2, 3, 1][..], true));
+        // 20,000 pixels in a centimeter.
+        assert_eq!((meta.voxel_size_um.z, meta.voxel_size_um.y, meta.voxel_size_um.x), (None, Some(0.5), Some(0.5)));
+        let part = Region { start: vec![0, 9, 0, 1, 0, 0], size: vec![1, 3, 1, 1, 2, 1] };
+        let expected = Samples::U16(vec![903, 904, 1003, 1004, 1103, 1104]);
+        assert_eq!(image.read(0, &part).unwrap().into_samples(), expected);
+    }
+    let with = |options: OpenOptions| open(&at("img_0003.tif"), &options);
+    for alone in [
+        OpenOptions { single_file: true, ..OpenOptions::default() },
+        OpenOptions { axes: Some("YX".parse().unwrap()), ..OpenOptions::default() },
+    ] {
+        assert_eq!(with(alone).unwrap().read_all().unwrap().into_samples(), Samples::U16(plane(300)));
+    }
+    let times = OpenOptions { axes: Some("TYX".parse().unwrap()), ..OpenOptions::default() };
+    assert_eq!(with(times).unwrap().meta().shape_full, [140, 1, 1, 2, 3, 1]);
+    let few = Limits { max_set_files: 5, ..Limits::default() };
+    let error = with(OpenOptions { limits: few, ..OpenOptions::default() }).unwrap_err();
+    assert!(error.kind() == FormatErrorKind::OverLimit && error.to_string().contains("max_set_files"), "{error}");
+    let names = ["img_0000.tif", "img_0001.tif", "img_0001_labels.tif", "img_0139.tif", "img_0140.tif"];
+    let kept = one_of_each_series(&names.map(at));
+    assert_eq!(kept, ["img_0000.tif", "img_0001_labels.tif", "img_0140.tif"].map(at));
+}
+
+#[test]
+fn stacks_and_ome_sets_with_numbers_in_their_names_stay_separate() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for n in 1..4u16 {
+        std::fs::write(at(&format!("stack_Z{n}.tif")), tiff_bytes(3, &[plane(n), plane(n + 1)], 1)).unwrap();
+        let array = Array::new("YX".parse().unwrap(), vec![2, 3], plane(n)).unwrap();
+        let ome = at(&format!("ome_{n}.ome.tif"));
+        write_array(&ome, &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+        std::fs::rename(ome, at(&format!("ome_{n}.tif"))).unwrap();
+    }
+    let stacks = ["stack_Z1.tif", "stack_Z2.tif", "stack_Z3.tif"].map(at);
+    let planes = ["ome_1.tif", "ome_2.tif", "ome_3.tif"].map(at);
+    assert_eq!(default_open(&stacks[1]).unwrap().meta().shape_full, [1, 2, 1, 2, 3, 1]);
+    assert_eq!(default_open(&planes[1]).unwrap().read_all().unwrap().into_samples(), Samples::U16(plane(2)));
+    assert_eq!(one_of_each_series(&stacks), stacks);
+    assert_eq!(one_of_each_series(&planes), planes);
+}
+
+#[test]
+fn letters_in_the_names_of_tiff_slices_are_axes() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let name = |t: u16, z: u16, c: u16| format!("cells_t{t}_z{z:02}_ch{c:02}.tif");
+    let value = |t: u16, z: u16, c: u16| t * 1000 + z * 100 + c * 10;
+    for (t, z, c) in (0..2).flat_map(|t| (8..11).flat_map(move |z| (1..3).map(move |c| (t, z, c)))) {
+        std::fs::write(at(&name(t, z, c)), tiff_bytes(3, &[plane(value(t, z, c))], 1)).unwrap();
+    }
+    let image = default_open(&at(&name(1, 9, 1))).unwrap();
+    assert_eq!((image.meta().shape_full.as_slice(), image.files().len()), (&[2, 3, 2, 2, 3, 1][..], 12));
+    for (t, z, c) in [(0, 8, 1), (0, 10, 2), (1, 9, 1)] {
+        let start = vec![usize::from(t), usize::from(z - 8), usize::from(c - 1), 0, 0, 0];
+        let found = image.read(0, &Region { start, size: vec![1, 1, 1, 2, 3, 1] }).unwrap();
+        assert_eq!(found.into_samples(), Samples::U16(plane(value(t, z, c))), "{t} {z} {c}");
+    }
+    // Another size, and then a missing file: the first one is named.
+    std::fs::write(at(&name(0, 10, 1)), tiff_bytes(4, &[(0..8).collect()], 1)).unwrap();
+    std::fs::write(at(&name(1, 9, 2)), "text").unwrap();
+    let refusal = || default_open(&at(&name(1, 8, 1))).unwrap_err();
+    assert!(refusal().to_string().contains(&format!("{} is not a single page of the same size", name(0, 10, 1))));
+    std::fs::remove_file(at(&name(0, 9, 2))).unwrap();
+    std::fs::remove_file(at(&name(1, 10, 2))).unwrap();
+    let error = refusal();
+    assert_eq!(error.kind(), FormatErrorKind::Misused);
+    assert!(error.to_string().contains(&format!("{} is missing", name(0, 9, 2))), "{error}");
+    // A folder opens as one file, whose error is shown once.
+    let all: Vec<PathBuf> = (8..11).map(|z| at(&name(1, z, 1))).collect();
+    assert_eq!(one_of_each_series(&all), all[..1]);
+    let alone = OpenOptions { axes: Some("YX".parse().unwrap()), ..OpenOptions::default() };
+    let found = open(&at(&name(1, 8, 1)), &alone).unwrap().read_all().unwrap();
+    assert_eq!(found.into_samples(), Samples::U16(plane(value(1, 8, 1))));
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod join_inputs;
 mod join_outputs;
 mod mixed_precision;
 mod norms;
+mod over_slices;
 pub mod quantize;
 mod recompute;
 mod upsampling;
@@ -32,6 +33,7 @@ pub use join_inputs::join_inputs;
 pub use join_outputs::join_outputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
 pub use norms::recognize_group_norms;
+pub use over_slices::over_slices;
 pub use recompute::{RecomputeStats, recompute};
 pub use upsampling::{InputLengths, convolve_before_upsampling};
 

@@ -16,6 +16,7 @@ mod files;
 mod parse;
 mod parse_steps;
 mod spec;
+mod tensor_type;
 mod test_run;
 mod upload;
 mod write;
@@ -25,6 +26,7 @@ mod yaml;
 pub use error::PackageError;
 pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
+pub use tensor_type::TensorType;
 pub use test_run::{Tolerance, compare};
 pub use upload::{UploadFinding, UploadSeverity};
 pub use write::{

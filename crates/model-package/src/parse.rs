@@ -1,7 +1,7 @@
 //! Parsing of package descriptions, specifications 0.4 and 0.5.
 
 use super::parse_steps::StepsOf;
-use super::{AxisKind, AxisSize, AxisSpec, FileRef, PackageError, Processing, TensorSpec};
+use super::{AxisKind, AxisSize, AxisSpec, FileRef, PackageError, Processing, TensorSpec, TensorType};
 use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -74,9 +74,9 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
                 let (key_of_tests, files) = tests;
                 let file = files.get(i).filter(|file| !file.is_null());
                 tensor.spec.test_tensor = file.map(|file| reader.file(file, key_of_tests)).transpose()?;
-                if key == "inputs" && tensor.spec.dtype != "float32" {
+                if key == "inputs" && tensor.spec.dtype != TensorType::Float32 {
                     // In 0.4, networks take 32-bit floats, even if the description states another input type.
-                    tensor.spec.processing.push(Processing::EnsureDtype { dtype: "float32".to_owned() });
+                    tensor.spec.processing.push(Processing::EnsureDtype { dtype: TensorType::Float32 });
                 }
                 Ok(tensor)
             })
@@ -154,6 +154,12 @@ impl Reader<'_> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => self.word(part, key, value).map(Some),
         }
+    }
+
+    /// Returns the type of a tensor's elements, if it is stated; a name that the specification does not have is an error.
+    fn tensor_type(&self, tensor: &str, from: &Value, key: &str) -> Result<Option<TensorType>, PackageError> {
+        let Some(name) = self.optional_text(tensor, from, key)? else { return Ok(None) };
+        TensorType::of_name(&name).map(Some).ok_or_else(|| self.bad(tensor, unknown_type(key, name)))
     }
 
     /// Returns a text, or a number as text.
@@ -327,8 +333,9 @@ impl Reader<'_> {
         let data = tensor.get("data");
         let data = data.and_then(Value::as_array).and_then(|d| d.first()).or(data);
         // Nominal data, described by a list of its values, is uint8 unless a type is given.
-        let default = if data.is_some_and(|d| d.get("values").is_some()) { "uint8" } else { "float32" };
-        let dtype = data.map(|data| self.optional_text(&id, data, "type")).transpose()?.flatten();
+        let is_nominal = data.is_some_and(|d| d.get("values").is_some());
+        let default = if is_nominal { TensorType::Uint8 } else { TensorType::Float32 };
+        let dtype = data.map(|data| self.tensor_type(&id, data, "type")).transpose()?.flatten();
         let steps = tensor.get("preprocessing").or_else(|| tensor.get("postprocessing"));
         let test_tensor = match tensor.get("test_tensor") {
             Some(v) if !v.is_null() => Some(self.file(v, "test_tensor")?),
@@ -338,7 +345,7 @@ impl Reader<'_> {
             description: self.optional_text(&id, tensor, "description")?.unwrap_or_default(),
             processing: self.processing(&StepsOf { tensor: &id, axes: &axes, ids: &axis_ids, key: "id" }, steps)?,
             test_tensor,
-            dtype: dtype.unwrap_or_else(|| default.to_owned()),
+            dtype: dtype.unwrap_or(default),
             axes,
             id,
         };
@@ -472,7 +479,7 @@ impl Reader<'_> {
         let axis_ids: Vec<String> = axes.iter().map(|a| a.kind.id().to_owned()).collect();
         let spec = TensorSpec {
             description: self.optional_text(&id, tensor, "description")?.unwrap_or_default(),
-            dtype: self.optional_text(&id, tensor, "data_type")?.unwrap_or_else(|| "float32".to_owned()),
+            dtype: self.tensor_type(&id, tensor, "data_type")?.unwrap_or(TensorType::Float32),
             processing: self.processing(&StepsOf { tensor: &id, axes: &axes, ids: &axis_ids, key: "name" }, steps)?,
             test_tensor: None,
             axes,
@@ -520,6 +527,11 @@ pub(super) fn shown(value: &Value) -> String {
         other => other.to_string(),
     };
     if text.chars().count() > MAX_CHARS + 2 { text.chars().take(MAX_CHARS).chain(['…']).collect() } else { text }
+}
+
+/// Returns what is wrong with the name of a type that the specification does not have, as a predicate.
+pub(super) fn unknown_type(key: &str, name: String) -> String {
+    format!("has {key} {}: expected one of {}", shown(&name.into()), TensorType::names())
 }
 
 /// Returns a length unit in µm. Axes with other units, such as seconds and pixels, have no voxel size.

@@ -1,7 +1,7 @@
 //! Parsing of pre- and postprocessing steps.
 
-use super::parse::{DIVISORS, MAX_ITEMS, Reader, canonical_axis_id, shown};
-use super::{AxisKind, AxisSize, AxisSpec, PackageError, Processing, StatisticsAxes};
+use super::parse::{DIVISORS, MAX_ITEMS, Reader, canonical_axis_id, shown, unknown_type};
+use super::{AxisKind, AxisSize, AxisSpec, PackageError, Processing, StatisticsAxes, TensorType};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
@@ -12,9 +12,6 @@ const VALUES: RangeInclusive<f64> = -(f32::MAX as f64)..=f32::MAX as f64;
 const EPSILONS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=1e6;
 /// Accepted percentiles.
 const PERCENTILES: RangeInclusive<f64> = 0.0..=100.0;
-/// Types that a tensor can be cast to.
-const DTYPES: [&str; 11] =
-    ["float32", "float64", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "bool"];
 
 /// The tensor that a list of steps belongs to.
 pub(super) struct StepsOf<'a> {
@@ -172,10 +169,8 @@ impl Parameters<'_> {
     }
 
     fn ensure_dtype(&self) -> Result<Processing, PackageError> {
-        let dtype = self.reader.text(self.kwargs, "dtype")?;
-        if !DTYPES.contains(&dtype.as_str()) {
-            return Err(self.bad(format!("has dtype {}: expected one of {}", shown(&dtype.into()), DTYPES.join(", "))));
-        }
+        let name = self.reader.text(self.kwargs, "dtype")?;
+        let dtype = TensorType::of_name(&name).ok_or_else(|| self.bad(unknown_type("dtype", name)))?;
         Ok(Processing::EnsureDtype { dtype })
     }
 }

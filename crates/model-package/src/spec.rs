@@ -1,5 +1,6 @@
 //! Tensor descriptions: axes, sizes, pre- and postprocessing.
 
+use super::TensorType;
 use cytoscope_graph::Value;
 use serde::{Deserialize, Serialize};
 
@@ -137,8 +138,8 @@ pub enum Processing {
     /// Converts to another type. Values stay 32-bit floats; for integer types, they are truncated and clamped to the
     /// type's range.
     EnsureDtype {
-        /// NumPy name of the type.
-        dtype: String,
+        /// The type.
+        dtype: TensorType,
     },
     /// `x · gain + offset`.
     ScaleLinear {
@@ -224,8 +225,8 @@ pub struct TensorSpec {
     pub id: String,
     /// One-sentence description.
     pub description: String,
-    /// NumPy name of its type.
-    pub dtype: String,
+    /// Type of its elements.
+    pub dtype: TensorType,
     /// Axes in the order of the tensor's dimensions.
     pub axes: Vec<AxisSpec>,
     /// Preprocessing of an input, postprocessing of an output.
@@ -240,8 +241,8 @@ impl TensorSpec {
     pub fn postprocessing(&self) -> Vec<Processing> {
         let mut steps = self.processing.clone();
         let ends = matches!(steps.last(), Some(Processing::EnsureDtype { .. } | Processing::Binarize { .. }));
-        if !ends && !self.dtype.starts_with("float") {
-            steps.push(Processing::EnsureDtype { dtype: self.dtype.clone() });
+        if !ends && !self.dtype.element_type().is_float() {
+            steps.push(Processing::EnsureDtype { dtype: self.dtype });
         }
         steps
     }
@@ -275,7 +276,7 @@ impl TensorSpec {
         Some(Self {
             id: value.name.clone(),
             description: String::new(),
-            dtype: "float32".to_owned(),
+            dtype: TensorType::Float32,
             axes: axes.collect(),
             processing: processing.to_vec(),
             test_tensor: None,

@@ -45,7 +45,8 @@ pub struct UploadFinding {
     /// The field, such as `authors[0].orcid`.
     pub part: String,
     /// What was found, what is expected, and what to do.
-    pub sentence: String,
+    #[serde(rename = "sentence")]
+    pub message: String,
     /// How bioimage.io reacts.
     pub severity: UploadSeverity,
 }
@@ -55,8 +56,8 @@ impl Package {
     pub fn upload_findings(&self) -> Vec<UploadFinding> {
         let mut checker = Checker { rdf: &self.rdf, files: &self.files, findings: Vec::new() };
         if !self.is_described() {
-            let sentence = "is missing: import the model as a package, and complete its rdf.yaml";
-            checker.refuse("description", sentence);
+            let message = "is missing: import the model as a package, and complete its rdf.yaml";
+            checker.refuse("description", message);
             return checker.findings;
         }
         checker.identity();
@@ -87,16 +88,16 @@ fn given<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 }
 
 impl<'a> Checker<'a> {
-    fn refuse(&mut self, part: impl Into<String>, sentence: impl Into<String>) {
-        self.add(part.into(), sentence.into(), UploadSeverity::Refused);
+    fn refuse(&mut self, part: impl Into<String>, message: impl Into<String>) {
+        self.add(part.into(), message.into(), UploadSeverity::Refused);
     }
 
-    fn warn(&mut self, part: impl Into<String>, sentence: impl Into<String>) {
-        self.add(part.into(), sentence.into(), UploadSeverity::Warning);
+    fn warn(&mut self, part: impl Into<String>, message: impl Into<String>) {
+        self.add(part.into(), message.into(), UploadSeverity::Warning);
     }
 
-    fn add(&mut self, part: String, sentence: String, severity: UploadSeverity) {
-        self.findings.push(UploadFinding { part, sentence, severity });
+    fn add(&mut self, part: String, message: String, severity: UploadSeverity) {
+        self.findings.push(UploadFinding { part, message, severity });
     }
 
     /// Returns a text; refuses another value.
@@ -125,8 +126,8 @@ impl<'a> Checker<'a> {
         }
         let version = self.rdf.get("format_version").and_then(Value::as_str).unwrap_or_default();
         if !version.starts_with("0.5") {
-            let sentence = format!("is {version:?}, and new models have 0.5: cytoscope import writes a package of 0.5");
-            self.warn("format_version", sentence);
+            let message = format!("is {version:?}, and new models have 0.5: cytoscope import writes a package of 0.5");
+            self.warn("format_version", message);
         }
         if let Some(version) = given(self.rdf, "version")
             && !is_version(version)
@@ -149,8 +150,8 @@ impl<'a> Checker<'a> {
                     self.refuse("parent", "has no id: give the identifier of the model on bioimage.io, or remove it")
                 }
                 Some(parent) if !is_resource_id(parent) => {
-                    let sentence = format!("is {parent:?}, not an identifier of bioimage.io: {RESOURCE_ID_RULE}");
-                    self.refuse("parent.id", sentence);
+                    let message = format!("is {parent:?}, not an identifier of bioimage.io: {RESOURCE_ID_RULE}");
+                    self.refuse("parent.id", message);
                 }
                 Some(parent) if id.and_then(Value::as_str) == Some(parent) => {
                     self.refuse("parent.id", "is the model's own id: give the model that it was derived from");
@@ -161,8 +162,8 @@ impl<'a> Checker<'a> {
         if let Some(time) = given(self.rdf, "timestamp")
             && !time.as_str().is_some_and(is_timestamp)
         {
-            let sentence = format!("is {time}: expected a time of ISO 8601 such as 2024-02-03T04:05:06+00:00");
-            self.refuse("timestamp", sentence);
+            let message = format!("is {time}: expected a time of ISO 8601 such as 2024-02-03T04:05:06+00:00");
+            self.refuse("timestamp", message);
         }
     }
 
@@ -179,14 +180,14 @@ impl<'a> Checker<'a> {
         match description.map_or(0, |text| text.chars().count()) {
             0 => self.warn("description", "is missing: say in a sentence what the model does"),
             n if n > DESCRIPTION_LENGTH => {
-                let sentence = format!(
+                let message = format!(
                     "has {n} characters, at most {DESCRIPTION_LENGTH} are allowed: move details into README.md"
                 );
-                self.refuse("description", sentence);
+                self.refuse("description", message);
             }
             n if n > BRIEF_DESCRIPTION => {
-                let sentence = format!("has {n} characters: a brief one has at most {BRIEF_DESCRIPTION}");
-                self.warn("description", sentence);
+                let message = format!("has {n} characters: a brief one has at most {BRIEF_DESCRIPTION}");
+                self.warn("description", message);
             }
             _ => {}
         }
@@ -204,8 +205,8 @@ impl<'a> Checker<'a> {
         let others: BTreeSet<char> = name.chars().filter(|c| !is_allowed(c)).collect();
         if !others.is_empty() {
             let found: Vec<String> = others.iter().map(|c| format!("{c:?}")).collect();
-            let sentence = format!("contains {}: use letters, digits, spaces and _ + - ( ) only", found.join(", "));
-            self.refuse("name", sentence);
+            let message = format!("contains {}: use letters, digits, spaces and _ + - ( ) only", found.join(", "));
+            self.refuse("name", message);
         }
     }
 
@@ -229,9 +230,9 @@ impl<'a> Checker<'a> {
             if let Some(doi) = doi
                 && !doi.as_str().is_some_and(is_doi)
             {
-                let sentence =
+                let message =
                     format!("is {doi}: expected one such as 10.1007/978-3-319-24574-4_28, without an address");
-                self.refuse(part(".doi"), sentence);
+                self.refuse(part(".doi"), message);
             }
             if let Some(url) = url {
                 self.address(&part(".url"), url);

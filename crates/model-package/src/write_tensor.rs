@@ -1,6 +1,6 @@
 //! Writing of input and output descriptions, specification 0.5.
 
-use super::{AxisKind, AxisSize, AxisSpec, Processing, StatisticsAxes, TensorSpec};
+use super::{AxisKind, AxisSize, AxisSpec, Processing, StatisticsAxes, TensorSpec, TensorType};
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -103,7 +103,7 @@ impl<'a> Tensors<'a> {
         let axes: Vec<Value> =
             spec.axes.iter().enumerate().map(|(at, axis)| self.axis(entry, at, axis, role)).collect();
         out.insert("axes".to_owned(), json!(axes));
-        let data = if spec.dtype == "bool" {
+        let data = if spec.dtype == TensorType::Bool {
             json!({"type": spec.dtype, "values": [false, true]})
         } else {
             json!({"type": spec.dtype})

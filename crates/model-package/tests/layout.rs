@@ -6,7 +6,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Package, PackageBuilder, PackageError, Processing, StatisticsAxes, TensorSpec,
-    Tolerance, package_of,
+    TensorType, Tolerance, package_of,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ fn spec(id: &str, size: &dyn Fn(&str) -> AxisSize, processing: Vec<Processing>) 
     TensorSpec {
         id: id.to_owned(),
         description: String::new(),
-        dtype: "float32".to_owned(),
+        dtype: TensorType::Float32,
         axes: vec![
             axis(AxisKind::Batch, AxisSize::Step { min: 1, step: 1 }),
             axis(AxisKind::Channel, AxisSize::Fixed(1)),
@@ -210,11 +210,15 @@ fn omitted_fields_have_the_defaults_of_the_specification() {
     let (input, output) = (&package.inputs[0], &package.outputs[0]);
     assert_eq!((input.id.as_str(), output.id.as_str()), ("input", "output"));
     assert_eq!(input.axes.iter().map(|a| a.kind).collect::<Vec<_>>()[2..], [AxisKind::Z, AxisKind::Y, AxisKind::X]);
-    assert_eq!((input.dtype.as_str(), output.dtype.as_str()), ("float32", "uint8"));
+    assert_eq!((input.dtype, output.dtype), (TensorType::Float32, TensorType::Uint8));
     let all = StatisticsAxes { batch: true, channel: true };
     assert_eq!(input.processing, [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: all }]);
     // Tensors described as integers end in a cast to integers.
-    assert_eq!(output.postprocessing(), [Processing::EnsureDtype { dtype: "uint8".to_owned() }]);
+    assert_eq!(output.postprocessing(), [Processing::EnsureDtype { dtype: TensorType::Uint8 }]);
+    description["outputs"][0]["data"] = json!({"type": "complex64"});
+    rewrite(&path, &description);
+    let error = Package::open(&path).unwrap_err().to_string();
+    assert!(error.contains("type \"complex64\"") && error.contains("float32, float64, uint8"), "{error}");
 }
 
 #[test]

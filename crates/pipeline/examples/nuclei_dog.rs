@@ -6,7 +6,9 @@
 
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_graph::Tensor;
-use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, StatisticsAxes, TensorSpec};
+use cytoscope_model_package::{
+    AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, StatisticsAxes, TensorSpec, TensorType,
+};
 use cytoscope_objects::components::Connectivity;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::packages;
@@ -83,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let inputs = vec![TensorSpec {
         id: "stack".to_owned(),
         description: "One channel of stained nuclei".to_owned(),
-        dtype: "float32".to_owned(),
+        dtype: TensorType::Float32,
         axes: axes(true, &["nuclei"]),
         processing: vec![Processing::ScaleRange {
             min_percentile: 1.0,
@@ -97,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let outputs = vec![TensorSpec {
         id: "maps".to_owned(),
         description: "Foreground probability, and brightness that separates touching nuclei".to_owned(),
-        dtype: "float32".to_owned(),
+        dtype: TensorType::Float32,
         axes: axes(false, &["probability", "brightness"]),
         processing: Vec::new(),
         test_tensor: None,

@@ -2,12 +2,12 @@
 
 use crate::devices::Devices;
 use crate::diameter::Estimator;
-use crate::ops::Elementwise;
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
+use crate::slice_statistics::Chains;
 use crate::stack::Stack;
-use crate::{Context, JobError, Model};
+use crate::{Context, JobError, Model, ProgressStage, ProgressUnit};
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_graph::Tensor;
 use std::cell::Cell;
@@ -41,7 +41,7 @@ pub fn calibration_tiles(
     inputs: &[PathBuf],
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let files = only_stacks(inputs, expand_inputs(inputs)?);
+    let files = only_stacks(inputs, expand_inputs(inputs, None)?);
     let Some(first) = files.first() else {
         return Err(JobError::Mismatch {
             path: inputs.first().cloned().unwrap_or_default(),
@@ -53,7 +53,7 @@ pub fn calibration_tiles(
     let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
     let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
     let each = max_tiles.div_ceil(chosen.len().max(1));
-    let mut meter = context.meter("read", chosen.len() as u64, "stacks");
+    let mut meter = context.meter(ProgressStage::Read, chosen.len() as u64, ProgressUnit::Stacks);
     let mut tiles: Vec<CalibrationTile> = Vec::new();
     for file in chosen {
         tiles.extend(of_stack(context, model, file, each)?);
@@ -136,7 +136,7 @@ fn estimate_scale(
     context: &Context,
     model: &Model,
     stack: &Stack,
-    (channels, chains): (&[usize], &[Vec<Elementwise>]),
+    (channels, chains): (&[usize], &Chains),
     voxel_um: Option<[f64; 3]>,
     nominal_um: f64,
 ) -> Result<(f64, Option<[f64; 3]>), JobError> {

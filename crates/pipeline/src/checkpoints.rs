@@ -23,7 +23,7 @@ const MAX_PLANS_BYTES: u64 = 16 << 20;
 pub(crate) struct Opened {
     pub package: Package,
     /// Architecture of a network that was built from tensors.
-    pub architecture: Option<String>,
+    pub architecture: Option<Architecture>,
     /// Settings that the tensors do not determine, with the values that were assumed, one sentence each.
     pub assumptions: Vec<String>,
 }
@@ -32,19 +32,18 @@ pub(crate) struct Opened {
 /// from the tensors.
 ///
 /// # Errors
-/// [`JobError::Model`] if the model is malformed or its weights cannot be converted; [`JobError::WrongUse`] for an
-/// unknown architecture, or settings that do not apply to the model.
+/// [`JobError::Model`] if the model is malformed or its weights cannot be converted; [`JobError::WrongUse`] for
+/// settings that do not apply to the model.
 pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, JobError> {
     settings.check()?;
-    let architecture = settings.architecture.as_deref().map(str::parse::<Architecture>).transpose();
-    let architecture = architecture.map_err(|error| JobError::WrongUse(error.to_string()))?;
+    let requested = settings.architecture;
     let is_checkpoint = ending(file).is_some_and(|ending| ENDINGS.contains(&ending.as_str()));
     if is_checkpoint && !file.is_dir() {
-        return open_checkpoint(file, architecture, settings);
+        return open_checkpoint(file, settings);
     }
     let built = RefCell::new(None);
     let build = |state: &StateDict| -> Result<Graph, String> {
-        let imported = convert(state, architecture).map_err(|error| {
+        let imported = convert(state, requested).map_err(|error| {
             format!(
                 "of \"{}\" cannot be converted ({error}): export the model with torch.onnx.export and add the ONNX file to \
                  the package",
@@ -57,10 +56,8 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     let mut package = Package::open_with(file, &build).map_err(|e| JobError::model(file.display().to_string(), e))?;
     settings.apply(&mut package, file)?;
     match built.take() {
-        Some((architecture, assumptions)) => {
-            Ok(Opened { package, architecture: Some(architecture.name().to_owned()), assumptions })
-        }
-        None if architecture.is_some() => Err(JobError::WrongUse(format!(
+        Some((architecture, assumptions)) => Ok(Opened { package, architecture: Some(architecture), assumptions }),
+        None if requested.is_some() => Err(JobError::WrongUse(format!(
             "{}: the model has ONNX weights, which contain the network; leave the architecture out",
             file.display()
         ))),
@@ -103,17 +100,14 @@ impl Found {
     }
 }
 
-fn open_checkpoint(
-    file: &Path,
-    requested: Option<Architecture>,
-    settings: &ImportSettings,
-) -> Result<Opened, JobError> {
+fn open_checkpoint(file: &Path, settings: &ImportSettings) -> Result<Opened, JobError> {
     let name = file.display().to_string();
     let bad = |error: ImportError| JobError::model(&*name, error);
     let bytes = read_up_to(file, MAX_CHECKPOINT_BYTES)?;
     let checkpoint = Checkpoint::from_bytes(&bytes).map_err(bad)?;
     drop(bytes);
-    let Imported { graph, architecture, mut assumptions } = checkpoint.network(requested, &Value::Null).map_err(bad)?;
+    let imported = checkpoint.network(settings.architecture, &Value::Null).map_err(bad)?;
+    let Imported { graph, architecture, mut assumptions } = imported;
     let mut found = match architecture {
         Architecture::NnUNet => of_plans(file, &checkpoint, &graph, settings).map_err(|error| match error {
             PlansError::Job(error) => error,
@@ -134,7 +128,7 @@ fn open_checkpoint(
     let mut package = Package::of_network(file, graph, description, (&found.preprocessing, &[]))
         .map_err(|e| JobError::model(&*name, e))?;
     completed.apply(&mut package, file)?;
-    Ok(Opened { package, architecture: Some(architecture.name().to_owned()), assumptions })
+    Ok(Opened { package, architecture: Some(architecture), assumptions })
 }
 
 /// Returns what is known about a network of an architecture other than nnU-Net, whose checkpoint states no

@@ -5,7 +5,7 @@ use crate::Extents;
 use crate::job_record::recorded;
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
-use crate::{Context, JobError, convert_zarr, preprocess};
+use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
     is_zarr_name, open,
@@ -105,7 +105,7 @@ impl ConvertJob {
         let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
         let mut writer = StackWriter::create(&self.output, &self.spec(container, axes.clone(), shape, &meta))?;
         let slabs = Slabs::new(&whole, &retained, &meta);
-        let mut meter = context.meter("convert", slabs.planes(), "planes");
+        let mut meter = context.meter(ProgressStage::Convert, slabs.planes(), ProgressUnit::Planes);
         for (region, planes) in slabs {
             let slab = {
                 let mut span = context.recorder.span(Stage::Read, "slab");

@@ -4,7 +4,7 @@ use crate::convert::ConvertJob;
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::results::refuse_inside_zarr;
-use crate::{Context, JobError, preprocess, stack_stem};
+use crate::{Context, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
@@ -45,7 +45,7 @@ pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
     }
     let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
     let total: u64 = parts.iter().map(|(_, _, whole)| slices(whole)).sum();
-    let mut meter = context.meter("convert", total, "planes");
+    let mut meter = context.meter(ProgressStage::Convert, total, ProgressUnit::Planes);
     for (index, image, whole) in &parts {
         copy(context, &mut meter, &mut writer, *index, image, whole)?;
     }

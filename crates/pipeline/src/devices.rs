@@ -193,7 +193,7 @@ impl SelectedEngine {
     }
 
     /// Emits [`Event::Device`].
-    pub(crate) fn report(&self, context: &Context) {
+    pub fn report(&self, context: &Context) {
         let DeviceChoice { id, name, why, .. } = &self.choice;
         context.emit(&Event::Device(DeviceInUse { id: *id, name: name.clone(), why: why.clone() }));
     }

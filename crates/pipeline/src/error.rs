@@ -45,8 +45,8 @@ impl JobErrorKind {
 }
 
 /// Prefixes a message with the name of a file or model, unless the message contains it already.
-pub fn with_name(name: &str, sentence: &str) -> String {
-    if sentence.contains(name) { sentence.to_owned() } else { format!("{name}: {sentence}") }
+pub fn with_name(name: &str, message: &str) -> String {
+    if message.contains(name) { message.to_owned() } else { format!("{name}: {message}") }
 }
 
 /// Converts bytes to MiB, rounded up.

@@ -2,6 +2,7 @@
 
 use crate::JobError;
 use crate::model::{ModelTask, output_channels_of};
+use cytoscope_checkpoint_import::Architecture;
 use cytoscope_graph::{Activation, Graph, Op};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_volume::VoxelSize;
@@ -61,7 +62,7 @@ impl FromStr for FinalActivation {
 pub struct ImportSettings {
     /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<String>,
+    pub architecture: Option<Architecture>,
     /// What the model predicts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<ModelTask>,
@@ -208,7 +209,14 @@ mod tests {
             assert_eq!(activation.name().parse::<FinalActivation>(), Ok(activation));
         }
         assert!("relu".parse::<FinalActivation>().unwrap_err().contains("relu"));
-        let stored: ImportSettings = serde_json::from_value(json!({"file": "a", "task": "labelfree"})).unwrap();
-        assert_eq!(stored, ImportSettings { task: Some(ModelTask::LabelFree), ..ImportSettings::default() });
+        let stored = json!({"file": "a", "task": "labelfree", "architecture": "dynunet"});
+        let expected = ImportSettings {
+            task: Some(ModelTask::LabelFree),
+            architecture: Some(Architecture::DynUNet),
+            ..ImportSettings::default()
+        };
+        assert_eq!(serde_json::from_value::<ImportSettings>(stored).unwrap(), expected);
+        let unknown = serde_json::from_value::<ImportSettings>(json!({"architecture": "resnet"})).unwrap_err();
+        assert!(unknown.to_string().contains("resnet") && unknown.to_string().contains("segresnet"), "{unknown}");
     }
 }

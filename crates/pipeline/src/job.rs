@@ -2,11 +2,11 @@
 
 use crate::JobError;
 use crate::predict::TilePlan;
+use crate::progress::{ProgressStage, ProgressUnit, StageProgress};
 use cytoscope_engine::{CompileOptions, DeviceId, EngineError, Precision, Preparation, TuningListener};
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -25,12 +25,6 @@ pub fn check_threads(threads: usize) -> Result<(), JobError> {
     }
     Err(JobError::WrongUse(format!("invalid number of threads {threads}: expected 0 (all cores) to {MAX_THREADS}")))
 }
-
-/// Name of the stage in which a device is tuned for a tile shape, before its first run.
-pub const TUNING_STAGE: &str = "tuning";
-
-/// Name of the stage in which the kernels of a device are compiled, during the first run of a network.
-pub const COMPILING_STAGE: &str = "compiling";
 
 /// Requests a job to stop, which it does within one tile. Clones share the request.
 #[derive(Debug, Clone, Default)]
@@ -156,30 +150,6 @@ impl Event {
     }
 }
 
-/// Progress of a stage of a job.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct StageProgress {
-    /// Name of the stage, as progress bars show it.
-    pub stage: Cow<'static, str>,
-    /// Number of units done so far.
-    pub done: u64,
-    /// Number of units of the whole stage.
-    pub total: u64,
-    /// What the units are, such as `voxels`.
-    pub unit: Cow<'static, str>,
-    /// Units per second so far.
-    pub rate: f64,
-    /// Remaining seconds at that rate.
-    pub eta_secs: f64,
-}
-
-impl StageProgress {
-    /// Returns the part of the stage that is done, from 0 to 1.
-    pub fn share(&self) -> f32 {
-        if self.total == 0 { 0.0 } else { (self.done as f64 / self.total as f64) as f32 }
-    }
-}
-
 /// The device that a job computes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInUse {
@@ -262,14 +232,14 @@ impl Context {
         Interrupt::new(move || cancel.is_cancelled())
     }
 
-    /// Returns a listener that reports the tuning of a device as a note and as the stage [`TUNING_STAGE`], and the compiling
-    /// of kernels as the stage [`COMPILING_STAGE`]. The units of both are the seconds so far; their total is unknown, hence 0.
+    /// Returns a listener that reports the tuning of a device as a note and as [`ProgressStage::Tuning`], and the compiling of
+    /// kernels as [`ProgressStage::Compiling`]. The units of both are the seconds so far; their total is unknown, hence 0.
     pub fn tuning(&self) -> TuningListener {
         let sink = Arc::clone(&self.sink);
         TuningListener::new(move |device, preparation, elapsed| {
             let stage = match preparation {
-                Preparation::Tuning => TUNING_STAGE,
-                Preparation::Compiling => COMPILING_STAGE,
+                Preparation::Tuning => ProgressStage::Tuning,
+                Preparation::Compiling => ProgressStage::Compiling,
             };
             if preparation == Preparation::Tuning && elapsed.is_zero() {
                 let message = format!("tuning for this device, once: {device} times its kernels for a new tile shape");
@@ -278,10 +248,10 @@ impl Context {
                 sink(&note);
             }
             sink(&Event::Progress(StageProgress {
-                stage: Cow::Borrowed(stage),
+                stage,
                 done: elapsed.as_secs(),
                 total: 0,
-                unit: Cow::Borrowed("s"),
+                unit: ProgressUnit::Seconds,
                 rate: 1.0,
                 eta_secs: 0.0,
             }));
@@ -289,7 +259,7 @@ impl Context {
     }
 
     /// Returns a progress meter for a stage of `total` units.
-    pub fn meter(&self, stage: &'static str, total: u64, unit: &'static str) -> Meter<'_> {
+    pub fn meter(&self, stage: ProgressStage, total: u64, unit: ProgressUnit) -> Meter<'_> {
         let meter = Meter { context: self, stage, total, unit, done: 0, earlier: 0, start: Instant::now() };
         meter.report();
         meter
@@ -299,9 +269,9 @@ impl Context {
 /// Counts the units of a stage and reports progress, rate and remaining time.
 pub struct Meter<'a> {
     context: &'a Context,
-    stage: &'static str,
+    stage: ProgressStage,
     total: u64,
-    unit: &'static str,
+    unit: ProgressUnit,
     done: u64,
     /// Units done by an earlier run, which do not count for the rate.
     earlier: u64,
@@ -347,10 +317,10 @@ impl Meter<'_> {
         let rate = self.done.saturating_sub(self.earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
         let left = (self.total - self.done) as f64;
         self.context.emit(&Event::Progress(StageProgress {
-            stage: Cow::Borrowed(self.stage),
+            stage: self.stage,
             done: self.done,
             total: self.total,
-            unit: Cow::Borrowed(self.unit),
+            unit: self.unit,
             rate,
             eta_secs: if rate > 0.0 { left / rate } else { 0.0 },
         }));
@@ -375,14 +345,15 @@ mod tests {
         listener.notify(DeviceId::Cuda(1), Preparation::Compiling, Duration::from_secs(2));
         let seen = seen.lock().unwrap();
         assert!(matches!(&seen[0], Event::Note { message } if message.contains("once: cuda:1")), "{seen:?}");
-        let stages: Vec<(&str, u64)> = seen
+        let stages: Vec<(ProgressStage, u64)> = seen
             .iter()
             .filter_map(|event| match event {
-                Event::Progress(progress) => Some((progress.stage.as_ref(), progress.done)),
+                Event::Progress(progress) => Some((progress.stage, progress.done)),
                 _ => None,
             })
             .collect();
-        assert_eq!(stages, [(TUNING_STAGE, 0), (TUNING_STAGE, 7), (COMPILING_STAGE, 2)]);
+        let (tuning, compiling) = (ProgressStage::Tuning, ProgressStage::Compiling);
+        assert_eq!(stages, [(tuning, 0), (tuning, 7), (compiling, 2)]);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub enum JobKind {
     Convert,
     /// [`crate::EvaluateJob`] with a file for its report.
     Evaluate,
+    /// The evaluation of a model with a file for its report.
+    EvaluateModel,
     /// [`crate::packages::ImportJob`].
     Import,
     /// [`crate::ExportJob`].
@@ -65,7 +67,7 @@ impl JobKind {
             Self::Measure => "measure",
             Self::Mesh => "mesh",
             Self::Convert => "convert",
-            Self::Evaluate => "evaluate",
+            Self::Evaluate | Self::EvaluateModel => "evaluate",
             Self::Import => "import",
             Self::Export => "export",
             Self::Quantize => "quantize",

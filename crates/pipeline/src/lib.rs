@@ -25,6 +25,7 @@ mod diameter;
 mod engine_memory;
 mod error;
 mod evaluate;
+mod evaluation;
 mod export;
 mod folder_digest;
 mod import_settings;
@@ -45,12 +46,15 @@ pub mod packages;
 pub mod predict;
 mod preprocess;
 mod probe_input;
+mod progress;
 pub mod provenance;
+mod recorded;
 mod recorded_jobs;
 mod rerun;
 pub mod results;
 mod scored_channels;
 mod segment;
+mod slice_statistics;
 mod spool;
 mod stack;
 mod table;
@@ -64,12 +68,10 @@ pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, Di
 pub use engine_memory::engine_memory;
 pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
+pub use evaluation::{Evaluation, ScoredImage};
 pub use export::{ExportFormat, ExportJob};
 pub use import_settings::{FinalActivation, ImportSettings};
-pub use job::{
-    COMPILING_STAGE, CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, StageProgress, TUNING_STAGE,
-    check_threads,
-};
+pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, check_threads};
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
     AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
@@ -88,8 +90,11 @@ pub use predict::{
     ResultFormat, VolumeOutputs, predict_volume,
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
+pub use progress::{ProgressStage, ProgressUnit, StageProgress};
+pub use recorded::Recorded;
 pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
+pub use slice_statistics::StatisticsScope;
 pub use stack::Extents;
 pub use table::{PARQUET_ENDING, TableFormat, parquet_table};
 pub use verify::Verification;

@@ -210,7 +210,7 @@ pub struct AppliedProfile {
 
 impl AppliedProfile {
     /// Returns what was applied as text for the user.
-    pub fn sentence(&self) -> String {
+    pub fn text(&self) -> String {
         let name = |setting| match setting {
             ProfiledSetting::Device => "device",
             ProfiledSetting::Precision => "precision",

@@ -6,7 +6,7 @@ use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_s
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
-use crate::{Context, JobError, provenance, results};
+use crate::{Context, JobError, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
 use cytoscope_objects::measure::Measurer;
 use cytoscope_profile::Stage;
@@ -97,7 +97,7 @@ impl MeasureJob {
         let [depth, ny, nx] = extents.zyx;
         let plane = (ny * nx).max(1);
         let mut measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
-        let mut meter = context.meter("measure", depth as u64, "slices");
+        let mut meter = context.meter(ProgressStage::Measure, depth as u64, ProgressUnit::Slices);
         let step = intensities.slab_slices();
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);

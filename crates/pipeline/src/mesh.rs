@@ -7,14 +7,14 @@ use crate::measure::numbers;
 use crate::predict::resolve::{FilePart, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_ending, check_parent, ending};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_volume::{DType, VoxelSize};
+use cytoscope_volume::{BoxZyx, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -87,9 +87,6 @@ pub struct MeshReport {
     pub notes: Vec<String>,
 }
 
-/// Bounding box Z, Y, X of an object in voxels.
-type Window = [Range<usize>; 3];
-
 impl MeshJob {
     /// Runs the job and writes its provenance record beside the file. Memory use is about that of the largest bounding box
     /// and of all triangles.
@@ -128,7 +125,7 @@ impl MeshJob {
         self.check_memory(&windows)?;
         let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
         let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
-        let mut meter = context.meter("mesh", windows.len() as u64, "objects");
+        let mut meter = context.meter(ProgressStage::Mesh, windows.len() as u64, ProgressUnit::Objects);
         for (label, window) in &windows {
             let part = stack.windowed(window);
             let labels = numbers(part.read(context, 0, 0..window[0].len())?);
@@ -161,8 +158,8 @@ impl MeshJob {
     }
 
     /// Refuses objects whose bounding box does not fit the memory budget, before anything is allocated for them.
-    fn check_memory(&self, windows: &BTreeMap<u32, Window>) -> Result<(), JobError> {
-        let bytes = |window: &Window| {
+    fn check_memory(&self, windows: &BTreeMap<u32, BoxZyx>) -> Result<(), JobError> {
+        let bytes = |window: &BoxZyx| {
             let voxels =
                 |border: u64| window.iter().fold(1u64, |n, range| n.saturating_mul(range.len() as u64 + border));
             let read = voxels(0).saturating_mul(BYTES_PER_VOXEL);
@@ -189,10 +186,10 @@ impl MeshJob {
     }
 
     /// Returns the bounding boxes of the wanted objects.
-    fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, Window>, JobError> {
+    fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, BoxZyx>, JobError> {
         let [depth, ny, nx] = stack.extents.zyx;
-        let mut found: BTreeMap<u32, Window> = BTreeMap::new();
-        let mut meter = context.meter("find", depth as u64, "slices");
+        let mut found: BTreeMap<u32, BoxZyx> = BTreeMap::new();
+        let mut meter = context.meter(ProgressStage::Find, depth as u64, ProgressUnit::Slices);
         let step = stack.slab_slices();
         for first in (0..depth).step_by(step) {
             let slab = first..(first + step).min(depth);

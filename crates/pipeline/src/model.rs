@@ -8,8 +8,8 @@ use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
 use cytoscope_graph::{Graph, gcd};
-use cytoscope_graph_passes::analysis;
 use cytoscope_graph_passes::quantize::is_quantized;
+use cytoscope_graph_passes::{analysis, over_slices};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::read::open_regular;
@@ -479,7 +479,8 @@ impl Model {
         compile(self.network(options.precision), engine, &[shape.to_vec()], options)
     }
 
-    /// Plans one pass of a stack of this shape through the network; see [`Engine::plan_rolling`].
+    /// Plans one pass of a stack of shape N, C, Z, Y, X through the network; see [`Engine::plan_rolling`]. A network on slices
+    /// computes each slice by itself.
     ///
     /// # Errors
     /// [`NotRolling`], with the reason, if the network, the engine or the memory budget does not allow it.
@@ -493,7 +494,12 @@ impl Model {
             return Err(EngineError::NotQuantized { engine: engine.name() }.into());
         }
         let graph = as_floats(self.network(options.precision), options.precision)?;
-        engine.plan_rolling(&graph, shape, options)
+        if self.spatial_axes == 3 {
+            return engine.plan_rolling(&graph, shape, options);
+        }
+        let found = || "operators that may depend on the number of axes".to_owned();
+        let lifted = over_slices(&graph).ok_or_else(|| NotRolling::Interface { found: found() })?;
+        engine.plan_rolling(&lifted, shape, options)
     }
 
     /// Whether the network computes tiles Z, Y, X of a batch independently of each other.

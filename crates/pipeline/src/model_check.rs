@@ -5,7 +5,8 @@ use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::package_test::{self, TestResult};
 use crate::packages::{EngineCheck, check_engines};
-use crate::{Context, ImportSettings, JobError, find_model};
+use crate::{Context, ImportSettings, JobError, ProgressStage, ProgressUnit, find_model};
+use cytoscope_checkpoint_import::Architecture;
 use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{Package, UploadFinding, UploadSeverity};
@@ -44,7 +45,7 @@ pub struct ModelTestReport {
     pub weight_bytes: usize,
     /// Architecture that was recognized, for PyTorch weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<String>,
+    pub architecture: Option<Architecture>,
     /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
@@ -170,7 +171,7 @@ impl ModelSpeedJob {
             .flat_map(|device| device.precisions.iter().map(move |precision| (*device, *precision)))
             .filter(|(_, precision)| *precision != Precision::Int8 || package.is_int8())
             .collect();
-        let mut meter = context.meter("measure", pairs.len() as u64, "runs");
+        let mut meter = context.meter(ProgressStage::Measure, pairs.len() as u64, ProgressUnit::Runs);
         let mut rows = Vec::new();
         for (device, precision) in pairs {
             let float = package.float_graph.as_ref().filter(|_| precision != Precision::Int8);

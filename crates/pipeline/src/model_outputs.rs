@@ -304,7 +304,7 @@ mod tests {
         let pooled = Processing::ZeroMeanUnitVariance { eps: 0.0, axes: StatisticsAxes::default() };
         let per_channel = Processing::ScaleLinear { gain: vec![1.0, 2.0], offset: vec![0.0] };
         for step in [Processing::Softmax, pooled, per_channel] {
-            assert!(common_steps(&[with(&[step.clone()]), with(&[step])]).is_err());
+            assert!(common_steps(&[with(std::slice::from_ref(&step)), with(&[step])]).is_err());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Pre- and postprocessing steps of bioimage.io, run on streams of slices.
 
-use cytoscope_model_package::{Processing, StatisticsAxes};
+use cytoscope_model_package::{Processing, StatisticsAxes, TensorType};
 use cytoscope_volume::Samples;
 use cytoscope_volume::statistics::{Moments, Quantiles};
 use std::ops::Range;
@@ -209,10 +209,10 @@ fn uneven_values(step: &Processing, channels: usize) -> Option<usize> {
 fn without_statistics(step: &Processing, channel: usize) -> Option<Elementwise> {
     Some(match step {
         Processing::EnsureDtype { dtype } => {
-            if dtype == "bool" {
+            if *dtype == TensorType::Bool {
                 return Some(Elementwise::IsNotZero);
             }
-            let (min, max) = integers(dtype)?;
+            let (min, max) = integers(*dtype)?;
             Elementwise::Integer { min, max }
         }
         Processing::Binarize { threshold } => Elementwise::Binarize { threshold: pick(threshold, channel) },
@@ -235,18 +235,18 @@ fn without_statistics(step: &Processing, channel: usize) -> Option<Elementwise> 
     })
 }
 
-/// Returns the range of an integer type by its NumPy name; `None` for any other type.
-fn integers(dtype: &str) -> Option<(f64, f64)> {
+/// Returns the range of an integer type; `None` for any other type.
+fn integers(dtype: TensorType) -> Option<(f64, f64)> {
     Some(match dtype {
-        "uint8" => (0.0, f64::from(u8::MAX)),
-        "int8" => (f64::from(i8::MIN), f64::from(i8::MAX)),
-        "uint16" => (0.0, f64::from(u16::MAX)),
-        "int16" => (f64::from(i16::MIN), f64::from(i16::MAX)),
-        "uint32" => (0.0, f64::from(u32::MAX)),
-        "int32" => (f64::from(i32::MIN), f64::from(i32::MAX)),
-        "uint64" => (0.0, u64::MAX as f64),
-        "int64" => (i64::MIN as f64, i64::MAX as f64),
-        _ => return None,
+        TensorType::Uint8 => (0.0, f64::from(u8::MAX)),
+        TensorType::Int8 => (f64::from(i8::MIN), f64::from(i8::MAX)),
+        TensorType::Uint16 => (0.0, f64::from(u16::MAX)),
+        TensorType::Int16 => (f64::from(i16::MIN), f64::from(i16::MAX)),
+        TensorType::Uint32 => (0.0, f64::from(u32::MAX)),
+        TensorType::Int32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+        TensorType::Uint64 => (0.0, u64::MAX as f64),
+        TensorType::Int64 => (i64::MIN as f64, i64::MAX as f64),
+        TensorType::Float32 | TensorType::Float64 | TensorType::Bool => return None,
     })
 }
 
@@ -445,16 +445,16 @@ mod tests {
 
     #[test]
     fn a_cast_to_integers_truncates_and_clamps() {
-        let cast = |dtype: &str| {
-            let steps = [Processing::EnsureDtype { dtype: dtype.to_owned() }];
+        let cast = |dtype| {
+            let steps = [Processing::EnsureDtype { dtype }];
             let chains = fixed(&steps, &mut Parts(vec![vec![]]));
             let mut values = vec![-1.7, 0.0, 3.9, 300.0, f32::NAN];
             apply(&chains[0], &mut values);
             values
         };
-        assert_eq!(cast("uint8"), [0.0, 0.0, 3.0, 255.0, 0.0]);
-        assert_eq!(cast("int16"), [-1.0, 0.0, 3.0, 300.0, 0.0]);
-        assert_eq!(cast("bool")[..4], [1.0, 0.0, 1.0, 1.0]);
-        assert_eq!(cast("float32")[..4], [-1.7, 0.0, 3.9, 300.0]);
+        assert_eq!(cast(TensorType::Uint8), [0.0, 0.0, 3.0, 255.0, 0.0]);
+        assert_eq!(cast(TensorType::Int16), [-1.0, 0.0, 3.0, 300.0, 0.0]);
+        assert_eq!(cast(TensorType::Bool)[..4], [1.0, 0.0, 1.0, 1.0]);
+        assert_eq!(cast(TensorType::Float32)[..4], [-1.7, 0.0, 3.9, 300.0]);
     }
 }

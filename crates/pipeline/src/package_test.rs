@@ -3,7 +3,7 @@
 
 use crate::tensors::{postprocess, preprocess, run_reference};
 use crate::{JobError, verify};
-use cytoscope_graph::{Dim, ElementType, Graph, GraphError, Tensor, ValueId};
+use cytoscope_graph::{Dim, Graph, GraphError, Tensor, ValueId};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, TensorSpec, compare};
 use std::fmt;
 
@@ -188,12 +188,10 @@ fn synthetic_input(spec: &TensorSpec, graph: &Graph, id: ValueId) -> Result<Tens
         what: format!("a test input of {shape:?} would have more than {MAX_TEST_VALUES} values"),
     })?;
     let values = verify::synthetic_values(count);
-    let described = ElementType::ALL.into_iter().find(|t| t.name() == spec.dtype).filter(|t| !t.is_float());
-    match described {
-        // Values from 20 to about 110 are in the range of every integer type.
-        Some(dtype) => {
-            Ok(Tensor::new(shape, values.iter().map(|v| v * 30.0 + 65.0).collect::<Vec<f32>>())?.cast(dtype))
-        }
-        None => Tensor::new(shape, values),
+    let described = spec.dtype.element_type();
+    if described.is_float() {
+        return Tensor::new(shape, values);
     }
+    // Values from 20 to about 110 are in the range of every integer type.
+    Ok(Tensor::new(shape, values.iter().map(|v| v * 30.0 + 65.0).collect::<Vec<f32>>())?.cast(described))
 }

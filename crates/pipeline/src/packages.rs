@@ -20,11 +20,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
-
-/// Returns the valid values of [`ImportSettings::architecture`].
-pub fn architectures() -> Vec<&'static str> {
-    cytoscope_checkpoint_import::Architecture::ALL.map(cytoscope_checkpoint_import::Architecture::name).to_vec()
-}
+pub use cytoscope_checkpoint_import::Architecture;
 
 /// Whether a path is a file of PyTorch weights, which does not contain the network.
 pub fn is_checkpoint(path: &Path) -> bool {
@@ -73,7 +69,7 @@ pub struct ImportReport {
     pub weight_bytes: usize,
     /// Architecture that was recognized, for PyTorch weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<String>,
+    pub architecture: Option<Architecture>,
     /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,

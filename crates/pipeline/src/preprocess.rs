@@ -5,10 +5,10 @@ use crate::predict::grid::READ_SLICES;
 use crate::predict::resolve::check_voxel_size;
 use crate::predict::{PredictJob, PredictOptions};
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError, Model, ModelTask};
+use crate::{Context, JobError, Model, ModelTask, ProgressStage, ProgressUnit};
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image};
-use cytoscope_preprocess::{Bounds, Chain, PreprocessError, PreprocessStep, Source, StackStatistics, Tails};
-use cytoscope_volume::{DType, Region, Samples, VoxelSize};
+use cytoscope_preprocess::{Chain, PreprocessError, PreprocessStep, Source, StackStatistics, Tails};
+use cytoscope_volume::{BoxZyx, DType, Region, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
@@ -193,7 +193,8 @@ impl Preprocessed {
         let passes = self.chain.statistics_passes() as u64;
         if passes > 0 {
             let voxels: usize = Extents::of(source.meta()).zyx.iter().product();
-            reader.meter = Some(self.context.meter("preprocess", passes * voxels as u64, "voxels"));
+            reader.meter =
+                Some(self.context.meter(ProgressStage::Preprocess, passes * voxels as u64, ProgressUnit::Voxels));
         }
         let found = Arc::new(self.chain.statistics(&mut reader)?);
         self.states().entry(stack).or_default().statistics = Some(Arc::clone(&found));
@@ -201,7 +202,7 @@ impl Preprocessed {
     }
 
     /// Computes a box of a stack, axes Z, Y, X.
-    fn values(&self, source: &Image, stack: StackIndex, bounds: &Bounds) -> Result<Vec<f32>, FormatError> {
+    fn values(&self, source: &Image, stack: StackIndex, bounds: &BoxZyx) -> Result<Vec<f32>, FormatError> {
         let statistics = self.statistics(source, stack)?;
         let mut tails = self.states().get_mut(&stack).map(|state| std::mem::take(&mut state.tails)).unwrap_or_default();
         let mut reader = Reader { source, stack, context: &self.context, meter: None };
@@ -229,7 +230,7 @@ impl DerivedPixels for Preprocessed {
             });
             return Ok(source.read(0, &moved)?.into_samples());
         }
-        let bounds: Bounds = [range(Z), range(Y), range(X)];
+        let bounds: BoxZyx = [range(Z), range(Y), range(X)];
         let [times, channels, samples] = [range(T), range(C), range(S)];
         if [&times, &channels, &samples].iter().all(|r| r.len() == 1) {
             let values = self.values(source, [times.start, channels.start, samples.start], &bounds)?;
@@ -265,7 +266,7 @@ struct Reader<'a> {
 impl Source for Reader<'_> {
     type Error = FormatError;
 
-    fn read(&mut self, bounds: &Bounds) -> Result<Vec<f32>, FormatError> {
+    fn read(&mut self, bounds: &BoxZyx) -> Result<Vec<f32>, FormatError> {
         let source = self.source;
         let meta = source.meta();
         let cancelled = || FormatError::Io {

@@ -1,10 +1,12 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
+use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
-use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, zarr};
+use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, TilePlan, zarr};
 use crate::preprocess::PreprocessRecord;
+use crate::recorded::Recorded;
 use crate::results::FileRecord;
-use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model};
+use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model, StatisticsScope};
 use cytoscope_engine::Precision;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
@@ -41,7 +43,7 @@ pub struct Provenance {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub derived: Vec<FileRecord>,
     /// The device it ran on and why it was chosen.
-    pub device: serde_json::Value,
+    pub device: Recorded<DeviceChoice>,
     /// Precision of the network; earlier versions do not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
@@ -55,7 +57,11 @@ pub struct Provenance {
     #[serde(default)]
     pub diameter: Option<ObjectDiameter>,
     /// The tile plan: tile size, halo, blending.
-    pub plan: serde_json::Value,
+    pub plan: Recorded<TilePlan>,
+    /// What the statistics of the model's processing steps were computed over; absent if none needs statistics. Earlier versions
+    /// always used the whole stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<StatisticsScope>,
     /// What preprocessing steps did to the stack, whose results have the shape and voxel size after them; absent if the
     /// job has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -252,12 +258,13 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
         replaced: earlier.as_ref().map_or_else(Vec::new, |earlier| replaced(path, earlier, &outputs)),
         derived: earlier.map_or_else(Vec::new, |earlier| earlier.derived),
         outputs,
-        device: serde_json::to_value(&report.device).map_err(unwritable)?,
+        device: Recorded::new(report.device.clone()).map_err(unwritable)?,
         precision: Some(precision),
         parts: report.parts.clone(),
         profile: report.profile.clone(),
         diameter: report.diameter,
-        plan: serde_json::to_value(&report.plan).map_err(unwritable)?,
+        plan: Recorded::new(report.plan.clone()).map_err(unwritable)?,
+        statistics: StatisticsScope::of(model),
         preprocessed,
         objects: report.objects.clone(),
         finished_unix_secs: std::time::SystemTime::now()

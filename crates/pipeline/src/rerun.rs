@@ -3,10 +3,10 @@
 use crate::devices::{DeviceChoice, Devices};
 use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{Provenance, program};
+use crate::recorded::Recorded;
 use crate::{JobError, Model};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, is_zarr_name};
-use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
 /// A recorded prediction that is ready to be run again.
@@ -115,8 +115,8 @@ impl Provenance {
 
 /// Returns a part of a record. Records of other versions may describe it in another way: then there is none, and a note
 /// says so.
-fn recorded_part<T: DeserializeOwned>(value: serde_json::Value, what: &str, notes: &mut Vec<String>) -> Option<T> {
-    match serde_json::from_value(value) {
+fn recorded_part<T>(part: Recorded<T>, what: &str, notes: &mut Vec<String>) -> Option<T> {
+    match part.into_inner() {
         Ok(part) => Some(part),
         Err(error) => {
             notes.push(format!("the recorded {what} cannot be read ({error}): it is chosen again"));
@@ -200,8 +200,9 @@ mod tests {
     #[test]
     fn a_rerun_says_which_part_of_the_record_cannot_be_used() {
         let mut notes = Vec::new();
-        let value = serde_json::json!({"id": "a device of another version"});
-        assert_eq!(recorded_part::<DeviceChoice>(value, "device", &mut notes), None);
+        let of_other_version = serde_json::json!({"id": "a device of another version"});
+        let part: Recorded<DeviceChoice> = serde_json::from_value(of_other_version).unwrap();
+        assert_eq!(recorded_part(part, "device", &mut notes), None);
         let notes = notes.join("; ");
         assert!(
             notes.starts_with("the recorded device cannot be read (") && notes.ends_with("): it is chosen again"),

@@ -2,7 +2,7 @@
 
 use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
-use crate::predict::label::{self, MapSource};
+use crate::predict::label::{self, LabelSettings, MapSource, MeasuredStack};
 use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
 use crate::predict::zarr;
 use crate::results::Publication;
@@ -212,18 +212,14 @@ impl SegmentJob {
             _ => PathBuf::from("."),
         };
         let (voxel_um, zyx) = (meta.voxel_size_um.zyx_um_or_one(), extents.zyx);
-        let maps = [self.channel, self.seed_channel.unwrap_or(self.channel)];
-        let scratch = Scratch::Folder(&folder);
-        let mut labels = label::label(
-            context,
-            &mut FileMap(stack),
-            maps,
+        let settings = LabelSettings {
+            channel: self.channel,
+            seed_channel: self.seed_channel.unwrap_or(self.channel),
             voxel_um,
-            &self.options,
-            label::OVERLAP_UM,
-            scratch,
-            None,
-        )?;
+            options: &self.options,
+            overlap_um: label::OVERLAP_UM,
+        };
+        let mut labels = label::label(context, &mut FileMap(stack), &settings, Scratch::Folder(&folder), None)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
         let objects = labels.count;
@@ -234,8 +230,14 @@ impl SegmentJob {
                 Target::Tiff(Box::new(label_writer(path, &meta, &zyx, 1, dtype, objects)?), dtype)
             }
         };
-        let measure = self.table.is_some();
-        let rows = labels.finish(context, &measured, &channels, names.clone(), voxel_um, measure, |slice| {
+        let measured = MeasuredStack {
+            stack: &measured,
+            channels: &channels,
+            channel_names: names.clone(),
+            voxel_um,
+            measure: self.table.is_some(),
+        };
+        let rows = labels.finish(context, measured, |slice| {
             let (writer, dtype) = match &mut target {
                 Target::Raw(raw) => return raw.write(slice),
                 Target::Tiff(writer, dtype) => (writer, dtype),

@@ -1,6 +1,7 @@
 //! A stack as jobs read it: one time point, slices in Z, channel by channel.
 
-use crate::ops::{self, Elementwise, Reference, Statistics, Volume};
+use crate::ops::{self, Reference, Statistics, Volume};
+use crate::slice_statistics::{Chains, are_of_slices, preprocessing_of_slices};
 use crate::{Context, JobError, Model};
 use cytoscope_formats::{Image, ImageMeta};
 use cytoscope_profile::Stage;
@@ -62,6 +63,11 @@ impl Stack {
         Self { image: self.image.clone(), extents, time: self.time, origin }
     }
 
+    /// Returns the index of the first slice of the window in the whole stack.
+    pub(crate) fn first_slice(&self) -> usize {
+        self.origin[0]
+    }
+
     /// Returns the number of voxels of a slice.
     pub(crate) fn slice_len(&self) -> usize {
         self.extents.zyx[1] * self.extents.zyx[2]
@@ -114,7 +120,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Resolves a model's preprocessing for some channels of this stack: one chain per channel.
+    /// Resolves a model's preprocessing for some channels of this stack: one chain per channel, or one per channel and slice
+    /// if the statistics are those of slices.
     ///
     /// # Errors
     /// [`JobError`] if the stack cannot be read, or a step is not supported.
@@ -123,7 +130,11 @@ impl Stack {
         context: &Context,
         model: &Model,
         channels: &[usize],
-    ) -> Result<Vec<Vec<Elementwise>>, JobError> {
+    ) -> Result<Chains, JobError> {
+        let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
+        if are_of_slices(model, self.extents.zyx[0], steps) {
+            return preprocessing_of_slices(context, self, model, channels);
+        }
         let mut tensors = self.input_tensors(context, model, channels);
         let mut chains = Vec::with_capacity(channels.len());
         for (input, channels) in model.inputs_with(channels) {
@@ -134,7 +145,7 @@ impl Stack {
                 JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
             })?);
         }
-        Ok(chains)
+        Ok(Chains::Stack(chains))
     }
 
     /// Returns the input tensors of a model before preprocessing, with their ids; `channels` are those of all inputs.

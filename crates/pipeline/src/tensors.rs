@@ -183,8 +183,8 @@ pub(crate) fn postprocess(
         process(&steps, &mut values, None, &by_id(input_specs, raw)?)
             .map_err(|step| format!("postprocessing step {step} of \"{}\" is not supported", spec.id))?;
         let result = Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?;
-        let described = ElementType::ALL.into_iter().find(|t| t.name() == spec.dtype);
-        Ok(described.filter(|t| !t.is_float()).map_or(result.clone(), |t| with_type(result, t)))
+        let described = spec.dtype.element_type();
+        Ok(if described.is_float() { result } else { with_type(result, described) })
     };
     let result = specs.iter().zip(outputs).map(|(spec, tensor)| one(spec, tensor));
     result.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
@@ -201,15 +201,15 @@ pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Te
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use cytoscope_model_package::{AxisSize, AxisSpec, StatisticsAxes};
+    use cytoscope_model_package::{AxisSize, AxisSpec, StatisticsAxes, TensorType};
 
-    fn spec(dtype: &str, processing: Vec<Processing>) -> TensorSpec {
+    fn spec(dtype: TensorType, processing: Vec<Processing>) -> TensorSpec {
         let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
         let free = || AxisSize::Step { min: 1, step: 1 };
         TensorSpec {
             id: "raw".to_owned(),
             description: String::new(),
-            dtype: dtype.to_owned(),
+            dtype,
             axes: vec![
                 axis(AxisKind::Batch, free()),
                 axis(AxisKind::Channel, AxisSize::Fixed(2)),
@@ -233,9 +233,9 @@ mod tests {
     }
 
     /// Applies steps as postprocessing to [`VALUES`]; the reference tensor is `5 · VALUES + 1`.
-    fn after(dtype: &str, steps: Vec<Processing>) -> Vec<f64> {
+    fn after(dtype: TensorType, steps: Vec<Processing>) -> Vec<f64> {
         let five = Tensor::new(vec![2, 2, 1, 4], VALUES.iter().map(|v| v * 5.0 + 1.0).collect::<Vec<f32>>()).unwrap();
-        let inputs = [spec("float32", Vec::new())];
+        let inputs = [spec(TensorType::Float32, Vec::new())];
         let result = postprocess("a test", &[spec(dtype, steps)], vec![tensor()], &inputs, &[five]).unwrap();
         result[0].to_f64_vec()
     }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn z_scores_follow_the_axes_of_the_step() {
-        let z = |axes| after("float32", vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes }]);
+        let z = |axes| after(TensorType::Float32, vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes }]);
         close(
             &z(EACH),
             [
@@ -285,7 +285,7 @@ mod tests {
                 axes,
                 reference_tensor,
             };
-            after("float32", vec![step])
+            after(TensorType::Float32, vec![step])
         };
         close(
             &range(EACH, None),
@@ -307,14 +307,14 @@ mod tests {
     fn scale_mean_variance_matches_the_reference() {
         let scale = |axes| {
             let reference_tensor = "raw".to_owned();
-            after("float32", vec![Processing::ScaleMeanVariance { eps: 1e-6, axes, reference_tensor }])
+            after(TensorType::Float32, vec![Processing::ScaleMeanVariance { eps: 1e-6, axes, reference_tensor }])
         };
         // The input is five times the tensor plus one, whatever the axes.
         for axes in [EACH, JOINT, ALL] {
             close(&scale(axes), VALUES.map(|v| f64::from(v) * 5.0 + 1.0));
         }
         let other = vec![Processing::ScaleMeanVariance { eps: 1e-6, axes: ALL, reference_tensor: "other".to_owned() }];
-        let refused = postprocess("a test", &[spec("float32", other)], vec![tensor()], &[], &[]).unwrap_err();
+        let refused = postprocess("a test", &[spec(TensorType::Float32, other)], vec![tensor()], &[], &[]).unwrap_err();
         assert!(refused.to_string().contains("scale_mean_variance") && refused.to_string().contains("other"));
     }
 
@@ -322,7 +322,7 @@ mod tests {
     fn clip_percentiles_interpolates_only_if_the_batch_is_included() {
         let clip = |axes| {
             let step = Processing::ClipPercentiles { min_percentile: Some(30.0), max_percentile: Some(80.0), axes };
-            after("float32", vec![step])
+            after(TensorType::Float32, vec![step])
         };
         close(&clip(EACH), [3.0, 0.5, 4.5, 0.5, 9.0, 2.0, 2.0, 5.0, 20.0, 30.0, 20.0, 41.0, 7.0, 8.0, 3.0, 3.0]);
         close(&clip(JOINT), [3.0, 0.5, 4.5, 0.5, 5.0, 2.0, 0.5, 5.0, 10.0, 30.0, 20.0, 30.0, 7.0, 8.0, 7.0, 7.0]);
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn elementwise_steps_and_chains_match_numpy() {
         close(
-            &after("float32", vec![Processing::Softmax]),
+            &after(TensorType::Float32, vec![Processing::Softmax]),
             [
                 0.002473, 0.047426, 0.999972, 0.010987, 0.997527, 0.952574, 0.000028, 0.989013, 0.952574, 1.0, 1.0,
                 1.0, 0.047426, 0.0, 0.0, 0.0,
@@ -340,7 +340,10 @@ mod tests {
         );
         // Statistics of the current values, not of those before the sigmoid.
         close(
-            &after("float32", vec![Processing::Sigmoid, Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: ALL }]),
+            &after(
+                TensorType::Float32,
+                vec![Processing::Sigmoid, Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: ALL }],
+            ),
             [
                 0.454944, -1.620186, 0.565553, -0.547101, 0.598529, 0.237069, -2.429037, 0.578587, 0.598765, 0.598903,
                 0.598903, 0.598903, 0.596138, 0.597885, 0.454944, -1.882800,
@@ -348,18 +351,18 @@ mod tests {
         );
         let by_channel = Processing::FixedZeroMeanUnitVariance { mean: vec![1.0, 2.0], std: vec![2.0, 4.0] };
         close(
-            &after("float32", vec![by_channel]),
+            &after(TensorType::Float32, vec![by_channel]),
             [1.0, -1.0, 1.75, -0.25, 1.75, 0.0, -2.0, 0.75, 4.5, 14.5, 9.5, 20.0, 1.25, 1.5, 0.25, -0.875],
         );
         let threshold = Processing::Binarize { threshold: vec![3.0, 5.0] };
         close(
-            &after("float32", vec![threshold]),
+            &after(TensorType::Float32, vec![threshold]),
             [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0],
         );
         let scaled = Processing::ScaleLinear { gain: vec![10.0], offset: vec![0.5] };
         // The tensor is declared as uint8, so it is cast at the end.
         close(
-            &after("uint8", vec![scaled]),
+            &after(TensorType::Uint8, vec![scaled]),
             [30.0, 0.0, 45.0, 5.0, 90.0, 20.0, 0.0, 50.0, 100.0, 255.0, 200.0, 255.0, 70.0, 80.0, 30.0, 0.0],
         );
     }
@@ -367,7 +370,8 @@ mod tests {
     #[test]
     fn a_tensor_with_other_axes_than_described_is_refused() {
         let flat = Tensor::new(vec![2, 2], vec![0.0f32; 4]).unwrap();
-        let refused = postprocess("a test", &[spec("float32", vec![Processing::Sigmoid])], vec![flat], &[], &[]);
+        let refused =
+            postprocess("a test", &[spec(TensorType::Float32, vec![Processing::Sigmoid])], vec![flat], &[], &[]);
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("[2, 2]") && text.contains("batch, channel, y, x"), "{text}");
     }

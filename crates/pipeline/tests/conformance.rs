@@ -276,8 +276,8 @@ fn wrong_inputs_are_refused_by_name() {
             let refused = session.run(&inputs).err();
             assert!(matches!(refused, Some(EngineError::Input { .. })), "{name}: {shown:?}: {refused:?}");
         }
-        let sentence = session.run(&[noise_tensor(1, &[1, 1, 4, 8, 16])]).unwrap_err().to_string();
-        assert!(sentence.contains("\"x\"") && sentence.contains("[1, 1, 4, 8, 8]"), "{name}: {sentence}");
+        let message = session.run(&[noise_tensor(1, &[1, 1, 4, 8, 16])]).unwrap_err().to_string();
+        assert!(message.contains("\"x\"") && message.contains("[1, 1, 4, 8, 8]"), "{name}: {message}");
         assert!(session.run(&[right]).is_ok(), "{name}: a refusal must not spoil the session");
     }
 }

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{noise, package, save_package};
-use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Weights, difference_of_gaussians, unet3d};
+use common::{noise, package, relative_distance, save_package};
+use cytoscope_builders::{DifferenceOfGaussians, DynUNet, UNet3d, Weights, difference_of_gaussians, dynunet, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
-use cytoscope_graph::Graph;
+use cytoscope_graph::{Activation, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_model_package::{AxisKind, Processing, StatisticsAxes};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::TileRequest;
 use cytoscope_pipeline::{
@@ -67,7 +68,7 @@ fn a_volume_in_memory_gives_the_same_maps_and_labels_as_its_file() {
         ..PredictJob::new(vec![input], model.to_string_lossy().into_owned(), folder.path().join("out"))
     };
     let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
     let written = |name: &str| {
         let image = open(&job.out.join(name), &OpenOptions::default()).unwrap();
         image.read_all().unwrap().samples().to_f32()
@@ -105,6 +106,82 @@ fn a_volume_in_memory_that_is_larger_than_a_tile_passes_through_the_network_once
     let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
     let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-6, "{worst}");
+}
+
+#[test]
+fn slices_that_are_larger_than_a_tile_pass_through_a_network_on_slices_without_halos() {
+    let mut graph = Graph::new("edges");
+    let dims = ["n", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let [n, h, w] = dims;
+    let x = graph.add_input("x", ElementType::F32, vec![n, Dim::Fixed(1), h, w]);
+    let weights = |graph: &mut Graph, name: &str, shape: [usize; 4]| {
+        let tensor = Tensor::new(shape, noise(9, shape.iter().product())).unwrap();
+        Some(graph.add_initializer(name, tensor))
+    };
+    let first = weights(&mut graph, "first.weight", [5, 1, 5, 3]);
+    let hidden = graph.push("first", Op::Conv(ConvAttrs::same(&[5, 3])), &[Some(x), first]);
+    let hidden = graph.push("relu", Op::Activation(Activation::Relu), &[Some(hidden)]);
+    let last = weights(&mut graph, "last.weight", [1, 5, 3, 3]);
+    let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(hidden), last]);
+    graph.outputs.push(y);
+    let mut builder = package(&graph);
+    for tensor in builder.inputs.iter_mut().chain(&mut builder.outputs) {
+        tensor.axes.retain(|axis| axis.kind != AxisKind::Z);
+    }
+    let model = Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap();
+    let shape = vec![7, 9, 600];
+    let array = Array::new(Axes::zyx(), shape.clone(), noise(6, shape.iter().product())).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let context = Context::default();
+    let predict = |tile: Option<[usize; 3]>| {
+        let tiles = TileRequest { tile, ..TileRequest::default() };
+        let options = PredictOptions { tiles, threads: 2, ..PredictOptions::default() };
+        let engine = Devices::cpu_only().for_model(&context, &model, CPU, &options).unwrap();
+        predict_volume(&context, &engine, &model, &image, &options, VolumeOutputs::Maps).unwrap()
+    };
+    let once = predict(None);
+    assert!(once.plan.pass.as_ref().is_some_and(|pass| pass.work == 1.0), "{:?}", once.plan);
+    let tiles = predict(Some([1, 16, 64]));
+    assert!(tiles.plan.pass.is_none() && tiles.plan.tile[0] == 1 && tiles.plan.tile[2] == 64, "{:?}", tiles.plan);
+    let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
+    let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(once.len() == 7 * 9 * 600 && worst < 1e-5, "{worst}");
+}
+
+#[test]
+fn a_network_on_slices_predicts_each_slice_of_a_stack_as_an_image_of_its_own() {
+    let config = DynUNet { spatial_axes: 2, filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() };
+    let graph = dynunet(&config, &Weights::Random { seed: 5 }).unwrap();
+    let axes = StatisticsAxes { batch: false, channel: true };
+    let (min_percentile, max_percentile, eps) = (1.0, 99.0, 1e-6);
+    let range = Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None };
+    let mut builder = package(&graph);
+    for tensor in builder.inputs.iter_mut().chain(&mut builder.outputs) {
+        tensor.axes.retain(|axis| axis.kind != AxisKind::Z);
+    }
+    builder.inputs[0].processing = vec![range];
+    builder.outputs[0].processing = vec![Processing::ScaleMeanVariance { eps, axes, reference_tensor: "x".to_owned() }];
+    let model = Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap();
+    let (plane, depth) = (24 * 32, 5);
+    let brighter = |(i, v): (usize, f32)| (v + 2.0) * 10f32.powi((i / plane) as i32);
+    let values: Vec<f32> = noise(8, depth * plane).into_iter().enumerate().map(brighter).collect();
+    let context = Context::default();
+    let predict = |values: &[f32]| {
+        let array = Array::new(Axes::zyx(), vec![values.len() / plane, 24, 32], values.to_vec()).unwrap();
+        let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+        let options = PredictOptions { threads: 2, ..PredictOptions::default() };
+        let engine = Devices::cpu_only().for_model(&context, &model, CPU, &options).unwrap();
+        predict_volume(&context, &engine, &model, &image, &options, VolumeOutputs::Maps).unwrap().maps.unwrap()
+    };
+    let stack = predict(&values);
+    for (z, (found, slice)) in stack.chunks(plane).zip(values.chunks(plane)).enumerate() {
+        let alone = predict(slice);
+        let distance = relative_distance(found, &alone);
+        assert!(distance < 1e-6, "slice {z} differs by {distance}");
+        // The output has the mean of its slice, not that of the stack.
+        let mean = |values: &[f32]| values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
+        assert!((mean(found) / mean(slice) - 1.0).abs() < 1e-3, "slice {z}: {} {}", mean(found), mean(slice));
+    }
 }
 
 #[test]

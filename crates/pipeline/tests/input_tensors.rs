@@ -147,7 +147,7 @@ fn each_input_is_read_from_its_own_file_with_its_own_preprocessing() {
     for (tiles, out) in [(TileRequest::default(), "whole"), (tiles, "tiles")] {
         let job = PredictJob { tiles, ..fixture.job("a.tif", tensors.clone(), out) };
         let outcome = run(&job).unwrap();
-        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
         assert_expected(&fixture.maps(out, "a"), out);
         let notes = outcome.done[0].notes.join("; ");
         assert!(notes.contains("input membrane is read from b.tif"), "{notes}");
@@ -176,7 +176,7 @@ fn inputs_are_read_from_the_channels_of_their_names_or_the_chosen_ones() {
         (vec![mixed], "channel and file"),
     ] {
         let outcome = run(&fixture.job("both.tif", tensors, out)).unwrap();
-        assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].sentence);
+        assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].message);
         assert_expected(&fixture.maps(out, "both"), out);
     }
     let swapped = vec![channel("membrane", "1"), channel("nuclei", "0")];
@@ -190,7 +190,7 @@ fn a_folder_gives_the_file_of_the_same_name() {
     std::fs::create_dir(fixture.path("membranes")).unwrap();
     std::fs::rename(fixture.path("b.tif"), fixture.path("membranes/a.tif")).unwrap();
     let outcome = run(&fixture.job("a.tif", vec![fixture.tensor("membrane", "membranes")], "out")).unwrap();
-    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+    assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
     assert_expected(&fixture.maps("out", "a"), "folder");
 }
 
@@ -211,7 +211,7 @@ fn images_on_another_grid_and_unknown_inputs_are_refused() {
     ] {
         let outcome = run(&fixture.job("a.tif", tensors, "out")).unwrap();
         let [failed] = outcome.failed.as_slice() else { panic!("no failure with {words}") };
-        assert!(failed.sentence.contains(words), "{}", failed.sentence);
+        assert!(failed.message.contains(words), "{}", failed.message);
     }
     let refused = run(&fixture.job("a.tif", vec![fixture.tensor("actin", "b.tif")], "out")).unwrap_err().to_string();
     assert!(refused.contains("no input \"actin\"") && refused.contains("nuclei, membrane"), "{refused}");
@@ -309,7 +309,7 @@ fn one_output_or_all_are_predicted_and_the_others_are_named() {
                 ..fixture.job("a.tif", Vec::new(), &out)
             };
             let outcome = run(&job).unwrap();
-            assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].sentence);
+            assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].message);
             let distance = relative_distance(&fixture.maps(&out, "a"), &interleaved(&expected));
             assert!(distance < 1e-5, "{out}: {distance}");
             let notes = outcome.done[0].notes.join("; ");

@@ -11,7 +11,8 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, KeepSlices, LiveSink, LiveVolume, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
-    CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ResultFormat,
+    CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ProgressStage,
+    ResultFormat,
 };
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -63,7 +64,7 @@ impl Fixture {
     fn predict(&self, model: &Path, tiles: TileRequest, out: &str) -> (Vec<f32>, TilePlan) {
         let job = self.job(model, tiles, out);
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].sentence);
+        assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
         (self.maps(out), outcome.done[0].plan.clone())
     }
 
@@ -265,7 +266,9 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
         let cancel = CancelToken::default();
         let of_sink = cancel.clone();
         let sink = move |event: &Event| match event {
-            Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
+            Event::Progress(progress)
+                if progress.stage == ProgressStage::Predict && progress.done * 3 > progress.total =>
+            {
                 of_sink.cancel();
             }
             _ => {}
@@ -288,7 +291,7 @@ fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
     let cancel = CancelToken::default();
     let of_sink = cancel.clone();
     let sink = move |event: &Event| match event {
-        Event::Progress(progress) if progress.stage == "predict" && progress.done * 3 > progress.total => {
+        Event::Progress(progress) if progress.stage == ProgressStage::Predict && progress.done * 3 > progress.total => {
             stop(&of_sink)
         }
         _ => {}
@@ -353,7 +356,9 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
             let cancel = CancelToken::default();
             let of_sink = cancel.clone();
             let sink = move |event: &Event| match event {
-                Event::Progress(progress) if progress.stage == "predict" && progress.done * 2 > progress.total => {
+                Event::Progress(progress)
+                    if progress.stage == ProgressStage::Predict && progress.done * 2 > progress.total =>
+                {
                     of_sink.cancel();
                 }
                 _ => {}
@@ -447,7 +452,8 @@ fn the_plan_is_reported_before_inference() {
         let seen = seen.lock().unwrap();
         let is_plan = |e: &Event| matches!(e, Event::Planned { input, plan } if *input == fixture.input() && **plan == report.plan);
         let planned = seen.iter().position(is_plan).unwrap();
-        let is_inference = |e: &Event| matches!(e, Event::Progress(progress) if progress.stage == "predict");
+        let is_inference =
+            |e: &Event| matches!(e, Event::Progress(progress) if progress.stage == ProgressStage::Predict);
         let began = seen.iter().position(is_inference).unwrap();
         assert!(planned < began, "event {planned} follows event {began}");
         assert!(report.plan.text().contains(&cytoscope_profile::bytes_text(report.plan.stated_peak_bytes)));
@@ -532,7 +538,7 @@ fn run_until(job: &PredictJob, cancelled: Option<usize>) -> (Result<PredictOutco
     let (of_sink, seen) = (cancel.clone(), Arc::clone(&progress));
     let sink = move |event: &Event| {
         let Event::Progress(progress) = event else { return };
-        if progress.stage != "predict" {
+        if progress.stage != ProgressStage::Predict {
             return;
         }
         let (begun, done) = &mut *seen.lock().unwrap();

@@ -1,6 +1,7 @@
 //! Background subtraction in slices: white top-hat and rolling ball. Voxels outside the slice are ignored.
 
-use crate::block::{Block, Bounds, count, dilated, lengths};
+use crate::block::{Block, count, dilated, lengths};
+use cytoscope_volume::BoxZyx;
 use rayon::prelude::*;
 
 /// Half an ellipse in the plane: for each distance along Y from 0 on, the reach along X.
@@ -37,7 +38,7 @@ impl Ellipse {
 }
 
 /// The image minus its opening. `input` holds every voxel within twice the ellipse's reach of `bounds`.
-pub(crate) fn white_tophat(input: &Block, bounds: &Bounds, shape: [usize; 3], ellipse: &Ellipse) -> Vec<f32> {
+pub(crate) fn white_tophat(input: &Block, bounds: &BoxZyx, shape: [usize; 3], ellipse: &Ellipse) -> Vec<f32> {
     let [reach_y, reach_x] = ellipse.reach();
     let between = dilated(bounds, [0, reach_y, reach_x], shape);
     // A dilation is an erosion of the negated image.
@@ -59,7 +60,7 @@ pub(crate) fn white_tophat(input: &Block, bounds: &Bounds, shape: [usize; 3], el
 /// Smallest value in the ellipse around each voxel of `bounds`, mapped by `finish`.
 fn eroded(
     input: &Block,
-    bounds: &Bounds,
+    bounds: &BoxZyx,
     shape: [usize; 3],
     ellipse: &Ellipse,
     finish: impl Fn(f32) -> f32 + Sync,
@@ -137,7 +138,7 @@ impl Ball {
 }
 
 /// The image minus the background that the ball reaches. `input` holds every voxel within the ball's reach of `bounds`.
-pub(crate) fn rolling_ball(input: &Block, bounds: &Bounds, shape: [usize; 3], ball: &Ball) -> Vec<f32> {
+pub(crate) fn rolling_ball(input: &Block, bounds: &BoxZyx, shape: [usize; 3], ball: &Ball) -> Vec<f32> {
     let [_, ny, nx] = lengths(bounds);
     let mut out = vec![0.0f32; count(bounds)];
     if out.is_empty() {

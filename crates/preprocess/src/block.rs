@@ -1,22 +1,19 @@
 //! Boxes of voxels along Z, Y, X, and the float values in them.
 
-use std::ops::Range;
-
-/// The voxels of a box: ranges along Z, Y, X.
-pub type Bounds = [Range<usize>; 3];
+use cytoscope_volume::BoxZyx;
 
 /// Number of voxels along Z, Y, X.
-pub(crate) fn lengths(bounds: &Bounds) -> [usize; 3] {
+pub(crate) fn lengths(bounds: &BoxZyx) -> [usize; 3] {
     std::array::from_fn(|a| bounds[a].len())
 }
 
 /// Number of voxels in a box.
-pub(crate) fn count(bounds: &Bounds) -> usize {
+pub(crate) fn count(bounds: &BoxZyx) -> usize {
     lengths(bounds).iter().product()
 }
 
 /// The box extended on each side by `reach` voxels, inside a volume of this shape.
-pub(crate) fn dilated(bounds: &Bounds, reach: [usize; 3], shape: [usize; 3]) -> Bounds {
+pub(crate) fn dilated(bounds: &BoxZyx, reach: [usize; 3], shape: [usize; 3]) -> BoxZyx {
     std::array::from_fn(|a| {
         bounds[a].start.saturating_sub(reach[a])..bounds[a].end.saturating_add(reach[a]).min(shape[a])
     })
@@ -24,7 +21,7 @@ pub(crate) fn dilated(bounds: &Bounds, reach: [usize; 3], shape: [usize; 3]) -> 
 
 /// The two halves of a box along Z or, of one slice, along Y: the values of the second follow those of the first. `None`
 /// for a box of one row.
-pub(crate) fn halves(bounds: &Bounds) -> Option<[Bounds; 2]> {
+pub(crate) fn halves(bounds: &BoxZyx) -> Option<[BoxZyx; 2]> {
     let axis = (0..2).find(|axis| bounds[*axis].len() > 1)?;
     let middle = bounds[axis].start + bounds[axis].len() / 2;
     let mut parts = [bounds.clone(), bounds.clone()];
@@ -36,7 +33,7 @@ pub(crate) fn halves(bounds: &Bounds) -> Option<[Bounds; 2]> {
 /// The values of a box, axes Z, Y, X.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
-    pub bounds: Bounds,
+    pub bounds: BoxZyx,
     pub values: Vec<f32>,
 }
 

@@ -1,9 +1,9 @@
 //! Steps applied one after the other, box by box.
 
-use crate::block::{Block, Bounds, count, halves, lengths};
+use crate::block::{Block, count, halves, lengths};
 use crate::resolve::{Grid, Operation, Reach, Stage};
 use crate::{MAX_STEPS, PreprocessError, PreprocessStep};
-use cytoscope_volume::{Samples, VoxelSize, statistics::Quantiles};
+use cytoscope_volume::{BoxZyx, Samples, VoxelSize, statistics::Quantiles};
 
 /// Where the voxels of a stack come from.
 pub trait Source {
@@ -14,7 +14,7 @@ pub trait Source {
     ///
     /// # Errors
     /// Those of the source.
-    fn read(&mut self, bounds: &Bounds) -> Result<Vec<f32>, Self::Error>;
+    fn read(&mut self, bounds: &BoxZyx) -> Result<Vec<f32>, Self::Error>;
 }
 
 /// Preprocessing steps resolved for stacks of one shape and voxel size.
@@ -131,7 +131,7 @@ impl Chain {
     /// Those of the source.
     pub fn read<S: Source>(
         &self,
-        bounds: &Bounds,
+        bounds: &BoxZyx,
         source: &mut S,
         statistics: &StackStatistics,
         tails: &mut Tails,
@@ -151,7 +151,7 @@ impl Chain {
     fn level<S: Source>(
         &self,
         level: usize,
-        bounds: &Bounds,
+        bounds: &BoxZyx,
         source: &mut S,
         statistics: &StackStatistics,
         tails: &mut Tails,
@@ -195,7 +195,7 @@ impl Chain {
     fn computed<S: Source>(
         &self,
         level: usize,
-        bounds: &Bounds,
+        bounds: &BoxZyx,
         source: &mut S,
         statistics: &StackStatistics,
         tails: &mut Tails,

@@ -1,6 +1,7 @@
 //! Contrast: equalization and normalization of slices, stretch of a stack.
 
-use crate::block::{Block, Bounds, count, lengths};
+use crate::block::{Block, count, lengths};
+use cytoscope_volume::BoxZyx;
 use rayon::prelude::*;
 
 /// Levels that a slice is quantized to before equalization, as in scikit-image.
@@ -17,7 +18,7 @@ const SPREADING_ROUNDS: usize = 16;
 /// slices.
 pub(crate) fn each_slice(
     input: &Block,
-    bounds: &Bounds,
+    bounds: &BoxZyx,
     f: impl Fn(&[f32], [usize; 2]) -> Vec<f32> + Sync,
 ) -> Vec<f32> {
     let [_, in_y, in_x] = lengths(&input.bounds);

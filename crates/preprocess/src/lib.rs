@@ -31,7 +31,6 @@ mod step;
 mod text;
 mod warp;
 
-pub use block::Bounds;
 pub use chain::{Chain, Source, StackStatistics, Tails};
 pub use error::PreprocessError;
 pub use resolve::Reach;

@@ -1,8 +1,9 @@
 //! Memory that a chain of steps holds while it is read, estimated from its boxes without reading anything.
 
-use crate::block::{Bounds, count, dilated, halves, lengths};
+use crate::block::{count, dilated, halves, lengths};
 use crate::chain::{Chain, MAX_WARPED_VOXELS, SLAB_VOXELS};
 use crate::resolve::{Operation, Stage};
+use cytoscope_volume::BoxZyx;
 
 /// Bytes of a value of a box.
 const VALUE_BYTES: u64 = size_of::<f32>() as u64;
@@ -11,7 +12,7 @@ const SLICE_STEP_BYTES: u64 = 12;
 /// Bytes of the histogram of one tile of CLAHE, as a mapping; there are up to four times as many tiles as asked for.
 const TILE_BYTES: u64 = 4 * 256 * VALUE_BYTES;
 
-fn bytes(bounds: &Bounds) -> u64 {
+fn bytes(bounds: &BoxZyx) -> u64 {
     (count(bounds) as u64).saturating_mul(VALUE_BYTES)
 }
 
@@ -54,7 +55,7 @@ impl Chain {
     }
 
     /// Returns the bytes that computing a box before the step `level` holds, its values included.
-    fn level_bytes(&self, level: usize, bounds: &Bounds, stored_bytes: usize) -> u64 {
+    fn level_bytes(&self, level: usize, bounds: &BoxZyx, stored_bytes: usize) -> u64 {
         let computed = self.computed_bytes(level, bounds, stored_bytes);
         if self.kept_slices(level) == 0 {
             return computed;
@@ -63,7 +64,7 @@ impl Chain {
         computed.saturating_add(bytes(bounds)).saturating_add(self.kept_bytes(level).min(bytes(bounds)))
     }
 
-    fn computed_bytes(&self, level: usize, bounds: &Bounds, stored_bytes: usize) -> u64 {
+    fn computed_bytes(&self, level: usize, bounds: &BoxZyx, stored_bytes: usize) -> u64 {
         let Some((index, stage)) = level.checked_sub(1).and_then(|index| Some((index, self.stages.get(index)?))) else {
             let stored = (count(bounds) as u64).saturating_mul(stored_bytes as u64);
             return bytes(bounds).saturating_add(stored);
@@ -83,7 +84,7 @@ impl Chain {
 
 impl Stage {
     /// Returns the bytes that computing `bounds` from the box `sources` holds besides the latter.
-    fn applied_bytes(&self, sources: &Bounds, bounds: &Bounds) -> u64 {
+    fn applied_bytes(&self, sources: &BoxZyx, bounds: &BoxZyx) -> u64 {
         let threads = rayon::current_num_threads();
         let [_, source_rows, source_columns] = lengths(sources);
         let slice = (source_rows * source_columns) as u64;

@@ -1,12 +1,12 @@
 //! Steps resolved for a stack: lengths in voxels, and the shape and voxel size of the output.
 
 use crate::background::{Ball, Ellipse, rolling_ball, white_tophat};
-use crate::block::{Block, Bounds, dilated};
+use crate::block::{Block, dilated};
 use crate::contrast::{each_slice, equalized, normalized, stretched};
 use crate::smooth::{gaussian, gaussian_weights, median};
 use crate::warp::{Affine, affine};
 use crate::{Length, Lengths, PreprocessError, PreprocessStep};
-use cytoscope_volume::{VoxelSize, element_count};
+use cytoscope_volume::{BoxZyx, VoxelSize, element_count};
 
 /// Largest sigma of a Gaussian and largest radii of a median, a top-hat and a ball, in voxels.
 const MAX_SIGMA: f64 = 100.0;
@@ -164,7 +164,7 @@ impl Stage {
     }
 
     /// The input voxels that the output voxels of `bounds` depend on.
-    pub(crate) fn sources(&self, bounds: &Bounds) -> Bounds {
+    pub(crate) fn sources(&self, bounds: &BoxZyx) -> BoxZyx {
         match (&self.operation, self.reach()) {
             (Operation::Affine(map), _) => map.sources(bounds, self.from),
             (Operation::Crop(start), _) => {
@@ -176,7 +176,7 @@ impl Stage {
     }
 
     /// Computes the voxels of `bounds` from the block of [`Stage::sources`]. `range` are the percentiles of a stretch.
-    pub(crate) fn apply(&self, input: Block, bounds: &Bounds, range: Option<[f64; 2]>) -> Vec<f32> {
+    pub(crate) fn apply(&self, input: Block, bounds: &BoxZyx, range: Option<[f64; 2]>) -> Vec<f32> {
         match &self.operation {
             Operation::Gaussian(weights) => gaussian(&input, bounds, self.from, weights),
             Operation::Median(radius) => median(&input, bounds, self.from, *radius),

@@ -1,6 +1,7 @@
 //! Gaussian and median filters; edge values are extended.
 
-use crate::block::{Block, Bounds, count, lengths};
+use crate::block::{Block, count, lengths};
+use cytoscope_volume::BoxZyx;
 use rayon::prelude::*;
 
 /// Standard deviations after which a Gaussian is cut off, as SciPy does.
@@ -20,7 +21,7 @@ pub(crate) fn gaussian_weights(sigma: f64) -> Vec<f32> {
 
 /// Smooths along Z, Y, X. `weights` are those of [`gaussian_weights`]; `input` holds every voxel of the volume (of this
 /// shape) within their reach of `bounds`.
-pub(crate) fn gaussian(input: &Block, bounds: &Bounds, shape: [usize; 3], weights: &[Vec<f32>; 3]) -> Vec<f32> {
+pub(crate) fn gaussian(input: &Block, bounds: &BoxZyx, shape: [usize; 3], weights: &[Vec<f32>; 3]) -> Vec<f32> {
     let [_, in_y, in_x] = lengths(&input.bounds);
     let [oz, oy, ox] = lengths(bounds);
     let mut out = vec![0.0f32; oz * oy * ox];
@@ -65,7 +66,7 @@ fn for_each_tap(at: usize, extent: usize, weights: &[f32], mut f: impl FnMut(usi
 }
 
 /// Median of the box of `radius` voxels around each voxel.
-pub(crate) fn median(input: &Block, bounds: &Bounds, shape: [usize; 3], radius: [usize; 3]) -> Vec<f32> {
+pub(crate) fn median(input: &Block, bounds: &BoxZyx, shape: [usize; 3], radius: [usize; 3]) -> Vec<f32> {
     let [_, oy, ox] = lengths(bounds);
     let mut out = vec![0.0f32; count(bounds)];
     if out.is_empty() {

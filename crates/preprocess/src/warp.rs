@@ -1,6 +1,7 @@
 //! Affine warps with linear interpolation; voxels outside the input are 0.
 
-use crate::block::{Block, Bounds, count, lengths};
+use crate::block::{Block, count, lengths};
+use cytoscope_volume::BoxZyx;
 use rayon::prelude::*;
 
 /// Distance in voxels by which a position may miss the input's edge due to rounding.
@@ -21,7 +22,7 @@ impl Affine {
     }
 
     /// The voxels of an input of this shape that the output voxels of `bounds` depend on; empty if there are none.
-    pub(crate) fn sources(&self, bounds: &Bounds, shape: [usize; 3]) -> Bounds {
+    pub(crate) fn sources(&self, bounds: &BoxZyx, shape: [usize; 3]) -> BoxZyx {
         if count(bounds) == 0 {
             return [0..0, 0..0, 0..0];
         }
@@ -51,7 +52,7 @@ fn taps(position: f64, extent: usize) -> Option<(usize, usize, f64)> {
 }
 
 /// Warps: `input` holds the voxels that [`Affine::sources`] returns for `bounds` and an input of this shape.
-pub(crate) fn affine(input: &Block, bounds: &Bounds, shape: [usize; 3], map: &Affine) -> Vec<f32> {
+pub(crate) fn affine(input: &Block, bounds: &BoxZyx, shape: [usize; 3], map: &Affine) -> Vec<f32> {
     let [_, ny, nx] = lengths(bounds);
     let mut out = vec![0.0f32; count(bounds)];
     if out.is_empty() || count(&input.bounds) == 0 {

@@ -2,8 +2,8 @@
 //! slabs of any height.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use cytoscope_preprocess::{Bounds, Chain, PreprocessStep, Reach, Source, StackStatistics, Tails, parse_steps};
-use cytoscope_volume::VoxelSize;
+use cytoscope_preprocess::{Chain, PreprocessStep, Reach, Source, StackStatistics, Tails, parse_steps};
+use cytoscope_volume::{BoxZyx, VoxelSize};
 use proptest::prelude::*;
 use std::convert::Infallible;
 
@@ -29,7 +29,7 @@ struct InMemory {
 impl Source for InMemory {
     type Error = Infallible;
 
-    fn read(&mut self, bounds: &Bounds) -> Result<Vec<f32>, Infallible> {
+    fn read(&mut self, bounds: &BoxZyx) -> Result<Vec<f32>, Infallible> {
         let [_, ny, nx] = self.shape;
         assert!((0..3).all(|a| bounds[a].start < bounds[a].end && bounds[a].end <= self.shape[a]), "{bounds:?}");
         let mut out = Vec::new();
@@ -168,7 +168,7 @@ struct Diagonal {
 impl Source for Diagonal {
     type Error = Infallible;
 
-    fn read(&mut self, bounds: &Bounds) -> Result<Vec<f32>, Infallible> {
+    fn read(&mut self, bounds: &BoxZyx) -> Result<Vec<f32>, Infallible> {
         let [nz, ny, nx] = [0, 1, 2].map(|axis: usize| bounds[axis].len());
         self.largest = self.largest.max(nz * ny * nx);
         let mut values = vec![0.0; nz * ny * nx];

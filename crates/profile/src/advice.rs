@@ -5,6 +5,7 @@ mod objects;
 mod passes;
 mod training;
 
+use crate::device::RunDevice;
 use crate::facts::{InputFacts, Joining, RunFacts, TileFacts, TileReason};
 use crate::{OperatorTotal, bytes_text};
 use serde::{Deserialize, Serialize};
@@ -84,8 +85,8 @@ pub enum AdvisedSetting {
     /// The default way of joining tiles, which is cropping, or no tiles at all.
     #[serde(alias = "crop")]
     DefaultBlend,
-    /// The device, such as `cuda:0`.
-    Device(String),
+    /// The device.
+    Device(RunDevice),
     /// Number of threads.
     Threads(usize),
     /// Number of data workers of a training run.
@@ -255,7 +256,7 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
 fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
     let (traffic, transfer_secs) = input.traffic.as_ref().zip(input.transfer_secs)?;
     let share = transfer_secs / input.seconds;
-    if input.device == "cpu" || !share.is_finite() || share <= MAX_TRANSFERS {
+    if input.device.is_cpu() || !share.is_finite() || share <= MAX_TRANSFERS {
         return None;
     }
     let evidence = format!(
@@ -276,7 +277,7 @@ fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
 }
 
 fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option<Advice> {
-    if !inputs.iter().any(|i| i.precision == "int8") || !operators.iter().any(OperatorTotal::is_int8) {
+    if !inputs.iter().any(|i| i.precision.is_int8()) || !operators.iter().any(OperatorTotal::is_int8) {
         return None;
     }
     let all: f64 = operators.iter().map(|o| o.seconds).sum();
@@ -379,7 +380,7 @@ mod tests {
                 step_secs: 1.0,
                 stalled_secs,
                 workers,
-                device: "cpu".to_owned(),
+                device: "cpu".into(),
                 ..TrainingFacts::default()
             }),
             ..RunFacts::default()
@@ -452,7 +453,7 @@ mod tests {
     fn copies_count_on_devices_only() {
         let facts = |device: &str, transfer_secs, count| {
             of_input(InputFacts {
-                device: device.to_owned(),
+                device: device.into(),
                 seconds: 10.0,
                 transfer_secs: Some(transfer_secs),
                 traffic: Some(DeviceTraffic { uploads: 7, ..DeviceTraffic::default() }),
@@ -473,7 +474,7 @@ mod tests {
     fn float_operators_count_in_int8_networks_only() {
         let operator =
             |name: &str, seconds, macs| OperatorTotal { name: name.to_owned(), count: 1, seconds, macs, bytes: 0 };
-        let facts = |precision: &str| of_input(InputFacts { precision: precision.to_owned(), ..InputFacts::default() });
+        let facts = |precision: &str| of_input(InputFacts { precision: precision.into(), ..InputFacts::default() });
         let mixed = [operator("Conv int8 a", 1.0, 9), operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
         assert_eq!(rules(&facts("int8"), &mixed), [AdviceRule::FloatOperators]);
         assert_eq!(rules(&facts("f32"), &mixed), NONE);
@@ -490,9 +491,9 @@ mod tests {
     #[test]
     fn a_faster_device_is_named() {
         let facts = |device: &str| {
-            let time = |device: &str, best_ms| DeviceTime { device: device.to_owned(), best_ms };
+            let time = |device: &str, best_ms| DeviceTime { device: device.into(), best_ms };
             let measured = vec![time("cpu", 30.0), time("cuda:0", 3.0)];
-            of_input(InputFacts { device: device.to_owned(), measured, ..InputFacts::default() })
+            of_input(InputFacts { device: device.into(), measured, ..InputFacts::default() })
         };
         assert_eq!(rules(&facts("cuda:0"), &[]), NONE);
         let advice = advise(&facts("cpu"), &[]);
@@ -506,7 +507,7 @@ mod tests {
             cpu_secs: Some(cpu_secs),
             threads: Some(threads),
             cores: Some(2),
-            inputs: vec![InputFacts { device: device.to_owned(), ..InputFacts::default() }],
+            inputs: vec![InputFacts { device: device.into(), ..InputFacts::default() }],
             ..RunFacts::default()
         };
         assert_eq!(rules(&facts(2, 18.0, "cpu"), &[]), NONE);

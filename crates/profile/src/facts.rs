@@ -1,5 +1,6 @@
 //! What a run knows about itself besides its spans: the input of [`crate::advise`].
 
+use crate::device::{RunDevice, RunPrecision};
 use crate::memory::bytes_text;
 use crate::{DeviceMemoryPeak, MachinePeak, MemoryPeak, Slowdown};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,15 @@ pub struct RunFacts {
     pub training: Option<TrainingFacts>,
 }
 
+impl RunFacts {
+    /// Returns whether all work of a prediction or training run was done on the CPU; `false` for other jobs.
+    pub fn is_on_cpu(&self) -> bool {
+        let of_training = self.training.iter().map(|training| &training.device);
+        let mut devices = self.inputs.iter().map(|input| &input.device).chain(of_training).peekable();
+        devices.peek().is_some() && devices.all(RunDevice::is_cpu)
+    }
+}
+
 /// Facts about the prediction of one input.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -49,10 +59,10 @@ pub struct InputFacts {
     pub seconds: f64,
     /// Number of predicted voxels.
     pub voxels: u64,
-    /// The device, such as `cpu`.
-    pub device: String,
-    /// Number format of the network, such as `int8`.
-    pub precision: String,
+    /// The device.
+    pub device: RunDevice,
+    /// Number format of the network.
+    pub precision: RunPrecision,
     /// Measured times that the choice of the device is based on.
     pub measured: Vec<DeviceTime>,
     /// How the input was tiled.
@@ -112,8 +122,8 @@ impl DeviceTraffic {
 /// Time of a model's probe on a device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTime {
-    /// Device that ran the probe, such as `cuda:0`.
-    pub device: String,
+    /// Device that ran the probe.
+    pub device: RunDevice,
     /// Shortest time of a run in ms.
     pub best_ms: f64,
 }
@@ -240,8 +250,8 @@ pub struct TrainingFacts {
     pub stalled_secs: f64,
     /// Number of data workers.
     pub workers: usize,
-    /// Device that ran the steps, such as `cuda:0`.
-    pub device: String,
+    /// Device that ran the steps.
+    pub device: RunDevice,
     /// Patches per batch; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub batch: usize,

@@ -53,7 +53,7 @@ impl LeakReport {
     }
 
     /// Returns the verdict on each owner as text for the user.
-    pub fn sentences(&self) -> Vec<String> {
+    pub fn messages(&self) -> Vec<String> {
         let text = |owner: &OwnerGrowth| {
             let (first, last) = (owner.bytes.get(self.warm_up), owner.bytes.last());
             let size = |bytes: Option<&u64>| bytes.map_or_else(|| "unknown".to_owned(), |b| bytes_text(*b));

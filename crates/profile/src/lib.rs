@@ -25,6 +25,7 @@
 
 mod advice;
 mod compare;
+mod device;
 mod facts;
 pub mod leaks;
 mod machine;
@@ -38,6 +39,7 @@ mod trace;
 
 pub use advice::{Advice, AdviceRule, AdvisedSetting, advise};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
+pub use device::{RunDevice, RunPrecision};
 pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
     TrainingFacts,

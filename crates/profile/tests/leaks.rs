@@ -20,7 +20,7 @@ fn a_job_that_keeps_memory_grows_and_one_that_frees_it_does_not() {
     assert!(growing.grows(), "{growing:?}");
     let growth = growing.owners[0].growth_bytes;
     assert!((4.0..8.0).contains(&(growth / MIB as f64)), "{growing:?}");
-    assert!(growing.sentences()[0].contains("process: GROWS"), "{:?}", growing.sentences());
+    assert!(growing.messages()[0].contains("process: GROWS"), "{:?}", growing.messages());
     let freed = |number: usize| -> Result<(), ()> {
         let block = vec![number as u8 | 1; 6 * MIB];
         assert!(block.iter().all(|byte| *byte != 0));

@@ -3,13 +3,13 @@
 use crate::data::CalibrationData;
 use crate::observe::Runner;
 use crate::search::{Search, SearchResult, no_data};
-use crate::{QuantizationAwareTraining, QuantizeReport, QuantizeStage, speed};
+use crate::{QuantizationAwareTraining, QuantizeReport, speed};
 use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
-use cytoscope_pipeline::{Context, JobError, Model, find_model};
+use cytoscope_pipeline::{Context, JobError, Model, ProgressStage, ProgressUnit, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{self, check_parent};
@@ -258,7 +258,8 @@ impl QuantizeJob {
         trainer: Option<&dyn QuantizationAwareTraining>,
         training: &[Tensor],
     ) -> Result<SearchResult, JobError> {
-        let mut meter = QuantizeStage::Calibrate.meter(search.runner.context, search.steps(self.mode));
+        let (context, runs) = (search.runner.context, search.steps(self.mode));
+        let mut meter = context.meter(ProgressStage::Calibrate, runs, ProgressUnit::Runs);
         match self.mode {
             QuantizeMode::Static => search.static_ranges(&mut meter),
             QuantizeMode::Dynamic => search.dynamic_ranges(&mut meter),

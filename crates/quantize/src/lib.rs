@@ -1,8 +1,8 @@
 //! Quantization of a model to 8-bit integers: from a package with a float network to a package with both networks.
 //!
-//! The crate owns [`QuantizeJob`], [`QuantizeStage`] (the names in its progress events) and [`QuantizeReport`]; the
-//! histograms and methods that turn the values of tensors into ranges; the search for the settings that meet an accuracy
-//! budget; bias correction; and [`QuantizationAwareTraining`], the interface that a crate with a trainer implements.
+//! The crate owns [`QuantizeJob`] and [`QuantizeReport`]; the histograms and methods that turn the values of tensors into
+//! ranges; the search for the settings that meet an accuracy budget; bias correction; and [`QuantizationAwareTraining`],
+//! the interface that a crate with a trainer implements.
 //! Calibration tiles come from [`cytoscope_pipeline::calibration_tiles`], the nodes from `cytoscope_graph_passes::quantize`.
 //!
 //! Jobs fail with [`cytoscope_pipeline::JobError`]: wrong options, a model that cannot be quantized, calibration data
@@ -20,7 +20,6 @@ mod qat;
 mod report;
 mod search;
 mod speed;
-mod stage;
 mod write;
 
 pub use data::{MAX_QAT_TILES, MAX_TILES};
@@ -31,4 +30,3 @@ pub use qat::{QatOutcome, QatReport, QatTask, QuantizationAwareTraining};
 pub use report::{AgreementMetric, OutputReport, QuantizeReport};
 pub use search::{Candidate, FloatLayer};
 pub use speed::TileTime;
-pub use stage::QuantizeStage;

@@ -4,11 +4,11 @@ use crate::histogram::{Histogram, Method};
 use crate::measure::{Comparison, OutputError, error_value};
 use crate::observe::{Observed, Runner, floats, observe};
 use crate::qat::{QatReport, QatTask, QuantizationAwareTraining};
-use crate::{QuantizeMode, QuantizeStage, bias};
+use crate::{QuantizeMode, bias};
 use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
 use cytoscope_graph_passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
 use cytoscope_graph_passes::{analysis, infer_shapes};
-use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask};
+use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask, ProgressStage, ProgressUnit};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -432,7 +432,8 @@ impl Search<'_> {
     ) -> Result<Vec<FloatLayer>, JobError> {
         let names: Vec<String> =
             self.layers().into_iter().map(|l| l.name).filter(|n| !self.keep_float.contains(n)).collect();
-        let mut meter = QuantizeStage::Layers.meter(self.runner.context, 2 * names.len() as u64);
+        let runs = 2 * names.len() as u64;
+        let mut meter = self.runner.context.meter(ProgressStage::Layers, runs, ProgressUnit::Runs);
         let mut alone: Vec<(String, f64)> = Vec::new();
         for name in &names {
             let others: BTreeSet<String> =

@@ -1,10 +1,9 @@
 //! Run time per tile of the float and the int8 network.
 
-use crate::QuantizeStage;
 use cpu_time::ProcessTime;
 use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_graph::Tensor;
-use cytoscope_pipeline::{Context, JobError, Model};
+use cytoscope_pipeline::{Context, JobError, Model, ProgressStage, ProgressUnit};
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -37,7 +36,8 @@ pub(super) fn time(
 ) -> Result<Vec<TileTime>, JobError> {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let counts = if all > 1 { vec![1, all] } else { vec![1] };
-    let mut meter = QuantizeStage::Time.meter(context, (counts.len() * (RUNS + 1)) as u64);
+    let runs = counts.len() * (RUNS + 1);
+    let mut meter = context.meter(ProgressStage::Time, runs as u64, ProgressUnit::Runs);
     let mut times = Vec::new();
     for threads in counts {
         let options = |precision| CompileOptions {

@@ -1,10 +1,10 @@
 //! Writes the result of a quantization: a package, or the int8 network alone.
 
-use crate::{QuantizeJob, QuantizeReport, QuantizeStage};
+use crate::{QuantizeJob, QuantizeReport};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{Package, Tolerance};
 use cytoscope_pipeline::packages::{self, Quantized, test_inputs, test_outputs};
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_storage::folder::Replaced;
 use cytoscope_storage::target;
 
@@ -24,7 +24,7 @@ impl QuantizeJob {
         report: &mut QuantizeReport,
     ) -> Result<(), JobError> {
         if self.writes_network() {
-            let meter = QuantizeStage::Write.meter(context, 1);
+            let meter = context.meter(ProgressStage::Write, 1, ProgressUnit::Steps);
             // A quantization can take hours, in which a file may have appeared at the path.
             target::check_file(&self.out, &[], self.overwrite)?;
             cytoscope_onnx::save(&graph, &self.out).map_err(|e| JobError::model(self.out.display().to_string(), e))?;
@@ -32,7 +32,7 @@ impl QuantizeJob {
             return Ok(());
         }
         let inputs = test_inputs(package)?;
-        let mut meter = QuantizeStage::Write.meter(context, 2);
+        let mut meter = context.meter(ProgressStage::Write, 2, ProgressUnit::Steps);
         // The package's test outputs are those of the declared network.
         let package_path = package.path.display().to_string();
         let outputs = |graph: &Graph| test_outputs(&package_path, &package.inputs, &package.outputs, graph, &inputs);

@@ -4,9 +4,9 @@ use crate::{
     Settings, SimulateError,
     grid::Grid,
     nuclei::smooth_step,
+    placement_space::PlacementSpace,
     progress::{ProgressRange, each_slab},
     random::{self, Purpose},
-    region::Region,
     shape::Blob,
     texture::Texture,
 };
@@ -34,14 +34,14 @@ pub(crate) fn glow(
     if objects.glow <= 0.0 {
         return Ok(());
     }
-    let (region, (grain_um, depth, margin)) = (Region::new(settings, grid, 0.0), GLOW);
+    let (space, (grain_um, depth, margin)) = (PlacementSpace::new(settings, grid, 0.0), GLOW);
     let texture = Texture::new(random::stream(settings.seed, Purpose::Glow, 0).random());
     let (photons, margin_um) = ((settings.camera.photons * objects.glow) as f32, margin * objects.diameter_um);
     let (plane, row) = (grid.plane(), grid.shape[2]);
     each_slab(light, plane, progress, |z, slice| {
         for (i, (value, label)) in slice.iter_mut().zip(&labels[z * plane..]).enumerate() {
             let position = [grid.position_um(0, z), grid.position_um(1, i / row), grid.position_um(2, i % row)];
-            if *label == 0 && region.near(position, margin_um) {
+            if *label == 0 && space.near(position, margin_um) {
                 *value += photons * (1.0 + depth * texture.at(position, grain_um));
             }
         }
@@ -86,12 +86,12 @@ pub(crate) fn background(
 
 /// Adds the light of debris outside nuclei; `labels` are the bodies of the nuclei.
 pub(crate) fn scatter(light: &mut [f32], labels: &[u32], settings: &Settings, grid: &Grid) {
-    let (objects, region) = (&settings.objects, Region::new(settings, grid, 0.0));
+    let (objects, space) = (&settings.objects, PlacementSpace::new(settings, grid, 0.0));
     for piece in 0..objects.debris.count {
         let mut rng = random::stream(settings.seed, Purpose::Debris, piece);
         let size = (rng.random_range(SIZES.0.ln()..SIZES.1.ln())).exp();
         let mut blob = Blob::random(&mut rng, size * objects.diameter_um);
-        blob.center_um = region.debris_position(&mut rng);
+        blob.center_um = space.debris_position(&mut rng);
         let brightness = random::log_normal(&mut rng, objects.debris.brightness, SPREAD);
         let texture = Texture::new(rng.random());
         let photons = (settings.camera.photons * brightness) as f32;

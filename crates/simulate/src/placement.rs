@@ -4,9 +4,9 @@ use crate::{
     Settings, SimulateError,
     deformation::Deformation,
     grid::Grid,
+    placement_space::PlacementSpace,
     progress::ProgressRange,
     random::{self, Purpose},
-    region::Region,
     settings::check_count,
     shape::Blob,
 };
@@ -93,12 +93,12 @@ pub(crate) fn place(
 ) -> Result<Vec<Blob>, SimulateError> {
     let objects = &settings.objects;
     let margin = MARGIN * objects.diameter_um;
-    let region = Region::new(settings, grid, margin);
+    let space = PlacementSpace::new(settings, grid, margin);
     let (origin, extent) = ([-margin; 3], grid.extent_um().map(|e| e + 2.0 * margin));
     // The mean volume of spheres whose diameters are log-normal: π/6 · mean³ · exp(3 σ²).
     let mean_volume =
         std::f64::consts::PI / 6.0 * objects.diameter_um.powi(3) * (3.0 * objects.diameter_spread.powi(2)).exp();
-    let by_fill = (objects.fill * region.volume_um3() / mean_volume).ceil();
+    let by_fill = (objects.fill * space.volume_um3() / mean_volume).ceil();
     let wanted = check_count(objects.count.map_or(by_fill, |n| n as f64))?;
 
     let mut rng = random::stream(settings.seed, Purpose::Placement, 0);
@@ -129,13 +129,13 @@ pub(crate) fn place(
                     [0, 1, 2].map(|a| other.center_um[a] + distance * direction[a])
                 };
                 blob.center_um = touching_center(&blob);
-                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.center_um)) {
+                if let Some(flat) = deformation.flattened(&blob, space.outward(blob.center_um)) {
                     blob = flat;
                     blob.center_um = touching_center(&blob);
                 }
             } else {
-                blob.center_um = region.draw(&mut rng);
-                if let Some(flat) = deformation.flattened(&blob, region.outward(blob.center_um)) {
+                blob.center_um = space.draw(&mut rng);
+                if let Some(flat) = deformation.flattened(&blob, space.outward(blob.center_um)) {
                     blob = flat;
                 }
             }
@@ -145,7 +145,7 @@ pub(crate) fn place(
                 gap_um(&blob, other) >= min_gap
             };
             let horizon = blob.reach_um() + near.reach_um + GAP * diameter + (spacing - 1.0) * blob.radius_um;
-            if region.contains(blob.center_um)
+            if space.contains(blob.center_um)
                 && near.all_near(blob.center_um, horizon, |i| is_apart(&blobs[i as usize]))
             {
                 near.insert(blobs.len() as u32, &blob);

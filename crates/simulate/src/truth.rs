@@ -9,7 +9,7 @@ pub const MIN_OBJECT_VOXELS: usize = 20;
 
 /// A box of voxels: first and last index along Z, Y, X.
 #[derive(Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct InclusiveBounds {
     pub(crate) low: [usize; 3],
     pub(crate) high: [usize; 3],
 }
@@ -38,13 +38,13 @@ pub(crate) fn clean_labels(labels: &mut [u32], grid: &Grid, count: usize) -> Vec
 }
 
 /// The bounding box of every label.
-pub(crate) fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<Bounds>> {
-    let mut bounds: Vec<Option<Bounds>> = vec![None; count];
+pub(crate) fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<InclusiveBounds>> {
+    let mut bounds: Vec<Option<InclusiveBounds>> = vec![None; count];
     for (line, row) in labels.chunks_exact(grid.shape[2]).enumerate() {
         let (z, y) = (line / grid.shape[1], line % grid.shape[1]);
         for (x, label) in row.iter().enumerate().filter(|(_, l)| **l > 0) {
             let here = [z, y, x];
-            let b = bounds[*label as usize - 1].get_or_insert(Bounds { low: here, high: here });
+            let b = bounds[*label as usize - 1].get_or_insert(InclusiveBounds { low: here, high: here });
             b.low = [0, 1, 2].map(|a| b.low[a].min(here[a]));
             b.high = [0, 1, 2].map(|a| b.high[a].max(here[a]));
         }
@@ -53,7 +53,7 @@ pub(crate) fn bounds(labels: &[u32], grid: &Grid, count: usize) -> Vec<Option<Bo
 }
 
 /// The size of a label's largest connected component, and the voxels (indices into the labels) of its other components.
-fn split(labels: &[u32], grid: &Grid, label: u32, bounds: Bounds) -> (usize, Vec<usize>) {
+fn split(labels: &[u32], grid: &Grid, label: u32, bounds: InclusiveBounds) -> (usize, Vec<usize>) {
     let size = [0, 1, 2].map(|a| bounds.high[a] - bounds.low[a] + 1);
     let global = |at: usize| {
         let [z, y, x] = [at / (size[1] * size[2]), at / size[2] % size[1], at % size[2]];

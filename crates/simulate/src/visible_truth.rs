@@ -6,7 +6,7 @@ use crate::{
     grid::Grid,
     nuclei::Nucleus,
     progress::ProgressRange,
-    truth::{self, Bounds},
+    truth::{self, InclusiveBounds},
 };
 use rayon::prelude::*;
 
@@ -67,10 +67,10 @@ pub(crate) fn outline(
     let mut peaks = vec![1.0f32; nuclei.len()];
     let TruthOutline::Visible { share, common } = settings.truth.outline else { return Ok(peaks) };
     let bright = bright_level(mean_light).max(f64::MIN_POSITIVE);
-    let boxes: Vec<(usize, Window)> = truth::bounds(labels, grid, nuclei.len())
+    let boxes: Vec<(usize, StackBox)> = truth::bounds(labels, grid, nuclei.len())
         .into_iter()
         .enumerate()
-        .filter_map(|(i, b)| Some((i, Window::around(b?, &settings.optics, grid))))
+        .filter_map(|(i, b)| Some((i, StackBox::around(b?, &settings.optics, grid))))
         .collect();
     let mut largest = vec![0.0f32; grid.len()];
     let mut owner = vec![0u32; grid.len()];
@@ -108,14 +108,14 @@ pub(crate) fn outline(
 }
 
 /// A box inside the stack.
-struct Window {
+struct StackBox {
     first: [usize; 3],
     grid: Grid,
 }
 
-impl Window {
+impl StackBox {
     /// The box in which a nucleus can be visible.
-    fn around(bounds: Bounds, optics: &Optics, grid: &Grid) -> Self {
+    fn around(bounds: InclusiveBounds, optics: &Optics, grid: &Grid) -> Self {
         let reach_um = exposure::reach_um(optics);
         let margin = [0, 1, 2].map(|a| (reach_um[a] / grid.voxel_um[a]).ceil() as usize + 1);
         let first = [0, 1, 2].map(|a| bounds.low[a].saturating_sub(margin[a]));

@@ -5,7 +5,7 @@ use crate::error::{data_error, wrong_use};
 use crate::planning::budget_too_small;
 use crate::problems;
 use crate::trained_images::{TrainedImages, digests};
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask, check_with,
@@ -36,25 +36,33 @@ pub(crate) struct Data {
     pub start_is_scored: bool,
 }
 
-/// Finds, checks and splits the pairs, and reports problems. `keep` is the validation set of an earlier run, as
-/// returned by [`Split::validation_names`]; these pairs stay in the validation set, and all others are used for
-/// training. `known` are the images that the start model was trained on: they are left out of the validation set, if
-/// other pairs remain in it. `started` is the start of a new run.
+/// Where the pairs of a training run are, and how they are split.
+#[derive(Clone, Copy)]
+pub(crate) struct DataRequest<'a> {
+    /// Folder or table of the pairs.
+    pub path: &'a Path,
+    pub task: TrainingTask,
+    pub config: &'a TrainConfig,
+    /// Seed of the split.
+    pub seed: u64,
+    /// The validation set of an earlier run, as returned by [`Split::validation_names`]: these pairs stay in the validation
+    /// set, and all others are used for training.
+    pub keep: Option<&'a [String]>,
+}
+
+/// Finds, checks and splits the pairs, and reports problems. `known` are the images that the start model was trained on:
+/// they are left out of the validation set, if other pairs remain in it. `started` is the start of a new run.
 ///
 /// # Errors
 /// [`JobError`] if no pair is usable, the settings are invalid, or the time budget is too small even for checking the
 /// data.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn load(
     context: &Context,
-    path: &Path,
-    task: TrainingTask,
-    config: &TrainConfig,
-    seed: u64,
-    keep: Option<&[String]>,
+    request: DataRequest<'_>,
     known: TrainedImages,
     started: Option<Instant>,
 ) -> Result<Data, JobError> {
+    let DataRequest { path, task, config, seed, keep } = request;
     let dataset = find(path, task, config)?.map_err(|error| {
         if let TrainingDataError::NoPairs { dataset, .. } = &error
             && dataset.problems.len() > 1
@@ -70,7 +78,7 @@ pub(crate) fn load(
         let first = report.problems.first();
         return Err(JobError::Mismatch {
             path: first.map_or_else(|| path.to_owned(), |p| p.file.clone()),
-            problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.sentence.clone()),
+            problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.message.clone()),
             next_step: first.map_or_else(|| "check the data".to_owned(), |p| p.next_step.clone()),
         });
     }
@@ -96,7 +104,7 @@ fn leave_out_known(
     known: &TrainedImages,
     digests: &BTreeMap<&str, &str>,
 ) -> bool {
-    known.warning().into_iter().for_each(|sentence| context.note(sentence));
+    known.warning().into_iter().for_each(|message| context.note(message));
     let (seen, all) = (known.among(&split.validation, digests), split.validation.len());
     let count = seen.len();
     if count == 0 {
@@ -176,7 +184,7 @@ pub(crate) fn check_pairs(
     let _span = context.recorder.span(Stage::Check, "pairs");
     let options = CheckOptions { semantic: config.target == Some(TargetKind::Semantic), ..CheckOptions::default() };
     let total = dataset.pairs.len() as u64;
-    let meter = Mutex::new(context.meter("check", total, "pairs"));
+    let meter = Mutex::new(context.meter(ProgressStage::Check, total, ProgressUnit::Pairs));
     let (seen, too_long) = (AtomicUsize::new(0), Mutex::new(None));
     let check_started = Instant::now();
     let report = check_with(dataset, &options, &|done, _| {
@@ -317,11 +325,13 @@ mod tests {
         write_time_series(folder.path(), 0..5);
         let context = Context::default();
         let (plain, task) = (TrainConfig::default(), TrainingTask::Segmentation);
-        assert!(load(&context, folder.path(), task, &plain, 1, None, TrainedImages::default(), None).is_err());
+        let request = DataRequest { path: folder.path(), task, config: &plain, seed: 1, keep: None };
+        assert!(load(&context, request, TrainedImages::default(), None).is_err());
         let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
         let load_known = |keep: Option<&[String]>, known: TrainedImages| {
-            load(&context, folder.path(), task, &config, 1, keep, known, None).unwrap()
+            load(&context, DataRequest { path: folder.path(), task, config: &config, seed: 1, keep }, known, None)
+                .unwrap()
         };
         let load = |keep: Option<&[String]>| load_known(keep, TrainedImages::default());
         let first = load(None);

@@ -228,7 +228,7 @@ mod tests {
         for (text, words) in [
             ("labels_channel = 1\ntarget_channel = 1", "data.labels_channel excludes"),
             ("labels_channel = \"a\"\ntargets = [1]", "data.labels_channel excludes"),
-            ("labels_channel = \" \"", "data.labels_channel must"),
+            ("labels_channel = \" \"", "data.labels_channel is empty"),
             ("same_file = true\nimage_channel = 1\nlabels_channel = 1", "two different"),
             ("channels = [0, 1]\nimage_channel = 1", "exclude each other"),
             ("targets = [0, 1]\ntarget_channel = 1", "data.target_channel"),

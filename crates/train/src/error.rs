@@ -7,8 +7,8 @@ use cytoscope_training_data::TrainingDataError;
 use std::path::Path;
 
 /// Returns the error for settings or arguments that cannot be used.
-pub(crate) fn wrong_use(sentence: impl Into<String>) -> JobError {
-    JobError::WrongUse(sentence.into())
+pub(crate) fn wrong_use(message: impl Into<String>) -> JobError {
+    JobError::WrongUse(message.into())
 }
 
 /// Converts an error in the training data.

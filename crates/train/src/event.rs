@@ -89,7 +89,7 @@ pub struct TrainingPlan {
 
 impl TrainingPlan {
     /// Returns the plan as text for the user.
-    pub fn sentence(&self) -> String {
+    pub fn text(&self) -> String {
         let Self { parameters, step_secs, validation_secs, steps, epochs, minutes, activation_bytes } = self;
         let duration = match minutes.round() {
             below if below < 1.0 => "less than a minute".to_owned(),
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!((&json["event"], &json["steps"]), (&"planned".into(), &800.into()));
         assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), TrainEvent::Planned(plan));
         assert_eq!(
-            plan.sentence(),
+            plan.text(),
             "336850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
              (4.0 epochs, about 8 minutes); 256 MiB for activations"
         );

@@ -11,6 +11,7 @@ use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
 use crate::record::{TrainingRecordFacts, training_record};
+use crate::score_name::SelectionMetric;
 use crate::stacks::calibration_file;
 use crate::train::{LoopOutcome, Training};
 use crate::tuning::{self, TuneEffort};
@@ -24,7 +25,6 @@ use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use cytoscope_training_data::TargetKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -83,11 +83,7 @@ impl Training<'_> {
             self.segment = self.tune_segmentation(&chosen, end)?;
         }
         let name = package::package_name(&self.job.out);
-        let metric = match self.start.target {
-            TargetKind::Regression => "Pearson",
-            TargetKind::Semantic => "Dice",
-            _ => "panoptic quality at IoU 0.5",
-        };
+        let metric = SelectionMetric::of(self.start.target);
         let float = self.folder.path.join("float");
         self.write_candidate(&graph, &float)?;
         let (mut after, mut thumbnails) = (None, Vec::new());
@@ -101,7 +97,8 @@ impl Training<'_> {
         let record = self.record(&state, verdict, before.as_ref(), parameters);
         let examples = self.examples(before.as_ref(), &thumbnails_before, after.as_ref(), &thumbnails);
         let card = self.card(&name, &state, before.as_ref(), parameters, metric, &examples);
-        let curves = curves::svg(&state.history, metric).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
+        let curves =
+            curves::svg(&state.history, metric.name()).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
         let writing = context.recorder.span(Stage::Write, "package");
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
@@ -118,7 +115,7 @@ impl Training<'_> {
             out: self.job.out.clone(),
             verdict,
             kept: state.closest.filter(|_| verdict == ChosenNetwork::Start),
-            metric: metric.to_owned(),
+            metric,
             before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after_int8: packed.int8.map(|s| s.scores).unwrap_or_default(),
@@ -199,7 +196,7 @@ impl Training<'_> {
         state: &TrainState,
         before: Option<&Scores>,
         parameters: usize,
-        metric: &str,
+        metric: SelectionMetric,
         examples: &[Example],
     ) -> String {
         let mut summary = vec![
@@ -220,7 +217,7 @@ impl Training<'_> {
             summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
         }
         let legend = self.previews.legend(before.is_some());
-        package::card(name, &summary, &state.history, metric, &legend, examples)
+        package::card(name, &summary, &state.history, metric.name(), &legend, examples)
     }
 
     /// Returns the example images of the card: the pairs with the best, the median and the worst score.
@@ -313,9 +310,9 @@ impl Training<'_> {
                     break;
                 }
                 Err(error) => {
-                    let sentence =
+                    let message =
                         format!("the package has only the float network, because quantization failed: {error}");
-                    self.context.note(sentence);
+                    self.context.note(message);
                     return Ok(FinalPackage::float_only(float));
                 }
             }
@@ -365,7 +362,7 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
-            let to = self.folder.path.join(format!("calibration{i}.tif"));
+            let to = self.folder.path.join(format!("{i}_calibration.tif"));
             calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
         }
         Ok(calibrate)

@@ -1,5 +1,6 @@
 //! Loss and validation curves of a training run.
 
+use crate::score_name::ScoreName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ pub struct ValidationPoint {
     pub step: u64,
     /// The score that networks are compared by; higher is better.
     pub score: f64,
-    /// All scores by name, such as `f1@0.5`.
-    pub scores: BTreeMap<String, f64>,
+    /// All scores by name.
+    pub scores: BTreeMap<ScoreName, f64>,
     /// Whether this network became the best checkpoint: its score is above the highest one so far, or less than 0.01 below
     /// it, and clearly above that of the start model.
     pub best: bool,

@@ -5,6 +5,7 @@ use crate::config::TrainConfig;
 use crate::event::TrainSink;
 use crate::history::History;
 use crate::network::trainable_for;
+use crate::score_name::{ScoreName, SelectionMetric};
 use crate::start::TrainStart;
 use crate::train;
 use crate::validator::{Comparison, PairScore};
@@ -97,14 +98,14 @@ pub struct TrainReport {
     /// or if no trained network was scored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Comparison>,
-    /// Name of the validation score that networks are compared by.
-    pub metric: String,
+    /// The validation score that networks are compared by.
+    pub metric: SelectionMetric,
     /// Scores of the start model, by name; empty if it could not be scored.
-    pub before: BTreeMap<String, f64>,
+    pub before: BTreeMap<ScoreName, f64>,
     /// Scores of the package, by name.
-    pub after: BTreeMap<String, f64>,
+    pub after: BTreeMap<ScoreName, f64>,
     /// Scores of the int8 network, by name; empty if there is none.
-    pub after_int8: BTreeMap<String, f64>,
+    pub after_int8: BTreeMap<ScoreName, f64>,
     /// Size and speed of the int8 network; `None` if the package has only a float network.
     #[serde(default)]
     pub quantized: Option<Quantized>,
@@ -154,7 +155,7 @@ impl TrainReport {
 
     /// Returns whether the network is unchanged, but its segmentation settings now fit the data better.
     pub fn only_segmentation_improved(&self) -> bool {
-        let sum = |scores: &BTreeMap<String, f64>| scores.values().sum::<f64>();
+        let sum = |scores: &BTreeMap<ScoreName, f64>| scores.values().sum::<f64>();
         self.verdict == ChosenNetwork::Start && !self.before.is_empty() && sum(&self.after) > sum(&self.before) + 1e-9
     }
 }
@@ -275,7 +276,7 @@ mod tests {
     fn better_segmentation_of_the_same_network_is_recognized() {
         let report = |verdict: &str, before: serde_json::Value, after: serde_json::Value| -> TrainReport {
             serde_json::from_value(json!({
-                "out": "m", "verdict": verdict, "metric": "", "before": before, "after": after, "after_int8": {},
+                "out": "m", "verdict": verdict, "metric": "Dice", "before": before, "after": after, "after_int8": {},
                 "pairs_before": [], "pairs_after": [], "steps": 1, "epoch_steps": 1, "batch": 1, "patch_zyx": [1, 1, 1],
                 "parameters": 1, "train_pairs": 1, "validation_pairs": 1, "seconds": 1.0, "step_secs": 1.0,
                 "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "", "history": History::default(),

@@ -35,7 +35,7 @@ pub enum BatchAdvice {
 
 impl BatchAdvice {
     /// Returns the advice as text for the user.
-    pub fn sentence(self) -> String {
+    pub fn text(self) -> String {
         match self {
             Self::Larger { batch } => format!("--batch {batch} fits into the memory of the device"),
             Self::Smaller { batch } => {
@@ -88,7 +88,7 @@ impl TrainStatus {
             let (allocated, reserved) = (bytes_text(memory.allocated_bytes), bytes_text(memory.reserved_bytes));
             format!(", device memory {allocated} allocated and {reserved} reserved")
         });
-        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.sentence()));
+        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.text()));
         format!(
             "{:.1} samples/s, {wait}{device}{memory}, activations {}{device_memory}{advice}",
             self.samples_per_sec,
@@ -100,7 +100,7 @@ impl TrainStatus {
     #[must_use]
     pub fn complete(&self, facts: TrainingFacts) -> TrainingFacts {
         TrainingFacts {
-            device: self.device.to_string(),
+            device: self.device.into(),
             batch: self.batch,
             larger_batch: match self.batch_advice {
                 Some(BatchAdvice::Larger { batch }) => Some(batch),

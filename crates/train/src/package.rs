@@ -4,7 +4,7 @@ use crate::error::model_error;
 use crate::history::History;
 use crate::network::StartModel;
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
+use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec, TensorType};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, packages};
 use cytoscope_storage::Overwrite;
@@ -146,7 +146,7 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
             [_] => "One channel".to_owned(),
             several => format!("Channels: {}", several.join(", ")),
         },
-        dtype: "float32".to_owned(),
+        dtype: TensorType::Float32,
         axes: axes(d, true),
         processing: d.start.preprocessing.clone(),
         test_tensor: None,
@@ -154,7 +154,7 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
     let outputs = vec![TensorSpec {
         id: "maps".to_owned(),
         description: if labels { "Probabilities" } else { "Intensities" }.to_owned(),
-        dtype: "float32".to_owned(),
+        dtype: TensorType::Float32,
         axes: axes(d, false),
         processing,
         test_tensor: None,

@@ -156,7 +156,7 @@ impl Training<'_> {
         let context = self.context;
         let plan = self.summary(state, stepper);
         self.emit(&TrainEvent::Planned(plan));
-        context.note(plan.sentence());
+        context.note(plan.text());
         if let (Some(mixed_precision), Some(half)) = (stepper.mixed_precision(), self.config.precision.half()) {
             context.note(format!(
                 "mixed precision: {} operators compute in {half}; parameters, norms and the loss use {}",
@@ -225,9 +225,9 @@ impl Training<'_> {
             state.steps = plan.steps;
             state.next_validation = plan.next_validation;
             state.validation_due |= state.step == state.steps && !self.validator.is_empty() && !is_scored(state);
-            let sentence = format!("the training budget was changed: {} steps are planned now", state.steps);
+            let message = format!("the training budget was changed: {} steps are planned now", state.steps);
             self.emit(&TrainEvent::Planned(self.summary(state, stepper)));
-            self.context.note(sentence);
+            self.context.note(message);
         }
         if state.data_fingerprint != self.fingerprint {
             self.context.note("the training data have changed since the checkpoint; the current data are used");
@@ -237,10 +237,10 @@ impl Training<'_> {
             // Scores on other images are not comparable with later ones.
             self.rescore(state, &mut None)?;
         } else if state.score_version != SCORE_VERSION {
-            let sentence = "this version of the program compares networks by another score, so earlier scores in the \
+            let message = "this version of the program compares networks by another score, so earlier scores in the \
                             history are not comparable with later ones";
-            self.context.note(sentence);
-            state.history.notes.push(sentence.to_owned());
+            self.context.note(message);
+            state.history.notes.push(message.to_owned());
             self.rescore(state, &mut None)?;
         }
         state.score_version = SCORE_VERSION;

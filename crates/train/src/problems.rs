@@ -69,7 +69,7 @@ mod tests {
             file: PathBuf::from(format!("/data/odd{i}.czi")),
             pair: None,
             severity: Severity::Warning,
-            sentence: "this kind of image is not read".to_owned(),
+            message: "this kind of image is not read".to_owned(),
             next_step: "save it as TIFF".to_owned(),
         };
         let problems: Vec<Problem> = (0..300).map(problem).collect();

@@ -6,7 +6,7 @@ use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, TuningListener};
 use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, JobError};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining, QuantizeMode};
 use std::time::{Duration, Instant};
@@ -159,7 +159,7 @@ impl QuantizationAwareTraining for QatTrainer {
         // More minutes than a duration can express are no limit.
         let limit = self.minutes.and_then(|m| Duration::try_from_secs_f64((m * 60.0).max(1.0)).ok());
         let mut best = QatOutcome { graph: task.quantized.clone(), error: task.before, steps: 0 };
-        let mut meter = context.meter("qat", self.steps, "steps");
+        let mut meter = context.meter(ProgressStage::Qat, self.steps, ProgressUnit::Steps);
         let mut taken = 0;
         while taken < self.steps {
             context.check()?;

@@ -3,6 +3,7 @@
 
 use crate::config::TrainConfig;
 use crate::history::{History, StepPoint, ValidationPoint};
+use crate::score_name::ScoreName;
 use crate::setup::files_of;
 use crate::trained_images::KEY;
 use cytoscope_storage::sha256_of_bytes;
@@ -48,7 +49,7 @@ pub(crate) struct TrainingRecordFacts<'a> {
     /// Number of validation pairs that were predicted in each validation.
     pub scored: usize,
     /// Scores of the start model, by name.
-    pub before: Option<&'a BTreeMap<String, f64>>,
+    pub before: Option<&'a BTreeMap<ScoreName, f64>>,
     /// Score and step of the best checkpoint; step 0 is the start model.
     pub best: Option<(f64, u64)>,
     /// Number of times that training went back to an earlier state.
@@ -127,8 +128,8 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-fn rounded_scores(scores: &BTreeMap<String, f64>) -> BTreeMap<&str, f64> {
-    scores.iter().map(|(name, score)| (name.as_str(), rounded(*score))).collect()
+fn rounded_scores(scores: &BTreeMap<ScoreName, f64>) -> BTreeMap<&ScoreName, f64> {
+    scores.iter().map(|(name, score)| (name, rounded(*score))).collect()
 }
 
 /// Returns the seconds of all steps, and the part of them that was spent waiting for patches.
@@ -205,7 +206,7 @@ mod tests {
 
     fn history(steps: u64, points: u64, validations: u64) -> History {
         let noise = |i: u64| ((i * 7919) % 1009) as f64 / 1009.0;
-        let names = ["f1@0.5", "f1@0.7", "f1@0.75", "f1@0.9"];
+        let names = [0.5, 0.7, 0.75, 0.9].map(ScoreName::f1);
         History {
             steps: (1..=points)
                 .map(|i| StepPoint {
@@ -220,7 +221,7 @@ mod tests {
                 .map(|i| ValidationPoint {
                     step: i * steps / validations,
                     score: noise(i),
-                    scores: names.map(|n| (n.to_owned(), noise(i + 2))).into(),
+                    scores: names.clone().map(|name| (name, noise(i + 2))).into(),
                     best: i == validations / 3,
                 })
                 .collect(),

@@ -247,9 +247,9 @@ impl Training<'_> {
         state.validation_secs *= volume(&self.validator) / had.max(1.0);
         self.rescore(state, before)?;
         state.validation_size = Some(size);
-        let sentence = format!("{change} from step {} on, to stay within the time budget", state.step);
-        self.context.note(sentence.clone());
-        state.history.notes.push(sentence);
+        let message = format!("{change} from step {} on, to stay within the time budget", state.step);
+        self.context.note(message.clone());
+        state.history.notes.push(message);
         Ok(())
     }
 

@@ -6,19 +6,17 @@ use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::device_choice;
 use crate::error::{data_error, io_error, wrong_use};
-use crate::event::TrainSink;
 use crate::job::TrainJob;
 use crate::network::{self, StartModel};
 use crate::previews::Previews;
 use crate::step::StepperOptions;
-use crate::train::Training;
+use crate::train::{TrainRequest, Training};
 use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
 use cytoscope_graph::ElementType;
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_training_data::{
@@ -27,7 +25,7 @@ use cytoscope_training_data::{
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Default patch shape along Z, Y, X in voxels.
 const PATCH: [usize; 3] = [24, 64, 64];
@@ -246,6 +244,8 @@ fn sampler_of(
         augment: config.augment,
         target: start.target,
         normalize: start.normalize,
+        // As in prediction: each slice is an image of its own.
+        normalize_slices: start.spatial_axes == 2,
         ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()
     };
@@ -278,19 +278,15 @@ fn validator_of(
 
 /// Prepares a training run. `intensities` are the mean and standard deviation of each stain from the checkpoint of a
 /// resumed run; empty for a new one.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn prepare<'a>(
-    job: &'a TrainJob,
-    context: &'a Context,
-    devices: &'a Devices,
-    on_event: &'a TrainSink<'a>,
+    request: TrainRequest<'a>,
     folder: RunFolder,
     config: TrainConfig,
     data: &Data,
     fingerprint: String,
     intensities: Vec<(f64, f64)>,
-    started: Instant,
 ) -> Result<Training<'a>, JobError> {
+    let TrainRequest { job, context, devices, on_event, started } = request;
     let mut start = load_start_model(context, job, &config, data)?;
     if !data.start_is_scored {
         start.comparable = false;
@@ -349,6 +345,7 @@ mod tests {
     use super::*;
     use cytoscope_engine::{CompileOptions, Device, Session};
     use cytoscope_graph::Graph;
+    use cytoscope_pipeline::devices::Devices;
 
     /// An engine of a device, which compiles nothing.
     struct Offering(Device);

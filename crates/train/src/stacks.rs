@@ -16,6 +16,12 @@ pub(crate) type Stack = (Vec<f32>, [usize; 3]);
 
 /// Reads one image of a file, cropped to a window.
 pub(crate) fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobError> {
+    let (samples, shape) = read_samples(image, window)?;
+    Ok((samples.to_f32(), shape))
+}
+
+/// Reads one image of a file, cropped to a window, in the sample type of the file: values in order Z, Y, X, and the shape.
+pub(crate) fn read_samples(image: &ImageRef, window: Option<StackWindow>) -> Result<(Samples, [usize; 3]), JobError> {
     let options =
         OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
     let file = open(&image.path, &options)?;
@@ -39,7 +45,7 @@ pub(crate) fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<
     let size = |axis: Axis| pick(axis).and_then(|i| region.size.get(i)).copied().unwrap_or(1);
     let shape = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
     let array = file.read(0, &region)?;
-    Ok((array.into_samples().to_f32(), shape))
+    Ok((array.into_samples(), shape))
 }
 
 /// Reads images of one shape, such as the channels of a pair, one after the other: axes C, Z, Y, X.
@@ -127,7 +133,10 @@ pub(crate) fn is_whole_file(image: &ImageRef) -> bool {
 /// Returns a file for calibration that contains only the image of a pair: its own file, or one that is written to `to`,
 /// with the middle of very large stacks. Several channels get the names of the network's `inputs`.
 pub(crate) fn calibration_file(pair: &Pair, inputs: &[String], to: PathBuf) -> Result<PathBuf, JobError> {
-    if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) {
+    // A file with a number in its name may open with others as one stack.
+    let opens_alone =
+        || open(&pair.image.path, &OpenOptions::default()).is_ok_and(|image| !image.meta().is_numbered_series());
+    if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) && opens_alone() {
         return Ok(pair.image.path.clone());
     }
     let window = pair.window.or(middle_window(&pair.image)?);
@@ -160,7 +169,7 @@ mod tests {
         let mut pair = Pair::new("a", file("a.tif", 1.0), file("labels.tif", 0.0));
         pair.more_images = vec![ImageRef::of(file("b.tif", 5.0))];
         let names = ["membrane".to_owned(), "nuclei".to_owned()];
-        let written = calibration_file(&pair, &names, folder.path().join("calibration0.tif")).unwrap();
+        let written = calibration_file(&pair, &names, folder.path().join("0_calibration.tif")).unwrap();
         let image = open(&written, &OpenOptions::default()).unwrap();
         let found: Vec<String> = image.meta().channels.iter().map(|channel| channel.name.clone()).collect();
         assert_eq!(found, names);

@@ -248,18 +248,23 @@ fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
     of.inputs.iter().map(|id| shape(*id)).collect()
 }
 
+/// Returns the options of the gradients of a network.
+fn step_options(model_graph: &Graph, engine: &dyn Engine, options: &StepperOptions) -> StepOptions {
+    StepOptions {
+        batch_statistics: options.batch_statistics,
+        further_weights: options.further_weights,
+        only: options.only.clone(),
+        memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes, engine.device())),
+        half: options.half,
+        // Deep supervision: each further output counts half as much as the one before.
+        outputs: (0..model_graph.outputs.len() as i32).map(|i| 0.5f32.powi(i)).collect(),
+        ..StepOptions::new(options.loss.clone())
+    }
+}
+
 impl Stepper {
     pub(crate) fn new(model_graph: Graph, engine: &dyn Engine, options: &StepperOptions) -> Result<Self, JobError> {
-        let step = StepOptions {
-            batch_statistics: options.batch_statistics,
-            further_weights: options.further_weights,
-            only: options.only.clone(),
-            memory_budget_bytes: Some(activation_budget(options.memory_budget_bytes, engine.device())),
-            half: options.half,
-            // Deep supervision: each further output counts half as much as the one before.
-            outputs: (0..model_graph.outputs.len() as i32).map(|i| 0.5f32.powi(i)).collect(),
-            ..StepOptions::new(options.loss.clone())
-        };
+        let step = step_options(&model_graph, engine, options);
         let bad = model_error("the network");
         let on_device = engine.device().id != DeviceId::Cpu;
         let mut graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;

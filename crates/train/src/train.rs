@@ -6,7 +6,7 @@ mod steps;
 
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
 use crate::config::{TrainConfig, TrainPrecision};
-use crate::data::{self, Data};
+use crate::data::{self, Data, DataRequest};
 use crate::error::data_error;
 use crate::event::TrainSink;
 use crate::job::{TrainJob, TrainReport};
@@ -25,7 +25,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, JobErrorKind, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use std::collections::BTreeMap;
@@ -41,6 +41,18 @@ pub const FIRST_STEP_MARK: &str = "first step";
 
 /// State of a run and its tensors by name, as read from a checkpoint.
 type Checkpoint = (TrainState, BTreeMap<String, Tensor>);
+
+/// A training job, and what it runs with.
+#[derive(Clone, Copy)]
+pub(crate) struct TrainRequest<'a> {
+    pub(crate) job: &'a TrainJob,
+    pub(crate) context: &'a Context,
+    pub(crate) devices: &'a Devices,
+    /// Receives the events of the run.
+    pub(crate) on_event: &'a TrainSink<'a>,
+    /// When this process started the run.
+    pub(crate) started: Instant,
+}
 
 /// All inputs and resources of a training run.
 pub(crate) struct Training<'a> {
@@ -120,7 +132,9 @@ pub(crate) fn run(
         checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = checkpoint.is_none().then_some(started);
     let known = TrainedImages::of_start(&job.from)?;
-    let data = data::load(context, &job.data, job.task, &config, job.seed, validation_names, known, new)?;
+    let wanted =
+        DataRequest { path: &job.data, task: job.task, config: &config, seed: job.seed, keep: validation_names };
+    let data = data::load(context, wanted, known, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
     check_destination(&job.out, &files, job.overwrite)?;
@@ -132,7 +146,8 @@ pub(crate) fn run(
     if checkpoint.is_none() {
         folder.clear()?;
     }
-    let outcome = run_locked(job, context, devices, on_event, record, &folder, config, &data, checkpoint, started);
+    let request = TrainRequest { job, context, devices, on_event, started };
+    let outcome = run_locked(request, record, &folder, config, &data, checkpoint);
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
@@ -159,24 +174,20 @@ fn unfinished(folder: &RunFolder) -> JobError {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Runs a job whose folder is locked; `config` are its settings, or those of the checkpoint that it resumes.
 fn run_locked(
-    job: &TrainJob,
-    context: &Context,
-    devices: &Devices,
-    on_event: &TrainSink<'_>,
+    request: TrainRequest<'_>,
     record: &mut PendingRecord<TrainJob>,
     folder: &RunFolder,
     config: TrainConfig,
     data: &Data,
     checkpoint: Option<Checkpoint>,
-    started: Instant,
 ) -> Result<TrainReport, JobError> {
+    let context = request.context;
     let fingerprint = fingerprint(data)?;
     let intensities = checkpoint.as_ref().map(|(state, _)| state.intensities.clone()).unwrap_or_default();
     context.recorder.mark_memory("data checked");
-    let mut training =
-        prepare(job, context, devices, on_event, folder.clone(), config, data, fingerprint, intensities, started)?;
+    let mut training = prepare(request, folder.clone(), config, data, fingerprint, intensities)?;
     record.set_tile_shape(&training.patch);
     context.recorder.mark_memory("prepared");
     let outcome = training.run_on_devices(checkpoint, record)?;
@@ -225,7 +236,7 @@ impl Phase {
 }
 
 /// What the training loop changes.
-struct Run {
+struct LoopState {
     state: TrainState,
     stepper: Stepper,
     /// The scored start model, if it can be compared.
@@ -238,7 +249,7 @@ struct Run {
     last_status: Option<Instant>,
 }
 
-impl Run {
+impl LoopState {
     /// Returns the current state as one to return to.
     fn rollback_point(&self) -> Result<RollbackPoint, JobError> {
         Ok(RollbackPoint { model: self.stepper.state()?, step: self.state.step })
@@ -338,15 +349,15 @@ impl Training<'_> {
             }
             return Err(error);
         }
-        let Run { state, before, .. } = run;
+        let LoopState { state, before, .. } = run;
         Ok(LoopOutcome { state, before, parameters })
     }
 
     /// Runs the training loop until the budget is used up or the run is finished or cancelled.
-    fn train(&mut self, run: &mut Run) -> Result<(), JobError> {
+    fn train(&mut self, run: &mut LoopState) -> Result<(), JobError> {
         let context = self.context;
         let schedule = self.config.schedule.schedule(self.start.from_scratch);
-        let mut meter = context.meter("train", run.state.steps, "steps");
+        let mut meter = context.meter(ProgressStage::Train, run.state.steps, ProgressUnit::Steps);
         meter.skip_completed(run.state.step);
         self.replan(&mut run.state);
         loop {
@@ -409,7 +420,7 @@ impl Training<'_> {
     }
 
     /// Starts a new run or resumes that of a checkpoint.
-    fn begin(&mut self, checkpoint: Option<Checkpoint>) -> Result<Run, JobError> {
+    fn begin(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopState, JobError> {
         let graph = self.start.graph.clone();
         let resumed = checkpoint.is_some();
         let (mut state, stepper, before) = match checkpoint {
@@ -433,7 +444,7 @@ impl Training<'_> {
         // Steps before this mark were made to time them.
         self.context.recorder.mark_memory(FIRST_STEP_MARK);
         let last_good = RollbackPoint { model: stepper.state()?, step: state.step };
-        Ok(Run {
+        Ok(LoopState {
             state,
             stepper,
             before,
@@ -485,7 +496,7 @@ impl Training<'_> {
     }
 
     /// Saves a cancelled run, so that it can be resumed.
-    fn save_cancelled(&self, run: &mut Run) -> Result<(), JobError> {
+    fn save_cancelled(&self, run: &mut LoopState) -> Result<(), JobError> {
         run.stepper.zero_grad();
         run.state.since_point = (run.window.loss, run.window.steps);
         self.save_checkpoint(&mut run.state, &run.stepper)?;
@@ -499,7 +510,7 @@ impl Training<'_> {
     }
 
     /// Validates the network, plans again and saves a checkpoint. A validation that is cut short stays due.
-    fn run_validation(&mut self, run: &mut Run) -> Result<(), JobError> {
+    fn run_validation(&mut self, run: &mut LoopState) -> Result<(), JobError> {
         match self.validate(&mut run.state, &run.stepper, &mut run.before) {
             Ok(ValidationOutcome::Done) => {}
             Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
@@ -534,20 +545,20 @@ impl Training<'_> {
             state.validation_due = true;
             return false;
         }
-        let sentence = format!("finished early on request, at step {} of {}", state.step, state.steps);
-        self.context.note(sentence.clone());
-        state.history.notes.push(sentence);
+        let message = format!("finished early on request, at step {} of {}", state.step, state.steps);
+        self.context.note(message.clone());
+        state.history.notes.push(message);
         true
     }
 
     /// Returns whether the batch norms are to be folded into the convolutions now, after `progress` of all steps (0 to 1).
-    fn is_fold_due(&self, run: &Run, progress: f64) -> bool {
+    fn is_fold_due(&self, run: &LoopState, progress: f64) -> bool {
         let share = self.config.norm_share;
         share < 1.0 && progress >= share && !run.state.folded && run.stepper.has_norms()
     }
 
     /// Folds the batch norms into the convolutions, and continues with that network.
-    fn fold_norms(&self, run: &mut Run) -> Result<(), JobError> {
+    fn fold_norms(&self, run: &mut LoopState) -> Result<(), JobError> {
         let stepper = self.stepper(run.stepper.folded()?, false)?;
         // If the device fails, the last good state is still that of the network with norms.
         run.last_good = RollbackPoint { model: stepper.state()?, step: run.state.step };

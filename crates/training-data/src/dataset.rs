@@ -153,8 +153,9 @@ pub struct Problem {
     pub pair: Option<String>,
     /// Whether the data can be used in spite of the problem.
     pub severity: Severity,
-    /// The problem, as a sentence.
-    pub sentence: String,
+    /// What was found, as a sentence.
+    #[serde(rename = "sentence")]
+    pub message: String,
     /// What the user can do to solve the problem.
     pub next_step: String,
 }
@@ -163,18 +164,18 @@ impl Problem {
     pub(crate) fn new(
         severity: Severity,
         file: &Path,
-        sentence: impl Into<String>,
+        message: impl Into<String>,
         next_step: impl Into<String>,
     ) -> Self {
-        Self { file: file.to_owned(), pair: None, severity, sentence: sentence.into(), next_step: next_step.into() }
+        Self { file: file.to_owned(), pair: None, severity, message: message.into(), next_step: next_step.into() }
     }
 
-    pub(crate) fn warning(file: &Path, sentence: impl Into<String>, next_step: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, file, sentence, next_step)
+    pub(crate) fn warning(file: &Path, message: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, file, message, next_step)
     }
 
-    pub(crate) fn error(file: &Path, sentence: impl Into<String>, next_step: impl Into<String>) -> Self {
-        Self::new(Severity::Error, file, sentence, next_step)
+    pub(crate) fn error(file: &Path, message: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::new(Severity::Error, file, message, next_step)
     }
 
     pub(crate) fn of_pair(mut self, name: &str) -> Self {

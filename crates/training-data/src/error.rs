@@ -22,10 +22,10 @@ pub(crate) fn most_common_problem(problems: &[Problem]) -> String {
     let Some(first) = kinds.first() else { return "it contains no image".to_owned() };
     let others: usize = kinds.iter().skip(1).map(|kind| kind.members.len()).sum();
     let more = if others > 0 { format!(", and {others} problems of other kinds") } else { String::new() };
-    let (file, sentence) = (shown(&first.example.file), printable(&first.example.sentence));
+    let (file, message) = (shown(&first.example.file), printable(&first.example.message));
     match first.members.len() {
-        1 => format!("{file}: {sentence}{more}"),
-        _ => format!("{}, such as {file}: {sentence}{more}", first.count()),
+        1 => format!("{file}: {message}{more}"),
+        _ => format!("{}, such as {file}: {message}{more}", first.count()),
     }
 }
 

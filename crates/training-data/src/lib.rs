@@ -59,7 +59,7 @@ pub use find::{FindOptions, SpacingOrder, find_pairs, find_pairs_with};
 pub use loader::{Batch, Loader, LoaderOptions};
 pub use normalize::{Normalize, Scaling};
 pub use objects::IgnoreLabel;
-pub use reader::{CacheUse, Outside};
+pub use reader::{CacheUse, Outside, patch_cache_bytes};
 pub use sampler::{ObjectScale, Origin, Patch, Sampler, SamplerOptions, StageTimes};
 pub use sources::{SourceOptions, Sources};
 pub use split::{Group, Split, SplitOptions, split};

@@ -1,10 +1,11 @@
-//! Intensity normalization with the statistics of the whole stack.
+//! Intensity normalization with the statistics of the whole stack, or of each slice.
 
 use crate::error::TrainingDataError;
 use crate::reader::{Convert, Reader};
-use cytoscope_volume::Element;
 use cytoscope_volume::statistics::{Moments, Quantiles};
+use cytoscope_volume::{Element, Samples};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// Intensity normalization of a network's input, with the names and formulas of the preprocessing in model packages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -83,15 +84,47 @@ impl Convert<f32> for Scaling {
 
 /// Computes the normalization and the moments of a stack in one pass, or in two for percentiles.
 pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(Scaling, Moments), TrainingDataError> {
-    let file = || reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
+    let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
+    scaling_of(&file, how, &mut |f| {
+        reader.each_slab(stack, &mut |_, _, samples| {
+            f(samples);
+            Ok(())
+        })
+    })
+}
+
+/// Computes the normalization of each slice of a stack by itself, which is read once.
+pub(crate) fn scalings_of_slices(
+    reader: &Reader,
+    stack: usize,
+    how: Normalize,
+) -> Result<Vec<Scaling>, TrainingDataError> {
+    let (known, image) = (reader.known(stack)?, reader.file(stack)?);
+    let [depth, ny, nx] = known.zyx;
+    let of_slice = |z: usize| -> Result<Scaling, TrainingDataError> {
+        let samples = known.read(&image, [z, 0, 0], [1, ny, nx])?;
+        let found = scaling_of(&known.image.path, how, &mut |f| {
+            f(&samples);
+            Ok(())
+        })?;
+        Ok(found.0)
+    };
+    (0..depth).map(of_slice).collect()
+}
+
+/// Passes all samples to a callback, in several parts.
+type EachPart<'a> = dyn FnMut(&mut dyn FnMut(&Samples)) -> Result<(), TrainingDataError> + 'a;
+
+/// Computes the normalization and the moments of samples, which `each` passes on once, or twice for percentiles. `file` is
+/// named in errors.
+fn scaling_of(file: &Path, how: Normalize, each: &mut EachPart<'_>) -> Result<(Scaling, Moments), TrainingDataError> {
     let mut moments = Moments::default();
     let mut quantiles = matches!(how, Normalize::ScaleRange { .. }).then(Quantiles::new);
-    reader.each_slab(stack, &mut |_, _, samples| {
+    each(&mut |samples| {
         moments.add(samples);
         if let Some(q) = quantiles.as_mut() {
             q.add(samples);
         }
-        Ok(())
     })?;
     let (gain, offset) = match how {
         Normalize::None => (1.0, 0.0),
@@ -103,13 +136,10 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(
         Normalize::ScaleRange { min_percentile, max_percentile, eps } => {
             let mut q = quantiles.unwrap_or_default();
             q.refine(&[min_percentile, max_percentile]);
-            reader.each_slab(stack, &mut |_, _, samples| {
-                q.add(samples);
-                Ok(())
-            })?;
+            each(&mut |samples| q.add(samples))?;
             let (Some(low), Some(high)) = (q.percentile(min_percentile), q.percentile(max_percentile)) else {
                 let next_step = "remove this pair, or export the image again";
-                return Err(TrainingDataError::data(&file(), "none of its voxels has a finite intensity", next_step));
+                return Err(TrainingDataError::data(file, "none of its voxels has a finite intensity", next_step));
             };
             let gain = 1.0 / (high - low + eps);
             (gain, -low * gain)
@@ -120,7 +150,7 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(
     let scaling = Scaling { gain, offset, std, dark };
     if ![scaling.gain, scaling.offset].iter().all(|v| v.is_finite()) {
         let problem = format!("its intensities cannot be normalized: factor {gain}, offset {offset}");
-        return Err(TrainingDataError::data(&file(), problem, "set std or eps above 0 in normalize"));
+        return Err(TrainingDataError::data(file, problem, "set std or eps above 0 in normalize"));
     }
     Ok((scaling, moments))
 }

@@ -3,9 +3,9 @@
 
 use crate::error::{TrainingDataError, check_limit};
 use crate::limits::MAX_OBJECTS;
-use crate::reader::{Bounds, Convert, Reader};
+use crate::reader::{Convert, Reader};
 use cytoscope_objects::diameter::{self, KnownObject};
-use cytoscope_volume::{DType, Element, Samples, with_samples};
+use cytoscope_volume::{BoxZyx, DType, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
@@ -213,7 +213,7 @@ impl Indexer {
         start: [usize; 3],
         size: [usize; 3],
         samples: &Samples,
-        window: &Bounds,
+        window: &BoxZyx,
         code: &impl Convert<u32>,
     ) -> Result<(), TrainingDataError> {
         with_samples!(samples, v => self.typed(file, start, size, v, window, code))
@@ -225,7 +225,7 @@ impl Indexer {
         start: [usize; 3],
         size: [usize; 3],
         values: &[E],
-        window: &Bounds,
+        window: &BoxZyx,
         code: &impl Convert<u32>,
     ) -> Result<(), TrainingDataError> {
         let [_, ny, nx] = size;
@@ -352,7 +352,7 @@ impl ObjectIndex {
     pub fn of(
         reader: &Reader,
         stack: usize,
-        window: &Bounds,
+        window: &BoxZyx,
         code: &impl Convert<u32>,
     ) -> Result<Self, TrainingDataError> {
         let mut indexer = Indexer::default();

@@ -4,10 +4,11 @@ use crate::error::TrainingDataError;
 use crate::limits::MAX_OPEN_FILES;
 use crate::stack::{Stack, open_image};
 use cytoscope_formats::Image;
-use cytoscope_volume::{Element, Samples, with_samples};
+use cytoscope_volume::{BoxZyx, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Values of voxels outside a stack; they have weight 0 in the loss.
@@ -41,6 +42,14 @@ const BLOCK_BYTES: Range<u64> = (64 << 10)..(16 << 20);
 /// Shape of a block along Z, Y, X in files where parts of a plane can be read separately.
 const BLOCK_ZYX: [usize; 3] = [16, 128, 512];
 
+/// Bytes of the blocks in all caches of this process.
+static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the bytes of voxels that the caches of all training sets in this process hold for patches.
+pub fn patch_cache_bytes() -> u64 {
+    LIVE_BYTES.load(Ordering::Relaxed)
+}
+
 type Key = (usize, [usize; 3]);
 
 /// Callback for a slab: its first voxel, its size and its voxels.
@@ -58,6 +67,26 @@ struct Cache {
     slots: HashMap<Key, (Arc<CacheSlot>, u64, u64)>,
     clock: u64,
     about: CacheUse,
+}
+
+impl Cache {
+    fn add(&mut self, bytes: u64) {
+        self.about.held_bytes += bytes;
+        self.about.peak_bytes = self.about.peak_bytes.max(self.about.held_bytes);
+        LIVE_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.about.held_bytes);
+        self.about.held_bytes -= bytes;
+        LIVE_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.remove(self.about.held_bytes);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -184,13 +213,12 @@ impl Reader {
                 while cache.about.held_bytes + bytes > self.budget_bytes {
                     let oldest = cache.slots.iter().min_by_key(|(_, (.., used))| *used).map(|(k, _)| *k);
                     let Some((_, freed, _)) = oldest.and_then(|k| cache.slots.remove(&k)) else { break };
-                    cache.about.held_bytes = cache.about.held_bytes.saturating_sub(freed);
+                    cache.remove(freed);
                 }
                 let slot = Arc::<CacheSlot>::default();
                 cache.slots.insert(key, (Arc::clone(&slot), bytes, now));
                 cache.about.misses += 1;
-                cache.about.held_bytes += bytes;
-                cache.about.peak_bytes = cache.about.peak_bytes.max(cache.about.held_bytes);
+                cache.add(bytes);
                 slot
             }
         };
@@ -209,7 +237,7 @@ impl Reader {
                 drop(held);
                 let mut cache = lock(&self.cache);
                 if let Some((_, freed, _)) = cache.slots.remove(&key) {
-                    cache.about.held_bytes = cache.about.held_bytes.saturating_sub(freed);
+                    cache.remove(freed);
                 }
                 Err(e)
             }
@@ -240,8 +268,8 @@ impl Reader {
     pub fn read_box<O: Copy>(
         &self,
         number: usize,
-        window: Bounds,
-        wanted: Box3,
+        window: BoxZyx,
+        wanted: UnclippedBox,
         fill: Option<O>,
         convert: &(impl Convert<O> + ?Sized),
         out: &mut Vec<O>,
@@ -289,12 +317,9 @@ impl Reader {
     }
 }
 
-/// Range of the voxels that may be used, along each axis.
-pub(crate) type Bounds = [Range<usize>; 3];
-
 /// A box that may exceed its stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Box3 {
+pub(crate) struct UnclippedBox {
     pub start: [i64; 3],
     pub size: [usize; 3],
 }

@@ -9,9 +9,9 @@ use crate::augment::intensity::IntensityParams;
 use crate::error::{TrainingDataError, check_limit};
 use crate::interpolate;
 use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
-use crate::normalize::{Normalize, Scaling, scaling};
+use crate::normalize::{Normalize, Scaling, scaling, scalings_of_slices};
 use crate::objects::{BrighterThan, IGNORED, LabelCode, ObjectIndex, mix};
-use crate::reader::{Box3, Convert, Outside};
+use crate::reader::{Convert, Outside, UnclippedBox};
 use crate::sources::{Source, Sources};
 use crate::targets::channels;
 use cytoscope_volume::resample::resampled_extent;
@@ -79,8 +79,8 @@ pub struct StageTimes {
 /// A pair that is prepared for sampling.
 #[derive(Debug)]
 struct PreparedPair {
-    /// Normalization of each image channel.
-    scalings: Vec<Scaling>,
+    /// Normalization of each image channel: one for the stack, or one for each slice of the file.
+    scalings: Vec<Vec<Scaling>>,
     code: LabelCode,
     index: ObjectIndex,
     /// Moments of each stain; empty for labels.
@@ -193,9 +193,9 @@ impl Sampler {
         &self.sources
     }
 
-    /// Returns the intensity normalization of an image channel of a pair.
+    /// Returns the intensity normalization of an image channel of a pair; that of the first slice if slices are normalized.
     pub fn scaling(&self, pair: usize, channel: usize) -> Option<Scaling> {
-        self.ready.get(pair)?.scalings.get(channel).copied()
+        self.ready.get(pair)?.scalings.get(channel)?.first().copied()
     }
 
     /// Returns the voxel size of a pair's patches along Z, Y, X in µm (1 if neither the file nor the options state it).
@@ -341,7 +341,7 @@ impl Sampler {
         &self,
         entry: &Source,
         stack: usize,
-        wanted: Box3,
+        wanted: UnclippedBox,
         fill: Option<O>,
         convert: &impl Convert<O>,
     ) -> Result<Vec<O>, TrainingDataError> {
@@ -370,14 +370,15 @@ impl Sampler {
         let (ready, entry) = (&self.ready[plan.pair], &self.sources.entries[plan.pair]);
         let shape = self.options.patch_zyx;
         let grids = ready.grids(shape);
-        let (inner, outer) = (Box3 { start: [0; 3], size: shape }, grids.with_margin());
+        let (inner, outer) = (UnclippedBox { start: [0; 3], size: shape }, grids.with_margin());
         let mirror = self.options.outside == Outside::Mirror;
         let image_box = plan.transform.reads(&inner);
         let read = |(stack, scaling): (&usize, &Scaling)| {
             let fill = (!mirror).then_some(scaling.dark);
             self.read_checked_box(entry, *stack, image_box, fill, scaling)
         };
-        let image_voxels = entry.images.iter().zip(&ready.scalings).map(read).collect::<Result<Vec<_>, _>>()?;
+        let scalings = ready.scalings_at(plan.center[0]);
+        let image_voxels = entry.images.iter().zip(&scalings).map(read).collect::<Result<Vec<_>, _>>()?;
         let len: usize = shape.iter().product();
         let (mut image, mut weight) = (vec![0.0f32; len * image_voxels.len()], vec![1.0f32; len]);
         let low = std::array::from_fn(|a| (entry.window[a].start as i64 - image_box.start[a]) as f32 - 0.5);
@@ -418,7 +419,7 @@ impl Sampler {
         let has_further = self.options.has_further_weights();
         let further_weight = if has_further { weights_where(&weight, &known) } else { Vec::new() };
         lap(&mut times.target_secs);
-        for ((image, changes), scaling) in image.chunks_exact_mut(len).zip(&plan.changes).zip(&ready.scalings) {
+        for ((image, changes), scaling) in image.chunks_exact_mut(len).zip(&plan.changes).zip(&scalings) {
             changes.apply(image, shape, scaling, rng)?;
         }
         lap(&mut times.intensity_secs);
@@ -435,7 +436,7 @@ impl Sampler {
         ready: &PreparedPair,
         entry: &Source,
         transform: &Transform,
-        outer: &Box3,
+        outer: &UnclippedBox,
         lap: &mut dyn FnMut(&mut f64),
         times: &mut StageTimes,
     ) -> Result<Vec<u32>, TrainingDataError> {
@@ -501,7 +502,10 @@ fn zero_seen_weights(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 
 
 impl PreparedPair {
     fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, TrainingDataError> {
-        let normalize = |stack: &usize| scaling(&sources.reader, *stack, options.normalize).map(|(scaling, _)| scaling);
+        let normalize = |stack: &usize| match options.normalize_slices {
+            true => scalings_of_slices(&sources.reader, *stack, options.normalize),
+            false => scaling(&sources.reader, *stack, options.normalize).map(|(scaling, _)| vec![scaling]),
+        };
         let scalings = entry.images.iter().map(normalize).collect::<Result<Vec<_>, _>>()?;
         let dtype = sources.reader.known(entry.target())?.dtype;
         let code = LabelCode::new(options.ignore_label, dtype);
@@ -539,6 +543,13 @@ impl PreparedPair {
             tiles: Default::default(),
             extent: entry.extent(),
         })
+    }
+
+    /// Returns the normalization of each image channel for a patch whose center is at this coordinate along Z in the file.
+    fn scalings_at(&self, z: f64) -> Vec<Scaling> {
+        // A cast saturates: coordinates below 0 are 0.
+        let slice = z.round() as usize;
+        self.scalings.iter().filter_map(|all| all.get(slice.min(all.len().saturating_sub(1))).copied()).collect()
     }
 
     fn grids(&self, patch_zyx: [usize; 3]) -> Grids {

@@ -2,9 +2,9 @@
 
 use crate::dataset::{ImageRef, Pair};
 use crate::error::{TrainingDataError, check_range};
-use crate::reader::{Bounds, CacheUse, Reader};
+use crate::reader::{CacheUse, Reader};
 use crate::stack::{Role, Stack, open_image};
-use cytoscope_volume::VoxelSize;
+use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
 
 /// Options for opening pairs.
@@ -31,7 +31,7 @@ pub(crate) struct Source {
     /// Indices of the targets in the reader; at least one.
     pub targets: Vec<usize>,
     /// The voxels that may be used.
-    pub window: Bounds,
+    pub window: BoxZyx,
     /// Voxel size along Z, Y, X in µm, if known.
     pub voxel_um: [Option<f64>; 3],
 }
@@ -115,7 +115,7 @@ impl Sources {
             let target = Stack::of(&pair.target, Role::Target, &open_image(&pair.target)?)?;
             check_same_shape(&target, &image)?;
             check_channel_counts(pair, pairs)?;
-            let window: Bounds = match pair.window {
+            let window: BoxZyx = match pair.window {
                 None => image.zyx.map(|n| 0..n),
                 Some(w) => {
                     let inside = (0..3).all(|a| {

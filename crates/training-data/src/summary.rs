@@ -23,10 +23,10 @@ const PLACEHOLDER: &str = "…";
 
 /// Replaces what differs from file to file by a placeholder: quoted words, and words with a digit, a slash or an
 /// extension.
-fn template(sentence: &str) -> String {
+fn template(message: &str) -> String {
     let mut words: Vec<&str> = Vec::new();
     let mut quoted = false;
-    for word in sentence.split_whitespace() {
+    for word in message.split_whitespace() {
         let quotes = word.matches('"').count();
         let ending = word.trim_end_matches([',', ';', ':', '.', ')']).rsplit_once('.');
         let file = ending.is_some_and(|(stem, end)| !stem.is_empty() && end.chars().all(char::is_alphanumeric));
@@ -47,7 +47,7 @@ fn template(sentence: &str) -> String {
 pub fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
     let mut groups: BTreeMap<(Severity, String), Vec<usize>> = BTreeMap::new();
     for (i, problem) in problems.iter().enumerate() {
-        groups.entry((problem.severity, template(&problem.sentence))).or_default().push(i);
+        groups.entry((problem.severity, template(&problem.message))).or_default().push(i);
     }
     let kind = |((severity, _), members): ((Severity, String), Vec<usize>)| {
         let files: BTreeSet<&Path> = members.iter().filter_map(|i| Some(problems.get(*i)?.file.as_path())).collect();
@@ -61,8 +61,8 @@ pub fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
 
 /// Formats a problem as one line: severity, file, problem and next step.
 pub fn line(problem: &Problem) -> String {
-    let Problem { file, sentence, next_step, severity, .. } = problem;
-    format!("{}: {}: {sentence}; {next_step}", severity_word(*severity), printable(&file.display().to_string()))
+    let Problem { file, message, next_step, severity, .. } = problem;
+    format!("{}: {}: {message}; {next_step}", severity_word(*severity), printable(&file.display().to_string()))
 }
 
 fn severity_word(severity: Severity) -> &'static str {
@@ -97,9 +97,9 @@ pub fn summary(problems: &[Problem], max_lines: usize) -> Vec<String> {
         .map(|kind| match kind.members.len() {
             1 => line(&kind.example),
             _ => {
-                let Problem { file, sentence, next_step, .. } = &kind.example;
+                let Problem { file, message, next_step, .. } = &kind.example;
                 let (word, file) = (severity_word(kind.severity), printable(&file.display().to_string()).into_owned());
-                format!("{word}: {}, such as {file}: {sentence}; {next_step}", kind.count())
+                format!("{word}: {}, such as {file}: {message}; {next_step}", kind.count())
             }
         })
         .collect();

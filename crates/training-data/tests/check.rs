@@ -48,7 +48,7 @@ fn with_bad(
 }
 
 fn has(problems: &[Problem], severity: Severity, words: &str) {
-    let fits = |p: &Problem| p.severity == severity && p.sentence.contains(words) && !p.next_step.is_empty();
+    let fits = |p: &Problem| p.severity == severity && p.message.contains(words) && !p.next_step.is_empty();
     assert!(problems.iter().any(fits), "no {severity:?} with \"{words}\" among {problems:#?}");
 }
 
@@ -144,7 +144,7 @@ fn masks_are_errors_unless_the_target_is_semantic() {
 fn missing_or_different_voxel_sizes_are_warnings() {
     let folder = good_pairs(2);
     let (_, report) = find_and_check(folder.path());
-    let missing: Vec<_> = report.problems.iter().filter(|p| p.sentence.contains("states a voxel size")).collect();
+    let missing: Vec<_> = report.problems.iter().filter(|p| p.message.contains("states a voxel size")).collect();
     assert_eq!(missing.len(), 1, "one warning for all files: {missing:?}");
     let (shape, image, labels) = tiny(7);
     let at = |n: &str| folder.path().join(n);
@@ -156,7 +156,7 @@ fn missing_or_different_voxel_sizes_are_warnings() {
     let (_, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "0.4");
     has(&report.problems, Severity::Warning, "range from 1 to 2");
-    let others = report.problems.iter().filter(|p| p.sentence.contains("but other files do")).count();
+    let others = report.problems.iter().filter(|p| p.message.contains("but other files do")).count();
     assert_eq!(others, 2);
 }
 
@@ -190,8 +190,8 @@ fn copies_in_one_or_several_parts_are_errors() {
     let error = |name: &str| {
         report.problems.iter().find(|p| p.pair.as_deref() == Some(name) && p.severity == Severity::Error).cloned()
     };
-    assert!(error("b").unwrap().sentence.contains("a_raw.tif"));
-    assert!(error("d").unwrap().sentence.contains("another part"));
+    assert!(error("b").unwrap().message.contains("a_raw.tif"));
+    assert!(error("d").unwrap().message.contains("another part"));
     let usable: Vec<String> = report.usable(&dataset).into_iter().map(|p| p.name).collect();
     assert_eq!(usable, ["a", "c", "e"]);
 }

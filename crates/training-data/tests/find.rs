@@ -143,8 +143,8 @@ fn nnunet_datasets_are_found() {
     assert_eq!(names(&dataset), expected);
     assert_eq!((dataset.ignore_label, dataset.labels_are_classes), (Some(4), true));
     assert_eq!(dataset.pairs[0].voxel_um, Some([1.5, 0.25, 0.2]));
-    assert!(dataset.problems.iter().any(|p| p.sentence.contains("interpreted as Z, Y, X")));
-    assert!(dataset.problems.iter().any(|p| p.sentence.contains("no labels") && p.file.ends_with("c3_0000.tif")));
+    assert!(dataset.problems.iter().any(|p| p.message.contains("interpreted as Z, Y, X")));
+    assert!(dataset.problems.iter().any(|p| p.message.contains("no labels") && p.file.ends_with("c3_0000.tif")));
     let options =
         FindOptions { spacing_order: Some(SpacingOrder::Xyz), image_channel: Some(1), ..FindOptions::default() };
     let reversed = find_pairs_with(&at("dataset.json"), TrainingTask::Segmentation, &options).unwrap();
@@ -157,7 +157,7 @@ fn nnunet_datasets_are_found() {
         fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
         let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
         assert_eq!(dataset.pairs[0].voxel_um, None);
-        assert!(dataset.problems.iter().any(|p| p.sentence.contains(says)), "{says}: {:?}", dataset.problems);
+        assert!(dataset.problems.iter().any(|p| p.message.contains(says)), "{says}: {:?}", dataset.problems);
     }
     // So are declarations of the wrong type: without the ignore label, ignored voxels would count.
     for (wrong, says) in [
@@ -189,19 +189,19 @@ fn tables_are_read() {
     let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part)).collect();
     assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
     assert_eq!(dataset.problems.len(), 1);
-    assert!(dataset.problems[0].sentence.contains("line 4"), "{:?}", dataset.problems);
+    assert!(dataset.problems[0].message.contains("line 4"), "{:?}", dataset.problems);
     // A table with a column for the part.
     fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
     let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
     let all = find_pairs_with(&at("all.csv"), TrainingTask::Segmentation, &options).unwrap();
     let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
     assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
-    assert!(all.problems[0].sentence.contains("\"odd\""));
+    assert!(all.problems[0].message.contains("\"odd\""));
     // Weights: a number, an empty cell, and an invalid word.
     fs::write(at("w.csv"), "raw,seg,weight\nd/a.tif,e/a.tif,8\nd/b.tif,e/b.tif,\nd/c.tif,e/c.tif,often\n").unwrap();
     let weighted = find_pairs(&at("w.csv"), TrainingTask::Segmentation).unwrap();
     assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
-    assert!(weighted.problems[0].sentence.contains("often"), "{:?}", weighted.problems);
+    assert!(weighted.problems[0].message.contains("often"), "{:?}", weighted.problems);
     // The ignore label is the same for all rows.
     fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,\n").unwrap();
     assert_eq!(find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap().ignore_label, Some(65535));
@@ -347,7 +347,7 @@ fn pipes_and_devices_are_reported_and_not_opened() {
     std::os::unix::fs::symlink("/dev/zero", at("c.npy")).unwrap();
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
-    let problem: Vec<_> = dataset.problems.iter().map(|p| p.sentence.as_str()).collect();
+    let problem: Vec<_> = dataset.problems.iter().map(|p| p.message.as_str()).collect();
     assert_eq!(problem, ["this is a pipe, a socket or a device"; 3]);
     pipe("table.csv");
     let error = find_pairs(&at("table.csv"), TrainingTask::Segmentation).unwrap_err().to_string();

@@ -66,7 +66,7 @@ fn channels_of_a_file_are_listed_by_name_or_number() {
     assert_eq!(pair.images().map(|image| image.channel).collect::<Vec<_>>(), [Some(1), Some(0)]);
     assert_eq!(pair.targets().map(|target| target.channel).collect::<Vec<_>>(), [Some(2)]);
     let [problem] = dataset.problems.as_slice() else { panic!("{:?}", dataset.problems) };
-    assert!(problem.file.ends_with("b.ome.tif") && problem.sentence.contains("\"membrane\""), "{problem:?}");
+    assert!(problem.file.ends_with("b.ome.tif") && problem.message.contains("\"membrane\""), "{problem:?}");
     assert!(problem.next_step.contains("1 (Actin)") && problem.next_step.contains("data.channels"), "{problem:?}");
     assert_eq!(check(&dataset, &Default::default()).usable(&dataset).len(), 1);
 }
@@ -98,7 +98,7 @@ fn one_of_several_channels_of_labels_is_chosen_by_name_or_number() {
     assert!(!report.pairs[0].usable);
     assert_eq!(report.label_channels(), ["Nuclei", "Cells"]);
     let problem = report.of(Severity::Error).next().unwrap();
-    assert!(problem.sentence.contains("0 (Nuclei), 1 (Cells)"), "{problem:?}");
+    assert!(problem.message.contains("0 (Nuclei), 1 (Cells)"), "{problem:?}");
     assert!(problem.next_step.contains("data.labels_channel"), "{problem:?}");
     for (channel, number, objects) in [("nuclei", 0, 3), ("0", 0, 3), ("CELLS", 1, 1), ("1", 1, 1)] {
         let dataset = find(&labels(channel)).unwrap();
@@ -189,7 +189,7 @@ fn channels_of_nnunet_are_files() {
     let [pair] = dataset.pairs.as_slice() else { panic!("{:?}", dataset.pairs) };
     let files: Vec<_> = pair.images().map(|image| (image.path.clone(), image.channel)).collect();
     assert_eq!(files, [(at("imagesTr/a_0001.tif"), Some(0)), (at("imagesTr/a_0000.tif"), Some(0))]);
-    assert!(dataset.problems.iter().any(|p| p.sentence.contains("case b has no channel 1")), "{:?}", dataset.problems);
+    assert!(dataset.problems.iter().any(|p| p.message.contains("case b has no channel 1")), "{:?}", dataset.problems);
     assert!(find(&["nuclei"]).unwrap_err().to_string().contains("0 for _0000"));
 }
 

@@ -202,6 +202,31 @@ fn patches_are_normalized_with_the_statistics_of_the_stack() {
 }
 
 #[test]
+fn slices_are_normalized_by_themselves_for_networks_on_slices() {
+    let shape = [12, 40, 50];
+    let (_folder, pair, _) = scene(shape, [1.0; 3]);
+    let moments = |normalize_slices| {
+        let normalize = Normalize::ZeroMeanUnitVariance { eps: 1e-9 };
+        let options = SamplerOptions { normalize, normalize_slices, ..plain([1, 40, 50], TargetKind::Semantic) };
+        let sampler = sampler(std::slice::from_ref(&pair), options);
+        let of_patch = |index| {
+            let patch = sampler.sample(index).unwrap();
+            let n = patch.image.len() as f64;
+            let mean = patch.image.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+            let square = patch.image.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n;
+            (patch.from.center_zyx[0], mean, square - mean * mean)
+        };
+        (0..12).map(of_patch).collect::<Vec<(f64, f64, f64)>>()
+    };
+    let of_slices = moments(true);
+    assert!(of_slices.iter().any(|(z, ..)| *z != of_slices[0].0), "patches of several slices are sampled");
+    for (z, mean, variance) in of_slices {
+        assert!(mean.abs() < 1e-3 && (variance - 1.0).abs() < 1e-3, "slice {z}: {mean} {variance}");
+    }
+    assert!(moments(false).iter().all(|(.., variance)| *variance < 0.5), "the stack varies most along Z");
+}
+
+#[test]
 fn voxels_outside_the_stack_have_weight_zero() {
     let shape = [6, 20, 20];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);

@@ -32,5 +32,5 @@ pub use axes::{Axes, Axis};
 pub use dtype::{DType, Element};
 pub use error::VolumeError;
 pub use printable::printable;
-pub use region::{Region, element_count};
+pub use region::{BoxZyx, Region, element_count};
 pub use voxel::{ImplausibleVoxelSize, MAX_PLAUSIBLE_RATIO, MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM, VoxelSize};

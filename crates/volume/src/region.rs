@@ -2,6 +2,10 @@
 
 use crate::VolumeError;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// A box inside a stack: ranges of indices along Z, Y, X.
+pub type BoxZyx = [Range<usize>; 3];
 
 /// Number of elements of a shape: the product of its lengths.
 ///

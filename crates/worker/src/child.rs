@@ -152,7 +152,7 @@ pub(super) fn parse_reply(text: &str) -> Reply {
         Ok(reply) => return reply,
         Err(error) => error,
     };
-    let sentence = format!("a reply of the engine process could not be parsed ({error})");
+    let message = format!("a reply of the engine process could not be parsed ({error})");
     // Text that is not JSON has no fields.
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let ends = matches!(
@@ -160,8 +160,8 @@ pub(super) fn parse_reply(text: &str) -> Reply {
         Some("done" | "failed" | "cancelled" | "devices" | "models")
     );
     match value.get("id").and_then(Value::as_u64) {
-        Some(id) if ends => Reply::Failed { id: JobId(id), kind: JobErrorKind::Other, sentence },
-        _ => Reply::Fault { sentence },
+        Some(id) if ends => Reply::Failed { id: JobId(id), kind: JobErrorKind::Other, message },
+        _ => Reply::Fault { message },
     }
 }
 

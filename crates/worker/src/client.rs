@@ -249,8 +249,8 @@ impl ClientState {
         }
         let Some(id) = request.id() else { return false };
         if self.phase == WorkerState::Dead || self.ending {
-            let sentence = "the engine process has ended: restart it and try again".to_owned();
-            self.push(Reply::Failed { id, kind: JobErrorKind::Other, sentence });
+            let message = "the engine process has ended: restart it and try again".to_owned();
+            self.push(Reply::Failed { id, kind: JobErrorKind::Other, message });
             return true;
         }
         if self.line.is_some() && self.write_request(&request) {
@@ -269,12 +269,12 @@ impl ClientState {
                 false
             }
             Err(error) => {
-                let sentence = format!(
+                let message = format!(
                     "the request cannot be written as JSON ({error}): use file names that are valid Unicode (UTF-8)"
                 );
                 self.push(match request.id() {
-                    Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, sentence },
-                    None => Reply::Fault { sentence },
+                    Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, message },
+                    None => Reply::Fault { message },
                 });
                 true
             }
@@ -545,9 +545,9 @@ impl ClientShared {
                     parent = folder.parent().map_or(parent, Path::to_owned);
                     self.set_ready(&mut state, *pid, folder, &line, again);
                 }
-                Reply::Fault { sentence } if state.phase == WorkerState::Starting => {
+                Reply::Fault { message } if state.phase == WorkerState::Starting => {
                     // A program that does not speak this protocol version will not do so after a restart.
-                    refused = Some(sentence.clone());
+                    refused = Some(message.clone());
                 }
                 _ => {}
             }
@@ -574,7 +574,7 @@ impl ClientShared {
         let ended = process.map_or_else(String::new, Process::wait);
         folder::remove_of(&parent, pid);
         match refused {
-            Some(sentence) => Ending { reason: sentence, is_final: true },
+            Some(message) => Ending { reason: message, is_final: true },
             None => Ending { reason: ended, is_final: false },
         }
     }
@@ -586,10 +586,10 @@ fn next_reply(output: &mut impl BufRead) -> Option<Reply> {
         Incoming::End => return None,
         Incoming::Line(text) => child::parse_reply(&text),
         Incoming::TooLong => Reply::Fault {
-            sentence: format!("a reply of the engine process was longer than {MAX_REPLY_BYTES} bytes and was skipped"),
+            message: format!("a reply of the engine process was longer than {MAX_REPLY_BYTES} bytes and was skipped"),
         },
         Incoming::NotText => {
-            Reply::Fault { sentence: "a reply of the engine process was not UTF-8 text and was skipped".to_owned() }
+            Reply::Fault { message: "a reply of the engine process was not UTF-8 text and was skipped".to_owned() }
         }
     })
 }

@@ -57,10 +57,10 @@ impl ProtocolError {
 
     /// Returns the reply for the client. A job or query that cannot start fails, so that the client does not wait for it.
     pub(crate) fn reply(&self) -> Reply {
-        let sentence = self.to_string();
+        let message = self.to_string();
         match self.id() {
-            Some(id) => Reply::Failed { id, kind: JobErrorKind::WrongUse, sentence },
-            None => Reply::Fault { sentence },
+            Some(id) => Reply::Failed { id, kind: JobErrorKind::WrongUse, message },
+            None => Reply::Fault { message },
         }
     }
 }
@@ -94,8 +94,8 @@ mod tests {
             r#"{"request":"run","id":7,"job":["convert"]}"#,
         ] {
             match parse_request(line).unwrap_err().reply() {
-                Reply::Failed { id: JobId(7), kind: JobErrorKind::WrongUse, sentence } => {
-                    assert!(sentence.contains("protocol version"), "{sentence}");
+                Reply::Failed { id: JobId(7), kind: JobErrorKind::WrongUse, message } => {
+                    assert!(message.contains("protocol version"), "{message}");
                 }
                 other => panic!("{other:?}"),
             }

@@ -110,15 +110,16 @@ fn merge(old: &mut Reply, new: &Reply) -> Option<Merge> {
 mod tests {
     use super::*;
     use crate::{JobId, LiveRegion};
+    use cytoscope_pipeline::{ProgressStage, ProgressUnit};
     use cytoscope_profile::{SpanRecord, Stage};
     use cytoscope_train::TrainEvent;
 
-    fn progress(stage: &'static str, done: u64) -> Reply {
+    fn progress(stage: ProgressStage, done: u64) -> Reply {
         let event = Event::Progress(StageProgress {
-            stage: stage.into(),
+            stage,
             done,
             total: 1 << 40,
-            unit: "voxels".into(),
+            unit: ProgressUnit::Voxels,
             rate: 1.0,
             eta_secs: 1.0,
         });
@@ -152,7 +153,7 @@ mod tests {
         let mut inbox = Inbox::default();
         inbox.push(WorkerEvent::Reply(Reply::Started { id: JobId(1) }));
         for i in 0..20_000 {
-            inbox.push(WorkerEvent::Reply(progress("predict", i)));
+            inbox.push(WorkerEvent::Reply(progress(ProgressStage::Predict, i)));
             inbox.push(WorkerEvent::Reply(live(i as usize % 9)));
             inbox.push(WorkerEvent::Reply(Reply::Memory { resident_bytes: i, peak_resident_bytes: i, device: None }));
             inbox.push(WorkerEvent::Reply(spans(4)));
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(inbox.len(), 8);
         let events = inbox.take();
         assert_eq!(events[0], WorkerEvent::Reply(Reply::Started { id: JobId(1) }));
-        assert_eq!(events[1], WorkerEvent::Reply(progress("predict", 19_999)), "the newest one");
+        assert_eq!(events[1], WorkerEvent::Reply(progress(ProgressStage::Predict, 19_999)), "the newest one");
         let WorkerEvent::Reply(Reply::Live { regions, .. }) = &events[2] else { panic!("{:?}", events[2]) };
         assert_eq!(regions.len(), 9);
         let WorkerEvent::Reply(Reply::Spans { spans, dropped, .. }) = &events[4] else { panic!("{:?}", events[4]) };
@@ -180,12 +181,12 @@ mod tests {
         let event = TrainEvent::ValidationPreview { step: 1, path: "shown.png".into(), caption: String::new() };
         let training = Reply::Training { id: JobId(1), event };
         let all = [
-            progress("read", 1),
-            progress("predict", 1),
+            progress(ProgressStage::Read, 1),
+            progress(ProgressStage::Predict, 1),
             note.clone(),
-            progress("predict", 2),
+            progress(ProgressStage::Predict, 2),
             training,
-            progress("predict", 3),
+            progress(ProgressStage::Predict, 3),
             note,
         ];
         all.iter().for_each(|r| inbox.push(WorkerEvent::Reply(r.clone())));

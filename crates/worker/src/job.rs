@@ -408,7 +408,7 @@ mod tests {
         let (tuned, applied) = train(json!({"workers": 1})).with_machine_profile(&profiles).unwrap();
         let Job::Train(TrainJob { config, .. }) = tuned else { panic!("{tuned:?}") };
         assert_eq!((config.batch, config.workers), (Some(8), Some(1)), "the workers were given");
-        assert!(applied.sentence().contains("batch 8"), "{}", applied.sentence());
+        assert!(applied.text().contains("batch 8"), "{}", applied.text());
         assert_eq!(train(json!({"performance": "off"})).with_machine_profile(&profiles), None);
         let estimate = read(json!({"train_estimate": {"task": "segmentation", "from": "scratch"}}));
         let (tuned, _) = estimate.with_machine_profile(&profiles).unwrap();

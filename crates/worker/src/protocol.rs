@@ -250,7 +250,8 @@ pub enum Reply {
         /// Class of the error, as in the command line's exit codes.
         kind: JobErrorKind,
         /// The error message.
-        sentence: String,
+        #[serde(rename = "sentence")]
+        message: String,
     },
     /// A job was cancelled or replaced. No partly written files are left.
     Cancelled {
@@ -267,7 +268,8 @@ pub enum Reply {
     /// An invalid message, or a reply that cannot be sent.
     Fault {
         /// What was received and what was expected.
-        sentence: String,
+        #[serde(rename = "sentence")]
+        message: String,
     },
 }
 

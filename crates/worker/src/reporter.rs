@@ -5,7 +5,7 @@ use super::{JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_SPANS_PER_JOB, MAX_SPANS_PE
 use cpu_time::ProcessTime;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::{LiveSink, LiveVolume};
-use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind, StageProgress};
+use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind, ProgressStage, StageProgress};
 use cytoscope_profile::{Recorder, SpanRecord, Stage, StageTotal};
 use cytoscope_train::TrainEvent;
 use std::io::Write;
@@ -36,10 +36,10 @@ impl ReplyWriter {
     pub(super) fn send(&self, reply: &Reply) {
         let text = serde_json::to_string(reply).or_else(|error| {
             // Paths may contain bytes that are not valid Unicode.
-            let sentence = format!("the reply cannot be written as JSON: {error}");
+            let message = format!("the reply cannot be written as JSON: {error}");
             serde_json::to_string(&match reply.ends() {
-                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, sentence },
-                None => Reply::Fault { sentence },
+                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, message },
+                None => Reply::Fault { message },
             })
         });
         if let Ok(mut text) = text {
@@ -50,8 +50,8 @@ impl ReplyWriter {
         }
     }
 
-    pub(super) fn fault(&self, sentence: impl Into<String>) {
-        self.send(&Reply::Fault { sentence: sentence.into() });
+    pub(super) fn fault(&self, message: impl Into<String>) {
+        self.send(&Reply::Fault { message: message.into() });
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) struct ProgressReporter {
 
 struct ReporterState {
     /// The stage that was reported last.
-    stage: String,
+    stage: Option<ProgressStage>,
     progress_at: Instant,
     /// Progress that was not sent yet.
     progress: Option<Event>,
@@ -112,7 +112,7 @@ impl ProgressReporter {
     ) -> Self {
         let now = Instant::now();
         let state = ReporterState {
-            stage: String::new(),
+            stage: None,
             progress_at: now,
             progress: None,
             device: None,
@@ -140,7 +140,7 @@ impl ProgressReporter {
         let mut state = self.state();
         match event {
             Event::Progress(StageProgress { stage, done, total, .. }) => {
-                let same = state.stage == *stage;
+                let same = state.stage == Some(*stage);
                 if same && done < total && state.progress_at.elapsed() < TICK {
                     state.progress = Some(event.clone());
                     return;
@@ -149,7 +149,7 @@ impl ProgressReporter {
                     state.progress = None;
                 }
                 self.send_progress(&mut state);
-                state.stage = stage.to_string();
+                state.stage = Some(*stage);
                 state.progress = Some(event.clone());
                 self.send_progress(&mut state);
             }
@@ -341,6 +341,7 @@ impl ProgressReporter {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_pipeline::ProgressUnit;
     use cytoscope_testkit::SharedBuffer;
 
     #[test]
@@ -353,10 +354,10 @@ mod tests {
             let (loss, rate, step_secs, stalled_secs) = (1.0 / step as f64, 1e-3, 0.5, 0.25);
             reporter.training_event(&TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs });
             reporter.event(&Event::Progress(StageProgress {
-                stage: "train".into(),
+                stage: ProgressStage::Train,
                 done: step,
                 total: steps,
-                unit: "steps".into(),
+                unit: ProgressUnit::Steps,
                 rate: 1.0,
                 eta_secs: 1.0,
             }));

@@ -232,7 +232,7 @@ impl ServeShared {
             Added::Full => self.replies.send(&Reply::Failed {
                 id,
                 kind: JobErrorKind::OutOfResources,
-                sentence: format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished"),
+                message: format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished"),
             }),
         }
         drop(queue);
@@ -362,7 +362,7 @@ impl ServeShared {
             }
             Err(error) => {
                 tracing::error!(%id, "job failed: {error}");
-                Reply::Failed { id, kind: error.kind(), sentence: error.to_string() }
+                Reply::Failed { id, kind: error.kind(), message: error.to_string() }
             }
         }
     }
@@ -420,7 +420,7 @@ impl ServeShared {
                 DeviceRequest::Device(id) => devices.list().iter().any(|device| device.id == id && device.usable),
             };
             if is_usable {
-                notes.push(applied.sentence());
+                notes.push(applied.text());
                 return Profiled { job: Cow::Owned(tuned), profile: Some(applied), devices, notes };
             }
             notes.push("the machine profile is not used: its device cannot be used now".to_owned());
@@ -466,7 +466,7 @@ impl ServeShared {
                 })
             });
             let (reply, are_others) = answer
-                .unwrap_or_else(|error| (Reply::Failed { id, kind: error.kind(), sentence: error.to_string() }, false));
+                .unwrap_or_else(|error| (Reply::Failed { id, kind: error.kind(), message: error.to_string() }, false));
             self.replies.send(&reply);
             if are_others {
                 // Drivers list their GPUs once for each process, so only a new one can use all of them.

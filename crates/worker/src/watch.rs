@@ -5,7 +5,7 @@
 
 use super::{Job, JobId, Reply};
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::{COMPILING_STAGE, Event, TUNING_STAGE};
+use cytoscope_pipeline::{Event, ProgressStage};
 use cytoscope_profile::StageTotal;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ impl Activity {
             Reply::Stages { totals, .. } => self.totals.clone_from(totals),
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
-                self.is_preparing = progress.stage == TUNING_STAGE || progress.stage == COMPILING_STAGE;
+                self.is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
             }
             _ => {}
         }
@@ -115,7 +115,7 @@ impl Activity {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_pipeline::{DeviceInUse, StageProgress};
+    use cytoscope_pipeline::{DeviceInUse, ProgressUnit, StageProgress};
     use cytoscope_profile::Stage;
 
     /// Limits that are over at once.
@@ -162,12 +162,13 @@ mod tests {
         let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
         let mut activity = on("cuda:0");
         assert_eq!(activity.hang(&predict(), None, &limits), None);
-        let stage = |stage: &'static str| {
-            event(Event::Progress(StageProgress { stage: stage.into(), ..StageProgress::default() }))
+        let stage = |stage: ProgressStage| {
+            let unit = ProgressUnit::Seconds;
+            event(Event::Progress(StageProgress { stage, done: 0, total: 0, unit, rate: 0.0, eta_secs: 0.0 }))
         };
-        activity.receive(&stage(TUNING_STAGE));
+        activity.receive(&stage(ProgressStage::Tuning));
         assert_eq!(activity.hang(&predict(), None, &OVER), None);
-        activity.receive(&stage("predict"));
+        activity.receive(&stage(ProgressStage::Predict));
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"));
         let (seconds, bytes, voxels, macs) = (1.0, 0, 0, 0);
         let totals = vec![StageTotal { stage: Stage::Compute, count: 1, seconds, bytes, voxels, macs }];

@@ -168,7 +168,7 @@ fn of_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, 
     add("step_secs", Some(report.step_secs));
     add("samples_per_sec", Some(report.batch as f64 / report.step_secs));
     for (name, score) in &report.after {
-        add(&format!("final.{}", name.replace('.', "_")), Some(*score));
+        add(&format!("final.{}", name.to_string().replace('.', "_")), Some(*score));
     }
     let Some(mark) = run.marks.iter().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
     let secs = |span: &SpanRecord| span.duration_us / 1e6;

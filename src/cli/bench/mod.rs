@@ -213,11 +213,11 @@ impl Bench {
                     Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
                     Err(failure) => {
                         progress.error = Some(failure.to_string());
-                        let sentence = format!("task {name} failed: {failure}");
+                        let message = format!("task {name} failed: {failure}");
                         if !self.skip_failed {
-                            return Err(Failure::new(failure.kind(), sentence));
+                            return Err(Failure::new(failure.kind(), message));
                         }
-                        eprint_line(&sentence);
+                        eprint_line(&message);
                     }
                 }
             }

@@ -410,7 +410,7 @@ mod tests {
             ("p,inference,m,d\np,inference,m,d\n", 3, "name", "twice"),
             ("p,inference,m,d,gpu\n", 2, "device", "gpu"),
             ("p,inference,m,d,,f17\n", 2, "precision", "int8"),
-            ("p,inference,m,d,,,4\n", 2, "batch_size", "one tile"),
+            ("p,inference,m,d,,,4\n", 2, "batch_size", "chooses the batch itself"),
             ("p,inference,m,d,,,,2\n", 2, "epochs", "only training"),
             ("t,training,m,d,,,none\n", 2, "batch_size", "at least 1"),
             ("t,training,m,d,,,,,steps=2\n", 2, "overrides", "--task"),

@@ -9,7 +9,7 @@ use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
+use cytoscope_train::{ScoreName, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ pub(crate) struct PrecisionComparison {
     /// Mean duration of its last steps in seconds.
     step_secs: f64,
     /// Validation scores of its float network, by name.
-    scores: BTreeMap<String, f64>,
+    scores: BTreeMap<ScoreName, f64>,
     /// Scores of the mixed-precision run minus these.
-    differences: BTreeMap<String, f64>,
+    differences: BTreeMap<ScoreName, f64>,
     /// The same for the validation score of each pair; `None` without pairs that both scored.
     pairs: Option<PairDifference>,
 }

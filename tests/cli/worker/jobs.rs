@@ -4,7 +4,9 @@ use super::{Engine, command, convert, is_alive, job, long_job, predict_request};
 use crate::common::Fixture;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, SegmentJob};
+use cytoscope_pipeline::{
+    ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, ProgressStage, SegmentJob,
+};
 use cytoscope_profile::Stage;
 use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Axes, Axis};
@@ -82,16 +84,16 @@ fn worker_and_command_line_predict_the_same_bytes() {
     let device =
         replies().find_map(|r| if let Reply::Memory { device, .. } = r { device.clone() } else { None }).unwrap();
     assert_eq!((device.id.to_string().as_str(), device.why.as_str()), ("cpu", "requested"));
-    let by_stage: BTreeSet<&str> = replies()
+    let by_stage: BTreeSet<ProgressStage> = replies()
         .filter_map(|r| match r {
             Reply::Progress { event: Event::Progress(progress), .. } if progress.done == progress.total => {
-                Some(&*progress.stage)
+                Some(progress.stage)
             }
             _ => None,
         })
         .collect();
     assert!(
-        by_stage.is_superset(&["predict", "objects", "write"].into()),
+        by_stage.is_superset(&[ProgressStage::Predict, ProgressStage::Objects, ProgressStage::Write].into()),
         "the end of each stage is reported: {by_stage:?}"
     );
 }
@@ -240,7 +242,7 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     assert_eq!(engine.end(3), Reply::Cancelled { id: JobId(3) }, "removed while the first one runs");
     // Reusing a job number is a fault without other effects.
     engine.worker.send(Request::run(JobId(4), Job::Convert(convert(&fixture, &raw, "d.npy"))));
-    engine.reply("a fault", |r| matches!(r, Reply::Fault { sentence } if sentence.contains("job 4")).then_some(()));
+    engine.reply("a fault", |r| matches!(r, Reply::Fault { message } if message.contains("job 4")).then_some(()));
     assert!(!fixture.leftovers().is_empty(), "partial files exist while it runs");
     engine.worker.send(Request::Cancel { id: JobId(1) });
     assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
@@ -254,9 +256,9 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
     // A failure gives its reason, and the worker continues.
     engine.worker.send(Request::run(JobId(9), Job::Convert(convert(&fixture, "nothere.tif", "e.npy"))));
-    let Reply::Failed { kind, sentence, .. } = engine.end(9) else { panic!() };
+    let Reply::Failed { kind, message, .. } = engine.end(9) else { panic!() };
     assert_eq!(kind, JobErrorKind::BadInput);
-    assert!(sentence.contains("nothere.tif"), "{sentence}");
+    assert!(message.contains("nothere.tif"), "{message}");
     // Dropping the client during a job ends the process and removes its folder.
     engine.worker.send(predict_request(10, long_job(&fixture, "o"), true));
     engine.wait_for_tiles(10);
@@ -327,8 +329,8 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
         write_array(&fixture.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
         engine.worker.send(Request::run(JobId(id), Job::Measure(measure(labels, "none.csv"))));
-        let Reply::Failed { sentence, .. } = engine.end(id) else { panic!() };
-        assert!(sentence.contains(reason), "{sentence}");
+        let Reply::Failed { message, .. } = engine.end(id) else { panic!() };
+        assert!(message.contains(reason), "{message}");
         assert!(!fixture.path("none.csv").exists());
     }
     // A slider: many segmentations in a row, each superseding the one before.
@@ -369,8 +371,8 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     // A missing channel is refused with the number of channels.
     let beyond = SegmentJob { seed_channel: Some(2), ..segment(None, None) };
     engine.worker.send(Request::run(JobId(100), Job::Segment { segmentation: beyond, replaces: None }));
-    let Reply::Failed { sentence, .. } = engine.end(100) else { panic!() };
-    assert!(sentence.contains("channel 2") && sentence.contains("has 2"), "{sentence}");
+    let Reply::Failed { message, .. } = engine.end(100) else { panic!() };
+    assert!(message.contains("channel 2") && message.contains("has 2"), "{message}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl RawWorker {
 
     fn fault(&mut self) -> String {
         match self.read_reply() {
-            Reply::Fault { sentence } => sentence,
+            Reply::Fault { message } => message,
             other => panic!("{other:?}"),
         }
     }
@@ -80,8 +80,8 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     worker.send_line(b"{\"request\":\"devices\",\"id\":1}");
     assert!(worker.fault().contains("hello"));
     worker.send_line(b"{\"request\":\"hello\",\"version\":99}");
-    let sentence = worker.fault();
-    assert!(sentence.contains("99") && sentence.contains(&PROTOCOL_VERSION.to_string()), "{sentence}");
+    let message = worker.fault();
+    assert!(message.contains("99") && message.contains(&PROTOCOL_VERSION.to_string()), "{message}");
     worker.send_line(b"{\"request\":\"models\",\"id\":1}");
     assert!(worker.fault().contains("hello"), "a refused version is no handshake");
     let folder = worker.handshake();
@@ -98,8 +98,8 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     ];
     for line in lines {
         worker.send_line(line);
-        let sentence = worker.fault();
-        assert!(sentence.len() > 20, "{sentence}");
+        let message = worker.fault();
+        assert!(message.len() > 20, "{message}");
     }
     // An invalid job fails, so that nobody waits for it.
     for (id, job) in [(8, "{\"paint\":{}}"), (9, "{\"train_check\":{\"task\":\"nothing\"}}")] {
@@ -326,7 +326,7 @@ fn a_process_that_retires_is_replaced_and_the_next_one_gets_the_waiting_jobs() {
     let mut engine = Engine::start_command(&shell(&fixture, &script));
     engine.worker.send(predict_request(1, any_prediction(), false));
     let reply = engine.end(1);
-    assert!(matches!(&reply, Reply::Failed { sentence, .. } if sentence == "this is the second process"), "{reply:?}");
+    assert!(matches!(&reply, Reply::Failed { message, .. } if message == "this is the second process"), "{reply:?}");
     assert!(engine.seen.contains(&WorkerEvent::Restarted), "{:?}", engine.seen);
     let is_death = |e: &WorkerEvent| matches!(e, WorkerEvent::Died { .. } | WorkerEvent::GaveUp { .. });
     assert!(!engine.seen.iter().any(is_death), "{:?}", engine.seen);

@@ -7,7 +7,7 @@ mod spans;
 mod train;
 
 use crate::common::Fixture;
-use cytoscope_pipeline::{ConvertJob, Event, PerformanceRequest, PredictJob, SegmentReport};
+use cytoscope_pipeline::{ConvertJob, Event, PerformanceRequest, PredictJob, ProgressStage, SegmentReport};
 use cytoscope_worker::{Job, JobId, JobResult, Reply, Request, Timeouts, Worker, WorkerEvent, WorkerState};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -116,9 +116,9 @@ impl Engine {
     fn wait_for_tiles(&mut self, id: u64) {
         self.reply("a tile", |reply| match reply {
             Reply::Progress { id: of, event: Event::Progress(progress) } => {
-                (of.0 == id && progress.stage == "predict" && progress.done > 0).then_some(())
+                (of.0 == id && progress.stage == ProgressStage::Predict && progress.done > 0).then_some(())
             }
-            Reply::Failed { sentence, .. } => panic!("{sentence}"),
+            Reply::Failed { message, .. } => panic!("{message}"),
             _ => None,
         });
     }

@@ -4,7 +4,7 @@ use super::{Engine, job, predict_request};
 use crate::common::Fixture;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::{Event, JobErrorKind};
+use cytoscope_pipeline::{Event, JobErrorKind, ProgressStage};
 use cytoscope_worker::{JobId, JobResult, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ fn predict_with(
 fn failure(engine: &mut Engine, id: u64, job: Value) -> (JobErrorKind, String) {
     engine.worker.send(request(id, job));
     match engine.end(id) {
-        Reply::Failed { kind, sentence, .. } => (kind, sentence),
+        Reply::Failed { kind, message, .. } => (kind, message),
         other => panic!("{other:?}"),
     }
 }
@@ -72,15 +72,18 @@ fn a_package_quantized_in_the_worker_predicts_with_its_int8_network() {
     engine.worker.send(request(1, quantize(&fixture, "q", "static")));
     let JobResult::Quantize(report) = engine.done(1) else { panic!() };
     assert_eq!((report.out.clone(), report.budget_met), (fixture.path("q"), true), "{report:?}");
-    let stages: BTreeSet<&str> = engine
+    let stages: BTreeSet<ProgressStage> = engine
         .seen
         .iter()
         .filter_map(|event| match event {
-            WorkerEvent::Reply(Reply::Progress { event: Event::Progress(progress), .. }) => Some(&*progress.stage),
+            WorkerEvent::Reply(Reply::Progress { event: Event::Progress(progress), .. }) => Some(progress.stage),
             _ => None,
         })
         .collect();
-    assert!(stages.is_superset(&["calibrate", "time", "write"].into()), "{stages:?}");
+    assert!(
+        stages.is_superset(&[ProgressStage::Calibrate, ProgressStage::Time, ProgressStage::Write].into()),
+        "{stages:?}"
+    );
     let package = Package::open(&fixture.path("q")).unwrap();
     assert!(package.is_int8() && package.float_graph.is_some());
     let (precision, int8) = predict_with(&mut engine, 2, &fixture, &raw, "q", None);
@@ -104,9 +107,9 @@ fn a_cancelled_quantization_stops_its_training_and_leaves_no_package() {
     engine.worker.send(request(1, job));
     engine.reply("a training step", |reply| match reply {
         Reply::Progress { event: Event::Progress(progress), .. } => {
-            (progress.stage == "qat" && progress.done > 0).then_some(())
+            (progress.stage == ProgressStage::Qat && progress.done > 0).then_some(())
         }
-        Reply::Failed { sentence, .. } => panic!("{sentence}"),
+        Reply::Failed { message, .. } => panic!("{message}"),
         _ => None,
     });
     engine.worker.send(Request::Cancel { id: JobId(1) });
@@ -158,8 +161,8 @@ fn models_are_tested_measured_and_exported_in_the_worker() {
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     assert!(header.as_object().unwrap().len() > 5, "{header}");
-    let (kind, sentence) = failure(&mut engine, 4, export);
-    assert_eq!(kind, JobErrorKind::WouldOverwrite, "{sentence}");
+    let (kind, message) = failure(&mut engine, 4, export);
+    assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
 }
 
 #[test]
@@ -175,9 +178,9 @@ fn foreign_folders_are_refused_as_by_the_command_line_and_moved_aside_on_request
         (import(&fixture, "net.onnx", "mine"), vec!["import", &net, "--out", &mine]),
     ];
     for (id, (job, arguments)) in (1..).zip(jobs) {
-        let (kind, sentence) = failure(&mut engine, id, job);
-        assert_eq!(kind, JobErrorKind::WouldOverwrite, "{sentence}");
-        fixture.fails(2, &arguments, &[&sentence]);
+        let (kind, message) = failure(&mut engine, id, job);
+        assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
+        fixture.fails(2, &arguments, &[&message]);
         assert_eq!(fixture.names("mine"), ["notes.txt"]);
     }
     let mut job = import(&fixture, "net.onnx", "mine");
@@ -213,9 +216,9 @@ fn invalid_quantizations_and_imports_fail_with_a_typed_error() {
         (import(&fixture, "net.onnx", "nofolder/q"), JobErrorKind::Other, "nofolder"),
     ];
     for (id, (job, expected, word)) in (1..).zip(jobs) {
-        let (kind, sentence) = failure(&mut engine, id, job);
-        assert_eq!(kind, expected, "{sentence}");
-        assert!(sentence.contains(word), "no \"{word}\" in: {sentence}");
+        let (kind, message) = failure(&mut engine, id, job);
+        assert_eq!(kind, expected, "{message}");
+        assert!(message.contains(word), "no \"{word}\" in: {message}");
     }
     assert!(!fixture.path("q").exists() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
 }

@@ -63,12 +63,12 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
     engine.worker.send(train(1, training(&fixture, 300, false)));
     let learned = |reply: &Reply| match reply {
         Reply::Training { event: TrainEvent::TrainingSteps { step, steps, .. }, .. } => Some((*step, *steps)),
-        Reply::Failed { sentence, .. } => panic!("{sentence}"),
+        Reply::Failed { message, .. } => panic!("{message}"),
         _ => None,
     };
     let planned = |reply: &Reply| match reply {
         Reply::Training { event: TrainEvent::Planned(plan), .. } => Some(plan.steps),
-        Reply::Failed { sentence, .. } => panic!("{sentence}"),
+        Reply::Failed { message, .. } => panic!("{message}"),
         _ => None,
     };
     assert_eq!(engine.reply("the plan", planned), 300);

@@ -154,7 +154,7 @@ impl Jobs {
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }
         for failed in outcome.failed {
-            effects.error("Prediction failed", failed.sentence);
+            effects.error("Prediction failed", failed.message);
         }
     }
 

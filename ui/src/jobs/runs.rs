@@ -2,7 +2,7 @@
 
 use super::Jobs;
 use crate::effect::Effects;
-use crate::runs::{FileRun, Run, RunId};
+use crate::runs::{FileRun, RunId, ShownRun};
 use crate::work::JobView;
 use cytoscope_engine::DeviceId;
 use cytoscope_profile::{MachinePeak, StoredRun};
@@ -18,15 +18,15 @@ impl Jobs {
     }
 
     /// All runs that can be shown, newest first: those from files, then the jobs.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
-        self.file_runs.iter().rev().map(Run::File).chain(self.work.jobs.iter().rev().map(Run::Job))
+    pub(crate) fn runs(&self) -> impl Iterator<Item = ShownRun<'_>> {
+        self.file_runs.iter().rev().map(ShownRun::File).chain(self.work.jobs.iter().rev().map(ShownRun::Job))
     }
 
     /// The run with this id, unless it was closed.
-    pub(crate) fn shown_run(&self, id: RunId) -> Option<Run<'_>> {
+    pub(crate) fn shown_run(&self, id: RunId) -> Option<ShownRun<'_>> {
         match id {
-            RunId::Job(id) => self.get(id).map(Run::Job),
-            RunId::File(number) => self.file_runs.iter().find(|f| f.number == number).map(Run::File),
+            RunId::Job(id) => self.get(id).map(ShownRun::Job),
+            RunId::File(number) => self.file_runs.iter().find(|f| f.number == number).map(ShownRun::File),
         }
     }
 
@@ -54,19 +54,19 @@ impl Jobs {
     }
 
     /// The peak rates of the machine of a run; `None` if they are unknown or the run computes on a GPU.
-    pub(crate) fn peak_of(&self, run: Run<'_>) -> Option<MachinePeak> {
+    pub(crate) fn peak_of(&self, run: ShownRun<'_>) -> Option<MachinePeak> {
         match run {
-            Run::File(file) => file.run.record.facts.machine_peak.clone(),
-            Run::Job(job) if is_on_cpu(job) => self.machine_peak.clone(),
-            Run::Job(_) => None,
+            ShownRun::File(file) => file.run.record.facts.machine_peak.clone(),
+            ShownRun::Job(job) if is_on_cpu(job) => self.machine_peak.clone(),
+            ShownRun::Job(_) => None,
         }
     }
 
     /// Whether the peak of a run's machine can be measured now; `None` if it can never be, because the run is not a job
     /// on this machine's CPU.
-    pub(crate) fn can_measure_peak(&self, run: Run<'_>) -> Option<bool> {
+    pub(crate) fn can_measure_peak(&self, run: ShownRun<'_>) -> Option<bool> {
         match run {
-            Run::Job(job) if is_on_cpu(job) => Some(!self.measuring_peak && self.active() == 0),
+            ShownRun::Job(job) if is_on_cpu(job) => Some(!self.measuring_peak && self.active() == 0),
             _ => None,
         }
     }

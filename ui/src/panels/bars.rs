@@ -16,7 +16,7 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
-use cytoscope_pipeline::{COMPILING_STAGE, TUNING_STAGE};
+use cytoscope_pipeline::{ProgressStage, StageProgress};
 use cytoscope_profile::bytes_text;
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
@@ -249,15 +249,19 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if icon_button(ui, icon::STOP_CIRCLE, "Cancel job", true, false).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }
-    ui.add(egui::ProgressBar::new(job.progress.share()).desired_width(110.0).desired_height(8.0));
+    ui.add(egui::ProgressBar::new(job.share()).desired_width(110.0).desired_height(8.0));
     let waiting = state.jobs.active().saturating_sub(1);
     let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
-    let tuning = match &job.progress {
-        progress if progress.stage == TUNING_STAGE => format!(": tuning for this device, once ({} s)", progress.done),
-        progress if progress.stage == COMPILING_STAGE => format!(": compiling for this device ({} s)", progress.done),
+    let tuning = match job.progress {
+        Some(StageProgress { stage: ProgressStage::Tuning, done, .. }) => {
+            format!(": tuning for this device, once ({done} s)")
+        }
+        Some(StageProgress { stage: ProgressStage::Compiling, done, .. }) => {
+            format!(": compiling for this device ({done} s)")
+        }
         _ => String::new(),
     };
-    let left = remaining_text(&job.progress).map(|left| format!(" · {left}")).unwrap_or_default();
+    let left = job.progress.as_ref().and_then(remaining_text).map(|left| format!(" · {left}")).unwrap_or_default();
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());

@@ -219,11 +219,8 @@ pub(crate) fn seconds(s: f64) -> String {
 
 /// Stage, share and remaining time of a job in one line; empty until they are known.
 fn progress_text(job: &JobView) -> String {
-    let progress = &job.progress;
-    let mut parts = Vec::new();
-    if !progress.stage.is_empty() {
-        parts.push(progress.stage.to_string());
-    }
+    let Some(progress) = &job.progress else { return String::new() };
+    let mut parts = vec![progress.stage.to_string()];
     if progress.share() > 0.0 {
         parts.push(format!("{:.0} %", progress.share() * 100.0));
     }
@@ -243,7 +240,7 @@ pub(crate) fn job_progress(ui: &mut Ui, job: &JobView) {
         weak(ui, "Waiting for another job…");
         return;
     }
-    ui.add(egui::ProgressBar::new(job.progress.share()).desired_height(8.0).desired_width(320.0));
+    ui.add(egui::ProgressBar::new(job.share()).desired_height(8.0).desired_width(320.0));
     weak(ui, progress_text(job));
     // Keeps the remaining time up to date between events.
     ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));

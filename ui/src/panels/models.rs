@@ -12,7 +12,7 @@ use crate::theme;
 use crate::work::{JobState, JobView};
 use cytoscope_model_package::{UploadFinding, UploadSeverity};
 use cytoscope_pipeline::cards::{ModelCard, OutputCard};
-use cytoscope_pipeline::packages::{architectures, is_checkpoint, is_undescribed};
+use cytoscope_pipeline::packages::{Architecture, is_checkpoint, is_undescribed};
 use cytoscope_pipeline::{ExportFormat, FinalActivation, ModelSpeedReport, ModelTask, ModelTestReport};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{QuantizeMode, QuantizeReport};
@@ -246,7 +246,7 @@ fn import_settings(
     let mut settings = shown.clone();
     ui.add_enabled_ui(enabled, |ui| {
         if is_checkpoint(model) {
-            let all: Vec<(String, &str)> = architectures().into_iter().map(|name| (name.to_owned(), name)).collect();
+            let all = Architecture::ALL.map(|architecture| (architecture, architecture.name()));
             let hint = "The architecture of the network that the weights belong to";
             optional_choice(ui, "Architecture", "From the tensors", &all, &mut settings.architecture)
                 .on_hover_text(hint);
@@ -360,7 +360,7 @@ fn test_result(ui: &mut Ui, test: &ModelTestReport) {
     }
     let mut about =
         vec![format!("{} nodes", test.nodes), format!("{} of weights", bytes_text(test.weight_bytes as u64))];
-    about.extend(test.architecture.iter().cloned());
+    about.extend(test.architecture.map(|architecture| architecture.name().to_owned()));
     weak(ui, about.join(" · "));
     for assumption in &test.assumptions {
         weak(ui, format!("Assumed: {assumption}"));
@@ -376,12 +376,12 @@ fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
         weak(ui, "The metadata would be accepted.");
     }
     for finding in findings.iter().filter(is_refused) {
-        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.sentence);
+        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.message);
         let color = theme::bad(ui.visuals());
         ui.add(egui::Label::new(RichText::new(text).color(color)).wrap().selectable(true));
     }
     for finding in findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning) {
-        weak(ui, format!("{} {}", finding.part, finding.sentence));
+        weak(ui, format!("{} {}", finding.part, finding.message));
     }
 }
 

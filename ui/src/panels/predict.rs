@@ -5,7 +5,7 @@ mod options;
 use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
-use super::{heading, labeled_choice, main_button, named_button, seconds, weak};
+use super::{heading, labeled_choice, main_button, named_button, weak};
 use crate::action::Actions;
 use crate::channels::{chosen_output, input_channels, input_name};
 use crate::command::Command;
@@ -22,7 +22,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ModelTask, OutputTensor, Preset};
+use cytoscope_pipeline::{ModelTask, OutputTensor, Preset, ProgressUnit};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -336,23 +336,24 @@ fn why_device(state: State<'_>, id: u64) -> Option<String> {
 }
 
 fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
-    let (title, share) = match job.state {
-        JobState::Queued => ("Waiting".to_owned(), 0.0),
-        _ if job.progress.stage.is_empty() => ("Starting".to_owned(), 0.0),
-        _ => (job.progress.stage.to_string(), job.progress.share()),
+    let title = match (&job.state, &job.progress) {
+        (JobState::Queued, _) => "Waiting".to_owned(),
+        (_, None) => "Starting".to_owned(),
+        (_, Some(progress)) => super::capitalized(progress.stage.name()),
     };
+    let share = job.share();
     let percent = format!("{:.0} %", share * 100.0);
     ui.horizontal(|ui| {
-        ui.label(RichText::new(super::capitalized(&title)).strong());
+        ui.label(RichText::new(title).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
     let mut facts = Vec::new();
-    if job.progress.eta_secs.is_finite() && job.progress.eta_secs > 0.5 {
-        facts.push(format!("{} remaining", seconds(job.progress.eta_secs)));
-    }
-    if job.progress.rate > 0.0 && job.progress.unit == "voxels" {
-        facts.push(format!("{:.1} million voxels/s", job.progress.rate / 1e6));
+    if let Some(progress) = &job.progress {
+        facts.extend(super::remaining_text(progress));
+        if progress.rate > 0.0 && progress.unit == ProgressUnit::Voxels {
+            facts.push(format!("{:.1} million voxels/s", progress.rate / 1e6));
+        }
     }
     weak(ui, facts.join(" · "));
     if let Some(note) = &job.continued {

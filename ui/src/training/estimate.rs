@@ -44,7 +44,7 @@ impl Wizard {
     }
 
     /// The estimate as a sentence, or its state while it is not known.
-    pub(crate) fn cost_sentence(&self) -> String {
+    pub(crate) fn cost_text(&self) -> String {
         let minutes = self.plan.minutes;
         match &self.costing.cost {
             Cost::Unknown => String::new(),

@@ -259,12 +259,12 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The message of an error.
-pub(crate) fn sentence(error: &JobError) -> String {
+pub(crate) fn error_text(error: &JobError) -> String {
     error.to_string()
 }
 
 /// Summary of a finished training run in one sentence.
-pub(crate) fn summary_sentence(report: &TrainReport) -> String {
+pub(crate) fn summary_text(report: &TrainReport) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
             format!(

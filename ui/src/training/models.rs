@@ -1,7 +1,7 @@
 //! Saving, exporting and using trained models.
 
 use super::thread_results::ThreadResult;
-use super::{Training, file_name, plan, sentence};
+use super::{Training, error_text, file_name, plan};
 use crate::display::{Display, DisplayAction, PanelTask};
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
@@ -36,7 +36,7 @@ pub enum TrainedModelFormat {
 }
 
 fn open_package(path: &Path) -> Result<Package, String> {
-    Package::open(path).map_err(|e| sentence(&JobError::model(path.display().to_string(), e)))
+    Package::open(path).map_err(|e| error_text(&JobError::model(path.display().to_string(), e)))
 }
 
 /// Copies a package to `to` under another name.
@@ -48,7 +48,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
         std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
     }
     // Only a folder can be moved aside, and those are replaced nowhere in the window.
-    if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| sentence(&e))? {
+    if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))? {
         tracing::warn!("what was at {} was moved to {}", to.display(), aside.display());
     }
     Ok(to.to_owned())
@@ -89,7 +89,7 @@ fn export(from: &Path, name: &str, to: &Path, format: TrainedModelFormat) -> Res
             check_file(to, &[from], Overwrite::Replace).map_err(|e| e.to_string())?;
             let package = open_package(from)?;
             cytoscope_onnx::save(&package.graph, to)
-                .map_err(|e| sentence(&JobError::model(to.display().to_string(), e)))?;
+                .map_err(|e| error_text(&JobError::model(to.display().to_string(), e)))?;
             Ok(to.to_owned())
         }
     }
@@ -114,8 +114,8 @@ impl Training {
         }
         let saving = self.wizard.spawn(move || {
             if to.exists() {
-                let sentence = format!("{} already exists: choose another name", to.display());
-                return ThreadResult::Saved(Err(sentence));
+                let message = format!("{} already exists: choose another name", to.display());
+                return ThreadResult::Saved(Err(message));
             }
             ThreadResult::Saved(save_as(&from, &name, &to, Overwrite::Refuse))
         });

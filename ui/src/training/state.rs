@@ -5,7 +5,7 @@ use super::plan::{self, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
 use super::thread_results::ThreadResult;
 use super::validation_picture::ValidationPicture;
-use super::{Check, DETAILS, LISTED, MAX_NOTES, TRAININGS, Wizard, file_name, summary_sentence};
+use super::{Check, DETAILS, LISTED, MAX_NOTES, TRAININGS, Wizard, file_name, summary_text};
 use crate::disk::DiskEffect;
 use crate::display::{Display, DisplayAction, PanelTask};
 use crate::documents::DocumentsAction;
@@ -433,7 +433,7 @@ impl Training {
         self.wizard.run.history = report.history.clone();
         // No notification while the wizard shows the results.
         if display.task() != PanelTask::Train {
-            effects.success(format!("{} is trained", self.wizard.plan.name), summary_sentence(&report));
+            effects.success(format!("{} is trained", self.wizard.plan.name), summary_text(&report));
         }
         self.wizard.plan.job = None;
         self.wizard.plan.step = WizardStep::Results;

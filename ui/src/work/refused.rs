@@ -46,7 +46,7 @@ impl Work {
         let refused = self.take_refused(id, &mut outcome);
         if outcome.done.is_empty() {
             if let (Some(failed), true) = (outcome.failed.first(), refused.is_empty()) {
-                let reason = failed.sentence.clone();
+                let reason = failed.message.clone();
                 self.end(id, JobState::Failed(reason.clone()));
                 return self.failed(id, title, failed.kind, reason);
             }
@@ -72,7 +72,7 @@ impl Work {
             let again = PredictJob { inputs: vec![failed.input], series, ..job.clone() };
             // The devices were measured for the whole job.
             let again = RepeatableJob::Predict { document: *document, job: again, remeasure: false };
-            RefusedJob { title, reason: failed.sentence, again, part_of: Some(id) }
+            RefusedJob { title, reason: failed.message, again, part_of: Some(id) }
         };
         refused.map(question).collect()
     }

@@ -1,5 +1,6 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
+use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, StageProgress};
 use cytoscope_profile::{
@@ -241,8 +242,8 @@ pub struct JobView {
     pub purpose: Purpose,
     /// Whether it waits, runs or has ended.
     pub state: JobState,
-    /// Progress of the current stage.
-    pub progress: StageProgress,
+    /// Progress of the current stage; `None` before the first one.
+    pub progress: Option<StageProgress>,
     /// When it left the queue.
     pub started: Option<Instant>,
     /// Duration in seconds of a job that has ended.
@@ -283,7 +284,7 @@ impl JobView {
             title,
             purpose,
             state: JobState::Queued,
-            progress: StageProgress::default(),
+            progress: None,
             started: None,
             seconds: 0.0,
             totals: Vec::new(),
@@ -305,7 +306,7 @@ impl JobView {
     /// Waits for the next process, in which the job continues, after its own has ended as the note says.
     pub(super) fn continue_after(&mut self, note: String) {
         self.state = JobState::Queued;
-        (self.progress, self.started, self.device, self.usage) = (StageProgress::default(), None, None, None);
+        (self.progress, self.started, self.device, self.usage) = (None, None, None, None);
         self.notes.push(note.clone());
         self.continued = Some(note);
     }
@@ -321,6 +322,11 @@ impl JobView {
             }
             TrainEvent::Planned(_) | TrainEvent::Validated(_) | TrainEvent::ValidationPreview { .. } => {}
         }
+    }
+
+    /// The part of the current stage that is done, from 0 to 1.
+    pub fn share(&self) -> f32 {
+        self.progress.map_or(0.0, |progress| progress.share())
     }
 
     /// Seconds since it started, or its duration once it has ended.
@@ -353,7 +359,7 @@ impl JobView {
     fn training_facts(&self) -> Option<TrainingFacts> {
         let times = self.training.as_ref()?;
         let [step_secs, stalled_secs] = times.means()?;
-        let device = self.device.as_ref().map_or_else(|| "cpu".to_owned(), |device| device.id.to_string());
+        let device = self.device.as_ref().map_or(DeviceId::Cpu, |device| device.id).into();
         let workers = times.workers;
         let facts = TrainingFacts { step_secs, stalled_secs, workers, device, ..TrainingFacts::default() };
         Some(match &times.status {

@@ -12,6 +12,7 @@ use crate::error::ImportError;
 use crate::layers::some_of;
 use crate::tensors::StoredTensor;
 use cytoscope_graph::{Activation, Graph};
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
@@ -20,22 +21,29 @@ pub use nnunet::{Normalization, Plans};
 /// Negative slope of LeakyReLU in DynUNet and nnU-Net.
 const LEAKY: Activation = Activation::LeakyRelu { alpha: 0.01 };
 
-/// A network architecture whose weights can be imported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A network architecture whose weights can be imported; serialized as its [name](Architecture::name).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Architecture {
     /// MONAI's `UNet`, plain or with residual units.
+    #[serde(rename = "monai-unet")]
     MonaiUNet,
     /// MONAI's `BasicUNet`.
+    #[serde(rename = "basic-unet")]
     BasicUNet,
     /// MONAI's `DynUNet`, also as the backbone of CytoDL.
+    #[serde(rename = "dynunet")]
     DynUNet,
     /// MONAI's `SegResNet`.
+    #[serde(rename = "segresnet")]
     SegResNet,
     /// `UNet2d` and `UNet3d` of torch-em, as in bioimage.io's examples.
+    #[serde(rename = "torch-em-unet")]
     TorchEmUNet,
     /// nnU-Net, with plain or residual encoder.
+    #[serde(rename = "nnunet")]
     NnUNet,
     /// The network of pytorch_fnet.
+    #[serde(rename = "fnet")]
     Fnet,
 }
 
@@ -44,7 +52,7 @@ impl Architecture {
     pub const ALL: [Self; 7] =
         [Self::MonaiUNet, Self::BasicUNet, Self::DynUNet, Self::SegResNet, Self::TorchEmUNet, Self::NnUNet, Self::Fnet];
 
-    /// Returns the name by which the command line and errors refer to it.
+    /// Returns the name of the architecture in files, errors and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::MonaiUNet => "monai-unet",

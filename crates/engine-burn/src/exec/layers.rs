@@ -4,7 +4,7 @@ use super::elementwise::{Fold, folded};
 use super::{Image, Uploaded, moves};
 use crate::form::Form;
 use crate::kernels::{Curve, DeviceBackend, Training};
-use crate::plan::{NormScope, PoolAxis, Taps, Window};
+use crate::plan::{ConvGeometry, NormScope, PoolAxis, Taps};
 use burn_tensor::backend::Backend;
 use burn_tensor::{Slice, Tensor};
 
@@ -18,7 +18,7 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
 pub(super) fn conv<B: DeviceBackend>(
     x: Image<B>,
     filter: [Option<Image<B>>; 2],
-    window: &Window,
+    window: &ConvGeometry,
     form: Form,
     curve: Curve,
     uploaded: &Uploaded<B>,
@@ -50,7 +50,7 @@ pub(super) fn upsample<B: DeviceBackend>(
     uploaded: &Uploaded<B>,
 ) -> Option<Image<B>> {
     let [n, _, d, h, width] = x.dims();
-    let point = Window { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
+    let point = ConvGeometry { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: 1 };
     let form = [n, channels * factors.iter().product::<usize>(), d, h, width];
     let y = conv(x, [Some(w), bias], &point, form, Curve::IDENTITY, uploaded)?;
     let [a, b, c] = factors;

@@ -8,7 +8,7 @@ mod train;
 pub(crate) use moves::{copy_part, gather_tiles, join_parts};
 
 use crate::kernels::{Curve, DeviceBackend, FactorType, Training};
-use crate::plan::{Kind, Step};
+use crate::plan::{GpuStep, Kind};
 use burn_tensor::{DType, FloatDType, Int, Tensor, backend::Backend};
 use cytoscope_graph::ElementType;
 
@@ -42,7 +42,7 @@ impl<B: Backend> Inputs<B> {
 
 /// Runs a step. Returns `None` if the inputs do not match the plan. Panics if Burn panics.
 pub(crate) fn run<B: DeviceBackend>(
-    step: &Step,
+    step: &GpuStep,
     inputs: Vec<Image<B>>,
     uploaded: &Uploaded<B>,
 ) -> Option<Vec<Image<B>>> {
@@ -74,7 +74,7 @@ fn is_half<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
 }
 
 /// Runs a step with one output.
-fn one<B: DeviceBackend>(step: &Step, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
+fn one<B: DeviceBackend>(step: &GpuStep, inputs: Vec<Image<B>>, uploaded: &Uploaded<B>) -> Option<Image<B>> {
     let (_, form) = *step.outputs.first()?;
     if let Kind::Concat { axis } = step.kind {
         return moves::concatenate(inputs, axis);

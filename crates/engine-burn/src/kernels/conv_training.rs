@@ -7,7 +7,7 @@ use super::elementwise::wide_array;
 use super::memory::{self, Dense, Layout, axes, length, per_element};
 use super::tile::FactorType;
 use crate::form::Form;
-use crate::plan::{Taps, Window};
+use crate::plan::{ConvGeometry, Taps};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
@@ -36,7 +36,7 @@ pub(super) struct Filter<R: CubeRuntime> {
 pub(super) fn forward<R: CubeRuntime>(
     x: Dense<R>,
     filter: Filter<R>,
-    window: &Window,
+    window: &ConvGeometry,
     form: Form,
     curve: Curve,
 ) -> Option<CubeTensor<R>> {

@@ -358,7 +358,7 @@ fn cut(x: &Array<f32>, table: &Array<i32>, y: &mut Array<f32>, parts: u32, chann
 
 /// A part of one sample of a tensor: the first voxel and the lengths along Z, Y, X.
 #[derive(Clone, Copy)]
-pub(super) struct Region {
+pub(super) struct SampleBox {
     pub sample: usize,
     pub start: [usize; 3],
     pub lengths: [usize; 3],
@@ -369,19 +369,19 @@ pub(super) struct Region {
 /// exceeds it.
 pub(super) fn regions<R: CubeRuntime>(
     x: CubeTensor<R>,
-    regions: &[Region],
+    regions: &[SampleBox],
     upload: impl FnOnce(Vec<i32>) -> CubeTensor<R>,
 ) -> Option<Vec<CubeTensor<R>>> {
     let (form, strides) = axes(&x).filter(|_| x.dtype == DType::F32)?;
-    let fits = |r: &Region| {
+    let fits = |r: &SampleBox| {
         let is_inside = |a: usize| r.lengths[a] > 0 && r.start[a] + r.lengths[a] <= form[a + 1];
         r.sample < form[0] && (0..3).all(is_inside)
     };
     if !regions.iter().all(fits) {
         return None;
     }
-    let whole_form = |r: &Region| [1, r.lengths[0], r.lengths[1], r.lengths[2], form[4]];
-    let first = |r: &Region| r.sample * strides[0] + (0..3).map(|a| r.start[a] * strides[a + 1]).sum::<usize>();
+    let whole_form = |r: &SampleBox| [1, r.lengths[0], r.lengths[1], r.lengths[2], form[4]];
+    let first = |r: &SampleBox| r.sample * strides[0] + (0..3).map(|a| r.start[a] * strides[a + 1]).sum::<usize>();
     if let [region] = regions {
         let y = empty(&x, whole_form(region), DType::F32);
         let from = Layout { start: first(region), strides };

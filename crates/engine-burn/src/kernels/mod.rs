@@ -41,7 +41,7 @@ use burn_tensor::backend::Backend;
 use burn_tensor::{DType, Int, Tensor, TensorPrimitive};
 use burn_wgpu::Wgpu;
 use cytoscope_graph::ElementType;
-use memory::{Layout, Region, axes, dense};
+use memory::{Layout, SampleBox, axes, dense};
 use norm::Term;
 use std::ops::Range;
 
@@ -186,7 +186,7 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
             return exec::gather_tiles(slab, starts, form);
         }
         if let [start] = starts {
-            let region = Region { sample: 0, start: *start, lengths: [form[2], form[3], form[4]] };
+            let region = SampleBox { sample: 0, start: *start, lengths: [form[2], form[3], form[4]] };
             let upload = |table| memory::whole(upload(table).into_primitive());
             let tile = memory::regions(channels_last(slab.clone()), &[region], upload)?.pop()?;
             return Some(channels_second(tile));
@@ -219,12 +219,12 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         parts: &[[Range<usize>; 3]],
         upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
     ) -> Option<Vec<Image<Self>>> {
-        let region = |(sample, ranges): (usize, &[Range<usize>; 3])| Region {
+        let region = |(sample, ranges): (usize, &[Range<usize>; 3])| SampleBox {
             sample,
             start: std::array::from_fn(|a| ranges[a].start),
             lengths: std::array::from_fn(|a| ranges[a].len()),
         };
-        let all: Vec<Region> = parts.iter().enumerate().map(region).collect();
+        let all: Vec<SampleBox> = parts.iter().enumerate().map(region).collect();
         let upload = |table| memory::whole(upload(table).into_primitive());
         let copied = memory::regions(channels_last(x.clone()), &all, upload)?;
         Some(copied.into_iter().map(channels_second).collect())

@@ -14,7 +14,7 @@ use super::{
 use super::{sums, weights};
 use crate::exec::Image;
 use crate::form::{Form, count};
-use crate::plan::{NormScope, Taps, Window};
+use crate::plan::{ConvGeometry, NormScope, Taps};
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
 use burn_tensor::{DType, Tensor};
 use cytoscope_graph::{ElementType, Loss, Optimizer};
@@ -24,7 +24,7 @@ use cytoscope_graph::{ElementType, Loss, Optimizer};
 pub(crate) enum Training {
     /// `[x, w, bias?]` -> y, a convolution with an activation, of this form, in the type of its inputs. Factors of 16 bits are
     /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factor_type`.
-    Convolve { window: Window, form: Form, curve: Curve, wide_factor_type: Option<FactorType> },
+    Convolve { window: ConvGeometry, form: Form, curve: Curve, wide_factor_type: Option<FactorType> },
     /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
     /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Factors
     /// are multiplied as by [`Training::Convolve`].

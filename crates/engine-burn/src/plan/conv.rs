@@ -1,6 +1,6 @@
 //! Plans convolutions and normalizations.
 
-use super::{Cut, Kind, PlanResult, Planner, Source, Taps, TrainKind, Window, unsupported};
+use super::{ConvGeometry, Cut, Kind, PlanResult, Planner, Source, Taps, TrainKind, unsupported};
 use crate::form::{Form, count, to_3d};
 use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 
@@ -35,7 +35,7 @@ impl Planner<'_> {
         let (mut before, after) = (to_3d(&before, 0), to_3d(&after, 0));
         let (kernel, input, out) = (to_3d(&attrs.kernel, 1), self.form(x)?, self.form(output)?);
         check_groups(self.form(w)?, attrs.group, input[1])?;
-        let window = Window {
+        let window = ConvGeometry {
             stride: to_3d(&attrs.strides, 1),
             padding: before,
             dilation: to_3d(&attrs.dilations, 1),

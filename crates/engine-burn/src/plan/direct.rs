@@ -5,7 +5,7 @@
 
 mod conv;
 
-use super::{Constant, Cut, Kind, PoolAxis, Source, Step, Tap};
+use super::{Constant, Cut, GpuStep, Kind, PoolAxis, Source, Tap};
 use crate::form::Form;
 use crate::kernels::{ALIGNMENT, Curve, Direct, FactorType, Pooling};
 use cytoscope_graph::{BinaryOp, ElementType, ValueId};
@@ -27,7 +27,7 @@ pub(crate) struct Kernels {
 
 /// The same computation as steps for kernels.
 pub(super) struct Lowered {
-    pub steps: Vec<Step>,
+    pub steps: Vec<GpuStep>,
     /// All constants, one after the other.
     pub packed: Constant,
     /// Where the constants of the steps are.
@@ -74,7 +74,7 @@ struct Lowering<'a> {
     kernels: Kernels,
     old: &'a [Constant],
     tables: &'a [Vec<i32>],
-    steps: Vec<Step>,
+    steps: Vec<GpuStep>,
     constants: Vec<Constant>,
     /// Forms of the values.
     forms: BTreeMap<ValueId, Form>,
@@ -94,7 +94,7 @@ struct Lowering<'a> {
 /// Returns the steps as steps for kernels; `None` if there is no kernel for one of them. `inputs` are the graph's, with
 /// their forms; `scratch_count` temporary values are in use. Graphs of several inputs without convolutions have none.
 pub(super) fn lower(
-    steps: &[Step],
+    steps: &[GpuStep],
     (constants, tables): (&[Constant], &[Vec<i32>]),
     inputs: &[(ValueId, Form)],
     outputs: &BTreeSet<ValueId>,
@@ -141,7 +141,7 @@ pub(super) fn lower(
 }
 
 impl Lowering<'_> {
-    fn step(&mut self, step: &Step) -> Option<()> {
+    fn step(&mut self, step: &GpuStep) -> Option<()> {
         let &[(output, form)] = step.outputs.as_slice() else { return None };
         match &step.kind {
             Kind::Conv { window, bias, residual, activation } => {
@@ -204,7 +204,7 @@ impl Lowering<'_> {
     }
 
     /// Returns whether all inputs of a step are values of this form.
-    fn have_form(&self, step: &Step, form: Form) -> bool {
+    fn have_form(&self, step: &GpuStep, form: Form) -> bool {
         step.inputs.iter().all(|input| match input {
             Source::Value(value) => self.forms.get(value) == Some(&form),
             Source::Constant(_) => false,
@@ -212,7 +212,7 @@ impl Lowering<'_> {
     }
 
     /// Returns whether a slice is all of its input.
-    fn covers(&self, step: &Step, cuts: &[Cut; 5]) -> bool {
+    fn covers(&self, step: &GpuStep, cuts: &[Cut; 5]) -> bool {
         let form = match step.inputs.first() {
             Some(Source::Value(value)) => self.forms.get(value),
             _ => None,
@@ -242,7 +242,7 @@ impl Lowering<'_> {
     }
 
     /// Gives the input of a step another name.
-    fn rename(&mut self, step: &Step, output: ValueId) -> Option<()> {
+    fn rename(&mut self, step: &GpuStep, output: ValueId) -> Option<()> {
         if self.outputs.contains(&output) {
             return None;
         }
@@ -251,7 +251,7 @@ impl Lowering<'_> {
         Some(())
     }
 
-    fn push(&mut self, step: &Step, direct: Direct, inputs: Vec<Source>, output: (ValueId, Form)) {
+    fn push(&mut self, step: &GpuStep, direct: Direct, inputs: Vec<Source>, output: (ValueId, Form)) {
         self.emit(direct, inputs, output, &step.name, step.macs);
     }
 
@@ -265,7 +265,7 @@ impl Lowering<'_> {
             }
             _ => ElementType::F32,
         };
-        self.steps.push(Step {
+        self.steps.push(GpuStep {
             kind: Kind::Direct(direct, to),
             inputs,
             outputs: vec![output],
@@ -292,7 +292,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the numbers of a constant input; `None` if there are not `length` of them, or if they have 16 bits.
-    fn known(&self, step: &Step, index: usize, length: usize) -> Option<Vec<f32>> {
+    fn known(&self, step: &GpuStep, index: usize, length: usize) -> Option<Vec<f32>> {
         let Some(Source::Constant(at)) = step.inputs.get(index) else { return None };
         let constant = self.old.get(*at).filter(|c| c.half.is_none() && c.values.len() == length)?;
         Some(constant.values.clone())
@@ -322,7 +322,7 @@ impl Lowering<'_> {
     }
 
     /// Returns an input of a step, which must not be a constant, and computes it if that is not done.
-    fn input(&mut self, step: &Step, index: usize) -> Option<Source> {
+    fn input(&mut self, step: &GpuStep, index: usize) -> Option<Source> {
         let Some(Source::Value(value)) = step.inputs.get(index) else { return None };
         let source = self.resolve(*value);
         if let Source::Value(value) = source {
@@ -341,7 +341,7 @@ impl Lowering<'_> {
     }
 
     /// Returns an input of a step as a term of a sum, which is computed if it is a sum itself.
-    fn term(&mut self, step: &Step, index: usize, channels: usize) -> Option<Term> {
+    fn term(&mut self, step: &GpuStep, index: usize, channels: usize) -> Option<Term> {
         if let Some(Source::Value(value)) = step.inputs.get(index)
             && let Source::Value(value) = self.resolve(*value)
             && self.pending.get(&value).is_some_and(|p| p.terms.len() == 1)
@@ -353,7 +353,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the first input of a step as a sum.
-    fn terms(&mut self, step: &Step, channels: usize) -> Option<Vec<Term>> {
+    fn terms(&mut self, step: &GpuStep, channels: usize) -> Option<Vec<Term>> {
         if let Some(Source::Value(value)) = step.inputs.first()
             && let Source::Value(value) = self.resolve(*value)
             && let Some(pending) = self.pending.remove(&value)
@@ -364,7 +364,7 @@ impl Lowering<'_> {
     }
 
     /// Computes a sum when it is needed; at once if several steps need it.
-    fn later(&mut self, step: &Step, output: ValueId, terms: Vec<Term>) -> Option<()> {
+    fn later(&mut self, step: &GpuStep, output: ValueId, terms: Vec<Term>) -> Option<()> {
         self.pending.insert(output, Pending { terms, name: step.name.clone() });
         if self.readers.get(&output).copied().unwrap_or(0) > 1 { self.compute(output) } else { Some(()) }
     }
@@ -375,7 +375,13 @@ impl Lowering<'_> {
         self.emit(Direct::Scale { two, curve }, inputs, output, name, 0);
     }
 
-    fn normalize(&mut self, step: &Step, (output, form): (ValueId, Form), groups: usize, epsilon: f32) -> Option<()> {
+    fn normalize(
+        &mut self,
+        step: &GpuStep,
+        (output, form): (ValueId, Form),
+        groups: usize,
+        epsilon: f32,
+    ) -> Option<()> {
         let channels = form[1];
         if form[0] * groups > MAX_GROUPS || channels / groups > MAX_GROUP_CHANNELS {
             return None;
@@ -403,7 +409,7 @@ impl Lowering<'_> {
         self.later(step, output, vec![Term { x, coefficients: Source::Value(coefficients) }])
     }
 
-    fn concatenate(&mut self, step: &Step, (output, form): (ValueId, Form)) -> Option<()> {
+    fn concatenate(&mut self, step: &GpuStep, (output, form): (ValueId, Form)) -> Option<()> {
         let mut joined: Option<(Source, usize)> = None;
         for index in 0..step.inputs.len() {
             let Some(Source::Value(value)) = step.inputs.get(index) else { return None };

@@ -40,7 +40,7 @@ pub(crate) struct Constant {
 
 /// Geometry of a convolution. Asymmetric padding is a separate step.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
+pub(crate) struct ConvGeometry {
     pub stride: [usize; 3],
     pub padding: [usize; 3],
     pub dilation: [usize; 3],
@@ -78,12 +78,12 @@ pub(crate) struct PoolAxis {
     pub weights: Option<usize>,
 }
 
-/// The operation of a step. Each variant lists its inputs in the order of [`Step::inputs`]; the default is `[x]`.
+/// The operation of a step. Each variant lists its inputs in the order of [`GpuStep::inputs`]; the default is `[x]`.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// `[x, w, bias?, residual?]`
     Conv {
-        window: Window,
+        window: ConvGeometry,
         bias: bool,
         residual: bool,
         activation: Option<Activation>,
@@ -176,7 +176,7 @@ pub(crate) enum Kind {
 
 /// A step with its operands, name and amount of work.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct GpuStep {
     pub kind: Kind,
     pub inputs: Vec<Source>,
     /// The values that it computes, with their forms.
@@ -213,7 +213,7 @@ pub(crate) enum Output {
 pub(crate) struct Program {
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<GpuStep>,
     pub constants: Vec<Constant>,
     /// Tables of input positions for resampled axes.
     pub tables: Vec<Vec<i32>>,
@@ -280,7 +280,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
         planner.name = if node.name.is_empty() { op.to_owned() } else { format!("{op} {}", node.name) };
         let first = planner.steps.len();
         planner.node(node).map_err(|r| to_engine_error(r, op, &node.name))?;
-        if let Some(step) = planner.steps.get_mut(first..).and_then(<[Step]>::last_mut) {
+        if let Some(step) = planner.steps.get_mut(first..).and_then(<[GpuStep]>::last_mut) {
             step.macs = analysis::node_macs(graph, node).unwrap_or(0);
         }
     }
@@ -326,11 +326,11 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
 
 /// Records in each step which values it reads last. Returns the peak number of live elements (of 32 bits), plus one
 /// copy of the largest output, which many steps need temporarily.
-fn assign_last_uses(graph: &Graph, inputs: &[Input], steps: &mut [Step]) -> usize {
+fn assign_last_uses(graph: &Graph, inputs: &[Input], steps: &mut [GpuStep]) -> usize {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
     // Temporary values between the steps of one node are not in the graph and are assumed to have 32 bits.
-    let stores_half = |step: &&Step| matches!(step.kind, Kind::Direct(_, to) if to.is_half());
+    let stores_half = |step: &&GpuStep| matches!(step.kind, Kind::Direct(_, to) if to.is_half());
     let halves: BTreeSet<ValueId> =
         steps.iter().filter(stores_half).flat_map(|s| s.outputs.iter().map(|(value, _)| *value)).collect();
     let is_half = |value: &ValueId| {
@@ -375,7 +375,7 @@ struct Planner<'a> {
     tables: Vec<Vec<i32>>,
     /// Indices of unchanged graph constants in `constants`, by value and form.
     uploaded: BTreeMap<(ValueId, Form), usize>,
-    steps: Vec<Step>,
+    steps: Vec<GpuStep>,
     /// Name of the node that is being planned.
     name: String,
     scratch_count: u32,
@@ -506,7 +506,7 @@ impl Planner<'_> {
     /// Adds a step with several outputs and a number of temporary elements.
     fn push_many(&mut self, kind: Kind, inputs: Vec<Source>, outputs: Vec<(ValueId, Form)>, scratch_elements: usize) {
         let name = self.name.clone();
-        self.steps.push(Step { kind, inputs, outputs, name, macs: 0, scratch_elements, last_used: Vec::new() });
+        self.steps.push(GpuStep { kind, inputs, outputs, name, macs: 0, scratch_elements, last_used: Vec::new() });
     }
 
     /// Adds a step whose output is temporary, and returns that output.

@@ -111,7 +111,7 @@ impl Places {
     /// Returns which headers exist. `driver` is the version of the NVIDIA driver, if known.
     pub(crate) fn headers(&self, driver: Option<&str>) -> Headers {
         let Some(root) = self.used.as_deref().filter(|root| is_root(root)) else {
-            return Headers::Missing(self.missing_sentence(driver));
+            return Headers::Missing(self.missing_text(driver));
         };
         let missing: Vec<_> = WANTED.into_iter().filter(|(name, _)| !has_header(root, name)).collect();
         if missing.is_empty() {
@@ -131,7 +131,7 @@ impl Places {
     }
 
     /// Says what is missing if no kernel can be compiled.
-    fn missing_sentence(&self, driver: Option<&str>) -> String {
+    fn missing_text(&self, driver: Option<&str>) -> String {
         if let Some(found) = self.environments.iter().find(|root| is_root(root)) {
             let setting = if cfg!(windows) { "setx CUDA_PATH " } else { "export CUDA_PATH=" };
             let path = quoted(found);
@@ -400,7 +400,7 @@ mod tests {
         let Headers::Missing(reason) = places(folder.with("other", &["other.h"])).headers(None) else { panic!() };
         assert!(reason.contains("cuda_runtime.h") && reason.contains("install them with"), "{reason}");
         let Headers::Missing(reason) = Places::default().headers(Some("535.104")) else { panic!() };
-        assert!(reason.contains("cuda-version=12") && reason.contains("CUDA_PATH"), "{reason}");
+        assert!(reason.contains("cuda-version=12") && reason.contains("variables to set"), "{reason}");
     }
 
     #[cfg(target_os = "linux")]

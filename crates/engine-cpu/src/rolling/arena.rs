@@ -3,7 +3,7 @@
 use super::flow;
 use super::plane_storage::{Need, PlaneStorage};
 use super::program::RollingProgram;
-use crate::arena::{self, Request};
+use crate::lower::arena::{self, Request};
 
 /// Returns the first word of each buffer, and the words of the arena. Buffers of which no plane is kept from one slab to
 /// the next share memory if they are used at different times within a slab. Borders are written only when a pass begins,

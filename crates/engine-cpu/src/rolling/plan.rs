@@ -5,9 +5,10 @@ use super::flow::{self, PassNeeds};
 use super::plane_storage::{Need, PlaneStorage};
 use super::program::{self, RollingProgram};
 use super::{CpuRollingPlan, arena};
-use crate::emit::arena_bytes;
+use crate::program::arena_bytes;
+use crate::purpose::Purpose;
 use crate::{Optimizations, prepare};
-use cytoscope_engine::{Band, CompileOptions, EngineError, NotRolling, Precision};
+use cytoscope_engine::{Band, CompileOptions, EngineError, NotRolling};
 use cytoscope_graph::{Graph, GraphError};
 use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::Isa;
@@ -125,19 +126,9 @@ fn best(mut all: Vec<Candidate>, budget_bytes: u64) -> Option<Candidate> {
 
 /// Lowers a network for an input of this shape.
 fn lower(isa: Isa, graph: &Graph, shape: &[usize], options: &CompileOptions) -> Result<RollingProgram, NotRolling> {
-    let integers = match options.precision {
-        Precision::F32 => false,
-        Precision::Int8 => true,
-        other => {
-            return Err(NotRolling::Engine(EngineError::UnsupportedPrecision {
-                engine: "cpu",
-                precision: other.to_string(),
-                has: "f32 and int8".to_owned(),
-            }));
-        }
-    };
-    let prepared = prepare::prepare(graph, &[shape.to_vec()], Optimizations::default(), &options.interrupt)?;
-    program::lower(prepared, isa, integers, &options.interrupt)
+    let purpose = Purpose::inference(options.precision, Optimizations::default())?;
+    let prepared = prepare::prepare(graph, &[shape.to_vec()], purpose, &options.interrupt)?;
+    program::lower(prepared, isa, &options.interrupt)
 }
 
 /// Returns the slabs to choose from, for a stack of `depth` planes and a network whose strides along Z have the product

@@ -6,19 +6,20 @@
 use super::flow::{Flow, FlowValue};
 use super::plane_storage::PlaneStorage;
 use super::reads::Reads;
-use crate::lower::plan::{self, KernelPlan, Plan, PlanKind, Plans};
-use crate::lower::{Sharing, share_buffers};
-use crate::placement::Placement;
+use crate::lower::LowerError;
+use crate::lower::placement::Placement;
+use crate::lower::sharing::{self, Sharing};
+use crate::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::prepare::Prepared;
 use crate::step::{Elem, Slot, StepOp};
-use crate::steps::{Affine, Apply, Copy, DequantizePlanes, PlaneScale, PoolStep, ResizeStep, Term, Translate};
+use crate::steps::{Affine, ByteScale, PoolStep, ResizeStep, copy_part, dequantize};
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
-use cytoscope_kernels::conv::{Activation, ConvShape, TransposedShape};
+use cytoscope_kernels::conv::{ConvShape, TransposedShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
-use cytoscope_kernels::{Blocked, CHANNEL_BLOCK, Isa};
+use cytoscope_kernels::{Blocked, Isa};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -197,27 +198,12 @@ impl RollingProgram {
     }
 }
 
-/// Lowers a prepared graph; with `integers`, quantized convolutions run on bytes.
-pub(crate) fn lower(
-    prepared: Prepared,
-    isa: Isa,
-    integers: bool,
-    interrupt: &Interrupt,
-) -> Result<RollingProgram, NotRolling> {
-    let plans = plan::plan(&prepared, isa, integers, interrupt)?;
-    if integers && plans.integer_convolutions == 0 {
-        return Err(EngineError::NotQuantized { engine: "cpu" }.into());
-    }
+/// Lowers a prepared graph.
+pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Result<RollingProgram, NotRolling> {
+    let plans = plan::plan(&prepared, isa, interrupt)?;
     let mut graph = prepared.graph;
-    let mut placement = Placement::new(&graph);
-    plans.zero_points.iter().for_each(|(value, zero)| placement.store_as_bytes(*value, *zero));
-    plans.halves.iter().for_each(|value| placement.store_as_f16(*value));
-    let bytes_of = |value: ValueId| {
-        let dynamic = || plans.dyn_dequantized.get(&value).map(|r| r.bytes);
-        plans.dequantized.get(&value).map(|d| d.bytes).or_else(dynamic)
-    };
     // A skip connection waits for many planes: it is copied when it is needed, instead of waiting in a wider buffer.
-    share_buffers(&graph, &plans.nodes, &bytes_of, &mut placement, Sharing::WithoutSkips);
+    let placement = sharing::place(&graph, &plans, Sharing::WithoutSkips);
     let Plans { nodes, dequantized, .. } = plans;
     let mut lowering = Lowering {
         graph: &graph,
@@ -324,7 +310,7 @@ impl Lowering<'_> {
 
     /// Adds a view of a value, which is also a slot, and returns its index.
     fn view(&mut self, value: usize) -> Result<usize, NotRolling> {
-        let view = self.of_values.get(value).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
+        let view = self.of_values.get(value).copied().ok_or(LowerError::NoPlace(value)).map_err(EngineError::from)?;
         self.views.push(view);
         Ok(self.views.len() - 1)
     }
@@ -375,15 +361,8 @@ impl Lowering<'_> {
         let bytes = self.require(from.bytes)?;
         let output = self.add(id)?;
         let (read, written) = (self.view(bytes)?, self.view(output)?);
-        let layout = self.views[written].layout;
-        let op: Box<dyn StepOp> = if layout.block == CHANNEL_BLOCK {
-            let shift = vec![-from.scale * f32::from(from.zero_point); layout.channels];
-            let affine = Affine::Fixed { scale: vec![from.scale; layout.channels], shift };
-            let terms = vec![Term { slot: read, plane: false, affine }];
-            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output: written })
-        } else {
-            Box::new(DequantizePlanes { input: read, scale: PlaneScale::Known(from.scale), output: written })
-        };
+        let scale = ByteScale::Known { scale: from.scale, zero_point: from.zero_point };
+        let op = dequantize(read, scale, written, &self.views[written].layout);
         let reads = Reads::same(self.extent(output));
         self.flow.node(vec![(bytes, reads)], output);
         self.nodes.push(RollingNode {
@@ -406,11 +385,12 @@ impl Lowering<'_> {
     fn node(&mut self, index: usize, planned: KernelPlan) -> Result<(), NotRolling> {
         let name = self.graph.nodes.get(index).map_or("", |n| n.name.as_str());
         let name = format!("{} {name}", planned.label);
+        let Some(of_output) = planned.output else { return Err(self.refuse(&planned.label, &planned.inputs)) };
         let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
-        let output = self.add(planned.output)?;
+        let output = self.add(of_output)?;
         let extents: Vec<usize> = values.iter().map(|v| self.extent(*v)).collect();
         let weight_bytes = planned.weight_bytes();
-        let moved = planned.inputs.iter().chain([&planned.output]);
+        let moved = planned.inputs.iter().chain([&of_output]);
         let moved_bytes = moved.fold(0, |sum: u64, id| sum.saturating_add(self.placement.value_bytes(*id)));
         let (mut kind, outputs) = (planned.kind, self.extent(output));
         let Some(reads) = reads(&kind, &extents, outputs) else {
@@ -421,23 +401,26 @@ impl Lowering<'_> {
             self.join(&inputs, &values, output, blocks, tables)?
         } else {
             let written = self.view(output)?;
+            let steps = |kind: PlanKind| -> Result<Work, EngineError> {
+                Ok(Work::Steps(kind.into_steps(&inputs, Some(written))?))
+            };
             let work = match kind {
                 PlanKind::Pool(pool, shape) => Work::Pool(pool, shape),
                 PlanKind::Resample(tables) => Work::Resample(tables),
                 PlanKind::Conv { ref mut shape, .. } | PlanKind::ConvInt8 { ref mut shape, .. } => {
                     // The planes before the stack are in the buffer, as zeros.
                     shape.pad_before[0] = 0;
-                    Work::Steps(kind.into_steps(&inputs, written))
+                    steps(kind)?
                 }
                 PlanKind::ConvTranspose { ref mut shape, .. } | PlanKind::ConvTransposeInt8 { ref mut shape, .. } => {
                     shape.pad_before[0] = pad_of_slab(shape);
-                    Work::Steps(kind.into_steps(&inputs, written))
+                    steps(kind)?
                 }
                 PlanKind::Pad { ref mut before, .. } => {
                     before[0] = 0;
-                    Work::Steps(kind.into_steps(&inputs, written))
+                    steps(kind)?
                 }
-                other => Work::Steps(other.into_steps(&inputs, written)),
+                other => steps(other)?,
             };
             (work, vec![written])
         };
@@ -457,7 +440,8 @@ impl Lowering<'_> {
         blocks: Vec<usize>,
         tables: Vec<Option<Box<[u8; 256]>>>,
     ) -> Result<(Work, Vec<usize>), NotRolling> {
-        let whole = self.of_values.get(output).copied().ok_or_else(|| self.interface("no value".to_owned()))?;
+        let whole =
+            self.of_values.get(output).copied().ok_or(LowerError::NoPlace(output)).map_err(EngineError::from)?;
         let (mut steps, mut written): (Vec<Box<dyn StepOp>>, Vec<usize>) = (Vec::new(), Vec::new());
         for (((input, value), block), table) in inputs.iter().zip(values).zip(blocks).zip(tables) {
             let Some(part) = self.of_values.get(*value).copied() else { continue };
@@ -468,10 +452,7 @@ impl Lowering<'_> {
             self.views.push(View { buffer: whole.buffer, block: whole.block + block, layout });
             let output = self.views.len() - 1;
             written.push(output);
-            steps.push(match table {
-                None => Box::new(Copy { input: *input, output }),
-                Some(table) => Box::new(Translate { input: *input, table, output }),
-            });
+            steps.push(copy_part(*input, table, output));
         }
         Ok((Work::Steps(steps), written))
     }
@@ -522,7 +503,12 @@ fn reads(kind: &PlanKind, extents: &[usize], outputs: usize) -> Option<Vec<Reads
             }
             *all.first_mut()? = Reads::shifted(first, outputs, before[0]);
         }
-        PlanKind::PlanarNorm { .. } | PlanKind::DynamicQuantize(_) => return None,
+        PlanKind::PlanarNorm { .. }
+        | PlanKind::DynamicQuantize(_)
+        | PlanKind::ConvOfTensors { .. }
+        | PlanKind::ConvTransposeOfTensors { .. }
+        | PlanKind::Slice { .. }
+        | PlanKind::Gradient(_) => return None,
     }
     let fits = all.iter().zip(extents).all(|(reads, extent)| reads.outputs() == outputs && reads.fits(*extent));
     fits.then_some(all)

@@ -1,18 +1,35 @@
 //! Quantization, dequantization and functions of bytes.
 
+use super::pass::{Affine, Apply, Term};
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
-use crate::step::{Elem, StepOp};
+use crate::step::StepOp;
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{Activation, Quantizer, Target};
-use cytoscope_kernels::{norm, pointwise, reorder};
+use cytoscope_kernels::{Blocked, CHANNEL_BLOCK, norm, pointwise, reorder};
 
-/// Scale with which bytes are dequantized to planes of floats.
+/// How bytes are dequantized: (byte − zero point) · scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum PlaneScale {
-    /// Scale known at compile time.
-    Known(f32),
-    /// Index of the run-time quantization that computes it.
+pub(crate) enum ByteScale {
+    /// Known at compile time.
+    Known { scale: f32, zero_point: u8 },
+    /// Index of the run-time quantization that computes both.
     AtRunTime(usize),
+}
+
+/// Returns the step that dequantizes the bytes of a slot to floats in `layout`.
+pub(crate) fn dequantize(input: usize, scale: ByteScale, output: usize, layout: &Blocked) -> Box<dyn StepOp> {
+    let channels = layout.channels;
+    if layout.block != CHANNEL_BLOCK {
+        return Box::new(DequantizePlanes { input, scale, output });
+    }
+    let affine = match scale {
+        ByteScale::Known { scale, zero_point } => {
+            Affine::Fixed { scale: vec![scale; channels], shift: vec![-scale * f32::from(zero_point); channels] }
+        }
+        ByteScale::AtRunTime(ranges) => Affine::Dynamic { ranges, channels },
+    };
+    let terms = vec![Term { slot: input, plane: false, affine }];
+    Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
 }
 
 /// Quantizes floats by their range over the whole batch, as ONNX `DynamicQuantizeLinear` defines.
@@ -76,19 +93,18 @@ impl StepOp for QuantizePlanes {
 
 /// Dequantizes narrow blocks of bytes to planes of floats.
 #[derive(Debug)]
-pub(crate) struct DequantizePlanes {
-    pub input: usize,
-    pub scale: PlaneScale,
-    pub output: usize,
+struct DequantizePlanes {
+    input: usize,
+    scale: ByteScale,
+    output: usize,
 }
 
 impl StepOp for DequantizePlanes {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
-        let (scale, zero_point) = match (self.scale, from.elem) {
-            (PlaneScale::Known(scale), Elem::U8 { zero_point }) => (scale, zero_point),
-            (PlaneScale::Known(scale), _) => (scale, 0),
-            (PlaneScale::AtRunTime(at), _) => context.range(at)?,
+        let (scale, zero_point) = match self.scale {
+            ByteScale::Known { scale, zero_point } => (scale, zero_point),
+            ByteScale::AtRunTime(at) => context.range(at)?,
         };
         for_each_image(context.arena, &to, |image, target, split| {
             let x = bytes(split.image(&from, image)?, from.layout.len());

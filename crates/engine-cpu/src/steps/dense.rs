@@ -1,7 +1,7 @@
 //! Steps between dense tensors and slots, and operators without a kernel.
 
+use super::optimizer;
 use crate::context::{Context, StepError, bytes, bytes_mut, find_tensor, for_each_image};
-use crate::optimizer;
 use crate::step::{Elem, StepOp};
 use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
 use cytoscope_kernels::reorder;

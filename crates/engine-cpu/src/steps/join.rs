@@ -1,8 +1,18 @@
-//! Concatenations along the channels whose parts do not start at block boundaries.
+//! Concatenations along the channels whose parts are not written in place.
 
+use super::bytes::Translate;
+use super::voxels::Copy;
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
 use crate::step::{Elem, StepOp};
 use cytoscope_kernels::join::{self, Part};
+
+/// Returns the step that copies a part of a concatenation into its place, converted by its table, if any.
+pub(crate) fn copy_part(input: usize, table: Option<Box<[u8; 256]>>, output: usize) -> Box<dyn StepOp> {
+    match table {
+        None => Box::new(Copy { input, output }),
+        Some(table) => Box::new(Translate { input, table, output }),
+    }
+}
 
 /// Copies the channels of all inputs, one after the other.
 #[derive(Debug)]

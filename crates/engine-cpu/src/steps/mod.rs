@@ -7,17 +7,18 @@ mod dense;
 mod gradient;
 mod join;
 mod norm_gradient;
+mod optimizer;
 mod pass;
 mod tensors;
 mod voxels;
 
-pub(crate) use bytes::{DequantizePlanes, DynamicQuantize, PlaneScale, QuantizePlanes, Translate};
+pub(crate) use bytes::{ByteScale, DynamicQuantize, QuantizePlanes, Translate, dequantize};
 pub(crate) use conv::{Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicScale, Epilogue};
 pub(crate) use dense::{ClearBorder, Pack, Reference, Unpack};
 pub(crate) use gradient::{
     ChannelSums, InputGradientStep, PoolGradient, ResizeGradient, UnaryGradient, WeightGradient,
 };
-pub(crate) use join::Join;
+pub(crate) use join::{Join, copy_part};
 pub(crate) use norm_gradient::{MergeMoments, NormGradient};
 pub(crate) use pass::{Affine, AffinePass, Apply, Head, MomentsOf, Norm, PlanarNorm, Term};
 pub(crate) use tensors::{ConvOfTensors, TransposedOfTensors};

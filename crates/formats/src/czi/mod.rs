@@ -215,7 +215,7 @@ impl Czi {
         &self,
         layer: &Layer,
         plane: [usize; 3],
-        window: &Window,
+        window: &PixelWindow,
         budget: &mut Budget,
     ) -> Result<Vec<Piece>, Fault> {
         let mut pieces = Vec::new();
@@ -248,7 +248,7 @@ impl Czi {
     }
 
     /// Copies the part of a subblock that is in the window to its place.
-    fn draw(&self, layer: &Layer, piece: Piece, window: &Window, out: &mut [u8]) -> Result<(), Fault> {
+    fn draw(&self, layer: &Layer, piece: Piece, window: &PixelWindow, out: &mut [u8]) -> Result<(), Fault> {
         let (index, at, _) = piece;
         let Some(subblock) = layer.subblocks.get(index) else { return Ok(()) };
         let pixel = self.pixel_bytes();
@@ -341,7 +341,7 @@ struct Budget {
 
 /// A window of rows and columns in the image.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct PixelWindow {
     y: usize,
     x: usize,
     height: usize,
@@ -366,7 +366,7 @@ impl Pixels for Czi {
             |e: cytoscope_volume::VolumeError| FormatError::misused(path, e.to_string(), "read less at once");
         let size = self.dtype.size_bytes();
         let count = whole.len().map_err(too_large)?;
-        let window = Window { y, x, height, width };
+        let window = PixelWindow { y, x, height, width };
         let mut budget = Budget::default();
         let mut plans = Vec::with_capacity(nt * nz * nc);
         for t in t0..t0 + nt {

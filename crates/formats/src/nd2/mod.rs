@@ -122,7 +122,7 @@ type Piece = Option<(u64, u64)>;
 
 /// A window of channels, rows and columns.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct ChannelWindow {
     c: usize,
     y: usize,
     x: usize,
@@ -203,7 +203,7 @@ impl Nd2 {
         };
         let size = self.frame.dtype.size_bytes();
         let count = region.len().map_err(|e| Fault::Misused(e.to_string().into(), "read less at once".into()))?;
-        let window = Window { c, y, x, channels, height, width };
+        let window = ChannelWindow { c, y, x, channels, height, width };
         let frame_bytes = channels * height * width * size;
         let plan = self.plan(region, frame_bytes as u64)?;
         let mut samples = crate::huge::zeros(self.frame.dtype, count);
@@ -217,7 +217,7 @@ impl Nd2 {
     }
 
     /// Copies the window of a frame to `out`, axes C, Y, X.
-    fn draw(&self, piece: Piece, window: &Window, out: &mut [u8]) -> Result<(), Fault> {
+    fn draw(&self, piece: Piece, window: &ChannelWindow, out: &mut [u8]) -> Result<(), Fault> {
         let Some((at, count)) = piece else { return Ok(()) };
         let decoded = if self.frame.is_compressed { Some(self.decoded(at, count)?) } else { None };
         let (size, pixel) = (self.frame.dtype.size_bytes(), self.frame.pixel_bytes());

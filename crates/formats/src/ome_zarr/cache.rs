@@ -4,12 +4,20 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 /// Smallest and largest limit of the cache of an image in bytes.
 pub(crate) const CACHE_BYTES: [usize; 2] = [128 << 20, 512 << 20];
+
+/// Bytes of the caches of all open images of this process.
+static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the bytes of decoded chunks that the caches of all open images in this process hold.
+pub fn chunk_cache_bytes() -> u64 {
+    LIVE_BYTES.load(Ordering::Relaxed)
+}
 
 /// What an entry holds: a decoded chunk or the index of a shard, by its level and its position in the level's grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,10 +83,10 @@ impl Cache {
         let mut guard = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entries = &mut *guard;
         entries.now += 1;
-        entries.bytes += bytes.len();
+        entries.add(bytes.len());
         entries.by_use.insert(entries.now, key);
         if let Some((old, used)) = entries.by_key.insert(key, (bytes, entries.now)) {
-            entries.bytes = entries.bytes.saturating_sub(old.len());
+            entries.remove(old.len());
             entries.by_use.remove(&used);
         }
         entries.evict(max_bytes);
@@ -86,14 +94,31 @@ impl Cache {
 }
 
 impl Entries {
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        LIVE_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        LIVE_BYTES.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Removes the least recently used entries until at most `max_bytes` are held.
     fn evict(&mut self, max_bytes: usize) {
         while self.bytes > max_bytes {
             let Some((_, oldest)) = self.by_use.pop_first() else { break };
             if let Some((old, _)) = self.by_key.remove(&oldest) {
-                self.bytes = self.bytes.saturating_sub(old.len());
+                self.remove(old.len());
             }
         }
+    }
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        self.remove(self.bytes);
     }
 }
 

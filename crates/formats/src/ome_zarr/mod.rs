@@ -27,6 +27,7 @@ use crate::{
 };
 use array::ZarrArray;
 use cache::Cache;
+pub use cache::chunk_cache_bytes;
 use cytoscope_volume::{Axes, Axis};
 use folder::Folder;
 pub(crate) use read::OmeZarr;

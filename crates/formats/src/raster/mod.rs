@@ -1,16 +1,13 @@
 //! PNG and JPEG images: one slice, or the numbered files of a folder as a stack.
 
 mod decode;
-mod numbered;
-
-pub use numbered::one_of_each_series;
-pub(crate) use numbered::only_series_of_folder;
 
 use crate::{
     error::{Fault, FormatError},
     image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
+    numbered,
     reader::{Opened, Pixels},
     source::{Counters, Source},
 };
@@ -42,10 +39,10 @@ pub(crate) fn open(
     counters: &Arc<Counters>,
 ) -> Result<Opened, FormatError> {
     let header = Header::read(&source).map_err(|f| f.at(path))?;
-    let files = if options.single_file || !path.is_file() {
+    let files = if options.opens_alone() || !path.is_file() {
         Vec::new()
     } else {
-        numbered::series_of(path, &header, options.limits.max_set_files).map_err(|f| f.at(path))?
+        series_of(path, &header, options.limits.max_set_files).map_err(|f| f.at(path))?
     };
     let members: Vec<Member> = match files.len() {
         0 | 1 => vec![Member::Open(source)],
@@ -76,6 +73,21 @@ pub(crate) fn open(
     };
     opened.byte_order = if codec == Codec::Png { ByteOrder::Big } else { ByteOrder::NATIVE };
     opened.with_options(options).map_err(|f| f.at(path))
+}
+
+/// The files of the numbered series that a file belongs to: those of the same size and sample type.
+fn series_of(path: &Path, header: &Header, max_files: u64) -> Result<Vec<PathBuf>, Fault> {
+    let fits = |other: &Path| -> Result<bool, Fault> {
+        let source = Source::open(other, Arc::default())?;
+        Ok(Header::read(&source)? == *header)
+    };
+    numbered::series_of(path, max_files, fits)
+}
+
+/// The files that are opened if a file is opened; none if it is neither a PNG nor a JPEG image that can be read.
+pub(crate) fn opened_with(path: &Path, source: &Source) -> Vec<PathBuf> {
+    let Ok(header) = Header::read(source) else { return Vec::new() };
+    series_of(path, &header, u64::MAX).unwrap_or_default()
 }
 
 /// Names and colors of the samples of a pixel.

@@ -1,4 +1,4 @@
-//! Reading of TIFF, ImageJ TIFF, OME-TIFF, Zeiss LSM, MetaMorph STK, Olympus FluoView and ScanImage: container, pages,
+//! Reading of TIFF, ImageJ TIFF, OME-TIFF, numbered TIFF files, Zeiss LSM, MetaMorph STK, Olympus FluoView and ScanImage: container, pages,
 //! series and pixels.
 
 pub(crate) mod file;
@@ -16,4 +16,5 @@ pub(crate) mod scanimage;
 mod scanimage_order;
 pub(crate) mod series;
 pub(crate) mod shared;
+pub(crate) mod slices;
 pub(crate) mod stk;

@@ -9,7 +9,7 @@ use std::{ops::Range, sync::Arc};
 
 /// A box inside a plane: ranges along Y, X, S.
 #[derive(Debug, Clone)]
-pub(crate) struct Window {
+pub(crate) struct PlaneWindow {
     pub y: Range<usize>,
     pub x: Range<usize>,
     pub s: Range<usize>,
@@ -42,22 +42,22 @@ pub(crate) struct Budget {
 
 impl PlaneSource {
     /// Chunk rows that the window touches.
-    pub fn chunk_rows(layout: &Layout, window: &Window) -> Range<usize> {
+    pub fn chunk_rows(layout: &Layout, window: &PlaneWindow) -> Range<usize> {
         window.y.start / layout.chunk_height..window.y.end.div_ceil(layout.chunk_height)
     }
 
     /// Chunk columns that the window touches.
-    pub fn chunk_columns(layout: &Layout, window: &Window) -> Range<usize> {
+    pub fn chunk_columns(layout: &Layout, window: &PlaneWindow) -> Range<usize> {
         window.x.start / layout.chunk_width..window.x.end.div_ceil(layout.chunk_width)
     }
 
     /// Sample planes that the window touches.
-    pub fn sample_planes(layout: &Layout, window: &Window) -> Range<usize> {
+    pub fn sample_planes(layout: &Layout, window: &PlaneWindow) -> Range<usize> {
         if layout.planar { window.s.clone() } else { 0..1 }
     }
 
     /// Number of chunks of the window in one chunk row.
-    pub fn band_len(layout: &Layout, window: &Window) -> usize {
+    pub fn band_len(layout: &Layout, window: &PlaneWindow) -> usize {
         Self::chunk_columns(layout, window).len() * Self::sample_planes(layout, window).len()
     }
 
@@ -66,7 +66,7 @@ impl PlaneSource {
         file: Arc<TiffFile>,
         page: Page,
         slice: u32,
-        window: &Window,
+        window: &PlaneWindow,
         budget: &mut Budget,
     ) -> Result<PlaneSource, Fault> {
         let layout = Arc::clone(&page.layout);

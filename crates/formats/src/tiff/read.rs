@@ -3,7 +3,7 @@
 use super::{
     file::{FileSet, TiffFile},
     page::{Layout, Page},
-    plan::{Budget, Chunk, PlaneSource, Window},
+    plan::{Budget, Chunk, PlaneSource, PlaneWindow},
     series::PlaneRef,
 };
 use crate::{
@@ -62,7 +62,7 @@ impl Stack {
                 "give six axes",
             ));
         };
-        let window = Window { y: y0..y0 + ny, x: x0..x0 + nx, s: s0..s0 + ns };
+        let window = PlaneWindow { y: y0..y0 + ny, x: x0..x0 + nx, s: s0..s0 + ns };
         let mut budget = Budget::default();
         let mut lengths = 0u64;
         let mut seen = HashSet::new();
@@ -119,7 +119,7 @@ impl Stack {
         level: usize,
         layout: &Arc<Layout>,
         plane: PlaneRef,
-        window: &Window,
+        window: &PlaneWindow,
         budget: &mut Budget,
     ) -> Result<PlaneSource, Fault> {
         let page = match file.pages.get(plane.page as usize) {
@@ -165,7 +165,7 @@ fn as_six(v: &[usize]) -> [usize; 6] {
 /// Splits a plane's output into tasks, each with its own part of the output.
 fn split<'a, 'b>(
     plane: &'a PlaneSource,
-    window: &Window,
+    window: &PlaneWindow,
     row_bytes: usize,
     mut out: &'b mut [u8],
     tasks: &mut Vec<(Task<'a>, &'b mut [u8])>,
@@ -219,14 +219,14 @@ fn with_encoded<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 impl Task<'_> {
-    fn run(&self, window: &Window, row_bytes: usize, out: &mut [u8]) -> Result<(), Fault> {
+    fn run(&self, window: &PlaneWindow, row_bytes: usize, out: &mut [u8]) -> Result<(), Fault> {
         match &self.work {
             Work::Plain { offset } => self.run_plain(*offset, window, row_bytes, out),
             Work::Chunks { row, chunks } => self.run_chunks(*row, chunks.clone(), window, out),
         }
     }
 
-    fn run_plain(&self, offset: u64, window: &Window, row_bytes: usize, out: &mut [u8]) -> Result<(), Fault> {
+    fn run_plain(&self, offset: u64, window: &PlaneWindow, row_bytes: usize, out: &mut [u8]) -> Result<(), Fault> {
         let layout = &self.plane.page.layout;
         let source = &self.plane.file.container.source;
         let size = layout.dtype.size_bytes();
@@ -251,7 +251,7 @@ impl Task<'_> {
         Ok(())
     }
 
-    fn run_chunks(&self, row: usize, chunks: Range<usize>, window: &Window, out: &mut [u8]) -> Result<(), Fault> {
+    fn run_chunks(&self, row: usize, chunks: Range<usize>, window: &PlaneWindow, out: &mut [u8]) -> Result<(), Fault> {
         let layout = &self.plane.page.layout;
         let file = &self.plane.file;
         let columns = PlaneSource::chunk_columns(layout, window);
@@ -304,7 +304,7 @@ impl Task<'_> {
         row: usize,
         k: usize,
         columns: &Range<usize>,
-        window: &Window,
+        window: &PlaneWindow,
         decoded: &[u8],
         out: &mut [u8],
     ) {

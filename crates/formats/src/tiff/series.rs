@@ -6,7 +6,9 @@ use super::{
     ifd::tag,
     imagej, lsm, ome, ome_xml,
     page::{Layout, Page, StackKey},
-    pyramid, scanimage, stk,
+    pyramid, scanimage,
+    slices::Members,
+    stk,
 };
 use crate::{
     error::{Fault, FormatError, RESAVE},
@@ -69,27 +71,39 @@ pub(crate) fn open(
             Err(_) => {}
         }
     }
-    let all = if lsm::is_lsm(&file) {
-        lsm_series(&file)
-    } else if stk::is_stk(&file) {
-        stk_series(&file)
-    } else if fluoview::is_fluoview(&file) {
-        fluoview_series(&file)
-    } else if let Some(settings) = scanimage::settings(&file, &description) {
-        scanimage_series(&file, &settings)
-    } else if imagej::is_imagej(&description) {
-        imagej_series(&file, &description)
-    } else {
-        plain_series(&file, &description)
-    };
-    let all = all.map_err(|f| f.at(path))?;
+    let all = images_of(&file, &description).map_err(|f| f.at(path))?;
     let count = all.len();
+    let alone = options.opens_alone() || !path.is_file();
+    let members = if alone { None } else { Members::of(path, &file, &all, files.limits())? };
     let mut series = pick(path, all, options.series)?;
+    if let Some(members) = &members {
+        members.extend(&mut series);
+    }
     if let Some(axes) = &options.axes {
         apply_axes(path, &mut series, axes, &file)?;
     }
-    files.add_open(file);
+    match members {
+        Some(members) => members.add_to(&mut files, path, file),
+        None => _ = files.add_open(file),
+    }
     Ok(OpenedSeries { series, files, count, names: Vec::new() })
+}
+
+/// The images in a file that does not have OME-XML.
+pub(super) fn images_of(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
+    if lsm::is_lsm(file) {
+        lsm_series(file)
+    } else if stk::is_stk(file) {
+        stk_series(file)
+    } else if fluoview::is_fluoview(file) {
+        fluoview_series(file)
+    } else if let Some(settings) = scanimage::settings(file, description) {
+        scanimage_series(file, &settings)
+    } else if imagej::is_imagej(description) {
+        imagej_series(file, description)
+    } else {
+        plain_series(file, description)
+    }
 }
 
 /// Returns the series with an index.

@@ -7,6 +7,7 @@ mod common;
 mod infer;
 #[path = "../../../onnx/tests/suite/onnxruntime.rs"]
 mod onnxruntime;
+mod over_slices;
 mod passes;
 mod quantize;
 mod quantized_nets;

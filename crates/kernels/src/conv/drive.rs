@@ -1,7 +1,7 @@
 //! The loops around the micro-kernels: tasks, runs of voxels, bounds checks and the epilogue.
 
 use super::bounds::assert_in_bounds;
-use super::finish::{LaneStats, Out, Run, finish};
+use super::finish::{LaneStats, Out, OutputRun, finish};
 use super::pack::{Group, by_block};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, portable};
 use crate::int8::pairs::Excess;
@@ -520,7 +520,7 @@ impl<C: Core> Row<'_, C> {
                 (values[at..].as_ptr(), CHANNEL_BLOCK)
             }
         };
-        let mut run = Run {
+        let mut run = OutputRun {
             sums,
             integer: C::INTEGER,
             len,

@@ -24,7 +24,7 @@ impl LaneStats {
 }
 
 /// A run of voxels of one output block.
-pub(crate) struct Run<'a> {
+pub(crate) struct OutputRun<'a> {
     /// Sums, 16 per voxel: `i32` if `integer`, else `f32`.
     pub sums: *const i32,
     pub integer: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Run<'a> {
 
 with_lanes! {
     /// Applies the epilogue to one run.
-    pub(crate) unsafe fn finish<L>(run: &mut Run<'_>) {
+    pub(crate) unsafe fn finish<L>(run: &mut OutputRun<'_>) {
         // SAFETY: the caller guarantees that every pointer of `run` reaches `len` voxels; `with_lanes` checked the CPU.
         unsafe {
             match (run.integer, run.stats.is_some()) {
@@ -57,7 +57,7 @@ with_lanes! {
 }
 
 #[inline(always)]
-unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run<'_>) {
+unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut OutputRun<'_>) {
     // SAFETY: the caller guarantees that the CPU supports `L` and that the output holds `len` voxels `out_step` apart.
     unsafe {
         match run.out {
@@ -83,7 +83,10 @@ unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut 
 }
 
 #[inline(always)]
-unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run<'_>, mut store: impl FnMut(usize, L)) {
+unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(
+    run: &mut OutputRun<'_>,
+    mut store: impl FnMut(usize, L),
+) {
     // SAFETY: the caller guarantees that the CPU supports `L`, that `sums` and `residual` hold `len` voxels, and that
     // scale and bias hold 16 values.
     unsafe {
@@ -122,7 +125,7 @@ unsafe fn voxels<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut Run
 
 // A function, because closures that are used twice are not inlined into code for a target feature.
 #[inline(always)]
-unsafe fn value<L: Lanes, const INTEGER: bool>(run: &Run<'_>, (scale, bias, slope): (L, L, L), p: usize) -> L {
+unsafe fn value<L: Lanes, const INTEGER: bool>(run: &OutputRun<'_>, (scale, bias, slope): (L, L, L), p: usize) -> L {
     // SAFETY: the caller guarantees that the CPU supports `L` and that `sums` and, unless null, `residual` hold voxel
     // `p`; the loads are unaligned.
     unsafe {

@@ -48,8 +48,8 @@ impl<'a> Checker<'a> {
             let found = sha256(&bytes);
             let stated = expected.as_str().unwrap_or_default();
             if !stated.eq_ignore_ascii_case(&found) {
-                let sentence = format!("is {expected}, but {name} has {found}: correct it, or remove it");
-                self.refuse(format!("{part}.sha256"), sentence);
+                let message = format!("is {expected}, but {name} has {found}: correct it, or remove it");
+                self.refuse(format!("{part}.sha256"), message);
             }
         }
         Some(bytes)
@@ -89,14 +89,14 @@ impl<'a> Checker<'a> {
             }
             let Some(bytes) = self.file(&part, cover) else { continue };
             if bytes.len() > COVER_BYTES {
-                let sentence = format!("has {} KB, at most {} are expected", bytes.len() / 1000, COVER_BYTES / 1000);
-                self.warn(part.clone(), format!("{sentence}: reduce its size"));
+                let message = format!("has {} KB, at most {} are expected", bytes.len() / 1000, COVER_BYTES / 1000);
+                self.warn(part.clone(), format!("{message}: reduce its size"));
             }
             if let Some([width, height]) = image_size(&bytes)
                 && !has_cover_proportions(width, height)
             {
-                let sentence = format!("has {width} × {height} pixels: crop it to a ratio of 2:1 or 1:1");
-                self.warn(part, sentence);
+                let message = format!("has {width} × {height} pixels: crop it to a ratio of 2:1 or 1:1");
+                self.warn(part, message);
             }
         }
     }
@@ -169,8 +169,8 @@ impl<'a> Checker<'a> {
                 );
             }
             if source(entry).is_some_and(|name| !name.contains("://")) && given(entry, "sha256").is_none() {
-                let sentence = "is missing: it shows whether the file was damaged on its way";
-                self.warn(format!("{part}.sha256"), sentence);
+                let message = "is missing: it shows whether the file was damaged on its way";
+                self.warn(format!("{part}.sha256"), message);
             }
         }
     }

@@ -17,16 +17,16 @@ impl<'a> Checker<'a> {
         for (i, maintainer) in maintainers.iter().enumerate() {
             let part = format!("maintainers[{i}]");
             if given(maintainer, "github_user").is_none() {
-                let sentence = "is missing: give the GitHub user whom bioimage.io notifies of problems";
-                self.refuse(format!("{part}.github_user"), sentence);
+                let message = "is missing: give the GitHub user whom bioimage.io notifies of problems";
+                self.refuse(format!("{part}.github_user"), message);
             }
             self.person(&part, maintainer);
         }
         if authors.is_empty() {
             self.warn("authors", "is missing: name those who made the model");
         } else if maintainers.is_empty() && authors.iter().all(|a| given(a, "github_user").is_none()) {
-            let sentence = "is missing, and no author has a github_user: name the GitHub user who answers questions";
-            self.warn("maintainers", sentence);
+            let message = "is missing, and no author has a github_user: name the GitHub user who answers questions";
+            self.warn("maintainers", message);
         }
     }
 
@@ -53,9 +53,9 @@ impl<'a> Checker<'a> {
         if let Some(orcid) = given(person, "orcid")
             && !orcid.as_str().is_some_and(is_orcid)
         {
-            let sentence =
+            let message =
                 format!("is {orcid}: expected a valid ORCID iD such as 0000-0001-2345-6789, without an address");
-            self.refuse(format!("{part}.orcid"), sentence);
+            self.refuse(format!("{part}.orcid"), message);
         }
         if let Some(email) = given(person, "email")
             && !email.as_str().is_some_and(is_email)

@@ -231,7 +231,8 @@ fn files_have_the_oldest_opset_that_has_their_operators() {
         let run = |graph: &Graph| cytoscope_reference::run(graph, &[("x".into(), x.clone())]).unwrap();
         for (ours, read) in run(&graph).iter().zip(run(&again)) {
             assert_eq!(ours.dtype(), read.dtype(), "{name}");
-            assert_eq!(common::distance(ours, &read), 0.0, "{name}");
+            // Some operators are read as others that compute the same function with other rounding.
+            assert!(common::distance(ours, &read) < 1e-6, "{name}");
         }
     }
 }

@@ -8,10 +8,11 @@
 //! where the contrast is highest.
 
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
-use crate::ops::{self, Elementwise, Statistics};
+use crate::ops::{self, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::output_check::OutputCheck;
 use crate::predict::postprocess::softmax_channels;
+use crate::slice_statistics::Chains;
 use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
@@ -87,8 +88,8 @@ pub(crate) struct Estimator<'a> {
     pub stack: &'a Stack,
     /// Channels of the stack that are the model's input.
     pub channels: &'a [usize],
-    /// Preprocessing chain of each channel.
-    pub chains: &'a [Vec<Elementwise>],
+    /// Preprocessing of the channels.
+    pub chains: &'a Chains,
     /// Voxel size Z, Y, X in µm; `None` if it is unknown.
     pub voxel_um: Option<[f64; 3]>,
     /// Memory that a short prediction of a large part may use, in bytes; without enough, only a small part is predicted.
@@ -384,7 +385,7 @@ impl Estimator<'_> {
         });
         let part = stack.windowed(&window);
         let shape = std::array::from_fn(|a| tile[a].min(grid[a]));
-        let mut view = ModelView::new(&part, self.channels, self.chains.to_vec(), shape);
+        let mut view = ModelView::new(&part, self.channels, self.chains.clone(), shape);
         let slab = view.read(self.context, 0..tile[0])?;
         let input = padded(&slab, self.channels.len(), [tile[0], shape[1], shape[2]], tile);
         if session.as_ref().is_none_or(|(of, _)| *of != tile) {

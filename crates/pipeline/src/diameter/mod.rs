@@ -194,17 +194,17 @@ impl ObjectDiameter {
     }
 
     /// Returns a description for the report.
-    pub fn sentence(&self) -> String {
+    pub fn text(&self) -> String {
         let slices = match self.unit {
             DiameterUnit::Um => String::new(),
             DiameterUnit::Voxels => {
                 format!("; the slice spacing is assumed to be {:.1} voxels (set it with --voxel-size)", self.voxel[0])
             }
         };
-        self.diameter_sentence() + &slices
+        self.diameter_text() + &slices
     }
 
-    fn diameter_sentence(&self) -> String {
+    fn diameter_text(&self) -> String {
         let Self { diameter, unit, nominal_um, .. } = self;
         let unit = unit.symbol();
         match &self.estimate {

@@ -1,7 +1,7 @@
 //! The object diameter of a time series: the median of those at its first, middle and last time point.
 
 use super::{Certainty, DiameterRequest, Estimator, ObjectDiameter};
-use crate::ops::Elementwise;
+use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine};
@@ -30,8 +30,8 @@ pub(crate) struct SeriesEstimator<'a> {
 /// The object diameter of an image.
 pub(crate) struct SeriesDiameter {
     pub diameter: ObjectDiameter,
-    /// Preprocessing chain of each channel at the first time point.
-    pub first_chains: Vec<Vec<Elementwise>>,
+    /// Preprocessing of the channels at the first time point.
+    pub first_chains: Chains,
     /// Largest memory of a short prediction, in bytes; 0 if nothing was estimated.
     pub peak_bytes: u64,
     /// Note that the objects of the time points differ much in size.
@@ -60,13 +60,13 @@ impl SeriesEstimator<'_> {
         Ok(SeriesDiameter { diameter, first_chains, peak_bytes, note })
     }
 
-    /// Returns the diameter at a time point, its preprocessing chains, and the memory of estimating it in bytes.
+    /// Returns the diameter at a time point, its preprocessing, and the memory of estimating it in bytes.
     fn at(
         &self,
         time: usize,
         request: DiameterRequest,
         nominal_um: f64,
-    ) -> Result<(ObjectDiameter, Vec<Vec<Elementwise>>, u64), JobError> {
+    ) -> Result<(ObjectDiameter, Chains, u64), JobError> {
         let stack = Stack::new(self.image, time);
         let chains = stack.preprocessing(self.context, self.model, self.channels)?;
         let estimator = Estimator {

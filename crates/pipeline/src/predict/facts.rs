@@ -29,13 +29,13 @@ fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: boo
     for (device, best_ms) in comparable.filter_map(|m| Some((m.device, m.usable_ms()?))) {
         measured.entry(device).and_modify(|ms| *ms = ms.min(best_ms)).or_insert(best_ms);
     }
-    let measured = measured.into_iter().map(|(device, best_ms)| DeviceTime { device: device.to_string(), best_ms });
+    let measured = measured.into_iter().map(|(device, best_ms)| DeviceTime { device: device.into(), best_ms });
     InputFacts {
         name: report.input.display().to_string(),
         seconds: report.seconds,
         voxels: voxels as u64,
-        device: report.device.id.to_string(),
-        precision: report.precision.to_string(),
+        device: report.device.id.into(),
+        precision: report.precision.into(),
         measured: measured.collect(),
         tiles: tile_facts(report, budget_bytes, crop_possible),
         seam_energy: report.seam_energy,

@@ -7,7 +7,7 @@ use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
 use crate::model::ModelTask;
 use crate::provenance::InputRecord;
-use crate::{ArtifactKind, Context, JobError, Model, TableFormat, provenance, results};
+use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
@@ -258,7 +258,7 @@ impl MapWriter {
     /// Writes the remaining slices of a complete prediction; the next ones are those of the next time point.
     pub(super) fn write_rest(&mut self, context: &Context, prediction: &mut Prediction) -> Result<(), JobError> {
         let depth = prediction.shape[0];
-        let mut meter = context.meter("write", depth as u64, "slices");
+        let mut meter = context.meter(ProgressStage::Write, depth as u64, ProgressUnit::Slices);
         meter.skip_completed(self.next_z as u64);
         while self.next_z < depth {
             let count = self.next_count(depth);

@@ -1,6 +1,6 @@
 //! The model's voxel grid, and resampling to it and back.
 
-use crate::ops::{Elementwise, apply};
+use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError};
 use cytoscope_profile::Stage;
@@ -20,8 +20,8 @@ pub(super) const CACHED_SLICES: usize = 16;
 pub(crate) struct ModelView<'a> {
     pub stack: &'a Stack,
     pub channels: &'a [usize],
-    /// Preprocessing chain of each channel.
-    pub chains: Vec<Vec<Elementwise>>,
+    /// Preprocessing of the channels; slices are counted in the whole stack.
+    pub chains: Chains,
     /// Shape Z, Y, X on the model's grid.
     pub shape: [usize; 3],
     /// Whether any value read so far was NaN or infinite.
@@ -57,12 +57,7 @@ pub(super) fn source_rows(maps: Option<&[AxisMap; 3]>, rows: Range<usize>) -> Ra
 }
 
 impl<'a> ModelView<'a> {
-    pub(crate) fn new(
-        stack: &'a Stack,
-        channels: &'a [usize],
-        chains: Vec<Vec<Elementwise>>,
-        shape: [usize; 3],
-    ) -> Self {
+    pub(crate) fn new(stack: &'a Stack, channels: &'a [usize], chains: Chains, shape: [usize; 3]) -> Self {
         let maps = maps(stack.extents.zyx, shape);
         let cache = vec![(0..0, Vec::new()); channels.len()];
         Self { stack, channels, chains, shape, not_finite: false, maps, cache, overlap: CACHED_SLICES }
@@ -160,7 +155,7 @@ impl<'a> ModelView<'a> {
                 Vec::new()
             };
             self.not_finite |= !holes.is_empty();
-            apply(&self.chains[c], &mut fresh);
+            self.chains.apply(c, self.stack.first_slice() + from, plane, &mut fresh);
             // NaN would spread over the whole receptive field, so it is set to 0, as for voxels outside the stack.
             holes.into_iter().for_each(|at| fresh[at] = 0.0);
             out.append(&mut fresh);

@@ -4,16 +4,18 @@ use super::maps::Inference;
 use super::plan::plan;
 use super::prediction::Prediction;
 use super::resolve::{Resolved, Selection};
-use super::{Output, PredictOptions, TilePlan, label, panic_text};
+use super::{Output, PredictOptions, TilePlan, files, label, panic_text};
 use crate::devices::SelectedEngine;
 use crate::diameter::{self, ObjectDiameter};
 use crate::spool::Scratch;
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{OpFallback, Precision};
-use cytoscope_formats::Image;
+use cytoscope_formats::{Image, image_in_memory};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_volume::{Array, Axes, Samples, VoxelSize};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 /// The wanted results of [`predict_volume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +72,29 @@ pub struct PredictedVolume {
     pub seam_energy: Option<f64>,
     /// Notes for the user.
     pub notes: Vec<String>,
+}
+
+impl PredictedVolume {
+    /// Returns the labels, or else the maps of `model`, as an image like that of a result file; `name` stands for its path in
+    /// messages.
+    ///
+    /// # Errors
+    /// [`JobError::Internal`] if there are neither.
+    pub fn into_image(self, model: &Model, name: &Path, voxel_size_um: VoxelSize) -> Result<Image, JobError> {
+        let [nz, ny, nx] = self.shape_zyx;
+        match (self.labels, self.maps) {
+            (Some(labels), _) => {
+                let array = Array::new(Axes::zyx(), vec![nz, ny, nx], Samples::U32(labels))?;
+                Ok(image_in_memory(name, array, voxel_size_um)?)
+            }
+            (None, Some(maps)) => {
+                let shape = vec![model.output_channels, nz, ny, nx];
+                let array = Array::new("CZYX".parse()?, shape, Samples::F32(maps))?;
+                Ok(image_in_memory(name, array, voxel_size_um)?.with_channels(files::map_channels(model)))
+            }
+            (None, None) => Err(JobError::Internal("prediction: there are neither labels nor maps".to_owned())),
+        }
+    }
 }
 
 /// Predicts one time point of an image, such as one from [`cytoscope_formats::image_in_memory`], and returns the results

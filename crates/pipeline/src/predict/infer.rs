@@ -163,6 +163,19 @@ impl Windows {
     }
 }
 
+/// Slices whose windows are being blended.
+struct HeldSlices<'a> {
+    /// Weighted sums of slices `base..base + depth`, axes C, Z, Y, X.
+    sums: &'a mut [f32],
+    weights: &'a Weights<'a>,
+    base: usize,
+    depth: usize,
+    /// Shape Z, Y, X of the volume.
+    shape: [usize; 3],
+    /// Columns at which windows start or end.
+    borders: &'a [usize],
+}
+
 impl InferenceRun<'_> {
     /// Runs the whole volume, except slices that are finished.
     pub(crate) fn run(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
@@ -328,7 +341,8 @@ impl InferenceRun<'_> {
         }
         for (i, &z) in starts[0].iter().enumerate().skip(first) {
             if z > base {
-                self.emit(&mut sums, &weights, base, z - base, depth, shape, &borders, sink)?;
+                let held = HeldSlices { sums: &mut sums, weights: &weights, base, depth, shape, borders: &borders };
+                self.emit(held, z - base, sink)?;
                 base = z;
             }
             let values = view.read(self.context, z..z + size[0])?;
@@ -353,7 +367,8 @@ impl InferenceRun<'_> {
                 }
             }
         }
-        self.emit(&mut sums, &weights, base, shape[0] - base, depth, shape, &borders, sink)
+        let held = HeldSlices { sums: &mut sums, weights: &weights, base, depth, shape, borders: &borders };
+        self.emit(held, shape[0] - base, sink)
     }
 
     /// Passes the weighted means of a row's windows up to `window` to `live`, if it is due or the row ends. `sums` start
@@ -392,18 +407,8 @@ impl InferenceRun<'_> {
 
     /// Normalizes the first `count` slices by their weights, passes on those that an earlier run has not finished, and moves
     /// the others to the front.
-    #[allow(clippy::too_many_arguments)]
-    fn emit(
-        &mut self,
-        sums: &mut [f32],
-        weights: &Weights<'_>,
-        base: usize,
-        count: usize,
-        depth: usize,
-        shape: [usize; 3],
-        borders: &[usize],
-        sink: &mut Sink<'_>,
-    ) -> Result<(), JobError> {
+    fn emit(&mut self, held: HeldSlices<'_>, count: usize, sink: &mut Sink<'_>) -> Result<(), JobError> {
+        let HeldSlices { sums, weights, base, depth, shape, borders } = held;
         let plane = shape[1] * shape[2];
         let channels = sums.len() / (depth * plane);
         for first in (0..count).step_by(EMITTED_SLICES) {

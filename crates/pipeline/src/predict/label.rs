@@ -4,7 +4,7 @@ use super::prediction::Prediction;
 use super::resolve::Resolved;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
@@ -51,19 +51,29 @@ pub(crate) struct Labels {
     pub count: u32,
 }
 
+/// How a map is segmented.
+pub(crate) struct LabelSettings<'a> {
+    /// Channel that is segmented.
+    pub channel: usize,
+    /// Channel that seeds are found in, if the options say so.
+    pub seed_channel: usize,
+    /// Voxel size Z, Y, X in µm.
+    pub voxel_um: [f64; 3],
+    pub options: &'a SegmentOptions,
+    /// Overlap of slabs in µm.
+    pub overlap_um: f64,
+}
+
 /// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is that of the map, if it was found
 /// while the map was made.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
-    [channel, seed_channel]: [usize; 2],
-    voxel_um: [f64; 3],
-    options: &SegmentOptions,
-    overlap_um: f64,
+    settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
     foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
+    let LabelSettings { channel, seed_channel, voxel_um, options, overlap_um } = *settings;
     let shape = map.shape();
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
@@ -74,7 +84,7 @@ pub(crate) fn label(
     } else {
         ((overlap_um / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
     };
-    let mut meter = context.meter("objects", shape[0] as u64, "slices");
+    let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
     // Otsu's threshold is computed from the whole volume, not from single slabs.
     let threshold = match options.threshold {
         Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, voxel_um, options.smooth_um)?),
@@ -209,22 +219,18 @@ impl Labels {
         Ok(())
     }
 
-    /// Passes each slice to `take` and measures the objects in the stack's channels.
-    #[allow(clippy::too_many_arguments)]
+    /// Passes each slice to `take`. Returns the measurements of the objects, if they are wanted.
     pub(crate) fn finish(
         mut self,
         context: &Context,
-        stack: &Stack,
-        channels: &[usize],
-        channel_names: Vec<String>,
-        voxel_um: [f64; 3],
-        measure: bool,
+        measured: MeasuredStack<'_>,
         mut take: impl FnMut(&[u32]) -> Result<(), JobError>,
     ) -> Result<Vec<ObjectRow>, JobError> {
+        let MeasuredStack { stack, channels, channel_names, voxel_um, measure } = measured;
         let [depth, ny, nx] = self.shape;
         let mut measurer = Measurer::new(voxel_um, [ny, nx], channel_names);
         let mut slice = Vec::new();
-        let mut meter = context.meter("write", depth as u64, "slices");
+        let mut meter = context.meter(ProgressStage::Write, depth as u64, ProgressUnit::Slices);
         let step = stack.slab_slices();
         let mut intensities: Vec<Vec<f32>> = Vec::new();
         for z in 0..depth {
@@ -250,6 +256,18 @@ impl Labels {
     }
 }
 
+/// The stack whose intensities are measured in objects.
+pub(crate) struct MeasuredStack<'a> {
+    pub stack: &'a Stack,
+    /// Channels that are measured, with their names in the same order.
+    pub channels: &'a [usize],
+    pub channel_names: Vec<String>,
+    /// Voxel size Z, Y, X in µm.
+    pub voxel_um: [f64; 3],
+    /// Whether objects are measured; otherwise nothing is read.
+    pub measure: bool,
+}
+
 /// Segments a prediction with the settings of its model, and drops small objects and, if the settings say so, those at
 /// the border.
 ///
@@ -262,10 +280,15 @@ pub(super) fn label_prediction(
     scratch: Scratch<'_>,
 ) -> Result<Labels, JobError> {
     let Resolved { model, segment, voxel_um, .. } = resolved;
-    let channels = [model.segment_channel, model.seed_channel];
-    let overlap_um = OVERLAP_UM * resolved.scale();
+    let settings = LabelSettings {
+        channel: model.segment_channel,
+        seed_channel: model.seed_channel,
+        voxel_um: *voxel_um,
+        options: segment,
+        overlap_um: OVERLAP_UM * resolved.scale(),
+    };
     let foreground = prediction.take_foreground();
-    let mut labels = label(context, prediction, channels, *voxel_um, segment, overlap_um, scratch, foreground)?;
+    let mut labels = label(context, prediction, &settings, scratch, foreground)?;
     let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
     labels.filter_objects(context, min_voxels, segment.drop_border)?;
     Ok(labels)

@@ -13,10 +13,10 @@ use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
 use super::tiles::{TileNetwork, TileRunner};
-use crate::ops::Elementwise;
+use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_model_package::Processing;
 use cytoscope_profile::DeviceTraffic;
 use std::ops::Range;
@@ -106,8 +106,8 @@ pub(super) struct Inference<'a> {
     /// Where the maps are stored.
     scratch: Scratch<'a>,
     live: Option<&'a dyn LiveSink>,
-    /// Preprocessing chain of each channel at the next time point, if already known.
-    next_chains: Option<Vec<Vec<Elementwise>>>,
+    /// Preprocessing of the channels at the next time point, if already known.
+    next_chains: Option<Chains>,
     /// The finished slices, if the job can be continued.
     kept: Option<KeptSlices>,
     /// Index of the next time point among those that are predicted.
@@ -205,7 +205,8 @@ impl<'a> Inference<'a> {
             let volume = LiveVolume { input: resolved.input, time, channels: model.output_channels, shape_zyx: grid };
             Live::begin(sink, &volume, softmax, later)
         });
-        let mut meter = context.meter("predict", grid.iter().product::<usize>() as u64, "voxels");
+        let mut meter =
+            context.meter(ProgressStage::Predict, grid.iter().product::<usize>() as u64, ProgressUnit::Voxels);
         if finished > 0 && is_pass {
             meter.skip_completed((finished * grid[1] * grid[2]) as u64);
         }

@@ -19,7 +19,7 @@ mod pass;
 mod pass_plan;
 mod plan;
 pub(crate) mod postprocess;
-mod prediction;
+pub(crate) mod prediction;
 mod preprocessed;
 mod preview;
 pub(crate) mod resolve;
@@ -48,8 +48,8 @@ use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, TableFormat, provenance,
-    stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, StatisticsScope, TableFormat,
+    provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
@@ -57,7 +57,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, StageTotal};
 use cytoscope_storage::Overwrite;
-use cytoscope_volume::Axes;
+use cytoscope_volume::{Axes, Axis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -253,7 +253,8 @@ pub struct InputFailure {
     /// Kind of the error, from which exit codes are derived.
     pub kind: JobErrorKind,
     /// The error message, which names the input.
-    pub sentence: String,
+    #[serde(rename = "sentence")]
+    pub message: String,
 }
 
 /// Reports and failures of all inputs, the result of a [`PredictJob`].
@@ -274,11 +275,23 @@ const STACK_ENDINGS: [&str; 16] = [
 /// Extensions of slices, which are read from folders without other stacks.
 const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
 
-/// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack.
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of the
+/// files of a numbered series, only one is returned, unless `axes` are those of a single slice.
 ///
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.
-pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
+pub fn expand_inputs(inputs: &[PathBuf], axes: Option<&Axes>) -> Result<Vec<PathBuf>, JobError> {
+    let files = list_inputs(inputs)?;
+    let is_of_slice = |axes: &Axes| !axes.iter().any(|axis| matches!(axis, Axis::T | Axis::Z | Axis::C));
+    Ok(if axes.is_some_and(is_of_slice) { files } else { one_of_each_series(&files) })
+}
+
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name, as [`expand_inputs`], but with all
+/// TIFF files of a numbered series. Of PNG and JPEG files in folders, one of each series is returned.
+///
+/// # Errors
+/// [`JobError`] for a missing path or a folder without stacks.
+pub(crate) fn list_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut files = Vec::new();
     for input in inputs {
         if !input.is_dir() || is_zarr_folder(input) {
@@ -319,6 +332,12 @@ pub fn expand_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
         return Err(JobError::WrongUse("no input was given: give a file or a folder".to_owned()));
     }
     Ok(files)
+}
+
+/// Whether the name of a file is that of a PNG or JPEG image.
+pub(crate) fn is_raster(path: &Path) -> bool {
+    let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+    extension.is_some_and(|extension| SLICE_ENDINGS.contains(&extension.as_str()))
 }
 
 /// Removes files that folders contributed but are not stacks to predict: label images beside their stack, and results
@@ -393,7 +412,10 @@ impl PredictJob {
             inputs: vec![input.to_owned()],
             ..self.clone()
         };
-        provenance::fingerprint(&job, &model.fingerprint, files)
+        // Earlier versions computed the statistics of slices over the whole stack.
+        let of_slices = StatisticsScope::of(model) == Some(StatisticsScope::Slice);
+        let model = format!("{}{}", model.fingerprint, if of_slices { ", statistics of slices" } else { "" });
+        provenance::fingerprint(&job, &model, files)
     }
 }
 
@@ -410,6 +432,8 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
 
     #[test]
     fn outputs_of_earlier_versions_are_recognized() {
@@ -424,5 +448,21 @@ mod tests {
     fn stems_drop_extensions_and_are_unique() {
         let files = ["a/x.ome.tif", "b/x.tif", "c/y.z.TIFF", "d/.hidden"].map(PathBuf::from);
         assert_eq!(stems(&files), ["x", "x_2", "y.z", ".hidden"]);
+    }
+
+    #[test]
+    fn numbered_slices_are_one_input_unless_the_axes_are_those_of_a_slice() {
+        let folder = tempfile::tempdir().unwrap();
+        let slices = ["s_1.tif", "s_2.tif", "s_3.tif"].map(|name| folder.path().join(name));
+        for (slice, values) in slices.iter().zip(0u16..) {
+            let array = Array::new("YX".parse().unwrap(), vec![2, 3], vec![values; 6]).unwrap();
+            write_array(slice, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let (alone, times): (Axes, Axes) = ("YX".parse().unwrap(), "TYX".parse().unwrap());
+        for inputs in [vec![folder.path().to_owned()], slices.to_vec()] {
+            assert_eq!(expand_inputs(&inputs, None).unwrap(), slices[..1]);
+            assert_eq!(expand_inputs(&inputs, Some(&times)).unwrap(), slices[..1]);
+            assert_eq!(expand_inputs(&inputs, Some(&alone)).unwrap(), slices);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! together.
 
 use super::files::{FinishedResult, LabelWriter, MapWriter, ResultFiles, table_text};
-use super::label::{self, Labels};
+use super::label::{self, Labels, MeasuredStack};
 use super::prediction::Prediction;
 use super::resolve::{Resolved, channel_name};
 use super::{Output, preprocessed, preview, zarr};
@@ -143,11 +143,17 @@ impl<'a> Outputs<'a> {
         let resolved = self.resolved;
         let Resolved { extents, voxel_um, .. } = resolved;
         let channels: Vec<usize> = (0..extents.channels).collect();
-        let measure = resolved.wants(Output::Table);
+        let measured = MeasuredStack {
+            stack,
+            channels: &channels,
+            channel_names: channel_names(resolved),
+            voxel_um: *voxel_um,
+            measure: resolved.wants(Output::Table),
+        };
         let shows = resolved.wants(Output::Preview);
         let (writer, preview) = (&mut self.labels, &mut self.preview);
         let mut z = 0;
-        labels.finish(context, stack, &channels, channel_names(resolved), *voxel_um, measure, |slice| {
+        labels.finish(context, measured, |slice| {
             if shows && z == preview.z && preview.labels.is_none() {
                 preview.labels = Some(slice.to_vec());
             }

@@ -278,7 +278,7 @@ impl Slabs<'_> {
         count: usize,
     ) -> Result<Tensor, JobError> {
         let (channels, columns) = (self.model.input_channels, self.size[2]);
-        let tensor_shape = self.model.tensor_shape(channels, [count, fed.len(), columns]);
+        let tensor_shape = [1, channels, count, fed.len(), columns];
         if [fed.start, fed.len(), columns] == [origin, rows, width] {
             return Ok(Tensor::new(tensor_shape, slices)?);
         }

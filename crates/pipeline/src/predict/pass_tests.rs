@@ -1,14 +1,16 @@
 //! A pass gives the values of the untiled network, with and without bands and threads, and when it is continued.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use super::super::label::label;
+use super::super::label::{LabelSettings, label};
 use super::super::live::{LiveSink, LiveVolume};
 use super::super::output_check::OutputCheck;
 use super::super::prediction::Prediction;
 use super::super::test_common::{noise, package};
 use super::*;
+use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
+use crate::{ProgressStage, ProgressUnit};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
@@ -83,7 +85,7 @@ fn predict_with(
     let array = Array::new(Axes::zyx(), SHAPE.to_vec(), values.to_vec()).unwrap();
     let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
     let stack = Stack::new(&image, 0);
-    let mut view = ModelView::new(&stack, &[0], vec![Vec::new()], SHAPE);
+    let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), SHAPE);
     let mut spool = Spool::new(Scratch::Memory, SHAPE[1] * SHAPE[2]).unwrap();
     spool.write(0, finished).unwrap();
     let finished = finished.len() / (SHAPE[1] * SHAPE[2]);
@@ -94,7 +96,7 @@ fn predict_with(
     let mut session = plan.start().unwrap();
     let check = OutputCheck::new(DeviceId::Cpu, Precision::F32);
     let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None, check };
-    let meter = context.meter("predict", SHAPE.iter().product::<usize>() as u64, "voxels");
+    let meter = context.meter(ProgressStage::Predict, SHAPE.iter().product::<usize>() as u64, ProgressUnit::Voxels);
     let (model, bands) = (&model, bands.as_slice());
     let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: SHAPE };
     let live = sink.map(|sink| Live::begin(sink, &volume, false, &[]));
@@ -154,7 +156,7 @@ fn bands_of_a_resampled_stack_read_only_their_rows() {
     let (model, stack) = (model(), Stack::new(&image, 0));
     let read = |bands: &[Band]| {
         let context = Context::default();
-        let mut view = ModelView::new(&stack, &[0], vec![Vec::new()], SHAPE);
+        let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), SHAPE);
         let slabs = Slabs { context: &context, model: &model, size: SIZE, first_z: 0, bands, slab_slices: 3 };
         let mut taken: Vec<Tensor> = Vec::new();
         let mut take = |input: Tensor| {
@@ -212,8 +214,9 @@ fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
         let foreground = prediction.take_foreground();
         assert_eq!(foreground.as_ref().map(Foreground::slices), with_foreground.then_some(SHAPE[0]));
         let memory = Scratch::Memory;
-        let found = label(&context, &mut prediction, [0, 0], [1.0; 3], &options, 1.0, memory, foreground);
-        let mut found = found.unwrap();
+        let settings =
+            LabelSettings { channel: 0, seed_channel: 0, voxel_um: [1.0; 3], options: &options, overlap_um: 1.0 };
+        let mut found = label(&context, &mut prediction, &settings, memory, foreground).unwrap();
         (found.count, found.all_slices(&context).unwrap())
     };
     let found = labels(true);

@@ -196,6 +196,11 @@ impl<'a> Planner<'a> {
         std::array::from_fn(|a| if single && a == 0 { 1 } else { self.fit(edge(a), a) })
     }
 
+    /// Returns the size Z, Y, X of the volume, extended to what the network accepts.
+    fn whole(&self) -> [usize; 3] {
+        std::array::from_fn(|a| self.fit(self.volume.shape[a], a))
+    }
+
     /// Returns whether a tile keeps voxels after cropping, or covers the volume, along each axis.
     fn is_large_enough(&self, tile: &[usize; 3]) -> bool {
         let (shape, halo, step) = (self.volume.shape, self.halo, self.model.step);
@@ -265,9 +270,9 @@ impl<'a> Planner<'a> {
         if self.blend != Blend::Crop {
             return Err(self.why_requested());
         }
-        let tile = self.fit_all(|a| self.volume.shape[a]);
+        let tile = self.whole();
         let first_z = self.first_slice(tile);
-        let shape = model.tensor_shape(model.input_channels, [tile[0] - first_z, tile[1], tile[2]]);
+        let shape = [1, model.input_channels, tile[0] - first_z, tile[1], tile[2]];
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1));
         let mut cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes() };
         let mut too_large: Option<NoPass> = None;
@@ -413,7 +418,7 @@ impl<'a> Planner<'a> {
     /// Plans the tiles of a recorded run, or others if those do not suit the stack or the memory of this one.
     fn recorded(&self, recorded: [usize; 3]) -> Result<PlannedTiles, JobError> {
         // One tile of the size of the stack was one pass, or can be.
-        let is_whole = recorded == self.fit_all(|a| self.volume.shape[a]);
+        let is_whole = recorded == self.whole();
         if is_whole && let Ok(pass) = self.pass() {
             return self.accept_pass(pass);
         }

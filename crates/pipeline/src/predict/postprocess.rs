@@ -2,6 +2,7 @@
 
 use super::prediction::{Prediction, Unprocessed};
 use crate::ops::{self, Statistics};
+use crate::slice_statistics::{Chains, are_of_slices, postprocessing_of_slices};
 use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
 use cytoscope_model_package::Processing;
@@ -38,9 +39,14 @@ pub(super) fn resolve(
     prediction: &mut Prediction,
 ) -> Result<(), JobError> {
     let (_, steps) = split_softmax(model);
-    let mut tensors = stack.input_tensors(context, model, channels);
-    let mut references = references(&mut tensors);
-    let chains = ops::resolve(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
+    let chains = if are_of_slices(model, prediction.model_shape[0], steps) {
+        postprocessing_of_slices(context, (model, steps), channels, stack, prediction)?
+    } else {
+        let mut tensors = stack.input_tensors(context, model, channels);
+        let mut references = references(&mut tensors);
+        let chains = ops::resolve(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
+        chains.map(Chains::Stack)
+    };
     prediction.chains = chains.map_err(|step| {
         JobError::model(
             model.name.clone(),

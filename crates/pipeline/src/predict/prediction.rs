@@ -1,7 +1,8 @@
 //! The network's output, stored in a spool on the model's grid and read on the input's grid.
 
 use super::label::MapSource;
-use crate::ops::{Elementwise, Volume, apply};
+use crate::ops::Volume;
+use crate::slice_statistics::Chains;
 use crate::spool::Spool;
 use crate::{Context, JobError};
 use cytoscope_objects::{Foreground, SegmentOptions};
@@ -20,8 +21,8 @@ pub(crate) struct Prediction {
     pub shape: [usize; 3],
     /// Maps back to the input's grid; `None` if both grids are equal.
     back: Option<[AxisMap; 3]>,
-    /// Postprocessing chain of each channel.
-    pub chains: Vec<Vec<Elementwise>>,
+    /// Postprocessing of the channels; slices are those of the model's grid.
+    pub chains: Chains,
     buffer: Vec<f32>,
     /// Number of complete slices on the model's grid, from the first on.
     complete: usize,
@@ -37,7 +38,7 @@ pub(crate) const FOREGROUND_BYTES: u64 = 7 << 20;
 impl Prediction {
     pub(crate) fn new(spool: Spool<f32>, channels: usize, model_shape: [usize; 3], shape: [usize; 3]) -> Self {
         let back = super::grid::maps(model_shape, shape);
-        let chains = vec![Vec::new(); channels];
+        let chains = Chains::Stack(vec![Vec::new(); channels]);
         Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, foreground: None }
     }
 
@@ -110,6 +111,17 @@ impl Prediction {
         self.foreground.take().map(|(_, foreground)| foreground)
     }
 
+    /// Reads all channels of a slice of the model's grid, before postprocessing.
+    pub(crate) fn unprocessed_slice(&mut self, z: usize) -> Result<Vec<Samples>, JobError> {
+        let mut channels = Vec::with_capacity(self.channels);
+        for channel in 0..self.channels {
+            let at = z * self.channels + channel;
+            self.spool.read(at..at + 1, &mut self.buffer)?;
+            channels.push(Samples::F32(self.buffer.clone()));
+        }
+        Ok(channels)
+    }
+
     /// Reads slices `z` of one channel on the input's grid, postprocessed.
     pub(crate) fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
         let sources = self.back.as_ref().map_or(z.clone(), |maps| maps[0].sources(z.clone()));
@@ -122,7 +134,7 @@ impl Prediction {
             slab.extend_from_slice(&self.buffer);
         }
         drop(span);
-        apply(&self.chains[channel], &mut slab);
+        self.chains.apply(channel, sources.start, plane, &mut slab);
         match &self.back {
             None => Ok(slab),
             Some(maps) => {

@@ -3,7 +3,7 @@
 use super::files::map_axes;
 use super::resolve::{Resolved, channel_name};
 use crate::stack::Stack;
-use crate::{Context, JobError};
+use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_formats::{Channel, Container, StackWriter, WriteSpec};
 use cytoscope_profile::Stage;
 use cytoscope_storage::write::FinishedFile;
@@ -29,7 +29,7 @@ pub(super) fn write(context: &Context, resolved: &Resolved<'_>, path: &Path) -> 
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels = (0..extents.channels).map(|c| Channel { name: channel_name(meta, c), color_rgb: None }).collect();
     let mut writer = StackWriter::create(path, &spec)?;
-    let mut meter = context.meter("write", (times.len() * depth) as u64, "slices");
+    let mut meter = context.meter(ProgressStage::Write, (times.len() * depth) as u64, ProgressUnit::Slices);
     for time in times {
         let stack = Stack::new(image, *time);
         for z in 0..depth {

@@ -6,7 +6,7 @@ use super::{ChannelRef, Output, PredictOptions, TileRequest};
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::model::ModelTask;
-use crate::ops::Elementwise;
+use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
@@ -88,8 +88,8 @@ pub(super) struct Resolved<'a> {
     pub reader_bytes: u64,
     /// Memory that estimating the object diameter needed, in bytes; 0 if it was not estimated.
     pub estimate_bytes: u64,
-    /// Preprocessing chain of each channel at the first time point, if estimating the diameter required it.
-    pub first_chains: Option<Vec<Vec<Elementwise>>>,
+    /// Preprocessing of the channels at the first time point, if estimating the diameter required it.
+    pub first_chains: Option<Chains>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -140,7 +140,7 @@ impl<'a> Resolved<'a> {
                 Some(diameter)
             }
         };
-        notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.sentence()));
+        notes.extend(diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels).map(|d| d.text()));
         let voxel_um = diameter.map_or(voxel.assumed, |d| d.voxel);
         let mut model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
         // A network on slices has no distance between them: it is applied to the slices of the stack.

@@ -96,7 +96,7 @@ impl PredictJob {
     /// # Errors
     /// [`JobError::Io`] if a folder cannot be read; [`JobError::Mismatch`] if there are no stacks.
     pub fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
-        let found = expand_inputs(&self.inputs)?;
+        let found = expand_inputs(&self.inputs, self.axes.as_ref())?;
         let files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
             let skipped = match found.len() - files.len() {
@@ -150,7 +150,9 @@ impl PredictJob {
             let number = series.as_ref().map_or(0, |series| *series);
             let report = series.and_then(|series| {
                 let job = self.of_series(series);
-                catch_unwind(AssertUnwindSafe(|| job.one(context, model, engine, devices, &input, &stem, live)))
+                let run = InputRun { job: &job, context, model, input: &input, stem: &stem, live, is_later: false };
+                let attempts = Attempts { run, devices, is_wide: false, notes: Vec::new() };
+                catch_unwind(AssertUnwindSafe(|| attempts.run(engine)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
             });
             match &report {
@@ -173,8 +175,8 @@ impl PredictJob {
                     context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
-                    let sentence = if number > 0 { format!("series {number} of {named}") } else { named };
-                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), sentence });
+                    let message = if number > 0 { format!("series {number} of {named}") } else { named };
+                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), message });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
@@ -201,32 +203,6 @@ impl PredictJob {
             Some(path) => Err(StorageError::IsInput { path }.into()),
         }
     }
-
-    #[allow(clippy::too_many_arguments)]
-    fn one(
-        &self,
-        context: &Context,
-        model: &Model,
-        engine: &mut SelectedEngine,
-        devices: &Devices,
-        input: &Path,
-        stem: &str,
-        live: Option<&dyn LiveSink>,
-    ) -> Result<InputReport, JobError> {
-        if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
-            return Err(JobError::Mismatch {
-                path: input.to_owned(),
-                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
-                next_step: "rename the file".to_owned(),
-            });
-        }
-        engine.come_back(context);
-        let run = InputRun { job: self, context, model, input, stem, live, is_later: false };
-        let mut attempts = Attempts { run, devices, is_wide: false, notes: Vec::new() };
-        let mut report = attempts.on_devices(engine)?;
-        report.notes.splice(..0, attempts.notes).for_each(drop);
-        Ok(report)
-    }
 }
 
 /// The attempts to predict an input.
@@ -244,6 +220,22 @@ impl Attempts<'_> {
     fn note(&mut self, note: String) {
         self.run.context.note(note.clone());
         self.notes.push(note);
+    }
+
+    /// Predicts the input, whose report has the notes.
+    fn run(mut self, engine: &mut SelectedEngine) -> Result<InputReport, JobError> {
+        let InputRun { context, input, .. } = self.run;
+        if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
+            return Err(JobError::Mismatch {
+                path: input.to_owned(),
+                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
+                next_step: "rename the file".to_owned(),
+            });
+        }
+        engine.come_back(context);
+        let mut report = self.on_devices(engine)?;
+        report.notes.splice(..0, self.notes).for_each(drop);
+        Ok(report)
     }
 
     /// Predicts the input on the job's device, and if that fails, on the next ones. `engine` becomes the device of the next

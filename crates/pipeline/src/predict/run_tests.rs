@@ -391,7 +391,7 @@ fn slices_of_a_small_prediction_are_removed_if_no_device_can_go_on() {
     fixture.add_stack("deep", DEEP);
     let devices = Devices::with_engines(vec![CpuEngine::new().device().clone()], open_none);
     let (outcome, _) = fixture.predict_on(&fixture.job(&["deep"], "out"), selected(u64::MAX, 1), &devices);
-    assert!(outcome.failed.len() == 1 && outcome.failed[0].sentence.contains("it is gone"), "{:?}", outcome.failed);
+    assert!(outcome.failed.len() == 1 && outcome.failed[0].message.contains("it is gone"), "{:?}", outcome.failed);
     assert_eq!(fixture.files("out"), 0);
 }
 

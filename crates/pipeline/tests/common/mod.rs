@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec};
+use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec, TensorType};
 pub use cytoscope_testkit::noise;
 use cytoscope_testkit::skip;
 use serde_json::json;
@@ -73,7 +73,7 @@ fn spec(id: &str, channels: usize, of: Option<&str>) -> TensorSpec {
     TensorSpec {
         id: id.to_owned(),
         description: String::new(),
-        dtype: "float32".to_owned(),
+        dtype: TensorType::Float32,
         axes: vec![
             axis(AxisKind::Batch, AxisSize::Fixed(1)),
             axis(AxisKind::Channel, AxisSize::Fixed(channels)),

@@ -25,17 +25,11 @@ pub(super) fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
     Some(advice.with(AdvisedSetting::Threads(cores)))
 }
 
-/// Returns whether all work was done on the CPU.
-fn is_on_cpu(facts: &RunFacts) -> bool {
-    let mut devices = facts.inputs.iter().map(|i| &i.device).chain(facts.training.iter().map(|t| &t.device)).peekable();
-    devices.peek().is_some() && devices.all(|device| device == "cpu")
-}
-
 pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
     let (threads, cores) = facts.threads.zip(facts.cores)?;
     let cpu_secs = facts.cpu_secs?;
     let share = cpu_secs / (facts.wall_secs * threads as f64);
-    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && (1..=cores).contains(&threads) && is_on_cpu(facts);
+    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && (1..=cores).contains(&threads) && facts.is_on_cpu();
     if !is_measurable || share >= MIN_CPU_SHARE {
         return None;
     }
@@ -57,7 +51,7 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
 pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
     let (peak_bytes, total_bytes) = facts.peak_bytes.zip(facts.memory_bytes)?;
     // On a GPU, the settings limit the memory of the device. Other jobs than predictions and training have no such setting.
-    if !is_on_cpu(facts) {
+    if !facts.is_on_cpu() {
         return None;
     }
     let share = peak_bytes as f64 / total_bytes as f64;
@@ -86,7 +80,7 @@ pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
 }
 
 pub(super) fn slowdown(facts: &RunFacts) -> Option<Advice> {
-    let slowdown = facts.slowdown.as_ref().filter(|_| is_on_cpu(facts))?;
+    let slowdown = facts.slowdown.as_ref().filter(|_| facts.is_on_cpu())?;
     let ratio = slowdown.late_secs / slowdown.early_secs;
     if !ratio.is_finite() || ratio <= MAX_SLOWDOWN {
         return None;
@@ -118,19 +112,19 @@ mod tests {
         let facts = |peak_bytes: u64| RunFacts {
             peak_bytes: Some(peak_bytes << 30),
             memory_bytes: Some(16 << 30),
-            inputs: vec![InputFacts { device: "cpu".to_owned(), ..InputFacts::default() }],
+            inputs: vec![InputFacts { device: "cpu".into(), ..InputFacts::default() }],
             ..RunFacts::default()
         };
         assert_eq!(memory_pressure(&facts(13)), None);
         // A job without a setting for its memory, and one whose setting limits that of the GPU.
         assert_eq!(memory_pressure(&RunFacts { inputs: Vec::new(), ..facts(15) }), None);
-        let on_gpu = vec![InputFacts { device: "cuda:0".to_owned(), ..InputFacts::default() }];
+        let on_gpu = vec![InputFacts { device: "cuda:0".into(), ..InputFacts::default() }];
         assert_eq!(memory_pressure(&RunFacts { inputs: on_gpu, ..facts(15) }), None);
         assert_eq!(memory_pressure(&RunFacts { memory_bytes: None, ..facts(15) }), None);
         let prediction = memory_pressure(&facts(15)).unwrap();
         assert!(prediction.change.contains("--memory-budget 8192M"), "{}", prediction.change);
         assert_eq!(prediction.setting, Some(AdvisedSetting::MemoryBudget(8 << 30)));
-        let training = TrainingFacts { device: "cpu".to_owned(), ..TrainingFacts::default() };
+        let training = TrainingFacts { device: "cpu".into(), ..TrainingFacts::default() };
         let training = RunFacts { training: Some(training), inputs: Vec::new(), ..facts(15) };
         let training = memory_pressure(&training).unwrap();
         assert!(training.change.contains("memory_mib = 8192"), "{}", training.change);
@@ -141,7 +135,7 @@ mod tests {
         let facts = |late_secs, device: &str| RunFacts {
             threads: Some(4),
             slowdown: Some(Slowdown { work: "tile".to_owned(), count: 40, early_secs: 1.0, late_secs }),
-            inputs: vec![InputFacts { device: device.to_owned(), ..InputFacts::default() }],
+            inputs: vec![InputFacts { device: device.into(), ..InputFacts::default() }],
             ..RunFacts::default()
         };
         assert_eq!(slowdown(&facts(1.2, "cpu")), None);

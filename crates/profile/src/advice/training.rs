@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_batch_that_leaves_memory_unused_is_named_with_the_size_that_fits() {
         let facts = |larger_batch| {
-            of(TrainingFacts { batch: 4, larger_batch, device: "cuda:0".to_owned(), ..TrainingFacts::default() })
+            of(TrainingFacts { batch: 4, larger_batch, device: "cuda:0".into(), ..TrainingFacts::default() })
         };
         assert_eq!(small_batch(&facts(None)), None);
         assert_eq!(small_batch(&facts(Some(4))), None);

@@ -1,6 +1,6 @@
 //! Continuing a training run on another device after one has failed.
 
-use super::{Checkpoint, LoopOutcome, RollbackPoint, Run, Training};
+use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
 use crate::config::{TrainConfig, TrainPrecision};
 use crate::device_choice::{choose_except, step_precision};
 use crate::job::TrainJob;
@@ -56,12 +56,12 @@ impl Training<'_> {
 
     /// Saves the last good state of a run whose device has failed. If that is not possible, the checkpoint before it is
     /// continued.
-    pub(super) fn save_last_good(&self, run: Run) {
-        let Run { mut state, stepper, last_good: RollbackPoint { model, step }, .. } = run;
+    pub(super) fn save_last_good(&self, run: LoopState) {
+        let LoopState { mut state, stepper, last_good: RollbackPoint { model, step }, .. } = run;
         let device = self.engine.device().id;
         state.history.truncate_after(step);
-        let sentence = format!("{device} failed at step {}: training goes back to step {step}", state.step);
-        state.history.notes.push(sentence);
+        let message = format!("{device} failed at step {}: training goes back to step {step}", state.step);
+        state.history.notes.push(message);
         state.validation_due &= state.step == step;
         state.step = step;
         state.since_point = (0.0, 0);

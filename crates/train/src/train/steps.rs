@@ -1,6 +1,6 @@
 //! The steps of the training loop: gradients, losses and their curve, and the return to the last good state.
 
-use super::{RollbackPoint, Run, Training};
+use super::{LoopState, RollbackPoint, Training};
 use crate::checkpoint::TrainState;
 use crate::event::TrainEvent;
 use crate::history::StepPoint;
@@ -31,7 +31,7 @@ impl Training<'_> {
     /// Computes the gradients of the next batches and updates the parameters at a learning rate of `rate`, reduced after
     /// rollbacks. Returns false if no step was made: the loss scale was reduced, or the run went back to its last good
     /// state.
-    pub(super) fn take_step(&self, run: &mut Run, rate: f64) -> Result<bool, JobError> {
+    pub(super) fn take_step(&self, run: &mut LoopState, rate: f64) -> Result<bool, JobError> {
         run.window.started.get_or_insert_with(Instant::now);
         let loss = match self.accumulate(run)? {
             StepOutput::Loss(loss) => loss,
@@ -54,7 +54,7 @@ impl Training<'_> {
     }
 
     /// Computes and accumulates the gradients of the batches of one step. Returns the mean loss.
-    fn accumulate(&self, run: &mut Run) -> Result<StepOutput, JobError> {
+    fn accumulate(&self, run: &mut LoopState) -> Result<StepOutput, JobError> {
         let mut output = StepOutput::Loss(0.0);
         for _ in 0..self.config.accumulate {
             let before = run.loader.stalled_secs();
@@ -77,7 +77,7 @@ impl Training<'_> {
     /// Reads the losses that are still on the device, if this step is the last one of a point of the loss curve or of the
     /// run, which would otherwise end before its last step. Returns false if they are not finite; the run then went back
     /// to its last good state.
-    fn is_read(&self, run: &mut Run) -> Result<bool, JobError> {
+    fn is_read(&self, run: &mut LoopState) -> Result<bool, JobError> {
         let is_point_due = run.window.steps + 1 >= steps_per_point(&run.state);
         let is_last = run.state.step + 1 >= run.state.steps;
         if is_point_due || is_last { self.read_losses(run) } else { Ok(true) }
@@ -85,7 +85,7 @@ impl Training<'_> {
 
     /// Reads the losses that are still on the device. Returns false if they are not finite; the run then went back to its
     /// last good state.
-    pub(super) fn read_losses(&self, run: &mut Run) -> Result<bool, JobError> {
+    pub(super) fn read_losses(&self, run: &mut LoopState) -> Result<bool, JobError> {
         if let Some(loss) = run.stepper.unread_loss()? {
             run.window.loss += loss / self.config.accumulate as f64;
             return Ok(true);
@@ -97,7 +97,7 @@ impl Training<'_> {
     }
 
     /// Adds a step to the loss curve, and reports it when the curve gets a point.
-    fn record_step(&self, run: &mut Run, loss: f64, rate: f64) {
+    fn record_step(&self, run: &mut LoopState, loss: f64, rate: f64) {
         let (state, window) = (&mut run.state, &mut run.window);
         window.loss += loss;
         window.steps += 1;
@@ -144,14 +144,14 @@ impl Training<'_> {
         }
         stepper.set_state(last_good.model.clone())?;
         state.rate_factor /= 2.0;
-        let sentence = format!(
+        let message = format!(
             "the loss was not finite at step {}: rolled back to step {}, with the learning rate multiplied by {}",
             state.step, last_good.step, state.rate_factor
         );
         state.step = last_good.step;
         state.history.truncate_after(last_good.step);
-        self.context.note(sentence.clone());
-        state.history.notes.push(sentence);
+        self.context.note(message.clone());
+        state.history.notes.push(message);
         Ok(())
     }
 }

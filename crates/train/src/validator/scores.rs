@@ -1,6 +1,7 @@
 //! Scores of predictions.
 
 use super::comparison::{Comparison, Share, mask_shares, object_shares, of_pairs, of_parts, stain_shares};
+use crate::score_name::ScoreName;
 use cytoscope_objects::ObjectsError;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
@@ -16,12 +17,9 @@ pub struct PairScore {
     pub name: String,
     /// The score that networks are compared by; higher is better.
     pub score: f64,
-    /// All scores by name, such as `f1@0.5`.
-    pub scores: BTreeMap<String, f64>,
+    /// All scores by name.
+    pub scores: BTreeMap<ScoreName, f64>,
 }
-
-/// Name of the score that decides for objects: panoptic quality at the lowest threshold, an IoU of 0.5.
-const PANOPTIC_QUALITY: &str = "pq@0.5";
 
 /// Version of the definition of [`Scores::score`], for checkpoints: 0 was the mean of F1 at IoU 0.5 and 0.7.
 pub(crate) const SCORE_VERSION: u32 = 1;
@@ -35,7 +33,7 @@ pub struct Scores {
     /// matches.
     pub score: f64,
     /// All scores over all pairs, by name.
-    pub scores: BTreeMap<String, f64>,
+    pub scores: BTreeMap<ScoreName, f64>,
     /// Scores of each validation pair.
     pub pairs: Vec<PairScore>,
     /// What each object or block of the images adds to the score, with the number of its validation pair.
@@ -129,7 +127,7 @@ impl Tally {
 
     /// Returns the score that networks are compared by, and all scores by name; `stains` are the names of the outputs for
     /// regression.
-    pub(super) fn scores(&self, target: TargetKind, stains: &[String]) -> (f64, BTreeMap<String, f64>) {
+    pub(super) fn scores(&self, target: TargetKind, stains: &[String]) -> (f64, BTreeMap<ScoreName, f64>) {
         match target {
             TargetKind::Regression => {
                 // Over all stains, or one of them.
@@ -139,29 +137,32 @@ impl Tally {
                     if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
                 };
                 let pearson = mean(None, |r| r.pearson);
-                let mut scores = BTreeMap::from([("pearson".to_owned(), pearson)]);
-                scores.insert("psnr_db".to_owned(), mean(None, |r| r.psnr_db));
-                scores.insert("ssim".to_owned(), mean(None, |r| r.ssim));
+                let mut scores = BTreeMap::from([(ScoreName::Pearson(None), pearson)]);
+                scores.insert(ScoreName::PsnrDb, mean(None, |r| r.psnr_db));
+                scores.insert(ScoreName::Ssim, mean(None, |r| r.ssim));
                 for (stain, name) in stains.iter().enumerate().filter(|_| stains.len() > 1) {
-                    scores.insert(format!("pearson {name}"), mean(Some(stain), |r| r.pearson));
+                    scores.insert(ScoreName::Pearson(Some(name.clone())), mean(Some(stain), |r| r.pearson));
                 }
                 (pearson, scores)
             }
             TargetKind::Semantic => {
                 let dice = 2.0 * self.voxels[0] as f64 / self.voxels[1].max(1) as f64;
-                (dice, BTreeMap::from([("dice".to_owned(), dice)]))
+                (dice, BTreeMap::from([(ScoreName::Dice, dice)]))
             }
             TargetKind::Instances | TargetKind::Boundary { .. } | TargetKind::Distance { .. } | TargetKind::Flow => {
                 let mut scores = BTreeMap::new();
+                let mut quality = 0.0;
                 for (i, threshold) in THRESHOLDS.iter().enumerate() {
                     let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
                     let pooled = Matching::pooled(&parts);
-                    scores.insert(format!("f1@{threshold}"), pooled.as_ref().map_or(0.0, |m| m.f1));
+                    scores.insert(ScoreName::f1(*threshold), pooled.as_ref().map_or(0.0, |m| m.f1));
+                    // The score that decides is that of the lowest threshold, an IoU of 0.5.
                     if *threshold == THRESHOLDS[0] {
-                        scores.insert(PANOPTIC_QUALITY.to_owned(), pooled.map_or(0.0, |m| m.panoptic_quality));
+                        quality = pooled.map_or(0.0, |m| m.panoptic_quality);
+                        scores.insert(ScoreName::panoptic_quality(*threshold), quality);
                     }
                 }
-                (scores.get(PANOPTIC_QUALITY).copied().unwrap_or(0.0), scores)
+                (quality, scores)
             }
         }
     }
@@ -216,7 +217,8 @@ mod tests {
             Tally::of(TargetKind::Instances, &truth, found, [1, 1, 300]).unwrap().scores(TargetKind::Instances, &[])
         };
         let ((all, of_all), (less, of_less)) = (score(&truth), score(&tight));
-        assert_eq!((of_all["f1@0.7"], of_less["f1@0.7"], of_less["f1@0.75"]), (1.0, 1.0, 1.0));
+        let [at_70, at_75] = [0.7, 0.75].map(ScoreName::f1);
+        assert_eq!((of_all[&at_70], of_less[&at_70], of_less[&at_75]), (1.0, 1.0, 1.0));
         assert_eq!(all, 1.0);
         assert!((less - 0.9).abs() < 1e-9, "the mean IoU of two matches, {less}");
     }

@@ -2,7 +2,7 @@
 //! rotation, scaling and elastic deformation before any voxel is read.
 
 use super::AugmentOptions;
-use crate::reader::Box3;
+use crate::reader::UnclippedBox;
 use rand::Rng;
 use std::ops::Range;
 
@@ -108,7 +108,7 @@ pub(crate) struct Transform {
     matrix: [[f64; 3]; 3],
     field: Option<DisplacementField>,
     /// The patch with its margin, in voxels of the patch (negative in the margin).
-    grid: Box3,
+    grid: UnclippedBox,
 }
 
 /// The grids of a patch and a stack.
@@ -126,8 +126,8 @@ pub(crate) struct Grids {
 
 impl Grids {
     /// Returns the box of the patch with its margin.
-    pub fn with_margin(&self) -> Box3 {
-        Box3 {
+    pub fn with_margin(&self) -> UnclippedBox {
+        UnclippedBox {
             start: self.margin.map(|m| -(m as i64)),
             size: std::array::from_fn(|a| self.patch_zyx[a] + 2 * self.margin[a]),
         }
@@ -165,7 +165,7 @@ impl Transform {
     }
 
     /// Returns the box of the stack that is needed for `part` of the grid (in voxels of the patch).
-    pub fn reads(&self, part: &Box3) -> Box3 {
+    pub fn reads(&self, part: &UnclippedBox) -> UnclippedBox {
         let mut low = self.base;
         let mut high = self.base;
         for i in 0..3 {
@@ -180,14 +180,14 @@ impl Transform {
             low[i] = (low[i] - reach).floor() - 1.0;
             high[i] = (high[i] + reach).floor() + 3.0;
         }
-        Box3 {
+        UnclippedBox {
             start: low.map(|v| v as i64),
             size: std::array::from_fn(|i| (high[i] - low[i]).clamp(0.0, 1e15) as usize),
         }
     }
 
     /// Returns the positions of the rows of `part`, in voxels of the stack relative to `origin`.
-    pub fn rows(&self, part: &Box3, origin: [i64; 3]) -> RowPositions<'_> {
+    pub fn rows(&self, part: &UnclippedBox, origin: [i64; 3]) -> RowPositions<'_> {
         let first_x = (part.start[2] - self.grid.start[2]) as usize;
         let across = (0..3).map(|i| self.matrix[i][2] as f32).collect::<Vec<_>>();
         RowPositions {
@@ -205,7 +205,7 @@ impl Transform {
 }
 
 impl DisplacementField {
-    fn draw(grids: &Grids, grid: &Box3, spacing_um: f64, amplitude_um: f64, rng: &mut impl Rng) -> Self {
+    fn draw(grids: &Grids, grid: &UnclippedBox, spacing_um: f64, amplitude_um: f64, rng: &mut impl Rng) -> Self {
         let splines: [Splines; 3] = std::array::from_fn(|a| {
             let min_spacing = grid.size[a] as f64 / MAX_NODES;
             Splines::new(grid.size[a], (spacing_um / grids.patch_um[a]).max(min_spacing).max(1e-6))
@@ -329,7 +329,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     /// Returns all positions of a part, along each axis of the stack.
-    fn positions(transform: &Transform, part: &Box3, origin: [i64; 3]) -> [Vec<f32>; 3] {
+    fn positions(transform: &Transform, part: &UnclippedBox, origin: [i64; 3]) -> [Vec<f32>; 3] {
         let mut all: [Vec<f32>; 3] = Default::default();
         let mut rows = transform.rows(part, origin);
         for z in 0..part.size[0] as i64 {
@@ -351,7 +351,7 @@ mod tests {
             let grids = Grids { patch_zyx: [z, y, x], margin: [margin; 3], patch_um: [2.0, um, um], stack_um: [1.0, 0.5, 0.6] };
             let moves = GeometricParams::draw(&AugmentOptions::always(), 20.0, &mut rng);
             let transform = Transform::new(&grids, [7.0, -3.0, 100.0], &moves, &mut rng);
-            for part in [grids.with_margin(), Box3 { start: [0; 3], size: grids.patch_zyx }] {
+            for part in [grids.with_margin(), UnclippedBox { start: [0; 3], size: grids.patch_zyx }] {
                 let wanted = transform.reads(&part);
                 for (a, at) in positions(&transform, &part, wanted.start).iter().enumerate() {
                     prop_assert!(at.iter().all(|v| *v >= 0.0 && *v as usize + 1 < wanted.size[a]), "axis {}", a);
@@ -367,7 +367,7 @@ mod tests {
         let moves = GeometricParams::draw(&AugmentOptions::always(), 9.0, &mut rng);
         let transform = Transform::new(&grids, [50.0; 3], &moves, &mut rng);
         let whole = positions(&transform, &grids.with_margin(), [0; 3]);
-        let part = positions(&transform, &Box3 { start: [0; 3], size: grids.patch_zyx }, [0; 3]);
+        let part = positions(&transform, &UnclippedBox { start: [0; 3], size: grids.patch_zyx }, [0; 3]);
         let [_, ny, nx] = grids.with_margin().size;
         for (i, (z, y, x)) in (0..4 * 9 * 7).map(|i| (i, (i / 63, i / 7 % 9, i % 7))) {
             let j = ((z + 2) * ny + y + 3) * nx + x + 5;

@@ -178,7 +178,7 @@ impl SearchResults {
             if self.problems.is_empty() {
                 return Err(TrainingDataError::data(root, NO_PAIR, advice));
             }
-            self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
+            self.problems.sort_by(|a, b| (&a.file, &a.message).cmp(&(&b.file, &b.message)));
             let next_step =
                 summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
             let problem = format!("{NO_PAIR}: {}", most_common_problem(&self.problems));
@@ -193,7 +193,7 @@ impl SearchResults {
         self.pairs.sort_by(|a, b| (&a.name, &a.image.path).cmp(&(&b.name, &b.image.path)));
         make_names_unique(&mut self.pairs, root);
         self.pairs.sort_by(|a, b| a.name.cmp(&b.name));
-        self.problems.sort_by(|a, b| (&a.file, &a.sentence).cmp(&(&b.file, &b.sentence)));
+        self.problems.sort_by(|a, b| (&a.file, &a.message).cmp(&(&b.file, &b.message)));
         Ok(self.dataset(root, task))
     }
 

@@ -31,6 +31,9 @@ pub struct SamplerOptions {
     /// How the intensities of a file are normalized. `normalise` is accepted in records of earlier versions.
     #[serde(alias = "normalise")]
     pub normalize: Normalize,
+    /// Whether the statistics of `normalize` are those of each slice instead of the whole stack, for networks that process
+    /// single slices. Patches have the normalization of the slice at their center.
+    pub normalize_slices: bool,
     /// Margin around a patch in µm in which objects are read, so that targets at its border are correct; by default the
     /// radius of the median object.
     pub margin_um: Option<f64>,
@@ -53,6 +56,7 @@ impl Default for SamplerOptions {
             augment: AugmentOptions::default(),
             target: TargetKind::Instances,
             normalize: Normalize::default(),
+            normalize_slices: false,
             margin_um: None,
             ignore_label: None,
             gap_weight: None,

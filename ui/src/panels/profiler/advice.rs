@@ -6,7 +6,7 @@ use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::panels::{capitalized, weak};
-use crate::runs::Run;
+use crate::runs::ShownRun;
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
@@ -32,7 +32,7 @@ struct Offer {
 }
 
 /// Draws the advice for a run.
-pub(super) fn advice(ui: &mut Ui, state: State<'_>, run: Run<'_>, all: &[Advice], actions: &mut Actions) {
+pub(super) fn advice(ui: &mut Ui, state: State<'_>, run: ShownRun<'_>, all: &[Advice], actions: &mut Actions) {
     if all.is_empty() {
         let text = match run.is_running() {
             true => "No advice so far. Most rules need a run that has ended.",
@@ -51,7 +51,7 @@ pub(super) fn advice(ui: &mut Ui, state: State<'_>, run: Run<'_>, all: &[Advice]
     });
 }
 
-fn one(ui: &mut Ui, state: State<'_>, run: Run<'_>, advice: &Advice, actions: &mut Actions) {
+fn one(ui: &mut Ui, state: State<'_>, run: ShownRun<'_>, advice: &Advice, actions: &mut Actions) {
     let further = match advice.further_inputs {
         0 => String::new(),
         1 => " (and 1 further input)".to_owned(),
@@ -74,7 +74,7 @@ fn one(ui: &mut Ui, state: State<'_>, run: Run<'_>, advice: &Advice, actions: &m
 }
 
 /// The change that applies a setting; `None` if the window lacks the setting, or this machine the device.
-fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Offer> {
+fn offer(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
     match setting {
         AdvisedSetting::Tile(tile) => {
             let [z, y, x] = tile;
@@ -84,8 +84,8 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
                 is_applied: state.jobs.tile() == Some(*tile),
             })
         }
-        AdvisedSetting::Device(name) => {
-            let device: DeviceRequest = name.parse().ok()?;
+        AdvisedSetting::Device(device) => {
+            let device: DeviceRequest = device.as_str().parse().ok()?;
             let is_there = |d: &&cytoscope_engine::Device| d.usable && DeviceRequest::Device(d.id) == device;
             state.jobs.devices().iter().find(is_there)?;
             Some(Offer {
@@ -146,7 +146,7 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: Run<'_>) -> Option<Off
 }
 
 /// The number of threads of predictions, or of training runs if the run is one.
-fn threads_offer(threads: usize, state: State<'_>, run: Run<'_>) -> Option<Offer> {
+fn threads_offer(threads: usize, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
     let threads = Some(threads).filter(|n| (1..=MAX_THREADS).contains(n))?;
     let name = if threads == 1 { "Use 1 thread".to_owned() } else { format!("Use {threads} threads") };
     let (action, set): (Action, Option<usize>) = match run.facts().training {
@@ -157,13 +157,13 @@ fn threads_offer(threads: usize, state: State<'_>, run: Run<'_>) -> Option<Offer
 }
 
 /// The stack of a run, or else the active one; `None` without a stack.
-fn document_of<'a>(state: State<'a>, run: Run<'_>) -> Option<&'a Document> {
+fn document_of<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> {
     let of_run = run.document().and_then(|id| state.documents.get(id));
     of_run.or_else(|| state.document())
 }
 
 /// The change of the object diameter of the run's stack, or of the active one; `None` without a stack.
-fn diameter_offer(request: DiameterRequest, state: State<'_>, run: Run<'_>) -> Option<Offer> {
+fn diameter_offer(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
     let document = document_of(state, run)?;
     let mut size = document.object_size;
     let (name, is_applied) = match (request, size.request) {

@@ -1,7 +1,7 @@
 //! Two runs side by side.
 
 use crate::panels::{seconds, weak};
-use crate::runs::Run;
+use crate::runs::ShownRun;
 use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
@@ -15,8 +15,8 @@ pub(super) struct Comparison {
 
 impl Comparison {
     /// Compares `first` with `second`.
-    pub(super) fn new(first: Run<'_>, second: Run<'_>) -> Self {
-        let operators = |run: Run<'_>| operator_totals(run.spans());
+    pub(super) fn new(first: ShownRun<'_>, second: ShownRun<'_>) -> Self {
+        let operators = |run: ShownRun<'_>| operator_totals(run.spans());
         Self {
             stages: compare_stages(first.stages(), second.stages()),
             operators: compare_operators(&operators(first), &operators(second)),
@@ -25,8 +25,8 @@ impl Comparison {
 }
 
 /// Draws the times that match `search`: in all, of stages, of operators.
-pub(super) fn comparison(ui: &mut Ui, [first, second]: [Run<'_>; 2], compared: &Comparison, search: &str) {
-    let peak = |run: Run<'_>| run.facts().peak_bytes.map_or_else(|| "unknown".to_owned(), bytes_text);
+pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compared: &Comparison, search: &str) {
+    let peak = |run: ShownRun<'_>| run.facts().peak_bytes.map_or_else(|| "unknown".to_owned(), bytes_text);
     weak(ui, format!("Peak memory {} and {}", peak(first), peak(second)));
     let query = search.to_lowercase();
     let total = ComparedTime::new("total", first.wall_secs(), second.wall_secs());

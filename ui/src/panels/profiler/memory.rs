@@ -1,14 +1,14 @@
 //! Memory over time.
 
 use crate::panels::weak;
-use crate::runs::Run;
+use crate::runs::ShownRun;
 use crate::theme;
 use cytoscope_profile::{DeviceMemory, bytes_text};
 use eframe::egui::{self, Ui};
 use egui_plot::{Legend, Line, Plot, PlotPoints};
 
 /// Draws the memory samples of a run.
-pub(super) fn memory(ui: &mut Ui, run: Run<'_>) {
+pub(super) fn memory(ui: &mut Ui, run: ShownRun<'_>) {
     if let Some(peak) = run.facts().peak_bytes {
         weak(ui, format!("Peak {}", bytes_text(peak)));
     }

@@ -17,7 +17,7 @@ use crate::command::Command;
 use crate::documents::DocumentsAction;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::{FileRequest, ProfileFormat, ProfileTable};
-use crate::runs::{Histogram, Run, RunId, step_durations_secs};
+use crate::runs::{Histogram, RunId, ShownRun, step_durations_secs};
 use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
 use crate::state::State;
 use crate::theme;
@@ -107,11 +107,16 @@ struct Derived {
 }
 
 impl Derived {
-    fn new(run: Run<'_>, other: Option<Run<'_>>, peak: Option<&MachinePeak>, of: (Revision, Option<Revision>)) -> Self {
+    fn new(
+        run: ShownRun<'_>,
+        other: Option<ShownRun<'_>>,
+        peak: Option<&MachinePeak>,
+        of: (Revision, Option<Revision>),
+    ) -> Self {
         let operators = operator_totals(run.spans());
         let mut facts = run.facts();
         facts.slowdown = facts.slowdown.or_else(|| Slowdown::of(run.spans()));
-        if matches!(run, Run::Job(_)) {
+        if matches!(run, ShownRun::Job(_)) {
             facts.memory_bytes = total_bytes();
         }
         let roofline =
@@ -130,10 +135,12 @@ impl Derived {
 
 impl ProfilerPanel {
     /// The displayed run: the selected one, or the newest job, or the newest run from a file.
-    fn run<'a>(&self, jobs: &'a Jobs) -> Option<Run<'a>> {
+    fn run<'a>(&self, jobs: &'a Jobs) -> Option<ShownRun<'a>> {
         let selected = self.shown.and_then(|id| jobs.shown_run(id));
-        let is_started = |run: &Run<'_>| matches!(run, Run::Job(job) if job.state != JobState::Queued);
-        selected.or_else(|| jobs.runs().find(is_started)).or_else(|| jobs.runs().find(|r| matches!(r, Run::File(_))))
+        let is_started = |run: &ShownRun<'_>| matches!(run, ShownRun::Job(job) if job.state != JobState::Queued);
+        selected
+            .or_else(|| jobs.runs().find(is_started))
+            .or_else(|| jobs.runs().find(|r| matches!(r, ShownRun::File(_))))
     }
 
     fn select(&mut self, run: RunId) {
@@ -159,8 +166,8 @@ impl ProfilerPanel {
     }
 
     /// Computes what the views show, if the runs have changed.
-    fn derive(&mut self, run: Run<'_>, other: Option<Run<'_>>, peak: Option<&MachinePeak>) {
-        let revision = |run: Run<'_>| (run.id(), run.revision());
+    fn derive(&mut self, run: ShownRun<'_>, other: Option<ShownRun<'_>>, peak: Option<&MachinePeak>) {
+        let revision = |run: ShownRun<'_>| (run.id(), run.revision());
         let of = (revision(run), other.map(revision));
         let ids = |of: &(Revision, Option<Revision>)| (of.0.0, of.1.map(|other| other.0));
         let is_current = |derived: &Derived| {
@@ -203,7 +210,7 @@ pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPa
         .show(ui, |ui| {
             let run = own.run(state.jobs);
             egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(egui::Frame::NONE).show(ui, |ui| {
-                run_list(ui, state, own, run.map(Run::id), actions);
+                run_list(ui, state, own, run.map(ShownRun::id), actions);
             });
             let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));
             egui::CentralPanel::default().frame(frame).show(ui, |ui| match run {
@@ -237,10 +244,10 @@ fn run_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: Optio
     });
 }
 
-fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<RunId>, actions: &mut Actions) {
+fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Option<RunId>, actions: &mut Actions) {
     let (sign, color) = match run {
-        Run::File(_) => (icon::FILE_TEXT, ui.visuals().weak_text_color()),
-        Run::Job(JobView { state, .. }) => match state {
+        ShownRun::File(_) => (icon::FILE_TEXT, ui.visuals().weak_text_color()),
+        ShownRun::Job(JobView { state, .. }) => match state {
             JobState::Queued => (icon::HOURGLASS, ui.visuals().weak_text_color()),
             JobState::Running => (icon::PLAY_CIRCLE, theme::ACCENT),
             JobState::Done => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
@@ -251,7 +258,7 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<Run
     ui.horizontal(|ui| {
         ui.label(RichText::new(sign).color(color));
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-            if let Run::File(file) = run {
+            if let ShownRun::File(file) = run {
                 let close = ui.add(egui::Button::new(RichText::new(icon::X).size(12.0)).frame(false));
                 let name = format!("Close {}", run.title());
                 close.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &name));
@@ -264,9 +271,9 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<Run
                 let is_shown = Some(run.id()) == shown;
                 let response = ui.add(egui::Button::selectable(is_shown, RichText::new(text).size(12.5)).truncate());
                 let response = match run {
-                    Run::Job(JobView { state: JobState::Failed(why), .. } | JobView { continued: Some(why), .. }) => {
-                        response.on_hover_text(format!("{}\n{why}", run.title()))
-                    }
+                    ShownRun::Job(
+                        JobView { state: JobState::Failed(why), .. } | JobView { continued: Some(why), .. },
+                    ) => response.on_hover_text(format!("{}\n{why}", run.title())),
                     _ => response.on_hover_text(format!("{}\nClick to show, Shift-click to compare", run.title())),
                 };
                 if response.clicked() {
@@ -280,7 +287,7 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: Run<'_>, shown: Option<Run
     });
 }
 
-fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, actions: &mut Actions) {
+fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
     let other = own.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
     let peak = state.jobs.peak_of(run);
     own.derive(run, other, peak.as_ref());
@@ -332,17 +339,17 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>,
     }
 }
 
-fn no_spans(ui: &mut Ui, run: Run<'_>) {
+fn no_spans(ui: &mut Ui, run: ShownRun<'_>) {
     let text = match run {
-        Run::Job(_) => "No spans yet.",
-        Run::File(_) => "A report holds totals by stage only. Open a trace to see spans and operators.",
+        ShownRun::Job(_) => "No spans yet.",
+        ShownRun::File(_) => "A report holds totals by stage only. Open a trace to see spans and operators.",
     };
     weak(ui, text);
     ui.allocate_space(ui.available_size());
 }
 
 /// The views of a run, with their names.
-fn views(run: Run<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, String)> {
+fn views(run: ShownRun<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, String)> {
     let advice = match derived.map_or(0, |d| d.advice.len()) {
         0 => "Advice".to_owned(),
         n => format!("Advice ({n})"),
@@ -362,7 +369,7 @@ fn views(run: Run<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, String)> 
 }
 
 /// Draws title, search and the buttons that save.
-fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, actions: &mut Actions) {
+fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
@@ -403,9 +410,9 @@ fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>, 
 }
 
 /// Choice of the run to compare with.
-fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: Run<'_>) {
+fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>) {
     let before = own.other.filter(|id| state.jobs.shown_run(*id).is_some());
-    let shown = before.and_then(|id| state.jobs.shown_run(id)).map_or("Compare with…", Run::title);
+    let shown = before.and_then(|id| state.jobs.shown_run(id)).map_or("Compare with…", ShownRun::title);
     let mut other = before;
     let response = egui::ComboBox::from_id_salt("compare with")
         .selected_text(shown)
@@ -426,7 +433,7 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: R
 }
 
 /// Draws the stages as shares of a bar; wide ones are labeled. The bar is as long as the run's share of `whole_secs`.
-fn stage_bar(ui: &mut Ui, run: Run<'_>, whole_secs: Option<f64>) {
+fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
     let stages = own_stages(run.stages());
     let sum: f64 = stages.iter().map(|s| s.1).sum();
     if sum <= 0.0 {

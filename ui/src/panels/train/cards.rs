@@ -56,10 +56,10 @@ pub(super) fn task_card(
     selected: bool,
     task: TrainingTask,
     name: &str,
-    sentence: &str,
+    description: &str,
 ) -> Response {
     let text = ui.painter().layout(
-        sentence.to_owned(),
+        description.to_owned(),
         FontId::proportional(13.0),
         ui.visuals().widgets.noninteractive.fg_stroke.color,
         width - 32.0,
@@ -130,10 +130,10 @@ fn draw_task(painter: &Painter, rect: Rect, task: TrainingTask) {
 }
 
 /// A selectable row: a name, a note on its origin, and a description.
-pub(super) fn row(ui: &mut Ui, selected: bool, name: &str, mark: &str, sentence: &str) -> Response {
+pub(super) fn row(ui: &mut Ui, selected: bool, name: &str, mark: &str, description: &str) -> Response {
     let width = ui.available_width();
     let weak = ui.visuals().weak_text_color();
-    let text = ui.painter().layout(sentence.to_owned(), FontId::proportional(12.5), weak, width - 56.0);
+    let text = ui.painter().layout(description.to_owned(), FontId::proportional(12.5), weak, width - 56.0);
     let (rect, response) = ui.allocate_exact_size(vec2(width, 36.0 + text.size().y), Sense::click());
     radio_info(&response, true, selected, name);
     let (stroke, fill) = stroke(ui, &response, selected);

@@ -34,7 +34,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
     }
     own.thumbs.poll(ui.ctx());
     let wizard = state.wizard();
-    let sentence = match wizard.plan.task {
+    let description = match wizard.plan.task {
         TrainingTask::Segmentation => {
             "A folder of images and label images, such as cell1.tif and cell1_masks.tif, or the folders images and \
              masks; or a table (CSV) with the columns raw and seg."
@@ -44,7 +44,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
              columns brightfield and signal."
         }
     };
-    page_header(ui, "Choose training data", sentence);
+    page_header(ui, "Choose training data", description);
     choose_data(ui, state, actions);
     files::file_settings(ui, state, actions);
     match &wizard.check {
@@ -235,7 +235,7 @@ fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
 }
 
 fn check_progress(ui: &mut Ui, job: Option<&JobView>) {
-    let progress = job.map(|j| &j.progress);
+    let progress = job.and_then(|j| j.progress);
     ui.add_space(theme::GROUP_GAP);
     ui.horizontal(|ui| {
         ui.spinner();
@@ -265,10 +265,10 @@ fn show_kind(ui: &mut Ui, kind: &ProblemKind, problems: &[Problem]) {
     let left_out = if kind.severity == Severity::Error { " · excluded" } else { "" };
     let name = format!("{}, such as {}{left_out}", kind.count(), file_name(&kind.example.file));
     problem_frame(ui, &kind.example, &name, |ui| {
-        let id = ui.id().with(&kind.example.sentence);
+        let id = ui.id().with(&kind.example.message);
         egui::CollapsingHeader::new("Files").id_salt(id).show(ui, |ui| {
             for problem in kind.members.iter().take(FILES_LISTED).filter_map(|i| problems.get(*i)) {
-                weak(ui, format!("{}: {}", file_name(&problem.file), problem.sentence))
+                weak(ui, format!("{}: {}", file_name(&problem.file), problem.message))
                     .on_hover_text(problem.file.display().to_string());
             }
             let left = kind.members.len().saturating_sub(FILES_LISTED);
@@ -292,7 +292,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
             ui.vertical(|ui| {
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
-                ui.add(egui::Label::new(sentence_of(&problem.sentence)).wrap());
+                ui.add(egui::Label::new(sentence_of(&problem.message)).wrap());
                 weak(ui, sentence_of(&problem.next_step));
                 more(ui);
             });

@@ -90,10 +90,10 @@ fn title(ui: &mut Ui, text: &str) {
 }
 
 /// Draws the headline of a page with an optional sentence below.
-fn page_header(ui: &mut Ui, text: &str, sentence: &str) {
+fn page_header(ui: &mut Ui, text: &str, description: &str) {
     ui.label(RichText::new(text).strong().size(21.0));
-    if !sentence.is_empty() {
-        ui.add(egui::Label::new(RichText::new(sentence).weak()).wrap());
+    if !description.is_empty() {
+        ui.add(egui::Label::new(RichText::new(description).weak()).wrap());
     }
     ui.add_space(theme::GROUP_GAP);
 }
@@ -297,9 +297,9 @@ fn task_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let width = if narrow { ui.available_width() } else { (ui.available_width() - 16.0) / 2.0 };
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing = vec2(16.0, 16.0);
-        for (task, name, sentence) in tasks {
+        for (task, name, description) in tasks {
             let selected = state.wizard().plan.task == task;
-            if cards::task_card(ui, width.min(420.0), selected, task, name, sentence).clicked() {
+            if cards::task_card(ui, width.min(420.0), selected, task, name, description).clicked() {
                 actions.send(TrainingAction::Task(task));
             }
         }

@@ -4,14 +4,16 @@ use super::start::device_and_precision;
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
 use crate::panels::{capitalized, seconds, weak};
-use crate::runs::{Run, TrainingFigures, rate_text};
+use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
 use crate::training::run::{RunState, TrainingRun};
 use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
+use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::bytes_text;
+use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -47,7 +49,9 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
         (RunState::Finishing(_), _) => ("Finishing: writing the best network".to_owned(), progress),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
-        (_, Some(job)) if job.progress.stage == "check" => ("Checking the data".to_owned(), job.progress.share()),
+        (_, Some(job)) if job.progress.is_some_and(|progress| progress.stage == ProgressStage::Check) => {
+            ("Checking the data".to_owned(), job.share())
+        }
         _ if run.steps == 0 => ("Measuring the time per step".to_owned(), 0.0),
         _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), 1.0),
         _ => ("Training".to_owned(), progress),
@@ -69,7 +73,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|_| run.job().is_some());
-    figures(ui, run, job.and_then(|job| Run::Job(job).training()), memory);
+    figures(ui, run, job.and_then(|job| ShownRun::Job(job).training()), memory);
     ui.add_space(theme::GAP);
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
@@ -87,7 +91,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         weak(ui, text);
     }
     if let Some(plan) = &run.plan {
-        weak(ui, plan.sentence());
+        weak(ui, plan.text());
     } else if let Some(note) = run.notes.last() {
         weak(ui, capitalized(note));
     }
@@ -341,13 +345,16 @@ fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
 
 fn score_plot(ui: &mut Ui, run: &TrainingRun) {
     let validations = &run.history.validations;
-    let mut names: Vec<&String> = validations.iter().flat_map(|v| v.scores.keys()).collect();
+    let mut names: Vec<&ScoreName> = validations.iter().flat_map(|v| v.scores.keys()).collect();
     names.sort();
     names.dedup();
     // Scores in dB do not fit on the axis from 0 to 1, only two of the F1 thresholds are shown, and panoptic quality is
     // the score that decides, which has its own curve.
-    let is_shown = |n: &str| !n.starts_with("f1@") || n == "f1@0.5" || n == "f1@0.7";
-    names.retain(|n| !n.ends_with("_db") && !n.starts_with("pq@") && is_shown(n));
+    names.retain(|name| match name {
+        ScoreName::F1 { iou_percent } => matches!(iou_percent, 50 | 70),
+        ScoreName::PsnrDb | ScoreName::PanopticQuality { .. } => false,
+        _ => true,
+    });
     let of = |f: &dyn Fn(&cytoscope_train::ValidationPoint) -> Option<f64>| -> Vec<[f64; 2]> {
         validations.iter().filter_map(|v| Some([v.step as f64, f(v)?])).collect()
     };

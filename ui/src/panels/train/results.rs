@@ -5,8 +5,8 @@ use super::{TrainPanel, page_header, title};
 use crate::panels::{capitalized, seconds, weak};
 use crate::state::State;
 use crate::theme;
-use crate::training::{Wizard, summary_sentence};
-use cytoscope_train::{ChosenNetwork, TrainReport};
+use crate::training::{Wizard, summary_text};
+use cytoscope_train::{ChosenNetwork, ScoreName, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -16,22 +16,22 @@ const NAME_WIDTH: f32 = 360.0;
 
 /// The main score of a report.
 pub(super) fn short(report: &TrainReport) -> String {
-    let first = ["f1@0.5", "pearson", "dice"].into_iter().find_map(|n| Some((n, *report.after.get(n)?)));
+    let main = [ScoreName::f1(0.5), ScoreName::Pearson(None), ScoreName::Dice];
+    let first = main.iter().find_map(|name| Some((name, report.after.get(name)?)));
     first.map_or_else(String::new, |(name, score)| format!("{} {score:.3}", score_name(name)))
 }
 
 /// Name of a score for display.
-pub(super) fn score_name(name: &str) -> String {
+pub(super) fn score_name(name: &ScoreName) -> String {
+    let iou = |percent: &u8| f64::from(*percent) / 100.0;
     match name {
-        "pearson" => "Pearson correlation".to_owned(),
-        "psnr_db" => "PSNR (dB)".to_owned(),
-        "ssim" => "SSIM".to_owned(),
-        "dice" => "Dice".to_owned(),
-        other => match other.split_once('@') {
-            Some(("f1", overlap)) => format!("F1 at IoU {overlap}"),
-            Some(("pq", overlap)) => format!("Panoptic quality at IoU {overlap}"),
-            _ => other.to_owned(),
-        },
+        ScoreName::Pearson(None) => "Pearson correlation".to_owned(),
+        ScoreName::PsnrDb => "PSNR (dB)".to_owned(),
+        ScoreName::Ssim => "SSIM".to_owned(),
+        ScoreName::Dice => "Dice".to_owned(),
+        ScoreName::F1 { iou_percent } => format!("F1 at IoU {}", iou(iou_percent)),
+        ScoreName::PanopticQuality { iou_percent } => format!("Panoptic quality at IoU {}", iou(iou_percent)),
+        ScoreName::Pearson(Some(_)) | ScoreName::Other(_) => name.to_string(),
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
             (icon::INFO, theme::warn(ui.visuals()))
         };
         ui.label(RichText::new(sign).size(20.0).color(color));
-        ui.add(egui::Label::new(RichText::new(summary_sentence(report)).size(15.0)).wrap());
+        ui.add(egui::Label::new(RichText::new(summary_text(report)).size(15.0)).wrap());
     });
     if !trained && !report.only_segmentation_improved() {
         weak(ui, "More pairs, more time, or training from scratch may help.");

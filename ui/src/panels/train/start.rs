@@ -34,8 +34,8 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let channels = wizard.plan.input_channels();
     let fits = |m: &&ModelCard| incompatibility(m, task, channels).is_none();
     let scratch = wizard.plan.from == TrainStart::Scratch;
-    let sentence = "A small untrained 3-D U-Net. Best with twenty pairs or more.";
-    if cards::row(ui, scratch, "New network", "from scratch", sentence).clicked() {
+    let description = "A small untrained 3-D U-Net. Best with twenty pairs or more.";
+    if cards::row(ui, scratch, "New network", "from scratch", description).clicked() {
         actions.send(TrainingAction::StartFrom(TrainStart::Scratch));
     }
     let own_folder = wizard.models_folder();
@@ -100,7 +100,7 @@ fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         }
         ui.label("in total");
     });
-    weak(ui, wizard.cost_sentence());
+    weak(ui, wizard.cost_text());
 }
 
 /// Choice among the presets that were tuned for training from the start model on this machine, if there are any.

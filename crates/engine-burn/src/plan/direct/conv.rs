@@ -3,15 +3,15 @@
 use super::{Lowering, Term};
 use crate::form::Form;
 use crate::kernels::{Convolution, Curve, Direct};
-use crate::plan::{Constant, Source, Step, Window};
+use crate::plan::{Constant, ConvGeometry, GpuStep, Source};
 use cytoscope_graph::{Activation, ValueId};
 
 impl Lowering<'_> {
     pub(super) fn conv(
         &mut self,
-        step: &Step,
+        step: &GpuStep,
         (output, form): (ValueId, Form),
-        window: &Window,
+        window: &ConvGeometry,
         bias: bool,
         residual: bool,
         activation: Option<Activation>,
@@ -52,9 +52,9 @@ impl Lowering<'_> {
     #[allow(clippy::too_many_arguments, reason = "all of them are of the convolution")]
     fn own_conv(
         &mut self,
-        step: &Step,
+        step: &GpuStep,
         x: Source,
-        window: &Window,
+        window: &ConvGeometry,
         weights: &Constant,
         bias: Option<Vec<f32>>,
         output: (ValueId, Form),
@@ -81,7 +81,7 @@ impl Lowering<'_> {
 
     pub(super) fn upsample(
         &mut self,
-        step: &Step,
+        step: &GpuStep,
         output: (ValueId, Form),
         factors: [usize; 3],
         channels: usize,

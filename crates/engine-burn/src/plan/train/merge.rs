@@ -1,21 +1,21 @@
 //! Merges activations into the norms before them, their gradients into the gradients of these norms, sums of gradients into
 //! the gradients of activations after them, and products with single numbers into sums and activations.
 
-use super::super::{Kind, Source, Step};
+use super::super::{GpuStep, Kind, Source};
 use super::{NormScope, TrainKind};
 use crate::kernels::Curve;
 use cytoscope_graph::{BinaryOp, ValueId};
 use std::collections::BTreeMap;
 
 /// Merges consecutive steps where one kernel computes all of them. `outputs` are those of the graph.
-pub(crate) fn merge(steps: Vec<Step>, outputs: &[ValueId]) -> Vec<Step> {
+pub(crate) fn merge(steps: Vec<GpuStep>, outputs: &[ValueId]) -> Vec<GpuStep> {
     let mut readers: BTreeMap<ValueId, usize> = outputs.iter().map(|value| (*value, 1)).collect();
     for source in steps.iter().flat_map(|step| &step.inputs) {
         if let Source::Value(value) = source {
             *readers.entry(*value).or_default() += 1;
         }
     }
-    let mut merged: Vec<Step> = Vec::with_capacity(steps.len());
+    let mut merged: Vec<GpuStep> = Vec::with_capacity(steps.len());
     for step in steps {
         let pair = merged.last().and_then(|before| merge_pair(before, &step, &readers));
         let (count, together) = match pair {
@@ -31,7 +31,7 @@ pub(crate) fn merge(steps: Vec<Step>, outputs: &[ValueId]) -> Vec<Step> {
 }
 
 /// Returns the step that computes two consecutive ones; `None` if they stay apart.
-fn merge_pair(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) -> Option<Step> {
+fn merge_pair(before: &GpuStep, step: &GpuStep, readers: &BTreeMap<ValueId, usize>) -> Option<GpuStep> {
     let &(value, _) = before.outputs.first()?;
     let reader_count = readers.get(&value).copied().unwrap_or(0);
     let mut outputs = step.outputs.clone();
@@ -71,7 +71,7 @@ fn merge_pair(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) ->
         }
         _ => return None,
     };
-    Some(Step {
+    Some(GpuStep {
         kind: Kind::Train(kind),
         inputs,
         outputs,
@@ -84,7 +84,7 @@ fn merge_pair(before: &Step, step: &Step, readers: &BTreeMap<ValueId, usize>) ->
 
 /// Returns the step that computes the sum of the last two of `before`, which multiply tensors of the same form by single
 /// numbers; `None` if they are other steps.
-fn merge_shares(before: &[Step], step: &Step, readers: &BTreeMap<ValueId, usize>) -> Option<Step> {
+fn merge_shares(before: &[GpuStep], step: &GpuStep, readers: &BTreeMap<ValueId, usize>) -> Option<GpuStep> {
     let [.., first, second] = before else { return None };
     let &[(output, form)] = step.outputs.as_slice() else { return None };
     let Kind::Binary { op: BinaryOp::Add, forms } = &step.kind else { return None };
@@ -99,7 +99,7 @@ fn merge_shares(before: &[Step], step: &Step, readers: &BTreeMap<ValueId, usize>
         inputs.extend_from_slice(&product.inputs);
         read.push(Source::Value(value));
     }
-    (*forms == [form; 2] && step.inputs == read).then(|| Step {
+    (*forms == [form; 2] && step.inputs == read).then(|| GpuStep {
         kind: Kind::Train(TrainKind::Blend),
         inputs,
         outputs: vec![(output, form)],

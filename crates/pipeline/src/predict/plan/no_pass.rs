@@ -117,7 +117,7 @@ impl Planner<'_> {
     /// Returns why the network never passes over a volume; `None` if the device and the memory decide that.
     pub(super) fn never_passes(&self) -> Option<NoPass> {
         match self.model {
-            Model { spatial_axes: 3, reach: Some(_), .. } => None,
+            Model { reach: Some(_), .. } => None,
             Model { spatial_axes: 3, graph, .. } if analysis::depends_on_tile_statistics(graph) => {
                 Some(NoPass::NormalizesOverTile)
             }
@@ -141,6 +141,8 @@ impl Planner<'_> {
         match refusal {
             NotRolling::Device { .. } => NoPass::Device { device: self.resolved.engine.choice.id },
             NotRolling::Operator { op, node } => NoPass::Operator { op, node },
+            // Networks on slices are known to be predicted slice by slice.
+            NotRolling::Interface { .. } if self.model.spatial_axes == 2 => NoPass::SingleSlices,
             NotRolling::Interface { found } => NoPass::Interface { found },
             NotRolling::Budget { needed_bytes, budget_bytes } => {
                 let around_bytes = self.around_pass(tile, 1);

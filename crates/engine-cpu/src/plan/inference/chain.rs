@@ -1,8 +1,9 @@
 //! Plans normalizations with the nodes that follow: one statistics pass (fused into a preceding convolution), and one
 //! apply pass with residual, activation, quantization and a final 1×1×1 convolution to few channels.
 
-use super::kind::PlanHead;
-use super::{KernelPlan, PendingTerm, Plan, PlanKind, Planner};
+use super::PendingTerm;
+use crate::plan::kind::PlanHead;
+use crate::plan::{KernelPlan, Plan, PlanKind, Planner};
 use crate::steps::{Affine, Term};
 use cytoscope_graph::{BinaryOp, Node, Op, Padding, ValueId, op_name};
 use cytoscope_kernels::CHANNEL_BLOCK;
@@ -38,7 +39,7 @@ impl Chain {
 
 impl Planner<'_> {
     /// Plans a blocked instance or group normalization with the nodes that follow it. Returns false for other nodes.
-    pub(super) fn chain(&mut self, index: usize, node: &Node) -> bool {
+    pub(in crate::plan) fn chain(&mut self, index: usize, node: &Node) -> bool {
         let Some(output) = self.norm_output(node) else { return false };
         let Some(pending) = self.norm_term(node) else { return false };
         let mut chain = Chain { inputs: Vec::new(), moments: Vec::new(), terms: Vec::new(), label: String::new() };
@@ -111,8 +112,9 @@ impl Planner<'_> {
             (h.weights.len() * voxels) as u64
         });
         let Chain { inputs, moments, terms, label } = chain;
-        let kind = PlanKind::Chain { moments, terms, activation, quantizer, head };
-        self.record(index, fused, KernelPlan { kind, inputs, output: current, border: None, label, macs });
+        let kind = PlanKind::Chain { moments, statistics: Vec::new(), terms, activation, quantizer, head };
+        let planned = KernelPlan { label, macs, ..KernelPlan::new(node, kind, inputs, Some(current)) };
+        self.record(index, fused, planned);
         true
     }
 
@@ -281,7 +283,7 @@ impl Planner<'_> {
     }
 
     /// Returns the quantize node that is the only consumer of a value, its quantizer and its output.
-    pub(super) fn next_quantize(&self, value: ValueId) -> Option<(usize, Quantizer, ValueId)> {
+    pub(in crate::plan) fn next_quantize(&self, value: ValueId) -> Option<(usize, Quantizer, ValueId)> {
         let next = self.unplanned_consumer(value)?;
         let (quantizer, output) = self.quantizer(&self.graph.nodes[next])?;
         Some((next, quantizer, output))

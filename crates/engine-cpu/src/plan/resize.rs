@@ -5,7 +5,7 @@ use cytoscope_kernels::resize::Tap;
 
 /// Returns the interpolation tables (Z, Y, X) of `op` with these inputs, from shape `from` to shape `to` (N, C, space).
 /// `None` if it is not a resize, if its scales are computed at run time, or if the kernel does not support it.
-pub(crate) fn tables(
+pub(super) fn tables(
     graph: &Graph,
     op: &Op,
     inputs: &[Option<ValueId>],

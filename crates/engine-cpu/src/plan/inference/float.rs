@@ -1,7 +1,9 @@
 //! Plans single nodes on float kernels.
 
-use super::{KernelPlan, PlanKind, PlanResult, Planner, leaky, unary};
-use crate::concat::{channel_parts, first_blocks};
+use super::PlanResult;
+use crate::plan::concat::{channel_parts, first_blocks};
+use crate::plan::elementwise::{binary, leaky, unary};
+use crate::plan::{KernelPlan, PlanKind, Planner, resize};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pad_table, to_3d};
 use cytoscope_graph::infer::rules::pad_plan;
@@ -23,14 +25,7 @@ impl Planner<'_> {
     }
 
     /// Plans a float convolution with constant weights.
-    pub(super) fn conv(
-        &self,
-        node: &Node,
-        attrs: &ConvAttrs,
-        activation: Option<Act>,
-        residual: bool,
-        whole: impl Fn(PlanKind) -> KernelPlan,
-    ) -> PlanResult {
+    pub(super) fn conv(&self, node: &Node, attrs: &ConvAttrs, activation: Option<Act>, residual: bool) -> PlanResult {
         let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
             return Ok(None);
         };
@@ -60,11 +55,11 @@ impl Planner<'_> {
         let planar = out_layout.block == 1;
         let epilogue = Epilogue { residual: residual.then_some(1), activation, ..Epilogue::default() };
         let kind = PlanKind::Conv { weights, shape, epilogue, planar, post };
-        Ok(Some(KernelPlan { inputs, border: Some((input, width)), ..whole(kind) }))
+        Ok(Some(KernelPlan { borders: vec![(input, width)], ..KernelPlan::new(node, kind, inputs, Some(output)) }))
     }
 
     /// Plans a transposed convolution without groups and dilations whose kernel is not shorter than its stride.
-    pub(super) fn conv_transpose(&self, node: &Node, whole: impl Fn(PlanKind) -> KernelPlan) -> PlanResult {
+    pub(super) fn conv_transpose(&self, node: &Node) -> PlanResult {
         let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
         let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
             return Ok(None);
@@ -84,7 +79,7 @@ impl Planner<'_> {
         let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], &shape, in_layout.block)?;
         let width = shape.border(in_layout.dims, out_layout.dims);
         let kind = PlanKind::ConvTranspose { weights, shape, epilogue: Epilogue::default() };
-        Ok(Some(KernelPlan { border: Some((input, width)), ..whole(kind) }))
+        Ok(Some(KernelPlan { borders: vec![(input, width)], ..KernelPlan::new(node, kind, vec![input], Some(output)) }))
     }
 
     pub(super) fn batch_norm(&self, node: &Node, epsilon: f32) -> Option<PlanKind> {
@@ -103,7 +98,7 @@ impl Planner<'_> {
         let same = |v: ValueId| self.layout(v) == Some((layout, images));
         match (self.graph.constant(a), self.graph.constant(b)) {
             (None, None) => {
-                let f = crate::elementwise::binary(op)?;
+                let f = binary(op)?;
                 let is_cheap_in_blocks = self.is_cheap_in_blocks(a) || self.is_cheap_in_blocks(b);
                 (is_cheap_in_blocks && same(a) && same(b)).then(|| (PlanKind::Binary(f), vec![a, b]))
             }
@@ -135,9 +130,9 @@ impl Planner<'_> {
     }
 
     /// Plans a resize that the kernel supports; `None` for any other operator.
-    pub(super) fn resize(&self, node: &Node, input: ValueId, output: ValueId) -> Option<PlanKind> {
+    pub(in crate::plan) fn resize(&self, node: &Node, input: ValueId, output: ValueId) -> Option<PlanKind> {
         let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
-        crate::resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
+        resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
     }
 
     /// Plans padding and cropping along the spatial axes by constant amounts.
@@ -224,7 +219,7 @@ pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]
 /// Returns the geometry of a transposed convolution from an input of these lengths to `outputs` voxels, or `None` if the
 /// kernels do not support it: groups, dilations, a kernel shorter than the stride, zeros before the first output, or, with
 /// a kernel of the stride's length, outputs that are cropped or added at the end only.
-pub(crate) fn transposed_shape(
+pub(in crate::plan) fn transposed_shape(
     attrs: &ConvTransposeAttrs,
     weight_shape: &[usize],
     lengths: &[usize],

@@ -1,11 +1,11 @@
 //! Concatenations along the channels. Parts that start at block boundaries lie side by side in one buffer.
 
-pub(crate) use cytoscope_graph_passes::channel_parts;
+pub(super) use cytoscope_graph_passes::channel_parts;
 use cytoscope_kernels::Blocked;
 
 /// Returns the first channel block of each part in a buffer of layout `whole` for `images` images. `None` if a part has
 /// no layout, does not fit, or does not start at a block boundary.
-pub(crate) fn first_blocks(
+pub(super) fn first_blocks(
     (whole, images): (Blocked, usize),
     parts: impl Iterator<Item = Option<(Blocked, usize)>>,
 ) -> Option<Vec<usize>> {

@@ -11,7 +11,7 @@ use rand::Rng;
 const LATTICE: usize = 40;
 
 /// The space for centers of bodies.
-pub(crate) struct Region {
+pub(crate) struct PlacementSpace {
     origin_um: [f64; 3],
     extent_um: [f64; 3],
     /// Centers of the balls; empty for the whole field.
@@ -20,8 +20,8 @@ pub(crate) struct Region {
     inner_um: f64,
 }
 
-impl Region {
-    /// The region of a stack, extended by `margin_um` around the field.
+impl PlacementSpace {
+    /// The space of a stack, extended by `margin_um` around the field.
     pub(crate) fn new(settings: &Settings, grid: &Grid, margin_um: f64) -> Self {
         let field = grid.extent_um();
         let (origin_um, extent_um) = ([-margin_um; 3], field.map(|e| e + 2.0 * margin_um));
@@ -50,7 +50,7 @@ impl Region {
         whole * lattice.filter(|p| self.contains(*p)).count() as f64 / LATTICE.pow(3) as f64
     }
 
-    /// Whether the region contains a position.
+    /// Whether the space contains a position.
     pub(crate) fn contains(&self, position_um: [f64; 3]) -> bool {
         let inside = (0..3).all(|a| (0.0..=self.extent_um[a]).contains(&(position_um[a] - self.origin_um[a])));
         let in_ball = |center: &[f64; 3]| (self.inner_um..=self.outer_um).contains(&distance(position_um, *center));
@@ -110,16 +110,16 @@ mod tests {
         let mut settings = Settings::new(Kind::Nuclei, [60, 150, 150], 3);
         settings.objects.placement = Placement::Clusters { count: 1, radius_um: 25.0, hollow: 0.6 };
         let grid = settings.check().unwrap();
-        let region = Region::new(&settings, &grid, 2.0);
+        let space = PlacementSpace::new(&settings, &grid, 2.0);
         let expected = 4.0 / 3.0 * std::f64::consts::PI * 25.0f64.powi(3) * (1.0 - 0.6f64.powi(3));
-        assert!((region.volume_um3() / expected - 1.0).abs() < 0.03, "{} for {expected}", region.volume_um3());
+        assert!((space.volume_um3() / expected - 1.0).abs() < 0.03, "{} for {expected}", space.volume_um3());
         let mut rng = random::stream(1, Purpose::Placement, 0);
         for _ in 0..500 {
-            let place = region.draw(&mut rng);
-            assert!(region.contains(place));
-            let outward = region.outward(place).unwrap();
+            let place = space.draw(&mut rng);
+            assert!(space.contains(place));
+            let outward = space.outward(place).unwrap();
             let further = [0, 1, 2].map(|a| place[a] + 10.1 * outward[a]);
-            assert!(!region.contains(further));
+            assert!(!space.contains(further));
         }
     }
 }

@@ -6,7 +6,7 @@ use cytoscope_kernels::Isa;
 use cytoscope_kernels::train::optimizer::{self, Adam, Sgd};
 
 /// Runs an optimizer operator and returns its outputs, or `None` for other operators.
-pub(crate) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<StepResult<Vec<Tensor>>> {
+pub(super) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<StepResult<Vec<Tensor>>> {
     match op {
         Op::GlobalNorm => {
             let all: Option<Vec<&[f32]>> = inputs.iter().flatten().map(|t| t.as_f32()).collect();

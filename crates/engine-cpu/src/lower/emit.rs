@@ -1,51 +1,19 @@
 //! Emits steps: their order, and the place and lifetime of each value.
 
-use crate::arena::{self, Request};
-use crate::lower::{Dequantized, DynamicDequantized};
-use crate::placement::Placement;
-use crate::step::{Slot, Step, StepOp};
-use crate::steps::{
-    Affine, Apply, ClearBorder, Copy, DequantizePlanes, Pack, PlaneScale, Reference, Term, Translate, Unpack,
-};
-use cytoscope_engine::{CompileReport, EngineError, OpFallback};
+use crate::lower::LowerError;
+use crate::lower::arena::{self, Request};
+use crate::lower::placement::Placement;
+use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind};
+use crate::step::{ProgramStep, Slot, StepOp};
+use crate::steps::{ByteScale, ClearBorder, Copy, Pack, Reference, Unpack, copy_part, dequantize};
+use cytoscope_engine::OpFallback;
 use cytoscope_graph::{ElementType, Graph, Op, ValueId, op_name};
 use cytoscope_graph_passes::analysis;
-use cytoscope_kernels::CHANNEL_BLOCK;
-use cytoscope_kernels::conv::Activation;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A lowered graph, ready to run.
-pub(crate) struct Program {
-    /// The prepared graph; holds the constants and the nodes that the reference executor runs.
-    pub graph: Graph,
-    /// Steps of the program, in execution order.
-    pub steps: Vec<Step>,
-    /// Index of the first step of the backward pass; `None` for graphs without one.
-    pub backward_from: Option<usize>,
-    /// Placement of blocked values in the arena.
-    pub slots: Vec<Slot>,
-    /// Length of the arena in 32-bit words.
-    pub arena_len: usize,
-    /// Number of moments that a run stores.
-    pub moments: usize,
-    /// Number of run-time quantizations.
-    pub ranges: usize,
-    /// For each step, the dense values that are not read afterwards.
-    pub dead_after: Vec<Vec<ValueId>>,
-    /// Bytes that must be available before the arena is allocated.
-    pub needed_bytes: u64,
-    /// The report for the caller.
-    pub report: CompileReport,
-}
-
-/// Returns the size of an arena of this many words.
-pub(crate) fn arena_bytes(words: usize) -> u64 {
-    (words as u64).saturating_mul(size_of::<f32>() as u64)
-}
 
 /// All steps and the arena that they run on.
 pub(crate) struct Emitted {
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProgramStep>,
     pub slots: Vec<Slot>,
     /// Length of the arena in 32-bit words.
     pub arena_len: usize,
@@ -54,22 +22,13 @@ pub(crate) struct Emitted {
     pub fallbacks: Vec<OpFallback>,
 }
 
-/// Work of the steps of a node.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Work {
-    /// Multiply-accumulate operations.
-    pub macs: u64,
-    /// Bytes of packed weights.
-    pub weight_bytes: u64,
-}
-
 /// A part of a concatenation.
-pub(crate) struct Part {
-    pub value: ValueId,
+struct Part {
+    value: ValueId,
     /// First channel block in the output.
-    pub block: usize,
+    block: usize,
     /// Conversion of bytes with other quantization parameters.
-    pub table: Option<Box<[u8; 256]>>,
+    table: Option<Box<[u8; 256]>>,
 }
 
 /// Emits steps and tracks which values exist in blocked and in dense form.
@@ -78,7 +37,7 @@ pub(crate) struct Emitter<'a> {
     placement: &'a Placement<'a>,
     dequantized: &'a BTreeMap<ValueId, Dequantized>,
     dyn_dequantized: &'a BTreeMap<ValueId, DynamicDequantized>,
-    steps: Vec<Step>,
+    steps: Vec<ProgramStep>,
     slots: Vec<Slot>,
     slot_roots: Vec<ValueId>,
     slot_of: BTreeMap<ValueId, usize>,
@@ -112,19 +71,22 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn internal(&self, place: &str, value: ValueId) -> EngineError {
-        EngineError::Internal { place: place.to_owned(), reason: format!("value \"{}\"", self.graph.value(value).name) }
+    /// Returns the name of a value, for errors.
+    fn value_name(&self, value: ValueId) -> String {
+        self.graph.value(value).name.clone()
     }
 
     /// Returns the slot of a value, creating it if needed. Its start is relative to its buffer until the buffers are
     /// placed.
-    pub(crate) fn slot(&mut self, value: ValueId) -> Result<usize, EngineError> {
+    pub(crate) fn slot(&mut self, value: ValueId) -> Result<usize, LowerError> {
         if let Some(slot) = self.slot_of.get(&value) {
             return Ok(*slot);
         }
         let (root, block) = self.placement.root(value);
-        let (layout, images) = self.placement.layout(value).ok_or_else(|| self.internal("layout", value))?;
-        let (root_layout, _) = self.placement.layout(root).ok_or_else(|| self.internal("layout", root))?;
+        let (layout, images) =
+            self.placement.layout(value).ok_or_else(|| LowerError::NoLayout(self.value_name(value)))?;
+        let (root_layout, _) =
+            self.placement.layout(root).ok_or_else(|| LowerError::NoLayout(self.value_name(root)))?;
         let elem = self.placement.elem(value);
         let start = elem.words(block * layout.block_stride());
         self.slots.push(Slot { layout, elem, images, start, image_stride: elem.words(root_layout.len()) });
@@ -134,7 +96,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn push(&mut self, op: Box<dyn StepOp>, name: &str, macs: u64, bytes: u64) {
-        self.steps.push(Step { op, name: name.to_owned(), macs, bytes });
+        self.steps.push(ProgramStep { op, name: name.to_owned(), macs, bytes });
     }
 
     /// Returns the bytes of values in blocked form.
@@ -159,7 +121,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Extends the lifetime of a value's buffer to the next step; at the first use, its border is cleared.
-    fn touch(&mut self, value: ValueId) -> Result<(), EngineError> {
+    fn touch(&mut self, value: ValueId) -> Result<(), LowerError> {
         let root = self.placement.root(value).0;
         if !self.lifetimes.contains_key(&root) {
             let slot = self.slot(root)?;
@@ -179,19 +141,19 @@ impl<'a> Emitter<'a> {
     }
 
     /// Ensures that a value exists in blocked form and returns its slot.
-    fn require_blocked(&mut self, value: ValueId) -> Result<usize, EngineError> {
+    fn require_blocked(&mut self, value: ValueId) -> Result<usize, LowerError> {
         let slot = self.slot(value)?;
         if !self.blocked.contains(&value) {
             if !self.dense.contains(&value) {
-                if let Some(from) = self.dequantized.get(&value) {
-                    return self.dequantize(value, *from);
+                if let Some(Dequantized { bytes, scale, zero_point }) = self.dequantized.get(&value).copied() {
+                    return self.dequantize(value, bytes, ByteScale::Known { scale, zero_point });
                 }
-                if let Some(from) = self.dyn_dequantized.get(&value) {
-                    return self.dequantize_dynamic(value, *from);
+                if let Some(DynamicDequantized { bytes, ranges }) = self.dyn_dequantized.get(&value).copied() {
+                    return self.dequantize(value, bytes, ByteScale::AtRunTime(ranges));
                 }
             }
             if !self.dense.contains(&value) {
-                return Err(self.internal("order of steps", value));
+                return Err(LowerError::NotComputed(self.value_name(value)));
             }
             self.touch(value)?;
             let bytes = self.dense_bytes([&value]).saturating_add(self.blocked_bytes([&value]));
@@ -201,42 +163,13 @@ impl<'a> Emitter<'a> {
         Ok(slot)
     }
 
-    /// Emits the dequantization of bytes with a constant scale.
-    fn dequantize(&mut self, value: ValueId, from: Dequantized) -> Result<usize, EngineError> {
-        self.dequantize_bytes(value, from.bytes, PlaneScale::Known(from.scale), |channels| Affine::Fixed {
-            scale: vec![from.scale; channels],
-            shift: vec![-from.scale * f32::from(from.zero_point); channels],
-        })
-    }
-
-    /// Emits the dequantization of bytes with a run-time scale.
-    fn dequantize_dynamic(&mut self, value: ValueId, from: DynamicDequantized) -> Result<usize, EngineError> {
-        let ranges = from.ranges;
-        self.dequantize_bytes(value, from.bytes, PlaneScale::AtRunTime(ranges), |channels| Affine::Dynamic {
-            ranges,
-            channels,
-        })
-    }
-
-    /// Emits the dequantization of bytes: with `affine` for a number of channels in blocks, with `scale` in planes.
-    fn dequantize_bytes(
-        &mut self,
-        value: ValueId,
-        bytes: ValueId,
-        scale: PlaneScale,
-        affine: impl FnOnce(usize) -> Affine,
-    ) -> Result<usize, EngineError> {
+    /// Emits the dequantization of `bytes` to `value`.
+    fn dequantize(&mut self, value: ValueId, bytes: ValueId, scale: ByteScale) -> Result<usize, LowerError> {
         let input = self.require_blocked(bytes)?;
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(bytes)?;
-        let layout = self.slots[output].layout;
-        let op: Box<dyn StepOp> = if layout.block == CHANNEL_BLOCK {
-            let terms = vec![Term { slot: input, plane: false, affine: affine(layout.channels) }];
-            Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
-        } else {
-            Box::new(DequantizePlanes { input, scale, output })
-        };
+        let op = dequantize(input, scale, output, &self.slots[output].layout);
         let moved_bytes = self.blocked_bytes([&value, &bytes]);
         self.push(op, "DequantizeLinear", 0, moved_bytes);
         self.blocked.insert(value);
@@ -244,7 +177,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Ensures that a value exists as a dense tensor.
-    pub(crate) fn require_dense(&mut self, value: ValueId) -> Result<(), EngineError> {
+    pub(crate) fn require_dense(&mut self, value: ValueId) -> Result<(), LowerError> {
         if self.dense.contains(&value) {
             return Ok(());
         }
@@ -252,9 +185,10 @@ impl<'a> Emitter<'a> {
             self.require_blocked(value)?;
         }
         if !self.blocked.contains(&value) {
-            return Err(self.internal("order of steps", value));
+            return Err(LowerError::NotComputed(self.value_name(value)));
         }
-        let shape = self.graph.value(value).fixed_shape().ok_or_else(|| self.internal("shape", value))?;
+        let shape =
+            self.graph.value(value).fixed_shape().ok_or_else(|| LowerError::UnknownShape(self.value_name(value)))?;
         let from = self.slot(value)?;
         self.touch(value)?;
         let signed = self.graph.value(value).dtype == Some(ElementType::I8);
@@ -264,7 +198,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    pub(crate) fn reference(&mut self, index: usize) -> Result<(), EngineError> {
+    pub(crate) fn reference(&mut self, index: usize) -> Result<(), LowerError> {
         let graph = self.graph;
         let node = &graph.nodes[index];
         for input in node.inputs.iter().flatten() {
@@ -287,54 +221,63 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Ensures that the values exist that a group of steps reads, and returns the slots of inputs and outputs.
-    pub(crate) fn open(
-        &mut self,
-        inputs: &[ValueId],
-        dense_inputs: &[ValueId],
-        outputs: &[ValueId],
-    ) -> Result<(Vec<usize>, Vec<usize>), EngineError> {
-        let of_inputs = inputs.iter().map(|id| self.require_blocked(*id)).collect::<Result<_, _>>()?;
-        for id in dense_inputs {
-            self.require_dense(*id)?;
+    /// Emits the steps of a plan for the node of this name.
+    pub(crate) fn kernel(&mut self, node: &str, planned: KernelPlan) -> Result<(), LowerError> {
+        let name = format!("{} {node}", planned.label);
+        let weight_bytes = planned.weight_bytes();
+        let KernelPlan { kind, inputs, output, macs, .. } = planned;
+        match kind {
+            PlanKind::Joined { blocks, tables } => {
+                let parts = inputs.into_iter().zip(blocks).zip(tables);
+                let parts = parts.map(|((value, block), table)| Part { value, block, table }).collect();
+                self.concat(parts, output.ok_or(LowerError::MissingOutput)?, &name)
+            }
+            PlanKind::Slice { block } => {
+                let whole = inputs.first().copied().ok_or(LowerError::MissingInput(0))?;
+                self.slice(whole, block, output.ok_or(LowerError::MissingOutput)?, &name)
+            }
+            kind => {
+                let slots = inputs.iter().map(|id| self.require_blocked(*id)).collect::<Result<Vec<_>, _>>()?;
+                let of_output = output.map(|id| self.slot(id)).transpose()?;
+                let values: Vec<ValueId> = output.into_iter().chain(inputs).collect();
+                self.group(kind.into_steps(&slots, of_output)?, &values, &name, macs, weight_bytes)?;
+                self.blocked.extend(output);
+                Ok(())
+            }
         }
-        let of_outputs = outputs.iter().map(|id| self.slot(*id)).collect::<Result<_, _>>()?;
-        for id in outputs.iter().chain(inputs) {
-            self.touch(*id)?;
-        }
-        Ok((of_inputs, of_outputs))
     }
 
-    /// Emits steps that together read `inputs` and packed weights, and compute `outputs`. Their work is that of the first
-    /// step, so that it is counted once.
-    pub(crate) fn group(
+    /// Emits steps that together read and compute `values` in blocked form. Their work is that of the first step, so that it
+    /// is counted once.
+    fn group(
         &mut self,
         ops: Vec<Box<dyn StepOp>>,
-        inputs: &[ValueId],
-        outputs: &[ValueId],
+        values: &[ValueId],
         name: &str,
-        work: Work,
-    ) -> Result<(), EngineError> {
+        macs: u64,
+        weight_bytes: u64,
+    ) -> Result<(), LowerError> {
         let graph = self.graph;
+        for id in ops.iter().flat_map(|op| op.dense_inputs(graph)) {
+            self.require_dense(id)?;
+        }
         let dense = ops.iter().flat_map(|op| op.dense_inputs(graph).into_iter().chain(op.dense_outputs(graph)));
         let dense: BTreeSet<ValueId> = dense.collect();
-        let blocked_bytes = self.blocked_bytes(inputs.iter().chain(outputs));
-        let bytes = work.weight_bytes.saturating_add(blocked_bytes).saturating_add(self.dense_bytes(&dense));
-        let mut of_first = (work.macs, bytes);
+        let moved_bytes = self.blocked_bytes(values).saturating_add(self.dense_bytes(&dense));
+        let mut of_first = (macs, weight_bytes.saturating_add(moved_bytes));
         for op in ops {
-            for id in outputs.iter().chain(inputs) {
+            for id in values {
                 self.touch(*id)?;
             }
             self.dense.extend(op.dense_outputs(graph));
             let (macs, bytes) = std::mem::take(&mut of_first);
             self.push(op, name, macs, bytes);
         }
-        self.blocked.extend(outputs);
         Ok(())
     }
 
     /// Emits the copies of those parts of a concatenation that are not written in place.
-    pub(crate) fn concat(&mut self, parts: Vec<Part>, output: ValueId, name: &str) -> Result<(), EngineError> {
+    fn concat(&mut self, parts: Vec<Part>, output: ValueId, name: &str) -> Result<(), LowerError> {
         let inputs = parts.iter().map(|p| self.require_blocked(p.value)).collect::<Result<Vec<_>, _>>()?;
         let (root, first) = self.placement.root(output);
         for (Part { value, block, table }, input) in parts.into_iter().zip(inputs) {
@@ -345,12 +288,8 @@ impl<'a> Emitter<'a> {
             let part = self.part(output, value, block)?;
             self.touch(output)?;
             self.touch(value)?;
-            let op: Box<dyn StepOp> = match table {
-                None => Box::new(Copy { input, output: part }),
-                Some(table) => Box::new(Translate { input, table, output: part }),
-            };
             let bytes = self.blocked_bytes([&value]).saturating_mul(2);
-            self.push(op, name, 0, bytes);
+            self.push(copy_part(input, table, part), name, 0, bytes);
         }
         self.touch(output)?;
         self.blocked.insert(output);
@@ -358,31 +297,29 @@ impl<'a> Emitter<'a> {
     }
 
     /// Emits the copy of consecutive channel blocks of `x`, starting at `block`, unless `output` shares its buffer.
-    pub(crate) fn slice(&mut self, x: ValueId, block: usize, output: ValueId, name: &str) -> Result<(), EngineError> {
-        let (_, of_outputs) = self.open(&[x], &[], &[output])?;
+    fn slice(&mut self, x: ValueId, block: usize, output: ValueId, name: &str) -> Result<(), LowerError> {
+        self.require_blocked(x)?;
+        let of_output = self.slot(output)?;
+        self.touch(output)?;
+        self.touch(x)?;
         let (root, first) = self.placement.root(x);
-        let mut ops: Vec<Box<dyn StepOp>> = Vec::new();
         if self.placement.root(output) != (root, first + block) {
             let input = self.part(x, output, block)?;
-            ops.extend(of_outputs.into_iter().map(|output| -> Box<dyn StepOp> { Box::new(Copy { input, output }) }));
-        }
-        // The copy reads as many channels as it writes.
-        let bytes = self.blocked_bytes([&output]).saturating_mul(2);
-        for op in ops {
-            self.touch(output)?;
-            self.touch(x)?;
-            self.push(op, name, 0, bytes);
+            // The copy reads as many channels as it writes.
+            let bytes = self.blocked_bytes([&output]).saturating_mul(2);
+            self.push(Box::new(Copy { input, output: of_output }), name, 0, bytes);
         }
         self.blocked.insert(output);
         Ok(())
     }
 
     /// Creates a slot for the channel blocks of `whole` that start at `block` and have the shape of `part`.
-    fn part(&mut self, whole: ValueId, part: ValueId, block: usize) -> Result<usize, EngineError> {
+    fn part(&mut self, whole: ValueId, part: ValueId, block: usize) -> Result<usize, LowerError> {
         let root = self.placement.root(whole).0;
         let whole = self.slot(whole)?;
         let whole = self.slots[whole];
-        let (part, _) = Placement::plain_layout(self.graph, part).ok_or_else(|| self.internal("layout", part))?;
+        let (part, _) =
+            Placement::plain_layout(self.graph, part).ok_or_else(|| LowerError::NoLayout(self.value_name(part)))?;
         let layout = cytoscope_kernels::Blocked { halo: whole.layout.halo, ..part };
         let start = whole.start + whole.elem.words(block * whole.layout.block_stride());
         self.slots.push(Slot { layout, start, ..whole });
@@ -409,7 +346,7 @@ impl<'a> Emitter<'a> {
 }
 
 /// Returns for each step the dense values that it reads or computes last, graph outputs and constants excluded.
-fn last_uses(graph: &Graph, steps: &[Step]) -> Vec<Vec<ValueId>> {
+fn last_uses(graph: &Graph, steps: &[ProgramStep]) -> Vec<Vec<ValueId>> {
     let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (i, step) in steps.iter().enumerate() {
         last.extend(step.op.dense_inputs(graph).into_iter().chain(step.op.dense_outputs(graph)).map(|id| (id, i)));

@@ -1,18 +1,16 @@
 //! Plans quantized tensors: which stay bytes, and which convolutions run on them.
 
+use super::FusedPlanResult;
 use super::float::{joined, transposed_shape, weight_shape};
-use super::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
-use crate::concat::channel_parts;
+use crate::plan::concat::channel_parts;
+use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::{border, conv_shape, pool_shape};
-use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, Tensor, ValueId, op_name};
+use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, Tensor, ValueId};
+use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
-use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
-
-/// A plan and the following nodes that are fused into it.
-type FusedPlanResult = Result<Option<(KernelPlan, Vec<usize>)>, KernelError>;
 
 impl Planner<'_> {
     /// Returns scale and zero point of a per-tensor 8-bit quantize or dequantize node; `dtype` is the 8-bit type.
@@ -40,7 +38,7 @@ impl Planner<'_> {
     }
 
     /// Records that a dequantize node's output is stored as bytes. Returns false if the node cannot be treated so.
-    pub(super) fn dequantize(&mut self, node: &Node) -> bool {
+    pub(in crate::plan) fn dequantize(&mut self, node: &Node) -> bool {
         let Op::DequantizeLinear { block_size: 0, .. } = node.op else { return false };
         let (Some(bytes), Some(output)) = (node.input(0), node.output(0)) else { return false };
         if let Some(dyn_dequantized) = node.input(1).and_then(|scale| self.range_by_scale.get(&scale)).copied() {
@@ -80,7 +78,7 @@ impl Planner<'_> {
             let conv = |n: &usize| matches!(&self.graph.nodes[*n].op, Op::Conv(a) | Op::FusedConv { conv: a, .. } if a.group == 1);
             !next.is_empty() && next.iter().all(conv) && !real.is_some_and(|v| self.outputs.contains(&v))
         };
-        let fits = self.integers
+        let fits = self.purpose.integers()
             && !is_graph_output
             && readers.iter().flatten().all(own)
             && (layout.block == CHANNEL_BLOCK || readers.iter().flatten().all(for_convolutions))
@@ -94,7 +92,7 @@ impl Planner<'_> {
         self.ranges += 1;
         self.range_by_scale.insert(scale, DynamicDequantized { bytes: output, ranges });
         self.zero_points.insert(output, 0);
-        Some(self.on_bytes(node, PlanKind::DynamicQuantize(ranges), vec![input], output))
+        Some(KernelPlan::new(node, PlanKind::DynamicQuantize(ranges), vec![input], Some(output)))
     }
 
     /// Plans a node on bytes, if its inputs are stored as bytes.
@@ -132,12 +130,8 @@ impl Planner<'_> {
         };
         Ok(kind.map(|kind| {
             self.zero_points.insert(result, quantizer.zero_point);
-            (self.on_bytes(node, kind, vec![from.bytes], result), vec![next])
+            (KernelPlan::new(node, kind, vec![from.bytes], Some(result)), vec![next])
         }))
-    }
-
-    fn on_bytes(&self, node: &Node, kind: PlanKind, inputs: Vec<ValueId>, output: ValueId) -> KernelPlan {
-        KernelPlan { kind, inputs, output, border: None, label: op_name(&node.op).to_owned(), macs: 0 }
     }
 
     /// Plans a quantize node that could not be fused into the step before it.
@@ -146,7 +140,7 @@ impl Planner<'_> {
         self.zero_points.insert(output, quantizer.zero_point);
         if let Some(from) = self.dequantized.get(&input).copied() {
             let table = byte_table(from, quantizer, |t| Some(t.clone()))?;
-            return Some(self.on_bytes(node, PlanKind::Translate(table), vec![from.bytes], output));
+            return Some(KernelPlan::new(node, PlanKind::Translate(table), vec![from.bytes], Some(output)));
         }
         let (layout, _) = self.layout(input)?;
         if self.graph.constant(input).is_some() || self.graph.value(input).dtype != Some(ElementType::F32) {
@@ -156,6 +150,7 @@ impl Planner<'_> {
             let affine = Affine::Fixed { scale: vec![1.0; layout.channels], shift: vec![0.0; layout.channels] };
             PlanKind::Chain {
                 moments: Vec::new(),
+                statistics: Vec::new(),
                 terms: vec![Term { slot: 0, plane: false, affine }],
                 activation: Activation::None,
                 quantizer: Some(quantizer),
@@ -164,7 +159,7 @@ impl Planner<'_> {
         } else {
             PlanKind::QuantizePlanes(quantizer)
         };
-        Some(self.on_bytes(node, kind, vec![input], output))
+        Some(KernelPlan::new(node, kind, vec![input], Some(output)))
     }
 
     /// Returns an element-wise function as a table from byte to byte.
@@ -175,7 +170,7 @@ impl Planner<'_> {
     /// Returns the operands of an int8 convolution: the input's bytes, its run-time quantization if any, the weights as
     /// signed bytes, and the stored weight.
     fn int8_operands(&self, node: &Node) -> Option<(Dequantized, Option<usize>, Vec<i8>, &StoredWeight)> {
-        if !self.integers {
+        if !self.purpose.integers() {
             return None;
         }
         let input = node.input(0)?;
@@ -246,8 +241,9 @@ impl Planner<'_> {
         };
         let bytes = from.bytes;
         self.integer_convolutions += 1;
-        let planned = self.on_bytes(node, PlanKind::ConvInt8 { weights, shape, epilogue, post }, inputs, output);
-        Ok(Some((KernelPlan { border: Some((bytes, width)), label: "Conv int8".to_owned(), ..planned }, Vec::new())))
+        let planned =
+            KernelPlan::new(node, PlanKind::ConvInt8 { weights, shape, epilogue, post }, inputs, Some(output));
+        Ok(Some((KernelPlan { borders: vec![(bytes, width)], label: "Conv int8".to_owned(), ..planned }, Vec::new())))
     }
 
     fn conv_transpose_int8(&mut self, node: &Node) -> FusedPlanResult {
@@ -279,9 +275,9 @@ impl Planner<'_> {
         let kind = PlanKind::ConvTransposeInt8 { weights, shape, epilogue };
         self.integer_convolutions += 1;
         let bytes = from.bytes;
-        let planned = self.on_bytes(node, kind, vec![bytes], output);
+        let planned = KernelPlan::new(node, kind, vec![bytes], Some(output));
         let label = "ConvTranspose int8".to_owned();
-        Ok(Some((KernelPlan { border: Some((bytes, width)), label, ..planned }, Vec::new())))
+        Ok(Some((KernelPlan { borders: vec![(bytes, width)], label, ..planned }, Vec::new())))
     }
 
     /// Plans a concatenation of bytes along channels: parts with the output's quantization parameters are written in
@@ -300,7 +296,7 @@ impl Planner<'_> {
         let inputs = parts.iter().map(|from| from.bytes).collect();
         let kind = joined(whole, &layouts, tables)?;
         self.zero_points.insert(result, quantizer.zero_point);
-        Some((self.on_bytes(node, kind, inputs, result), vec![next]))
+        Some((KernelPlan::new(node, kind, inputs, Some(result)), vec![next]))
     }
 }
 

@@ -1,0 +1,158 @@
+//! Rules for the steps of training: weights are tensors of the run, values that the backward pass reads are kept, and
+//! gradients are planned like other operators. Parameter gradients, losses and everything without a kernel are dense
+//! tensors.
+
+mod fuse;
+mod gradient;
+mod norm;
+
+pub(super) use fuse::fuse_gradients;
+
+use super::elementwise::{binary, unary};
+use super::gradient_kind::GradientKind;
+use super::inference::transposed_shape;
+use super::{Fused, KernelPlan, PlanKind, Planner};
+use crate::plan::concat::{channel_parts, first_blocks};
+use crate::steps::Epilogue;
+use crate::window::{border, conv_shape, pool_shape, to_3d};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, ReduceOp, ValueId};
+use cytoscope_kernels::conv::TransposedShape;
+use cytoscope_kernels::pointwise::Unary;
+use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
+
+impl Planner<'_> {
+    /// Returns a value's layout and batch size if it is stored in blocks of full width.
+    fn full_block_layout(&self, value: ValueId) -> Option<(Blocked, usize)> {
+        self.layout(value).filter(|(l, _)| l.block == CHANNEL_BLOCK)
+    }
+
+    fn shape(&self, value: ValueId) -> Option<Vec<usize>> {
+        self.graph.value(value).fixed_shape()
+    }
+
+    /// Returns the kernel plan of a node of a training step, if there is one.
+    pub(super) fn training_kernel(&mut self, index: usize, node: &Node) -> Option<Fused> {
+        match &node.op {
+            Op::Vjp(of) => return Some((self.gradient(node, of)?, Vec::new())),
+            Op::InstanceNormalization { .. } | Op::BatchNormalizationTraining { .. } => return self.norm(index, node),
+            Op::Reduce { kind: ReduceOp::Sum, .. } => return self.bias_gradient(node),
+            _ => {}
+        }
+        let (x, output) = (node.input(0)?, node.output(0)?);
+        let is_blocked = self.blocked.contains(&x);
+        let (kind, inputs) = match &node.op {
+            Op::Conv(attrs) => return Some((self.conv_of_tensors(node, attrs)?, Vec::new())),
+            Op::Binary(op) => self.binary_of_tensors(node, *op)?,
+            op if op.joined_axis().is_some() => self.joined_parts(node, output)?,
+            Op::ConvTranspose(attrs) => (self.conv_transpose_of_tensors(node, attrs)?, vec![x]),
+            Op::Slice if is_blocked => (self.slice(node, x, output)?, vec![x]),
+            // The gradient of softsign has no kernel, and reads a dense tensor.
+            Op::Activation(act) if is_blocked && !matches!(act, Activation::Softsign) => {
+                self.layout(output)?;
+                (PlanKind::Unary(unary(*act)?), vec![x])
+            }
+            Op::FakeQuantize { scales, low, high, .. } if is_blocked => {
+                let [scale] = scales[..] else { return None };
+                self.layout(output)?;
+                (PlanKind::Unary(Unary::FakeQuantize { scale, low: *low, high: *high }), vec![x])
+            }
+            Op::MaxPool(attrs) if node.outputs.iter().skip(1).all(Option::is_none) => {
+                self.layout(x)?;
+                (PlanKind::Pool(Pool::Max, pool_shape(attrs, &self.spatial_lengths(x)?)), vec![x])
+            }
+            Op::AveragePool(attrs) if !attrs.ceil_mode && is_blocked => {
+                let pool = if attrs.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
+                (PlanKind::Pool(pool, pool_shape(attrs, &self.spatial_lengths(x)?)), vec![x])
+            }
+            _ if is_blocked => (self.resize(node, x, output)?, vec![x]),
+            _ => return None,
+        };
+        Some((KernelPlan::new(node, kind, inputs, Some(output)), Vec::new()))
+    }
+
+    /// Plans a convolution, which also computes the moments if a norm reads its output.
+    fn conv_of_tensors(&mut self, node: &Node, attrs: &ConvAttrs) -> Option<KernelPlan> {
+        let (x, weight, output) = (node.input(0)?, node.input(1)?, node.output(0)?);
+        let ((from, _), (to, _)) = (self.layout(x)?, self.layout(output)?);
+        let lengths = self.spatial_lengths(x)?;
+        if attrs.group != 1 || self.shape(weight)?.len() != lengths.len() + 2 {
+            return None;
+        }
+        let shape = conv_shape(attrs, &lengths);
+        let is_norm = |i: &usize| {
+            matches!(self.graph.nodes[*i].op, Op::InstanceNormalization { .. } | Op::BatchNormalizationTraining { .. })
+        };
+        let is_normed = self.consumers.get(&output).is_some_and(|readers| readers.iter().any(is_norm));
+        let moments = (is_normed && to.block == CHANNEL_BLOCK).then(|| self.moments_for(output));
+        let epilogue = Epilogue { moments, ..Epilogue::default() };
+        let kind = PlanKind::ConvOfTensors { weight, bias: node.input(2), shape, epilogue };
+        let borders = vec![(x, border(&shape, from.dims, to.dims))];
+        Some(KernelPlan { borders, ..KernelPlan::new(node, kind, vec![x], Some(output)) })
+    }
+
+    /// Plans a transposed convolution whose kernel size equals its stride.
+    fn conv_transpose_of_tensors(&self, node: &Node, attrs: &ConvTransposeAttrs) -> Option<PlanKind> {
+        let (x, weight) = (node.input(0)?, node.input(1)?);
+        self.layout(x)?;
+        let (outputs, _) = self.layout(node.output(0)?)?;
+        let kernel = to_3d(&attrs.kernel, 1);
+        let found = transposed_shape(attrs, &self.shape(weight)?, &self.spatial_lengths(x)?, outputs.dims)?;
+        (found == TransposedShape::exact(kernel)).then_some(PlanKind::ConvTransposeOfTensors {
+            weight,
+            bias: node.input(2),
+            kernel,
+        })
+    }
+
+    /// Plans a concatenation along channels of values in blocks of full width.
+    fn joined_parts(&self, node: &Node, output: ValueId) -> Option<(PlanKind, Vec<ValueId>)> {
+        let whole = self.full_block_layout(output)?;
+        let inputs = channel_parts(self.graph, node)?;
+        if !inputs.iter().any(|i| self.blocked.contains(i)) {
+            return None;
+        }
+        let blocks = first_blocks(whole, inputs.iter().map(|i| self.full_block_layout(*i)))?;
+        let tables = inputs.iter().map(|_| None).collect();
+        Some((PlanKind::Joined { blocks, tables }, inputs))
+    }
+
+    /// Plans a slice of whole channel blocks: the gradient of a concatenation.
+    fn slice(&self, node: &Node, x: ValueId, output: ValueId) -> Option<PlanKind> {
+        let one = |i: usize| self.constant(node, i).and_then(cytoscope_graph::Tensor::to_i64_vec);
+        let (start, axis) = (one(1)?, one(3)?);
+        let ([start], [1]) = (&start[..], &axis[..]) else { return None };
+        let ((whole, _), (part, _)) = (self.full_block_layout(x)?, self.full_block_layout(output)?);
+        let start = usize::try_from(*start).ok()?;
+        let ends_on_block = start + part.channels == whole.channels || part.channels.is_multiple_of(CHANNEL_BLOCK);
+        let fits =
+            node.input(4).is_none() && start.is_multiple_of(CHANNEL_BLOCK) && ends_on_block && part.dims == whole.dims;
+        fits.then_some(PlanKind::Slice { block: start / CHANNEL_BLOCK })
+    }
+
+    /// Plans the gradient of a bias: a sum over all axes but the channel axis, then a reshape to one axis.
+    fn bias_gradient(&self, node: &Node) -> Option<Fused> {
+        let (x, sum) = (node.input(0).filter(|x| self.blocked.contains(x))?, node.output(0)?);
+        let axes = self.constant(node, 1)?.to_i64_vec()?;
+        let rank = self.shape(x)?.len() as i64;
+        let next = self.unplanned_consumer(sum)?;
+        let end = self.graph.nodes.get(next)?;
+        let output = end.output(0)?;
+        let fits = axes == (0..rank).filter(|a| *a != 1).collect::<Vec<_>>()
+            && matches!(end.op, Op::Reshape { .. })
+            && self.shape(output)?.len() == 1;
+        let kind = PlanKind::Gradient(GradientKind::ChannelSums(output));
+        fits.then(|| (KernelPlan::new(node, kind, vec![x], None), vec![next]))
+    }
+
+    /// Plans a binary operator on two tensors of the same shape.
+    fn binary_of_tensors(&self, node: &Node, op: BinaryOp) -> Option<(PlanKind, Vec<ValueId>)> {
+        let (a, b) = (node.input(0)?, node.input(1)?);
+        let f = binary(op)?;
+        let layout = self.layout(node.output(0)?)?;
+        let fits = self.layout(a) == Some(layout) && self.layout(b) == Some(layout);
+        let is_blocked = self.blocked.contains(&a) || self.blocked.contains(&b);
+        let is_constant = self.graph.constant(a).is_some() || self.graph.constant(b).is_some();
+        (fits && is_blocked && !is_constant).then(|| (PlanKind::Binary(f), vec![a, b]))
+    }
+}

@@ -1,0 +1,201 @@
+//! Names of numbered files.
+
+use cytoscope_volume::Axis;
+use std::path::Path;
+
+/// Extensions of TIFF files that can be slices.
+const TIFF_EXTENSIONS: [&str; 2] = ["tif", "tiff"];
+/// Extensions of other files that can be slices.
+const RASTER_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
+/// Largest number of digits of a number.
+const MAX_DIGITS: usize = 18;
+
+/// Whether a file has the extension of TIFF files that can be slices.
+pub(super) fn is_tiff(path: &Path) -> bool {
+    extension_of(path).is_some_and(|extension| TIFF_EXTENSIONS.contains(&extension.as_str()))
+}
+
+/// The extension of a file that can be a slice, in lower case. Hidden files cannot.
+fn extension_of(path: &Path) -> Option<String> {
+    let extension = path.extension()?.to_str()?.to_lowercase();
+    let is_known = TIFF_EXTENSIONS.iter().chain(&RASTER_EXTENSIONS).any(|known| *known == extension);
+    (is_known && !path.file_stem()?.to_str()?.starts_with('.')).then_some(extension)
+}
+
+/// A number in a file name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number {
+    pub value: u64,
+    pub digits: usize,
+    /// Whether it is written with leading zeros.
+    pub padded: bool,
+}
+
+impl Number {
+    fn of(digits: &str) -> Option<Self> {
+        let is_number = digits.len() <= MAX_DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+        let value = is_number.then(|| digits.parse().ok()).flatten()?;
+        Some(Self { value, digits: digits.len(), padded: digits.len() > 1 && digits.starts_with('0') })
+    }
+
+    /// Whether both are written in the same way.
+    fn is_written_as(self, other: Self) -> bool {
+        self.digits == other.digits || (!self.padded && !other.padded)
+    }
+}
+
+/// A file name that ends in a number.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Numbered {
+    prefix: String,
+    extension: String,
+    pub number: Number,
+}
+
+impl Numbered {
+    pub fn of(path: &Path) -> Option<Self> {
+        let extension = extension_of(path)?;
+        let stem = path.file_stem()?.to_str()?;
+        let prefix = stem.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = Number::of(stem.get(prefix.len()..)?)?;
+        Some(Self { prefix: prefix.to_owned(), extension, number })
+    }
+
+    /// Whether both names differ only in their number, written in the same way.
+    pub fn same_series(&self, other: &Self) -> bool {
+        (&self.prefix, &self.extension) == (&other.prefix, &other.extension) && self.number.is_written_as(other.number)
+    }
+}
+
+/// Stands for a number in [`PlaneName::skeleton`].
+const PLACE: char = '\0';
+
+/// The name of a TIFF file that ends in numbers with the letters of their axes, such as `name_T01_Z005_C1` or
+/// `name_t01_ch00`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PlaneName {
+    /// The name without its extension, with [`PLACE`] for each number.
+    skeleton: String,
+    extension: String,
+    /// Axes in the order of the name, each at most once.
+    numbers: Vec<(Axis, Number)>,
+}
+
+impl PlaneName {
+    pub fn of(path: &Path) -> Option<Self> {
+        let extension = extension_of(path).filter(|_| is_tiff(path))?;
+        let stem = path.file_stem()?.to_str()?;
+        let mut parts: Vec<&str> = stem.split('_').collect();
+        let mut tokens = Vec::new();
+        while let Some(found) = parts.last().copied().and_then(tokens_of) {
+            tokens.push(found);
+            parts.pop();
+        }
+        tokens.reverse();
+        let mut skeleton: Vec<String> = parts.into_iter().map(str::to_owned).collect();
+        for part in &tokens {
+            skeleton.push(part.iter().map(|(letters, ..)| format!("{letters}{PLACE}")).collect());
+        }
+        let numbers: Vec<(Axis, Number)> =
+            tokens.into_iter().flatten().map(|(_, axis, number)| (axis, number)).collect();
+        let is_unique = |(i, (axis, _)): (usize, &(Axis, Number))| !numbers.iter().take(i).any(|(a, _)| a == axis);
+        let is_plane = !numbers.is_empty() && numbers.iter().enumerate().all(is_unique);
+        is_plane.then_some(Self { skeleton: skeleton.join("_"), extension, numbers })
+    }
+
+    /// Whether both names differ only in their numbers, written in the same way.
+    pub fn same_image(&self, other: &Self) -> bool {
+        let pairs = || self.numbers.iter().zip(&other.numbers);
+        (&self.skeleton, &self.extension) == (&other.skeleton, &other.extension)
+            && self.numbers.len() == other.numbers.len()
+            && pairs().all(|((_, a), (_, b))| a.is_written_as(*b))
+    }
+
+    /// Numbers along T, Z, C; 0 along axes that are not in the name.
+    pub fn position(&self) -> [u64; 3] {
+        [Axis::T, Axis::Z, Axis::C]
+            .map(|axis| self.numbers.iter().find(|(a, _)| *a == axis).map_or(0, |(_, n)| n.value))
+    }
+
+    /// The name of the file of another plane, in which the numbers of `padded` are written with leading zeros.
+    pub fn at(&self, position: [u64; 3], padded: &[Option<usize>], extension: &str) -> String {
+        let mut pieces = self.skeleton.split(PLACE);
+        let mut name = pieces.next().unwrap_or_default().to_owned();
+        for (i, (piece, (axis, _))) in pieces.zip(&self.numbers).enumerate() {
+            let at = [Axis::T, Axis::Z, Axis::C].iter().position(|a| a == axis);
+            let value = at.and_then(|at| position.get(at)).copied().unwrap_or(0);
+            let digits = padded.get(i).copied().flatten().unwrap_or(1);
+            name.push_str(&format!("{value:0digits$}"));
+            name.push_str(piece);
+        }
+        format!("{name}.{extension}")
+    }
+
+    /// The number of digits of each number that is written with leading zeros.
+    pub fn padding(&self) -> Vec<Option<usize>> {
+        self.numbers.iter().map(|(_, number)| number.padded.then_some(number.digits)).collect()
+    }
+}
+
+/// The letters, axes and numbers that a part of a name consists of, such as `Z005` or `C001Z005`; `None` if it contains
+/// anything else.
+fn tokens_of(part: &str) -> Option<Vec<(&str, Axis, Number)>> {
+    let mut rest = part;
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let (letters, tail) = rest.split_at_checked(rest.find(|c: char| !c.is_ascii_alphabetic())?)?;
+        let axis = match letters.to_ascii_lowercase().as_str() {
+            "t" => Axis::T,
+            "z" => Axis::Z,
+            "c" | "ch" => Axis::C,
+            _ => return None,
+        };
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (digits, after) = tail.split_at_checked(end)?;
+        found.push((letters, axis, Number::of(digits)?));
+        rest = after;
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn numbers_with_letters_at_the_end_of_a_name_are_axes() {
+        let position = |name: &str| PlaneName::of(Path::new(name)).map(|plane| plane.position());
+        for (name, expected) in [
+            ("img_Z0012.tif", [0, 12, 0]),
+            ("a_b_T003_Z0012_C1.tif", [3, 12, 1]),
+            ("a_t3_z012_ch01.TIFF", [3, 12, 1]),
+            ("s_C001Z002T003.tif", [3, 2, 1]),
+            ("t007.tif", [7, 0, 0]),
+        ] {
+            assert_eq!(position(name), Some(expected), "{name}");
+        }
+        // Results of a time point, two numbers of one axis, words, other files.
+        for name in [
+            "a_t1_labels.tif",
+            "a_z1_z2.tif",
+            "a_zone1.tif",
+            "a_z.tif",
+            "c1_0003.tif",
+            "a_z1.png",
+            ".a_z1.tif",
+            "1.tif",
+        ] {
+            assert_eq!(position(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn other_planes_are_named_like_the_known_one() {
+        let name = PlaneName::of(Path::new("a_T3_Z0012_C1.tif")).unwrap();
+        assert_eq!(name.at([10, 7, 2], &name.padding(), "tif"), "a_T10_Z0007_C2.tif");
+        let same = |other: &str| PlaneName::of(Path::new(other)).unwrap().same_image(&name);
+        assert!(same("a_T44_Z0001_C9.tif"));
+        assert!(!same("a_T44_Z001_C9.tif") && !same("b_T3_Z0012_C1.tif") && !same("a_T03_Z0012_C1.tif"));
+    }
+}

@@ -1,0 +1,292 @@
+//! Scores of pairs of images, one after the other, and their means.
+
+use crate::evaluate::{ChannelScores, EvaluateReport, Ignored, PairReport};
+use crate::scored_channels::{ChannelPair, Side, channel_pairs};
+use crate::stack::{Extents, Stack};
+use crate::{Context, JobError};
+use cytoscope_formats::{ChannelRef, Image, ImageMeta};
+use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
+use cytoscope_objects::regression::{Regression, regression};
+use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
+use cytoscope_profile::Stage;
+use cytoscope_volume::{Element, Samples, with_samples};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// An image of a pair.
+#[derive(Debug, Clone, Copy)]
+pub struct ScoredImage<'a> {
+    /// Path that the report and errors name.
+    pub path: &'a Path,
+    /// The image.
+    pub image: &'a Image,
+    /// The channel to score, if one was chosen.
+    pub channel: Option<&'a ChannelRef>,
+    /// The option that chooses a channel, for notes.
+    pub option: &'static str,
+    /// Whether it is a label image even if its samples are floats.
+    pub are_labels: bool,
+}
+
+/// Scores pairs of predictions and ground truth: label images by matching objects, other images by intensity.
+pub struct Evaluation<'a> {
+    context: &'a Context,
+    ignore_below_voxels: u64,
+    reports: Vec<PairReport>,
+    /// Errors of label images for pooling.
+    errors: Vec<(Errors, Grid)>,
+    notes: Vec<String>,
+}
+
+impl<'a> Evaluation<'a> {
+    /// Returns an evaluation without pairs. True objects with fewer voxels than `ignore_below_voxels` are ignored.
+    pub fn new(context: &'a Context, ignore_below_voxels: u64) -> Self {
+        Self { context, ignore_below_voxels, reports: Vec::new(), errors: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Adds a note for the user to the report.
+    pub fn add_note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Scores a pair.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if the shapes differ, or a chosen channel does not exist; [`JobError::Format`] if an image
+    /// cannot be read; [`JobError::Cancelled`].
+    pub fn score(&mut self, prediction: ScoredImage<'_>, truth: ScoredImage<'_>) -> Result<(), JobError> {
+        let (a, b) = (prediction.image, truth.image);
+        let of_labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || truth.are_labels);
+        check_shapes((prediction.path, a), (truth.path, b))?;
+        let pairs = channel_pairs(side_of(&prediction), side_of(&truth), of_labels, &mut self.notes)?;
+        let report = PairReport {
+            prediction: prediction.path.to_owned(),
+            truth: truth.path.to_owned(),
+            instances: Vec::new(),
+            regression: None,
+            channels: Vec::new(),
+            errors: None,
+            ignored: None,
+        };
+        let report = match pairs.as_slice() {
+            [pair, ..] if of_labels => {
+                let (report, found) = score_labels(self.context, report, [a, b], pair, self.ignore_below_voxels)?;
+                self.errors.extend(found);
+                report
+            }
+            pairs => score_intensities(self.context, report, [a, b], pairs)?,
+        };
+        self.reports.push(report);
+        Ok(())
+    }
+
+    /// Returns the scores of all pairs and reports the notes; `unpaired` are files without a matching file.
+    pub fn finish(self, unpaired: Vec<PathBuf>) -> EvaluateReport {
+        let Self { context, ignore_below_voxels, reports, errors, mut notes } = self;
+        let columns: Vec<Vec<Matching>> = (0..THRESHOLDS.len())
+            .map(|i| reports.iter().filter_map(|r: &PairReport| r.instances.get(i).cloned()).collect())
+            .collect();
+        let instances = columns.iter().filter_map(|c| Matching::pooled(c)).collect();
+        let scores: Vec<Regression> = reports.iter().filter_map(|r| r.regression).collect();
+        let (regression, channels) = (mean_of(&scores), means_by_name(&reports));
+        let ignored = reports.iter().filter_map(|r| r.ignored).reduce(|a, b| Ignored {
+            true_objects: a.true_objects + b.true_objects,
+            predictions: a.predictions + b.predictions,
+            ..a
+        });
+        if ignored.is_none() && ignore_below_voxels > 0 {
+            notes.push("no file contains labels: there are no small objects to ignore".to_owned());
+        }
+        notes.iter().for_each(|note| context.note(note.as_str()));
+        let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
+        EvaluateReport { pairs: reports, instances, regression, channels, unpaired, errors, ignored, notes }
+    }
+}
+
+/// Returns an image of a pair as its channels are chosen.
+fn side_of<'a>(of: &ScoredImage<'a>) -> Side<'a> {
+    Side { path: of.path, meta: of.image.meta(), chosen: of.channel, option: of.option }
+}
+
+/// Returns the means of scores; those that a pair lacks are left out. `None` without scores.
+fn mean_of(scores: &[Regression]) -> Option<Regression> {
+    let mean = |f: fn(&Regression) -> Option<f64>| {
+        let known: Vec<f64> = scores.iter().filter_map(f).collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    };
+    (!scores.is_empty()).then(|| Regression {
+        pearson: mean(|r| r.pearson),
+        psnr_db: mean(|r| r.psnr_db),
+        ssim: mean(|r| r.ssim),
+        mse: mean(|r| Some(r.mse)).unwrap_or(f64::NAN),
+    })
+}
+
+/// Returns the mean scores of the channels of each name, in the order in which the names occur.
+fn means_by_name(reports: &[PairReport]) -> Vec<ChannelScores> {
+    let all = || reports.iter().flat_map(|report| &report.channels);
+    let mut names: Vec<&str> = Vec::new();
+    for channel in all() {
+        if !names.contains(&channel.name.as_str()) {
+            names.push(&channel.name);
+        }
+    }
+    let of_name = |name: &str| {
+        let scores: Vec<Regression> = all().filter(|c| c.name == name).map(|c| c.regression).collect();
+        mean_of(&scores).map(|regression| ChannelScores { name: name.to_owned(), regression })
+    };
+    names.into_iter().filter_map(of_name).collect()
+}
+
+/// Refuses a pair of images, given with their paths, whose shapes differ.
+fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Result<(), JobError> {
+    let (ea, eb) = (Extents::of(a.meta()), Extents::of(b.meta()));
+    if (ea.zyx, ea.times) != (eb.zyx, eb.times) {
+        return Err(JobError::Mismatch {
+            path: prediction.to_owned(),
+            problem: format!(
+                "its shape {:?} with {} time points differs from {} ({:?} with {})",
+                ea.zyx,
+                ea.times,
+                truth.display(),
+                eb.zyx,
+                eb.times
+            ),
+            next_step: "compare images of the same shape".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for pooling.
+fn score_labels(
+    context: &Context,
+    report: PairReport,
+    [a, b]: [&Image; 2],
+    channels: &ChannelPair,
+    ignore_below_voxels: u64,
+) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
+    let extents = Extents::of(a.meta());
+    let mut overlaps = Overlaps::new();
+    let (mut true_numbers, mut predicted_numbers) = (ObjectNumbers::default(), ObjectNumbers::default());
+    for time in 0..extents.times {
+        each_slab(context, [a, b], channels, time, &mut |p, t| {
+            let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
+            let t = true_numbers.numbers(&report.truth, &t, time)?;
+            let p = predicted_numbers.numbers(&report.prediction, &p, time)?;
+            Ok(overlaps.add(&t, &p)?)
+        })?;
+    }
+    let _span = context.recorder.span(Stage::Validate, "match objects");
+    let counted = overlaps.ignoring_below(ignore_below_voxels);
+    let ignored = Ignored {
+        below_voxels: ignore_below_voxels,
+        true_objects: (overlaps.truth().len() - counted.truth().len()) as u64,
+        predictions: (overlaps.prediction().len() - counted.prediction().len()) as u64,
+    };
+    let voxel_um = voxel_um(b.meta()).or_else(|| voxel_um(a.meta()));
+    let grid = Grid { voxel_um, flat: extents.zyx[0] == 1 };
+    let found = Errors::of(&counted);
+    let (instances, errors) = (counted.matching(&THRESHOLDS), Some(found.summary(grid)));
+    Ok((PairReport { instances, errors, ignored: Some(ignored), ..report }, Some((found, grid))))
+}
+
+/// Adds the scores of channels of intensity images, prediction and truth, to a report.
+fn score_intensities(
+    context: &Context,
+    report: PairReport,
+    images: [&Image; 2],
+    pairs: &[ChannelPair],
+) -> Result<PairReport, JobError> {
+    let Extents { zyx, times, .. } = Extents::of(images[0].meta());
+    let shape = [zyx[0] * times, zyx[1], zyx[2]];
+    let mut channels = Vec::with_capacity(pairs.len());
+    for pair in pairs {
+        let (mut p_all, mut t_all) = (Vec::new(), Vec::new());
+        for time in 0..times {
+            each_slab(context, images, pair, time, &mut |p, t| {
+                p_all.extend(p.to_f32());
+                t_all.extend(t.to_f32());
+                Ok(())
+            })?;
+        }
+        let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
+        channels.push(ChannelScores { name: pair.name.clone(), regression: regression(&t_all, &p_all, shape)? });
+    }
+    let scores: Vec<Regression> = channels.iter().map(|channel| channel.regression).collect();
+    if channels.len() < 2 {
+        channels.clear();
+    }
+    Ok(PairReport { regression: mean_of(&scores), channels, ..report })
+}
+
+/// Returns the voxel size Z, Y, X in µm of a file; `None` if a relevant one is missing or invalid.
+fn voxel_um(meta: &ImageMeta) -> Option<[f64; 3]> {
+    let stated = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
+    let size = meta.voxel_size_um;
+    let z = if Extents::of(meta).zyx[0] == 1 { Some(1.0) } else { stated(size.z) };
+    Some([z?, stated(size.y)?, stated(size.x)?])
+}
+
+/// Largest label that differs from all smaller ones when labels are compared as 64-bit floats, which represent it exactly.
+const MAX_LABEL: f64 = ((1u64 << 53) - 1) as f64;
+
+/// Numbers of the objects of all time points, from 1. The same label at another time point is another object.
+#[derive(Debug, Default)]
+struct ObjectNumbers {
+    of_label: HashMap<(usize, u64), u32>,
+}
+
+impl ObjectNumbers {
+    /// Returns the number of each voxel's object, 0 for the background.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] for a value that is not a label.
+    fn numbers(&mut self, path: &Path, samples: &Samples, time: usize) -> Result<Vec<u32>, JobError> {
+        with_samples!(samples, v => self.numbers_of(path, v, time))
+    }
+
+    fn numbers_of<E: Element>(&mut self, path: &Path, values: &[E], time: usize) -> Result<Vec<u32>, JobError> {
+        let mut numbers = Vec::with_capacity(values.len());
+        for run in values.chunk_by(|a, b| a == b) {
+            let Some(first) = run.first() else { continue };
+            let number = self.number(path, first.to_f64(), time)?;
+            numbers.resize(numbers.len() + run.len(), number);
+        }
+        Ok(numbers)
+    }
+
+    fn number(&mut self, path: &Path, label: f64, time: usize) -> Result<u32, JobError> {
+        if label == 0.0 {
+            return Ok(0);
+        }
+        let mismatch = |problem: String| {
+            let next_step = "give a label image: 0 for the background and a whole number above 0 for each object";
+            JobError::Mismatch { path: path.to_owned(), problem, next_step: next_step.to_owned() }
+        };
+        if !(1.0..=MAX_LABEL).contains(&label) || label.fract() != 0.0 {
+            return Err(mismatch(format!("the value {label} is not a label")));
+        }
+        let next = u32::try_from(self.of_label.len() + 1);
+        let next = next.map_err(|_| mismatch("it has more objects than can be numbered".to_owned()))?;
+        Ok(*self.of_label.entry((time, label as u64)).or_insert(next))
+    }
+}
+
+/// Passes the slabs of a channel of prediction and truth to `f`.
+fn each_slab(
+    context: &Context,
+    [a, b]: [&Image; 2],
+    channels: &ChannelPair,
+    time: usize,
+    f: &mut dyn FnMut(Samples, Samples) -> Result<(), JobError>,
+) -> Result<(), JobError> {
+    let (a, b) = (Stack::new(a, time), Stack::new(b, time));
+    let depth = a.extents.zyx[0];
+    let step = a.slab_slices();
+    for z in (0..depth).step_by(step) {
+        let range = z..(z + step).min(depth);
+        f(a.read(context, channels.prediction, range.clone())?, b.read(context, channels.truth, range)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! The extent of statistics in processing steps: a network on slices sees each slice as an image of its own, so percentiles
+//! and moments are those of each slice; other networks see the whole stack.
+
+use crate::ops::{self, Elementwise, Reference, Statistics, Volume, apply};
+use crate::predict::prediction::Prediction;
+use crate::stack::Stack;
+use crate::{Context, JobError, Model};
+use cytoscope_model_package::Processing;
+use cytoscope_profile::Stage;
+use cytoscope_volume::{Samples, with_samples};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::ops::Range;
+
+/// What the statistics of a model's processing steps, such as percentiles, are computed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StatisticsScope {
+    /// All slices together.
+    Stack,
+    /// Each slice by itself, because the network processes single slices.
+    Slice,
+}
+
+impl StatisticsScope {
+    /// Returns the scope of a model's steps; `None` if none of them needs statistics.
+    pub fn of(model: &Model) -> Option<Self> {
+        let mut steps = model.inputs.iter().flat_map(|input| &input.preprocessing).chain(&model.postprocessing);
+        let scope = if model.spatial_axes == 2 { Self::Slice } else { Self::Stack };
+        steps.any(Processing::needs_statistics).then_some(scope)
+    }
+}
+
+/// Resolved processing steps: a chain of functions for each channel, for all slices or for each slice.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Chains {
+    /// The chain of each channel, the same for all slices.
+    Stack(Vec<Vec<Elementwise>>),
+    /// The chain of each channel of each slice, from the first slice of the stack on.
+    Slices(Vec<Vec<Vec<Elementwise>>>),
+}
+
+impl Chains {
+    /// Applies the chain of a channel to consecutive slices of `plane` values each, of which the first has the index `first`.
+    pub fn apply(&self, channel: usize, first: usize, plane: usize, values: &mut [f32]) {
+        match self {
+            Self::Stack(chains) => chains.get(channel).into_iter().for_each(|chain| apply(chain, values)),
+            Self::Slices(slices) => {
+                for (slice, values) in slices.iter().skip(first).zip(values.chunks_mut(plane.max(1))) {
+                    slice.get(channel).into_iter().for_each(|chain| apply(chain, values));
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether the statistics of steps are those of each slice of a stack with `depth` slices.
+pub(crate) fn are_of_slices<'a>(model: &Model, depth: usize, steps: impl IntoIterator<Item = &'a Processing>) -> bool {
+    model.spatial_axes == 2 && depth > 1 && steps.into_iter().any(Processing::needs_statistics)
+}
+
+/// Resolves a model's preprocessing for each slice of a stack, which is read once; `channels` are those of all inputs.
+///
+/// # Errors
+/// [`JobError`] if the stack cannot be read, or a step is not supported.
+pub(crate) fn preprocessing_of_slices(
+    context: &Context,
+    stack: &Stack,
+    model: &Model,
+    channels: &[usize],
+) -> Result<Chains, JobError> {
+    let depth = stack.extents.zyx[0];
+    let step = (stack.slab_slices() / channels.len().max(1)).max(1);
+    let mut all = Vec::with_capacity(depth);
+    for z in (0..depth).step_by(step) {
+        context.check()?;
+        let slices = read_slices(context, stack, channels, z..(z + step).min(depth))?;
+        let _span = context.recorder.span(Stage::Normalize, "statistics").voxels(slices.len() * stack.slice_len());
+        for slice in &slices {
+            let mut chains = Vec::with_capacity(channels.len());
+            for (input, (_, own)) in model.inputs.iter().zip(input_tensors(model, slice)) {
+                let found = resolve(&input.preprocessing, own, Statistics::Unprocessed, input_tensors(model, slice));
+                chains.extend(found.map_err(|step| {
+                    JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
+                })?);
+            }
+            all.push(chains);
+        }
+    }
+    Ok(Chains::Slices(all))
+}
+
+/// Resolves postprocessing steps for each slice of a complete prediction. The outer error is that of reading it or the stack;
+/// the inner one names an unsupported step.
+///
+/// # Errors
+/// [`JobError`] if the prediction or the stack cannot be read.
+pub(crate) fn postprocessing_of_slices(
+    context: &Context,
+    (model, steps): (&Model, &[Processing]),
+    channels: &[usize],
+    stack: &Stack,
+    prediction: &mut Prediction,
+) -> Result<Result<Chains, String>, JobError> {
+    let refers = steps.iter().any(|step| {
+        matches!(step, Processing::ScaleMeanVariance { .. } | Processing::ScaleRange { reference_tensor: Some(_), .. })
+    });
+    let last = stack.extents.zyx[0].saturating_sub(1);
+    let depth = prediction.model_shape[0];
+    let mut all = Vec::with_capacity(depth);
+    for z in 0..depth {
+        context.check()?;
+        let maps = prediction.unprocessed_slice(z)?;
+        // A network on slices is applied to the slices of the stack, which therefore have the same numbers.
+        let at = z.min(last);
+        let inputs = if refers { read_slices(context, stack, channels, at..at + 1)? } else { Vec::new() };
+        let inputs = inputs.into_iter().next().unwrap_or_default();
+        let tensors = input_tensors(model, &inputs);
+        match resolve(steps, SliceSamples(&maps), Statistics::Current, tensors) {
+            Ok(chains) => all.push(chains),
+            Err(step) => return Ok(Err(step)),
+        }
+    }
+    Ok(Ok(Chains::Slices(all)))
+}
+
+/// Reads slices of some channels; returns the samples of each channel for each slice.
+fn read_slices(
+    context: &Context,
+    stack: &Stack,
+    channels: &[usize],
+    z: Range<usize>,
+) -> Result<Vec<Vec<Samples>>, JobError> {
+    let plane = stack.slice_len();
+    let slabs: Vec<Samples> =
+        channels.iter().map(|channel| stack.read(context, *channel, z.clone())).collect::<Result<_, _>>()?;
+    let slice = |slab: &Samples, at: usize| {
+        let range = at * plane..(at + 1) * plane;
+        with_samples!(slab, v => Samples::from(v.get(range).unwrap_or_default().to_vec()))
+    };
+    Ok((0..z.len()).map(|at| slabs.iter().map(|slab| slice(slab, at)).collect()).collect())
+}
+
+/// The channels of a tensor in one slice.
+#[derive(Debug, Clone, Copy)]
+struct SliceSamples<'a>(&'a [Samples]);
+
+impl Volume for SliceSamples<'_> {
+    type Error = Infallible;
+
+    fn channels(&self) -> usize {
+        self.0.len()
+    }
+
+    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), Infallible> {
+        self.0.get(channel).into_iter().for_each(|samples| f(samples.clone()));
+        Ok(())
+    }
+}
+
+/// Returns the input tensors of a model in a slice of their channels, with their ids.
+fn input_tensors<'a>(model: &'a Model, slice: &'a [Samples]) -> Vec<(&'a str, SliceSamples<'a>)> {
+    let mut rest = slice;
+    let tensor = |input: &'a crate::ModelInput| {
+        let (own, later) = rest.split_at(input.channels.min(rest.len()));
+        rest = later;
+        (input.id.as_str(), SliceSamples(own))
+    };
+    model.inputs.iter().map(tensor).collect()
+}
+
+/// Resolves steps for one slice of a tensor; `tensors` are those that steps can refer to.
+fn resolve(
+    steps: &[Processing],
+    mut own: SliceSamples<'_>,
+    statistics: Statistics,
+    mut tensors: Vec<(&str, SliceSamples<'_>)>,
+) -> Result<Vec<Vec<Elementwise>>, String> {
+    let mut references: Vec<Reference<'_, Infallible>> =
+        tensors.iter_mut().map(|(id, volume)| Reference { id, volume }).collect();
+    let Ok(chains) = ops::resolve(steps, &mut own, statistics, &mut references);
+    chains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slice_has_its_own_chain() {
+        let times = |gain| vec![vec![Elementwise::Affine { gain, offset: 0.0 }]];
+        let chains = Chains::Slices(vec![times(1.0), times(10.0), times(100.0)]);
+        let mut values = [1.0, 2.0, 3.0, 4.0];
+        chains.apply(0, 1, 2, &mut values);
+        assert_eq!(values, [10.0, 20.0, 300.0, 400.0]);
+        let mut values = [1.0, 2.0, 3.0, 4.0];
+        Chains::Stack(times(5.0)).apply(0, 1, 2, &mut values);
+        assert_eq!(values, [5.0, 10.0, 15.0, 20.0]);
+    }
+}

@@ -1,0 +1,258 @@
+//! Evaluation of a model: the images of pairs are predicted in memory and scored against their ground truth, without writing
+//! results.
+
+use crate::error::data_error;
+use crate::problems;
+use crate::stacks::{channels_array, is_whole_file, read_channels, read_samples, voxel_um};
+use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
+use cytoscope_pipeline::devices::{Devices, SelectedEngine};
+use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
+use cytoscope_pipeline::{
+    Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, PredictOptions,
+    ScoredImage, VolumeOutputs, predict_volume,
+};
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::json::write_json;
+use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_training_data::{Dataset, ImageRef, Pair, TrainingTask, find_pairs};
+use cytoscope_volume::{Array, Axes, Element, Samples, VoxelSize, with_samples};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Scores a model on pairs of images and ground truth, as [`cytoscope_pipeline::EvaluateJob`] scores the results of a
+/// [`cytoscope_pipeline::PredictJob`] with the same options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvaluateModelJob {
+    /// Path of a package, or name of an installed model.
+    pub model: String,
+    /// Folder or table (`.csv`) of the pairs, in one of the layouts of training data.
+    pub data: PathBuf,
+    /// The device to run on.
+    #[serde(default)]
+    pub device: DeviceRequest,
+    /// Precision; `None` selects the best one of the device for this model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// Median diameter of the objects, for models with a nominal diameter.
+    #[serde(default)]
+    pub diameter: DiameterRequest,
+    /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored.
+    #[serde(default)]
+    pub ignore_below_voxels: u64,
+    /// Voxel size Z, Y, X in µm, to use instead of that of the pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voxel_um: Option<[f64; 3]>,
+    /// File (`.json`) that the report is also written to, with its provenance record beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<PathBuf>,
+    /// Whether to overwrite an existing file at `out`.
+    #[serde(default)]
+    pub overwrite: Overwrite,
+}
+
+impl EvaluateModelJob {
+    /// Runs the job.
+    ///
+    /// # Errors
+    /// [`JobError`] if the model, the device or the data cannot be used, an image cannot be predicted, the shapes of a pair
+    /// differ, the report cannot be written, or the job is cancelled.
+    pub fn run(&self, context: &Context, devices: &Devices) -> Result<EvaluateReport, JobError> {
+        let Some(out) = &self.out else { return self.evaluate(context, devices, None) };
+        check_ending(out, &["json"])?;
+        check_file(out, &[&self.data], self.overwrite)?;
+        recorded(self, context, |record| {
+            let report = self.evaluate(context, devices, Some(record))?;
+            write_json(out, &report.with_absolute_paths())?;
+            Ok(report)
+        })
+    }
+
+    fn evaluate(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        record: Option<&mut PendingRecord<Self>>,
+    ) -> Result<EvaluateReport, JobError> {
+        let model = Model::load(&self.model)?;
+        let dataset = find_pairs(&self.data, task_of(&model)).map_err(data_error)?;
+        problems::report(context, &self.data, &dataset.problems, None);
+        let options =
+            PredictOptions { precision: self.precision, diameter: self.diameter, ..PredictOptions::default() };
+        let engine = devices.for_model(context, &model, self.device, &options)?;
+        engine.report(context);
+        let mut precision = self.precision;
+        let mut evaluation = Evaluation::new(context, self.ignore_below_voxels);
+        let count = dataset.pairs.len();
+        for (index, pair) in dataset.pairs.iter().enumerate() {
+            context.check()?;
+            let input = pair.image.path.clone();
+            context.emit(&Event::Started { input: input.clone(), index, count });
+            precision = Some(self.score(context, (&model, &engine), &dataset, pair, &mut evaluation)?);
+            context.emit(&Event::Finished { input, outputs: Vec::new() });
+        }
+        if let Some(record) = record {
+            let files = dataset.pairs.iter().flat_map(|pair| pair.images().chain(pair.targets()));
+            record.add_inputs(files.map(|image| image.path.as_path()));
+            if let Some(precision) = precision {
+                record.ran_on(engine.engine().device(), precision);
+            }
+            // A rerun must not choose others.
+            let job = record.job_mut();
+            (job.device, job.precision) = (DeviceRequest::Device(engine.engine().device().id), precision);
+        }
+        Ok(evaluation.finish(Vec::new()))
+    }
+
+    /// Predicts and scores a pair; returns the precision in which the network ran.
+    fn score(
+        &self,
+        context: &Context,
+        (model, engine): (&Model, &SelectedEngine),
+        dataset: &Dataset,
+        pair: &Pair,
+        evaluation: &mut Evaluation<'_>,
+    ) -> Result<Precision, JobError> {
+        let of_labels = model.task == ModelTask::Segmentation;
+        let (image, options) = self.image_of(pair)?;
+        let outputs = if of_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
+        let mut predicted = predict_volume(context, engine, model, &image, &options, outputs)?;
+        let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
+        let mut truth = self.truth_of(pair, predicted.shape_zyx)?;
+        if let (Some(ignored), Some(labels)) = (dataset.ignore_label, predicted.labels.as_mut()) {
+            truth = without_ignored(&truth, labels, predicted.shape_zyx, ignored)?;
+        }
+        let given = self.voxel_um.or(pair.voxel_um).map(size_of);
+        let voxel_size = given.unwrap_or(image.meta().voxel_size_um);
+        let predicted = predicted.into_image(model, &pair.image.path, voxel_size)?;
+        if let Some(given) = given {
+            truth = truth.with_voxel_size(given);
+        }
+        let side =
+            |path, image, are_labels| ScoredImage { path, image, channel: None, option: "--truth-channel", are_labels };
+        let prediction = side(pair.image.path.as_path(), &predicted, false);
+        evaluation.score(prediction, side(pair.target.path.as_path(), &truth, of_labels))?;
+        notes.iter().for_each(|note| evaluation.add_note(format!("{}: {note}", pair.image.path.display())));
+        Ok(precision)
+    }
+
+    /// Returns an image that contains only the image of a pair, and the options that its prediction needs.
+    fn image_of(&self, pair: &Pair) -> Result<(Image, PredictOptions), JobError> {
+        let given = self.voxel_um.or(pair.voxel_um);
+        let options = PredictOptions {
+            precision: self.precision,
+            diameter: self.diameter,
+            voxel_um: given,
+            ..PredictOptions::default()
+        };
+        if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) {
+            return Ok((open_alone(&pair.image, None)?, options));
+        }
+        let count = pair.images().count();
+        let array = channels_array(read_channels(pair.images(), pair.window)?, count)?;
+        let voxel_um = given.or(voxel_um(pair)?);
+        let image = image_in_memory(&pair.image.path, array, voxel_um.map_or_else(VoxelSize::default, size_of))?;
+        // The image in memory has these channels only, without their names.
+        let channels = if count > 1 { (0..count).map(ChannelRef::Index).collect() } else { Vec::new() };
+        Ok((image, PredictOptions { channels, ..options }))
+    }
+
+    /// Returns the ground truth of a pair whose image has this shape.
+    fn truth_of(&self, pair: &Pair, shape_zyx: [usize; 3]) -> Result<Image, JobError> {
+        let path = &pair.target.path;
+        let of_file = |pair: &Pair| Ok::<_, JobError>(voxel_um(pair)?.map_or_else(VoxelSize::default, size_of));
+        if !pair.more_targets.is_empty() {
+            let count = pair.targets().count();
+            let array = channels_array(read_channels(pair.targets(), pair.window)?, count)?;
+            return Ok(image_in_memory(path, array, of_file(pair)?)?);
+        }
+        if pair.window.is_none() && is_whole_file(&pair.target) {
+            return open_alone(&pair.target, Some(shape_zyx));
+        }
+        let (samples, shape) = read_samples(&pair.target, pair.window)?;
+        let array = Array::new(Axes::zyx(), shape.to_vec(), samples)?;
+        Ok(image_in_memory(path, array, of_file(pair)?)?)
+    }
+}
+
+/// Returns the task of training data that a model is scored on.
+fn task_of(model: &Model) -> TrainingTask {
+    match model.task {
+        ModelTask::Segmentation => TrainingTask::Segmentation,
+        ModelTask::LabelFree => TrainingTask::LabelFree,
+    }
+}
+
+fn size_of([z, y, x]: [f64; 3]) -> VoxelSize {
+    VoxelSize::new_um(z, y, x)
+}
+
+/// Opens the file of an image that is the only one in it. Regions of interest are drawn in the given shape.
+fn open_alone(image: &ImageRef, shape_zyx: Option<[usize; 3]>) -> Result<Image, JobError> {
+    Ok(open(&image.path, &OpenOptions { single_file: true, shape_zyx, ..OpenOptions::default() })?)
+}
+
+/// Sets the voxels with the ignore label to background, in the ground truth and in the predicted labels, as the validation of
+/// a training run does. Images of different sizes are left to be refused when they are compared.
+fn without_ignored(truth: &Image, labels: &mut [u32], shape_zyx: [usize; 3], ignored: i64) -> Result<Image, JobError> {
+    let array = truth.read_all()?;
+    let mut values: Vec<f64> = with_samples!(array.samples(), v => v.iter().map(|value| value.to_f64()).collect());
+    if values.len() != labels.len() {
+        return Ok(truth.clone());
+    }
+    let ignored = ignored as f64;
+    for (value, label) in values.iter_mut().zip(labels.iter_mut()).filter(|(value, _)| **value == ignored) {
+        *value = 0.0;
+        *label = 0;
+    }
+    let array = Array::new(Axes::zyx(), shape_zyx.to_vec(), Samples::F64(values))?;
+    Ok(image_in_memory(&truth.meta().path, array, truth.meta().voxel_size_um)?)
+}
+
+impl Recordable for EvaluateModelJob {
+    const KIND: JobKind = JobKind::EvaluateModel;
+
+    fn inputs(&self) -> Vec<&Path> {
+        vec![self.data.as_path()]
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        self.out.iter().map(PathBuf::as_path).collect()
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        std::iter::once(&mut self.data).chain(&mut self.out).collect()
+    }
+
+    fn model_mut(&mut self) -> Option<&mut String> {
+        Some(&mut self.model)
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = Some(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn voxels_with_the_ignore_label_count_neither_as_hits_nor_as_errors() {
+        let array = Array::new(Axes::zyx(), vec![1, 2, 3], Samples::I16(vec![-1, 7, 0, -1, 2, 2])).unwrap();
+        let truth = image_in_memory(Path::new("truth"), array, VoxelSize::default()).unwrap();
+        let mut labels = [4, 4, 4, 4, 0, 5];
+        let known = without_ignored(&truth, &mut labels, [1, 2, 3], -1).unwrap().read_all().unwrap();
+        assert_eq!(known.samples().to_f32(), [0.0, 7.0, 0.0, 0.0, 2.0, 2.0]);
+        assert_eq!(labels, [0, 4, 4, 0, 0, 5]);
+    }
+}

@@ -1,0 +1,200 @@
+//! What a prediction reads: the chosen channel, the previewed preprocessing steps, and the object diameter with its ring.
+
+use crate::fixture::{Fixture, bundled_sample, sees};
+use crate::gestures::{SHAPE, screen_position, voxel_um};
+use crate::predict::save_two_outputs;
+use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
+use cytoscope_pipeline::DiameterRequest;
+use cytoscope_ui::data::plane::Orientation;
+use cytoscope_ui::document::Role;
+use cytoscope_ui::screenshots::ScreenshotSubject;
+use cytoscope_ui::theme;
+use cytoscope_volume::{Array, VoxelSize};
+use eframe::egui::{Key, Shape};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Shape Z, Y, X of the stack with two channels.
+const SMALL: [usize; 3] = [4, 24, 32];
+/// Position of its bright voxel, which is in the shown slice.
+const BRIGHT: [usize; 3] = [2, 8, 20];
+
+fn record(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A ramp with a bright voxel.
+fn ramp() -> Vec<u16> {
+    let [nz, ny, nx] = SMALL;
+    let value = |i: usize| (10 + i % nx + i / nx % ny + 3 * (i / (ny * nx))) as u16;
+    let mut values: Vec<u16> = (0..nz * ny * nx).map(value).collect();
+    values[(BRIGHT[0] * ny + BRIGHT[1]) * nx + BRIGHT[2]] = 1000;
+    values
+}
+
+/// Medians of boxes of three voxels along each axis; the values at the edges are extended.
+fn medians(values: &[u16]) -> Vec<f32> {
+    let [nz, ny, nx] = SMALL;
+    let near = |at: usize, by: usize, n: usize| (at + by).saturating_sub(1).min(n - 1);
+    let median = |i: usize| {
+        let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
+        let at = |k: usize| (near(z, k / 9, nz) * ny + near(y, k / 3 % 3, ny)) * nx + near(x, k % 3, nx);
+        let mut neighbors: Vec<u16> = (0..27).map(|k| values[at(k)]).collect();
+        neighbors.sort_unstable();
+        f32::from(neighbors[13])
+    };
+    (0..nz * ny * nx).map(median).collect()
+}
+
+/// A picture of the shown slice.
+fn picture(fixture: &mut Fixture, name: &str) -> image::RgbImage {
+    let path = fixture.path(name);
+    fixture.window.state_mut().take_screenshot(ScreenshotSubject::Slice(Orientation::Xy), path.clone());
+    fixture.until("the picture", |_| path.is_file());
+    image::open(&path).unwrap().to_rgb8()
+}
+
+/// How much the colors of the bright voxel differ from those beside it.
+fn contrast(picture: &image::RgbImage) -> u8 {
+    let [at, beside] = [0, 1].map(|left| picture.get_pixel((BRIGHT[2] - left) as u32, BRIGHT[1] as u32).0);
+    at.into_iter().zip(beside).map(|(a, b)| a.abs_diff(b)).max().unwrap()
+}
+
+#[test]
+fn the_chosen_channel_is_predicted_after_the_previewed_steps() {
+    let [nz, ny, nx] = SMALL;
+    let second = ramp();
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir_all(folder.join("settings/models")).unwrap();
+        // Its first output is its input.
+        save_two_outputs(&folder.join("settings/models/two.onnx"));
+        std::fs::write(folder.join("settings/settings.json"), r#"{"model": "two"}"#).unwrap();
+        let values = [vec![50; second.len()], second.clone()].concat();
+        let array = Array::new("CZYX".parse().unwrap(), vec![2, nz, ny, nx], values).unwrap();
+        let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+        spec.channels = ["first", "second"].map(|name| Channel { name: name.to_owned(), color_rgb: None }).to_vec();
+        let path = folder.join("stack.ome.tif");
+        write_array(&path, &array, &spec).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    fixture.click("Channel");
+    fixture.click("second");
+    let chosen = fixture.window.state().settings().channels_of_model.get("two").cloned();
+    assert_eq!(chosen, Some(vec!["second".to_owned()]), "it is remembered for the model");
+    fixture.click("Add step");
+    fixture.click("Median filter");
+    let without = picture(&mut fixture, "without.png");
+    fixture.click("Preview");
+    fixture.settle();
+    let with = picture(&mut fixture, "with.png");
+    let contrasts = [&without, &with].map(contrast);
+    assert!(contrasts[0] > 100 && contrasts[1] < 30, "{contrasts:?}");
+    fixture.click("Preview");
+    fixture.settle();
+    assert!(picture(&mut fixture, "again.png") == without, "the stack is shown as before");
+    fixture.click("Predict this stack");
+    fixture.until("the map", |w| w.state().document().is_some_and(|d| d.of_role(Role::Map).is_some()));
+    let record = record(&fixture.path("cytoscope/stack_provenance.json"));
+    assert_eq!(record["job"]["channels"], serde_json::json!([1]), "{record}");
+    let steps = serde_json::json!([{"step": "median", "radius": {"voxels": [1.0, 1.0, 1.0]}}]);
+    assert_eq!(record["job"]["preprocess"], steps, "{record}");
+    let map = fixture.window.state().document().unwrap().of_role(Role::Map).unwrap().path.clone();
+    let map = cytoscope_formats::open(&map, &OpenOptions::default()).unwrap();
+    let (predicted, expected) = (map.read_all().unwrap().samples().to_f32(), medians(&second));
+    assert_eq!(predicted.len(), expected.len());
+    for (i, (got, want)) in predicted.iter().zip(&expected).enumerate() {
+        assert!((got - want).abs() < 0.01 * want, "voxel {i}: {got}, expected {want}");
+    }
+}
+
+/// Median diameter in µm of spheres with the volumes of the sample's true objects that touch no side of it.
+fn true_diameter_um(voxel_um: [f64; 3]) -> f64 {
+    let truth = bundled_sample().with_file_name("nuclei_labels.tif");
+    let truth = cytoscope_formats::open(&truth, &OpenOptions::default()).unwrap();
+    let [nz, ny, nx] = SHAPE;
+    let mut objects = BTreeMap::<u32, (u32, bool)>::new();
+    let labels = truth.read_all().unwrap().samples().to_f32();
+    for (i, label) in labels.iter().enumerate().filter(|(_, label)| **label > 0.0) {
+        let object = objects.entry(*label as u32).or_default();
+        object.0 += 1;
+        let place = [(i / (ny * nx), nz), (i / nx % ny, ny), (i % nx, nx)];
+        object.1 |= place.into_iter().any(|(at, n)| at == 0 || at + 1 == n);
+    }
+    let mut voxels: Vec<u32> = objects.into_values().filter(|(_, touches)| !touches).map(|(n, _)| n).collect();
+    voxels.sort_unstable();
+    let volume_um3 = f64::from(voxels[voxels.len() / 2]) * voxel_um.iter().product::<f64>();
+    (6.0 / std::f64::consts::PI * volume_um3).cbrt()
+}
+
+/// Diameters in µm of the rings around the crosshair of the XY view.
+fn rings_um(fixture: &Fixture) -> Vec<f32> {
+    let document = fixture.window.state().document().unwrap();
+    let [z, y, x] = document.cursor.map(|i| i as f64);
+    let center = screen_position(fixture, Orientation::Xy, [z, y, x]);
+    let beside = screen_position(fixture, Orientation::Xy, [z, y, x + 10.0]);
+    let points_per_um = (beside.x - center.x) / (10.0 * document.voxel_um[2] as f32);
+    let diameter_um = |shape: &Shape| match shape {
+        Shape::Circle(ring) if ring.center.distance(center) < 1.0 && ring.stroke.color == theme::ACCENT => {
+            Some(2.0 * ring.radius / points_per_um)
+        }
+        _ => None,
+    };
+    fixture.window.output().shapes.iter().filter_map(|clipped| diameter_um(&clipped.shape)).collect()
+}
+
+fn assert_ring(fixture: &Fixture, um: f64) {
+    let rings = rings_um(fixture);
+    let is_drawn = matches!(rings.as_slice(), [ring] if (f64::from(*ring) - um).abs() < 0.03 * um);
+    assert!(is_drawn, "{rings:?}, expected {um}");
+}
+
+/// Types a diameter in µm, which is given by hand.
+fn set_diameter(fixture: &mut Fixture, um: &str) {
+    fixture.type_into("Object diameter number", um);
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+}
+
+#[test]
+fn the_object_diameter_is_given_with_a_ring_or_estimated() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    assert!(rings_um(&fixture).is_empty(), "no diameter is known yet");
+    fixture.click("Manual");
+    // What the bundled model rescales objects to.
+    assert_ring(&fixture, 12.0);
+    set_diameter(&mut fixture, "30");
+    assert_ring(&fixture, 30.0);
+    fixture.click("Estimate");
+    fixture.until("the estimate", |w| w.state().document().is_some_and(|d| d.object_size.found.is_some()));
+    fixture.window.run_steps(2);
+    let size = fixture.window.state().document().unwrap().object_size;
+    let (found, truth) = (size.found.unwrap(), true_diameter_um(voxel_um(&fixture)));
+    assert!((found.diameter / truth).ln().abs() < 1.25f64.ln(), "{found:?}, the true one is {truth}");
+    assert_eq!(size.request, DiameterRequest::Given(found.diameter));
+    assert_ring(&fixture, found.diameter);
+    let text = format!("Estimated {:.1} µm from {} objects", found.diameter, found.estimate.unwrap().objects);
+    assert!(fixture.sees(&text), "{text}: {}", fixture.on_screen());
+    fixture.click("Automatic");
+    assert_eq!(fixture.window.state().document().unwrap().object_size.request, DiameterRequest::Auto);
+    // A stack without objects.
+    let empty = fixture.path("empty.tif");
+    let array = Array::new("ZYX".parse().unwrap(), vec![8, 48, 48], vec![7u16; 8 * 48 * 48]).unwrap();
+    let mut spec = WriteSpec::of(&array, Container::ImageJ);
+    spec.voxel_size_um = VoxelSize::new_um(1.5, 0.65, 0.65);
+    write_array(&empty, &array, &spec).unwrap();
+    fixture.window.state_mut().open_paths(&[empty]);
+    fixture.until("the empty stack", |w| w.state().document().is_some_and(|d| d.name == "empty.tif"));
+    fixture.settle();
+    fixture.click("Estimate");
+    fixture.until("the assumption", |w| sees(w, "No objects found: assuming 12.0 µm"));
+    fixture.click("Manual");
+    set_diameter(&mut fixture, "20");
+    fixture.click("Predict this stack");
+    let provenance = fixture.path("cytoscope/empty_provenance.json");
+    fixture.until("the record", |_| provenance.is_file());
+    assert_eq!(record(&provenance)["job"]["diameter"], 20.0);
+}
