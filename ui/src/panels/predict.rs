@@ -236,6 +236,7 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     response.on_hover_text("The output of the model that is predicted; the others are not written");
     if output != before {
         actions.send(DisplayAction::OutputOfModel { model: card.name.clone(), output });
+        actions.send(JobsAction::ForgetRefined);
     }
 }
 
