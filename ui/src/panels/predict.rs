@@ -195,6 +195,7 @@ fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &
             let shown = names.get(*channel).map_or("", |name| name.as_str());
             let response = egui::ComboBox::from_id_salt(("channel", input))
                 .selected_text(shown)
+                .truncate()
                 .show_ui(ui, |ui| {
                     for (i, name) in names.iter().enumerate() {
                         ui.selectable_value(channel, i, name.as_str());
