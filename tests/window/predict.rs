@@ -341,6 +341,10 @@ fn chosen_device_precision_voxel_size_and_results_are_used() {
     }
     fixture.click("Choose results");
     fixture.click("Maps");
+    fixture.click("Table");
+    let is_kept = fixture.window.query_all_by_label("Labels").any(|n| n.accesskit_node().is_disabled());
+    assert!(is_kept, "the last result stays");
+    fixture.click("Table");
     fixture.click("Predict this stack");
     let provenance = fixture.path("sample/cytoscope/nuclei_raw_provenance.json");
     fixture.until("the record", |_| provenance.is_file());

@@ -91,6 +91,12 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.window.state_mut().send(Command::ToggleProfiler);
+    // The diameter and voxel size of another stack are not those of the open one.
+    let other = fixture.path("other.json");
+    write_report(&other, InputFacts { name: "/data/other.tif".to_owned(), ..input_to_improve() });
+    open(&mut fixture, &other);
+    fixture.click("Advice (4)");
+    assert!(fixture.sees("Use cpu") && !fixture.sees("Set object diameter"), "{}", fixture.on_screen());
     let report = fixture.path("report.json");
     write_report(&report, input_to_improve());
     open(&mut fixture, &report);

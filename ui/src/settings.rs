@@ -1,5 +1,6 @@
 //! Settings that persist between sessions.
 
+use crate::batch::start_folder;
 use crate::stored::read_json;
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
@@ -264,8 +265,7 @@ impl Settings {
 
     /// The complete voxel size Z, Y, X in µm remembered for the files in a folder, or for the folder of a file.
     pub(crate) fn voxel_um_of(&self, path: &Path) -> Option<[f64; 3]> {
-        let mut folders = [Some(path), path.parent()].into_iter().flatten();
-        folders.find_map(|folder| self.voxel_size_of_folder.get(folder)?.zyx_um())
+        self.voxel_size_of_folder.get(start_folder(path)?)?.zyx_um()
     }
 }
 
@@ -301,8 +301,9 @@ mod tests {
         assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
         let sizes = ["/data/b.tif", "/slices/b.tif", "/other/c.tif"].map(|file| loaded.voxel_size_of(Path::new(file)));
         assert_eq!(sizes.map(|size| (size.z, size.x)), [(Some(2.0), Some(0.25)), (Some(3.0), None), (None, None)]);
-        let complete = ["/data", "/data/a.tif", "/slices"].map(|path| loaded.voxel_um_of(Path::new(path)));
-        assert_eq!(complete, [Some([2.0, 0.5, 0.25]), Some([2.0, 0.5, 0.25]), None]);
+        let complete = ["/data", "/data/a.tif", "/data/truth", "/slices"];
+        let complete = complete.map(|path| loaded.voxel_um_of(Path::new(path)));
+        assert_eq!(complete, [Some([2.0, 0.5, 0.25]), Some([2.0, 0.5, 0.25]), None, None]);
         std::fs::write(&path, "{ half").unwrap();
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();

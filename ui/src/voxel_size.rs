@@ -107,7 +107,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.heading("Voxel size of the file");
         weak(ui, file_name(&document.path));
         ui.add_space(8.0);
-        ui.label("Distance of voxel centers. An empty field stands for the voxel size of the file.");
+        ui.label("Distance between voxel centers. An empty field stands for the voxel size of the file.");
         ui.horizontal(|ui| {
             for ((axis, text), of_file) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);
@@ -123,7 +123,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
             let text = RichText::new(reason).color(crate::theme::bad(ui.visuals()));
             ui.add(egui::Label::new(text).wrap());
         }
-        weak(ui, "Remembered for all files in this folder.");
+        weak(ui, "Remembered for files of this folder that are opened later.");
         ui.add_space(8.0);
         ui.horizontal(|ui| {
             apply = ui.add_enabled(size.is_ok(), egui::Button::new("Apply")).clicked();

@@ -104,7 +104,7 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     });
     parts(ui, batch, actions);
     let mut replace = batch.replace;
-    let hint = "If off, files that have already been converted are skipped";
+    let hint = "If off, a conversion fails if its converted file already exists";
     if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
     }

@@ -114,8 +114,8 @@ pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -
     response
 }
 
-/// A drop-down list after its label, which is also its accessible name; `entries` draws the list. Returns the response of
-/// the closed list.
+/// A drop-down list after its label, which is also its accessible name; `entries` draws the list. A long `selected` text is
+/// cut off where the panel ends. Returns the response of the closed list.
 pub(crate) fn labeled_choice(
     ui: &mut Ui,
     id: &str,
@@ -125,7 +125,8 @@ pub(crate) fn labeled_choice(
 ) -> egui::Response {
     ui.horizontal(|ui| {
         ui.label(name);
-        let response = egui::ComboBox::from_id_salt(id).selected_text(selected).show_ui(ui, entries).response;
+        let combo = egui::ComboBox::from_id_salt(id).selected_text(selected).truncate();
+        let response = combo.show_ui(ui, entries).response;
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, name));
         response
     })

@@ -196,6 +196,7 @@ fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &
             let shown = names.get(*channel).map_or("", |name| name.as_str());
             let response = egui::ComboBox::from_id_salt(("channel", input))
                 .selected_text(shown)
+                .truncate()
                 .show_ui(ui, |ui| {
                     for (i, name) in names.iter().enumerate() {
                         ui.selectable_value(channel, i, name.as_str());
@@ -237,6 +238,7 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     response.on_hover_text("The output of the model that is predicted; the others are not written");
     if output != before {
         actions.send(DisplayAction::OutputOfModel { model: card.name.clone(), output });
+        actions.send(JobsAction::ForgetRefined);
     }
 }
 

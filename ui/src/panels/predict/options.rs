@@ -5,7 +5,7 @@ use crate::display::DisplayAction;
 use crate::panels::{OptionalNumber, labeled_choice};
 use crate::state::State;
 use cytoscope_pipeline::{MAX_THREADS, Output, ResultFormat};
-use eframe::egui::Ui;
+use eframe::egui::{Checkbox, Ui};
 use std::collections::BTreeSet;
 
 /// The results that can be chosen: their names, and what they are.
@@ -69,7 +69,8 @@ pub(super) fn outputs_choice(ui: &mut Ui, state: State<'_>, actions: &mut Action
     let before = &state.settings().outputs;
     let mut outputs = before.clone();
     let mut is_chosen = !outputs.is_empty();
-    let hint = "Otherwise all that the model provides, except the preview picture and the preprocessed stack";
+    let hint =
+        "If off, everything that the model provides is written except the preview picture and the preprocessed stack";
     if ui.checkbox(&mut is_chosen, "Choose results").on_hover_text(hint).changed() {
         outputs = match is_chosen {
             true => [Output::Maps, Output::Labels, Output::Table].into(),
@@ -80,7 +81,10 @@ pub(super) fn outputs_choice(ui: &mut Ui, state: State<'_>, actions: &mut Action
         ui.horizontal_wrapped(|ui| {
             for (output, name, hint) in OUTPUTS {
                 let mut is_written = outputs.contains(&output);
-                if ui.checkbox(&mut is_written, name).on_hover_text(hint).changed() {
+                // Without any result, the default ones would be written.
+                let is_last = is_written && outputs.len() == 1;
+                let response = ui.add_enabled(!is_last, Checkbox::new(&mut is_written, name)).on_hover_text(hint);
+                if response.on_disabled_hover_text("At least one result is written").changed() {
                     match is_written {
                         true => outputs.insert(output),
                         false => outputs.remove(&output),

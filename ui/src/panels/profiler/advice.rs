@@ -17,6 +17,8 @@ use cytoscope_train::MAX_BATCH;
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// Diameters that can be set, in µm or voxels.
 const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
@@ -156,13 +158,23 @@ fn threads_offer(threads: usize, state: State<'_>, run: ShownRun<'_>) -> Option<
     Some(Offer { name, actions: vec![action], is_applied: set == Some(threads) })
 }
 
-/// The stack of a run, or else the active one; `None` without a stack.
+/// The stack of a run: one of its inputs that is open, which may have been opened again since, or the active one if no
+/// input is known. `None` without a stack.
 fn document_of<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> {
-    let of_run = run.document().and_then(|id| state.documents.get(id));
-    of_run.or_else(|| state.document())
+    if let Some(document) = run.document().and_then(|id| state.documents.get(id)) {
+        return Some(document);
+    }
+    let inputs = run.facts().inputs;
+    // Runs of the command line state the paths as they were typed.
+    let names: Vec<&OsStr> = inputs.iter().filter_map(|input| Path::new(&input.name).file_name()).collect();
+    let is_input = |document: &&Document| document.path.file_name().is_some_and(|name| names.contains(&name));
+    match names.is_empty() {
+        true => state.document(),
+        false => state.document().into_iter().chain(state.documents.all()).find(is_input),
+    }
 }
 
-/// The change of the object diameter of the run's stack, or of the active one; `None` without a stack.
+/// The change of the object diameter of the run's stack; `None` if it is not open.
 fn diameter_offer(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
     let document = document_of(state, run)?;
     let mut size = document.object_size;
