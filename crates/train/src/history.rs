@@ -29,7 +29,7 @@ pub struct ValidationPoint {
     /// All scores by name.
     pub scores: BTreeMap<ScoreName, f64>,
     /// Whether this network became the best checkpoint: its score is above the highest one so far, or less than 0.01 below
-    /// it, and clearly above that of the start model.
+    /// it, and clearly above that of the start model; the first one that is clearly above it may have any score.
     pub best: bool,
 }
 

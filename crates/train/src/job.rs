@@ -95,7 +95,7 @@ pub struct TrainReport {
     /// Which network the package contains.
     pub verdict: ChosenNetwork,
     /// Comparison of the trained network with the highest score with the start model, if that is kept; `None` if it is not,
-    /// or if no trained network was scored.
+    /// or if no trained network was scored on the present validation images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Comparison>,
     /// The validation score that networks are compared by.
@@ -162,7 +162,8 @@ impl TrainReport {
 
 /// Returns why a start model is kept, as the end of a sentence, from the comparison with the best trained network.
 pub(crate) fn kept_reason(comparison: Option<&Comparison>) -> String {
-    comparison.map_or_else(|| "no trained network was scored".to_owned(), Comparison::reason)
+    comparison
+        .map_or_else(|| "no trained network was scored on the present validation images".to_owned(), Comparison::reason)
 }
 
 impl TrainJob {
@@ -300,6 +301,6 @@ mod tests {
         let lower = kept(0.8, 0.75, Some(0.05), 9);
         assert!(lower.contains("highest score is 0.7500, that of the start model 0.8000"), "{lower}");
         assert!(kept(0.8, 0.9, None, 1).contains("only 1 object"));
-        assert_eq!(kept_reason(None), "no trained network was scored");
+        assert_eq!(kept_reason(None), "no trained network was scored on the present validation images");
     }
 }

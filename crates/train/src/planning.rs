@@ -89,6 +89,10 @@ impl Training<'_> {
             self.write_candidate(&self.start.graph, &self.folder.start())?;
             state.best = Some((scores.score, 0));
             self.record_validation(&mut state, &scores, true);
+            let comparison = scores.compared_with(&scores);
+            if comparison.standard_error.is_none() {
+                self.context.note(format!("the start model will probably be kept: {}", comparison.reason()));
+            }
             self.write_preview(state.step, before.as_ref().and_then(|b| b.live.as_ref()));
         }
         Ok((state, stepper, before))

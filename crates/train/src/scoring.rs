@@ -216,7 +216,12 @@ impl Training<'_> {
         let longer = near && state.start_score.is_none_or(|start| scores.score > start);
         // A start model is replaced only by a network that is better by more than chance.
         let comparison = before.as_ref().map(|start| scores.compared_with(&start.tuned));
-        let best = (better || longer) && comparison.is_none_or(|comparison| comparison.is_clear_gain());
+        // It may score lower than one before it that was not clearly better.
+        let is_start_kept = state.best.is_some_and(|(_, step)| step == 0);
+        let best = match comparison {
+            Some(comparison) => (better || longer || is_start_kept) && comparison.is_clear_gain(),
+            None => better || longer,
+        };
         state.closest = [state.closest, comparison].into_iter().flatten().max_by(|a, b| a.after.total_cmp(&b.after));
         if best {
             self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;

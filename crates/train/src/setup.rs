@@ -179,7 +179,7 @@ fn load_start_model(
     let start = network::load_start_model(&job.from, job.task, config, data.voxel_um(), job.seed)?;
     if !start.other_outputs.is_empty() {
         context.note(format!(
-            "The start model has {} outputs: its first one is trained; {} will not be in the new model.",
+            "the start model has {} outputs: its first one is trained; {} will not be in the new model",
             start.other_outputs.len() + 1,
             start.other_outputs.join(", ")
         ));

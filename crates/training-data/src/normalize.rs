@@ -3,7 +3,7 @@
 use crate::error::TrainingDataError;
 use crate::reader::{Convert, Reader};
 use cytoscope_volume::statistics::{Moments, Quantiles};
-use cytoscope_volume::{Element, Samples};
+use cytoscope_volume::{Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -93,23 +93,43 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(
     })
 }
 
-/// Computes the normalization of each slice of a stack by itself, which is read once.
+/// Computes the normalization of each slice of a stack by itself, which is read once. The voxels of slices without finite
+/// intensities become 0.
 pub(crate) fn scalings_of_slices(
     reader: &Reader,
     stack: usize,
     how: Normalize,
 ) -> Result<Vec<Scaling>, TrainingDataError> {
     let (known, image) = (reader.known(stack)?, reader.file(stack)?);
+    let file = known.image.path.as_path();
     let [depth, ny, nx] = known.zyx;
-    let of_slice = |z: usize| -> Result<Scaling, TrainingDataError> {
-        let samples = known.read(&image, [z, 0, 0], [1, ny, nx])?;
-        let found = scaling_of(&known.image.path, how, &mut |f| {
-            f(&samples);
-            Ok(())
-        })?;
-        Ok(found.0)
-    };
-    (0..depth).map(of_slice).collect()
+    let (mut all, mut finite) = (Vec::with_capacity(depth), 0);
+    // A slab is several slices, or a part of one, which is then read as a whole.
+    for (start, [count, ..]) in known.slabs().filter(|(start, _)| start[1] == 0) {
+        let slab = known.read(&image, start, [count, ny, nx])?;
+        for at in 0..count {
+            let range = at * ny * nx..(at + 1) * ny * nx;
+            let slice = with_samples!(&slab, v => Samples::from(v.get(range).unwrap_or_default().to_vec()));
+            let mut moments = Moments::default();
+            moments.add(&slice);
+            finite += moments.count;
+            if moments.count == 0 {
+                all.push(Scaling { gain: 1.0, offset: 0.0, std: 0.0, dark: 0.0 });
+                continue;
+            }
+            let found = scaling_of(file, how, &mut |f| {
+                f(&slice);
+                Ok(())
+            })?;
+            all.push(found.0);
+        }
+    }
+    if finite == 0 { Err(nothing_finite(file)) } else { Ok(all) }
+}
+
+fn nothing_finite(file: &Path) -> TrainingDataError {
+    let next_step = "remove this pair, or export the image again";
+    TrainingDataError::data(file, "none of its voxels has a finite intensity", next_step)
 }
 
 /// Passes all samples to a callback, in several parts.
@@ -138,8 +158,7 @@ fn scaling_of(file: &Path, how: Normalize, each: &mut EachPart<'_>) -> Result<(S
             q.refine(&[min_percentile, max_percentile]);
             each(&mut |samples| q.add(samples))?;
             let (Some(low), Some(high)) = (q.percentile(min_percentile), q.percentile(max_percentile)) else {
-                let next_step = "remove this pair, or export the image again";
-                return Err(TrainingDataError::data(file, "none of its voxels has a finite intensity", next_step));
+                return Err(nothing_finite(file));
             };
             let gain = 1.0 / (high - low + eps);
             (gain, -low * gain)

@@ -1,6 +1,6 @@
 //! Split into training, validation and test set.
 
-use crate::cut::{MIN_EXTENT, StackCut, last_quarter};
+use crate::cut::{CutAxis, MIN_EXTENT, StackCut, last_quarter};
 use crate::dataset::{Pair, Part, StackWindow};
 use crate::error::{TrainingDataError, check_range};
 use crate::stack::{Role, Stack, open_image};
@@ -106,14 +106,58 @@ pub struct Split {
     pub how: String,
 }
 
-/// Suffix of a name in [`Split::validation_names`] if only the end of the image is in the validation set.
-const END_SUFFIX: &str = " (its end)";
+/// Start of the suffix of a name in [`Split::validation_names`] if only the end of the image is in the validation set.
+const END_SUFFIX: &str = " (its end";
+
+/// Where the end of a stack that is in the validation set begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EndPlace {
+    /// At the last quarter.
+    LastQuarter,
+    /// At this voxel along an axis.
+    At(CutAxis, usize),
+}
+
+impl EndPlace {
+    /// Returns the place at which a stack was cut into these two parts.
+    fn between(start: &StackWindow, end: &StackWindow) -> Self {
+        let is_divided = |axis: &CutAxis| start.start_zyx[axis.index()] != end.start_zyx[axis.index()];
+        let Some(axis) = [CutAxis::Y, CutAxis::X].into_iter().find(is_divided) else { return Self::LastQuarter };
+        let (mut whole, first) = (start.size_zyx, start.size_zyx[axis.index()]);
+        whole[axis.index()] += end.size_zyx[axis.index()];
+        if (axis, first) == last_quarter(whole) { Self::LastQuarter } else { Self::At(axis, first) }
+    }
+
+    /// Returns the suffix of the name of a pair.
+    fn suffix(self) -> String {
+        match self {
+            Self::LastQuarter => format!("{END_SUFFIX})"),
+            Self::At(axis, first) => format!("{END_SUFFIX}, from {} {first})", axis.name()),
+        }
+    }
+
+    /// Returns the name of the pair and the place of a name with a suffix; `None` for other names.
+    fn of_name(name: &str) -> Option<(&str, Self)> {
+        let (pair, suffix) = name.split_at(name.rfind(END_SUFFIX)?);
+        if suffix == Self::LastQuarter.suffix() {
+            return Some((pair, Self::LastQuarter));
+        }
+        let place = suffix.strip_prefix(END_SUFFIX)?.strip_prefix(", from ")?.strip_suffix(')')?;
+        let (axis, first) = place.split_once(' ')?;
+        let axis = [CutAxis::Y, CutAxis::X].into_iter().find(|known| known.name() == axis)?;
+        Some((pair, Self::At(axis, first.parse().ok()?)))
+    }
+}
 
 impl Split {
-    /// Returns the names of the validation set, for [`SplitOptions::keep`]; `NAME (its end)` for a part of an image.
+    /// Returns the names of the validation set, for [`SplitOptions::keep`]. A part of an image is `NAME (its end)` if it is the
+    /// last quarter, otherwise `NAME (its end, from X 150)`: the place stays the same if labels are added.
     pub fn validation_names(&self) -> Vec<String> {
-        let is_cut = |pair: &Pair| pair.window.is_some() && self.train.iter().any(|t| t.name == pair.name);
-        let name = |pair: &Pair| if is_cut(pair) { format!("{}{END_SUFFIX}", pair.name) } else { pair.name.clone() };
+        let start = |pair: &Pair| self.train.iter().find(|t| t.name == pair.name).and_then(|t| t.window);
+        let name = |pair: &Pair| match (start(pair), pair.window) {
+            (Some(start), Some(end)) => format!("{}{}", pair.name, EndPlace::between(&start, &end).suffix()),
+            _ => pair.name.clone(),
+        };
         self.validation.iter().map(name).collect()
     }
 }
@@ -163,10 +207,10 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDa
     Ok(sorted(if is_one { crop_all(&pool, test, options)? } else { draw_validation_groups(groups, test, options) }))
 }
 
-/// Returns the names of the pairs whose name with `suffix` is among `names`.
-fn names_with_suffix<'a>(pairs: &'a [Pair], suffix: &str, names: &BTreeSet<&str>) -> BTreeSet<&'a str> {
-    let is_named = |name: &&str| names.contains(format!("{name}{suffix}").as_str());
-    pairs.iter().map(|p| p.name.as_str()).filter(is_named).collect()
+/// Returns the place at which the stack of a pair was cut: its own, or that of another pair of the same image.
+fn kept_place(name: &str, places: &BTreeMap<&str, EndPlace>, together: &[Vec<String>]) -> Option<EndPlace> {
+    let mut copies = together.iter().filter(|copies| copies.iter().any(|copy| copy == name)).flatten();
+    places.get(name).or_else(|| copies.find_map(|copy| places.get(copy.as_str()))).copied()
 }
 
 /// Returns the names, and the names of all pairs with the same images.
@@ -179,7 +223,11 @@ fn with_copies<'a>(names: &BTreeSet<&'a str>, together: &'a [Vec<String>]) -> BT
 /// Returns the split that keeps an earlier validation set; `None` if there is none.
 fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, TrainingDataError> {
     let names: BTreeSet<&str> = options.keep.iter().map(String::as_str).collect();
-    let (whole, ends) = (names_with_suffix(pairs, "", &names), names_with_suffix(pairs, END_SUFFIX, &names));
+    let existing: BTreeSet<&str> = pairs.iter().map(|p| p.name.as_str()).collect();
+    let whole: BTreeSet<&str> = existing.intersection(&names).copied().collect();
+    let named_ends = names.iter().filter_map(|name| EndPlace::of_name(name));
+    let places: BTreeMap<&str, EndPlace> = named_ends.filter(|(name, _)| existing.contains(name)).collect();
+    let ends: BTreeSet<&str> = places.keys().copied().collect();
     // Other pairs of an image in the validation set must not be in the training set.
     let (all_whole, all_ends) = (with_copies(&whole, &options.together), with_copies(&ends, &options.together));
     let (mut train, mut validation, mut test) = (Vec::new(), Vec::new(), Vec::new());
@@ -191,7 +239,7 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
         } else if given == Some(Part::Test) {
             test.push(pair.clone());
         } else if all_ends.contains(name) {
-            let (start, end, _) = split_stack(pair, options)?;
+            let (start, end, _) = split_stack(pair, options, kept_place(name, &places, &options.together))?;
             train.push(start);
             validation.push(end);
         } else {
@@ -299,7 +347,7 @@ fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, 
 fn crop_all(pairs: &[Pair], test: Vec<Pair>, options: &SplitOptions) -> Result<Split, TrainingDataError> {
     let (mut train, mut validation, mut place) = (Vec::new(), Vec::new(), String::new());
     for pair in pairs {
-        let (start, end, at) = split_stack(pair, options)?;
+        let (start, end, at) = split_stack(pair, options, None)?;
         train.push(start);
         validation.push(end);
         place = at;
@@ -330,8 +378,13 @@ fn cut_of(pair: &Pair, options: &SplitOptions) -> Result<Option<StackCut>, Train
     Err(TrainingDataError::data(&pair.target.path, problem, next_step))
 }
 
-/// Splits the stack of a pair. Returns its start, its end and a description of the end.
-fn split_stack(pair: &Pair, options: &SplitOptions) -> Result<(Pair, Pair, String), TrainingDataError> {
+/// Splits the stack of a pair, at the place of an earlier split if there is one. Returns its start, its end and a description
+/// of the end.
+fn split_stack(
+    pair: &Pair,
+    options: &SplitOptions,
+    earlier: Option<EndPlace>,
+) -> Result<(Pair, Pair, String), TrainingDataError> {
     let whole = match pair.window {
         Some(window) => window,
         None => {
@@ -351,9 +404,13 @@ fn split_stack(pair: &Pair, options: &SplitOptions) -> Result<(Pair, Pair, Strin
         ));
     }
     // A cut is a place in the whole stack.
-    let cut = if pair.window.is_none() { cut_of(pair, options)? } else { None };
-    let cut = cut.filter(|cut| (1..whole.size_zyx[cut.axis.index()]).contains(&cut.first));
-    let (axis, first) = cut.map_or((longer, quarter), |cut| (cut.axis, cut.first));
+    let cut = if pair.window.is_none() && earlier.is_none() { cut_of(pair, options)? } else { None };
+    let is_inside = |axis: CutAxis, first: usize| (1..whole.size_zyx[axis.index()]).contains(&first);
+    let cut = cut.filter(|cut| is_inside(cut.axis, cut.first));
+    let (axis, first) = match earlier {
+        Some(EndPlace::At(axis, first)) if is_inside(axis, first) => (axis, first),
+        _ => cut.map_or((longer, quarter), |cut| (cut.axis, cut.first)),
+    };
     let extent = whole.size_zyx[axis.index()];
     let part = |start: usize, size: usize, part: Part| {
         let mut window = whole;

@@ -267,14 +267,14 @@ fn targets_of_the_only_image_are_split_at_the_same_place() {
 
 #[test]
 fn a_single_partly_labeled_stack_has_objects_on_both_sides() {
-    // Three objects in the only known slice, in the left half of the stack.
+    // Objects in the only known slice, three of them in the left half of the stack.
     let folder = tempfile::tempdir().unwrap();
     let shape = [6, 20, 60];
-    let labels_of = |is_labeled: bool| -> Vec<u16> {
-        let label = |y: usize, x: usize| u16::from((5..12).contains(&y) && x < 30 && (2..7).contains(&(x % 10)));
+    let labels_of = |width: usize| -> Vec<u16> {
+        let label = |y: usize, x: usize| u16::from((5..12).contains(&y) && x < width && (2..7).contains(&(x % 10)));
         (0..7200)
             .map(|i| match (i / 1200, label(i / 60 % 20, i % 60)) {
-                (2, 1) if is_labeled => (1 + i % 60 / 10) as u16,
+                (2, 1) => (1 + i % 60 / 10) as u16,
                 (2, _) => 0,
                 _ => u16::MAX,
             })
@@ -290,13 +290,21 @@ fn a_single_partly_labeled_stack_has_objects_on_both_sides() {
         let (objects, cuts) = (report.objects(), report.cuts());
         split(&report.usable(&dataset), &SplitOptions { objects, cuts, keep, ..SplitOptions::default() })
     };
-    let got = split_with(labels_of(true), Vec::new()).unwrap();
+    let got = split_with(labels_of(30), Vec::new()).unwrap();
     let columns = |pair: &Pair| pair.window.map(|w| [w.start_zyx[2], w.size_zyx[2]]);
     assert_eq!([columns(&got.train[0]), columns(&got.validation[0])], [Some([0, 19]), Some([19, 41])]);
     assert!(got.how.contains("X axis, from voxel 19 on, with 1 of 3 objects"), "{}", got.how);
-    let again = split_with(labels_of(true), got.validation_names()).unwrap();
-    assert_eq!((&again.train, &again.validation), (&got.train, &got.validation));
-    let error = split_with(labels_of(false), Vec::new()).unwrap_err().to_string();
+    // The earlier place is kept, even if the labels of other objects were added.
+    for width in [30, 60] {
+        let again = split_with(labels_of(width), got.validation_names()).unwrap();
+        assert_eq!((&again.train, &again.validation), (&got.train, &got.validation));
+    }
+    let quarter = split_with(labels_of(60), Vec::new()).unwrap();
+    assert_eq!(columns(&quarter.validation[0]), Some([45, 15]));
+    assert_eq!(quarter.validation_names(), [format!("{} (its end)", quarter.validation[0].name)]);
+    let again = split_with(labels_of(30), quarter.validation_names()).unwrap();
+    assert_eq!((&again.train, &again.validation), (&quarter.train, &quarter.validation));
+    let error = split_with(labels_of(0), Vec::new()).unwrap_err().to_string();
     assert!(error.contains("a_labels.tif") && error.contains("label at least two objects"), "{error}");
 }
 

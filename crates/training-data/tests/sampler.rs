@@ -227,6 +227,23 @@ fn slices_are_normalized_by_themselves_for_networks_on_slices() {
 }
 
 #[test]
+fn slices_without_finite_intensities_are_zero_for_networks_on_slices() {
+    let shape = [3, 20, 20];
+    let (_folder, pair, _) = scene(shape, [1.0; 3]);
+    let values: Vec<f32> = (0..1200).map(|i| if i < 400 { f32::NAN } else { i as f32 }).collect();
+    write_with(&pair.image.path, shape, values, VoxelSize::new_um(1.0, 1.0, 1.0), Compression::None);
+    let normalize = Normalize::ScaleRange { min_percentile: 1.0, max_percentile: 99.0, eps: 1e-6 };
+    let options = SamplerOptions { normalize, normalize_slices: true, ..plain([1, 20, 20], TargetKind::Semantic) };
+    let sampler = sampler(std::slice::from_ref(&pair), options);
+    for index in 0..20 {
+        let patch = sampler.sample(index).unwrap();
+        let is_first = patch.from.center_zyx[0] < 0.5;
+        assert!(patch.image.iter().all(|v| v.is_finite() && (*v == 0.0 || !is_first)), "{index}");
+        assert!(is_first || patch.image.iter().any(|v| *v > 0.9), "{index}");
+    }
+}
+
+#[test]
 fn voxels_outside_the_stack_have_weight_zero() {
     let shape = [6, 20, 20];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);

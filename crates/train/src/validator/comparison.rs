@@ -2,7 +2,7 @@
 
 use cytoscope_objects::matching::{Overlaps, THRESHOLDS};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of pairs, objects or blocks from which a standard error is estimated.
 const MIN_SAMPLES: usize = 3;
@@ -155,7 +155,8 @@ pub(super) fn of_pairs(gains: &[f64]) -> Option<f64> {
 /// approaches: each part changes a ratio R of sums S / D by about (s − R·d) / D, and the difference of two scores by the
 /// difference of both. Parts that only one network has, such as an additional false object, change only its score; false
 /// objects of both are taken as the same ones as far as their numbers agree. Objects of one image are not independent
-/// samples of all images, so the uncertainty for other images is larger.
+/// samples of all images: if at least three images have parts, the changes of each image are summed and the images are the
+/// samples; otherwise, the uncertainty for other images is larger.
 pub(super) fn of_parts(before: &[(usize, Share)], after: &[(usize, Share)]) -> (Option<f64>, usize) {
     let mut joint: BTreeMap<(usize, ScoredPart), [[f64; 2]; 2]> = BTreeMap::new();
     for (side, shares) in [before, after].into_iter().enumerate() {
@@ -170,9 +171,22 @@ pub(super) fn of_parts(before: &[(usize, Share)], after: &[(usize, Share)]) -> (
         return (None, count);
     }
     let change = |[s, d]: [f64; 2], (score, weight): (f64, f64)| (s - score / weight * d) / weight;
-    let squares: f64 = joint.values().map(|[a, b]| (change(*b, new) - change(*a, old)).powi(2)).sum();
-    let n = count as f64;
-    (Some((squares * n / (n - 1.0)).sqrt()), count)
+    let images: BTreeSet<usize> = joint.keys().map(|(image, _)| *image).collect();
+    let are_images = images.len() >= MIN_SAMPLES;
+    let mut changes: BTreeMap<(usize, Option<ScoredPart>), f64> = BTreeMap::new();
+    for ((image, part), [a, b]) in &joint {
+        let sample = (*image, (!are_images).then_some(*part));
+        *changes.entry(sample).or_default() += change(*b, new) - change(*a, old);
+    }
+    let n = changes.len() as f64;
+    let squares: f64 = changes.values().map(|change| change.powi(2)).sum();
+    (Some((squares * n / (n - 1.0)).sqrt()), changes.len())
+}
+
+/// Returns whether a score is the ratio of the sums of these parts, as panoptic quality and Dice are.
+pub(super) fn is_sum(score: f64, shares: &[(usize, Share)]) -> bool {
+    let total = |of: fn(&Share) -> f64| shares.iter().map(|(_, share)| of(share)).sum::<f64>();
+    (total(|share| share.score) / total(|share| share.weight) - score).abs() < 1e-9
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Scores of predictions.
 
-use super::comparison::{Comparison, Share, mask_shares, object_shares, of_pairs, of_parts, stain_shares};
+use super::comparison::{Comparison, Share, is_sum, mask_shares, object_shares, of_pairs, of_parts, stain_shares};
 use crate::score_name::ScoreName;
 use cytoscope_objects::ObjectsError;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
@@ -42,14 +42,18 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Compares these scores with earlier ones on the same images. The standard error of the difference is that of the mean
-    /// difference of the pairs or, with fewer than three pairs, that over their objects (blocks for foreground and stains).
+    /// Compares these scores with earlier ones on the same images. The standard error of the difference is estimated from the
+    /// pairs or, with fewer than three pairs, from their objects (blocks for foreground and stains). A score that is summed
+    /// over all objects has the standard error of this sum, to which pairs with few objects add little; other scores have
+    /// that of the mean difference of the pairs.
     pub(crate) fn compared_with(&self, before: &Scores) -> Comparison {
         let same = self.pairs.iter().zip(&before.pairs).filter(|(a, b)| a.name == b.name);
         let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
+        let of_sum = of_parts(&before.shares, &self.shares);
+        let are_sums = [before, self].into_iter().all(|scores| is_sum(scores.score, &scores.shares));
         let (standard_error, samples) = match of_pairs(&gains) {
-            Some(error) => (Some(error), gains.len()),
-            None => of_parts(&before.shares, &self.shares),
+            Some(error) if !are_sums || of_sum.0.is_none() => (Some(error), gains.len()),
+            _ => of_sum,
         };
         Comparison { before: before.score, after: self.score, standard_error, samples }
     }
@@ -173,6 +177,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+    use crate::validator::comparison::ScoredPart;
 
     fn scores(score: f64, pairs: &[f64]) -> Scores {
         let pair =
@@ -236,6 +241,28 @@ mod tests {
         assert!(!is_clear(scores(0.66, &[1.1; 5])), "the score over all objects fell");
         // Two pairs without objects say nothing about chance.
         assert!(!scores(0.7, &[0.9, 0.5]).compared_with(&scores(0.69, &[0.3, 0.9])).is_clear_gain());
+    }
+
+    #[test]
+    fn a_pair_with_a_single_object_counts_as_that_object() {
+        // A pair with one object, which is lost, and two with 20 objects each, whose IoU rises from 0.7.
+        let of = |single: f64, others: f64| {
+            let object = |pair: usize, label: u32, score: f64| {
+                let weight = if score > 0.0 { 1.0 } else { 0.5 };
+                (pair, Share { part: ScoredPart::Object(label), score, weight })
+            };
+            let twenty = |pair: usize| (0..20).map(move |label| object(pair, label, others));
+            let shares: Vec<(usize, Share)> =
+                std::iter::once(object(0, 0, single)).chain(twenty(1)).chain(twenty(2)).collect();
+            let sum = |of: fn(&Share) -> f64| shares.iter().map(|(_, share)| of(share)).sum::<f64>();
+            let score = sum(|share| share.score) / sum(|share| share.weight);
+            Scores { shares: shares.clone(), ..scores(score, &[single, others, others]) }
+        };
+        let gain = of(0.0, 0.74).compared_with(&of(0.7, 0.7));
+        // The changes of the pairs are -0.009023, 0.004512 and 0.004512.
+        assert!((gain.standard_error.unwrap() - 0.013_535).abs() < 1e-5 && gain.samples == 3, "{gain:?}");
+        assert!(gain.is_clear_gain(), "the mean over the pairs falls, but 40 objects of 41 are better");
+        assert!(!of(0.0, 0.72).compared_with(&of(0.7, 0.7)).is_clear_gain());
     }
 
     #[test]
