@@ -69,6 +69,10 @@ fn numbered_tiff_files_in_folders_are_images_of_their_own() {
     assert_eq!(report["pairs"].as_array().map(Vec::len), Some(3), "{report}");
     let [found, missed] = ["tp", "fn"].map(|key| report["instances"][0][key].as_u64());
     assert_eq!((found, missed), (Some(2), Some(1)), "{report}");
+    // A prediction of one image is scored against the image that is given, not against a stack of all.
+    fixture.run(&["convert", "p/img_2.tif", "one_labels.tif", "--axes", "YX"]).ok();
+    let report = fixture.run(&["evaluate", "--pred", "one_labels.tif", "--truth", "t/img_3.tif", "--json"]).json();
+    assert_eq!(report["instances"][0]["tp"].as_u64(), Some(1), "{report}");
 }
 
 #[test]

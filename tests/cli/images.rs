@@ -99,6 +99,8 @@ fn a_folder_of_numbered_slices_is_one_stack() {
     // A folder is one input, not five.
     let report = fixture.run(&["predict", "slices", "--out", "o", "--json"]).json();
     assert_eq!(report["inputs"].as_array().map(Vec::len), Some(1), "{report}");
+    let notes = report["inputs"][0]["notes"].to_string();
+    assert!(notes.contains("5 files, z_000.png to z_004.png, were read as one stack (--axes YX"), "{notes}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::Extents;
 use crate::job_record::recorded;
-use crate::predict::resolve::check_voxel_size;
+use crate::predict::resolve::{ALONE_BY_AXES, check_voxel_size, numbered_series_note};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
@@ -88,7 +88,7 @@ impl ConvertJob {
                 "--compression requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed".to_owned(),
             ));
         }
-        let (image, files) = self.open()?;
+        let (image, files) = self.open(context)?;
         if self.voxel_um.is_some() && !matches!(container, Container::ImageJ | Container::OmeTiff) {
             context.note(format!("{}: files of this format state no voxel size", self.output.display()));
         }
@@ -125,12 +125,12 @@ impl ConvertJob {
     }
 
     /// Opens the image with the given voxel size, and returns it with all files that are read: its own, and those of the
-    /// stack whose extents it gets.
+    /// stack whose extents it gets. A note says if it has several numbered files.
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
     /// or an implausible voxel size.
-    pub(crate) fn open(&self) -> Result<(Image, Vec<PathBuf>), JobError> {
+    pub(crate) fn open(&self, context: &Context) -> Result<(Image, Vec<PathBuf>), JobError> {
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
         let shape_zyx = stack.as_ref().map(|stack| Extents::of(stack.meta()).zyx);
         let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
@@ -139,6 +139,9 @@ impl ConvertJob {
             let given = VoxelSize::new_um(z, y, x);
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
+        }
+        if let Some(note) = numbered_series_note(&image, ALONE_BY_AXES) {
+            context.note(note);
         }
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::WrongUse(format!(

@@ -25,7 +25,7 @@ const S: usize = 5;
 /// # Errors
 /// As [`ConvertJob::run`].
 pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
-    let (image, mut files) = job.open()?;
+    let (image, mut files) = job.open(context)?;
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
     let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;

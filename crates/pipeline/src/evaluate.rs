@@ -8,7 +8,7 @@ use crate::predict::{is_raster, list_inputs};
 use crate::results::check_file;
 use crate::stack::Extents;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize, stack_stem};
-use cytoscope_formats::{ChannelRef, OpenOptions, SeriesChoice, is_zarr_folder};
+use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
@@ -221,6 +221,14 @@ fn options_for(file: &Path, given: &Path) -> OpenOptions {
     OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }
 
+/// Returns whether two images are of one slice each, or would be if they were opened without the other files of their numbered
+/// series, which do not have the same number of slices.
+fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
+    let depth = |image: &Image| Extents::of(image.meta()).zyx[0];
+    let can_be_slice = |image: &Image| depth(image) == 1 || image.meta().is_numbered_series();
+    depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
+}
+
 /// Returns whether a path is an image, and not a folder of images.
 fn is_image(path: &Path) -> bool {
     path.is_file() || is_zarr_folder(path)
@@ -280,18 +288,23 @@ impl EvaluateJob {
 
     /// Opens and scores a pair.
     fn score(&self, evaluation: &mut Evaluation<'_>, prediction: &Path, truth: &Path) -> Result<(), JobError> {
-        let open = |p: &Path, given: &Path, shape_zyx| {
-            let image = self.series.open_or_only(p, &OpenOptions { shape_zyx, ..options_for(p, given) })?;
+        let open_as = |p: &Path, options: &OpenOptions| {
+            let image = self.series.open_or_only(p, options)?;
             Ok::<_, JobError>(match self.voxel_um {
                 Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
                 None => image,
             })
         };
+        let open = |p: &Path, given: &Path, shape_zyx| open_as(p, &OpenOptions { shape_zyx, ..options_for(p, given) });
         // Regions of interest have no extents of their own: they get those of the other image.
         let mut a = open(prediction, &self.prediction, None)?;
-        let b = open(truth, &self.truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
+        let mut b = open(truth, &self.truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
         if a.is_without_extents() {
             a = open(prediction, &self.prediction, Some(Extents::of(b.meta()).zyx))?;
+        }
+        if is_image(&self.prediction) && is_image(&self.truth) && are_slices_of_different_series(&a, &b) {
+            let alone = OpenOptions { single_file: true, ..OpenOptions::default() };
+            (a, b) = (open_as(prediction, &alone)?, open_as(truth, &alone)?);
         }
         let prediction = ScoredImage {
             path: prediction,

@@ -2,7 +2,10 @@
 
 use crate::job_record::recorded;
 use crate::predict::files::table_text;
-use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{
+    ALONE_BY_AXES, FilePart, channel_name, check_voxel_size, numbered_series_note, one_of_several_note,
+    unknown_voxel_size_note,
+};
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
@@ -132,8 +135,9 @@ impl MeasureJob {
             table: self.table.clone(),
             record: records.into_iter().next(),
             voxel_um,
-            notes: unknown_voxel_size_note(size, depth)
+            notes: numbered_series_note(&image, ALONE_BY_AXES)
                 .into_iter()
+                .chain(unknown_voxel_size_note(size, depth))
                 .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),

@@ -3,7 +3,10 @@
 use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, MapSource, MeasuredStack};
-use crate::predict::resolve::{FilePart, channel_name, check_voxel_size, one_of_several_note, unknown_voxel_size_note};
+use crate::predict::resolve::{
+    ALONE_BY_FOLDER, FilePart, channel_name, check_voxel_size, numbered_series_note, one_of_several_note,
+    unknown_voxel_size_note,
+};
 use crate::predict::zarr;
 use crate::results::Publication;
 use crate::spool::Scratch;
@@ -267,7 +270,7 @@ impl SegmentJob {
             shape_zyx: zyx,
             voxel_um,
             table: self.table.clone(),
-            notes: self.notes(meta.voxel_size_um, extents),
+            notes: self.notes(&image, meta.voxel_size_um, extents),
             seconds: start.elapsed().as_secs_f64(),
         })
     }
@@ -288,12 +291,13 @@ impl SegmentJob {
     }
 
     /// Returns the notes about a map of this voxel size and these extents.
-    fn notes(&self, size: VoxelSize, extents: Extents) -> Vec<String> {
+    fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
+        let series = numbered_series_note(map, ALONE_BY_FOLDER);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        unknown_voxel_size_note(size, extents.zyx[0]).into_iter().chain(time).chain(channel).collect()
+        series.into_iter().chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(time).chain(channel).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
@@ -312,7 +316,11 @@ impl SegmentJob {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
-        let image = self.series.open_or_only(path, &OpenOptions::default())?;
+        let mut image = self.series.open_or_only(path, &OpenOptions::default())?;
+        if image.meta().is_numbered_series() && map.extents.zyx[0] == 1 {
+            // The map is that of one of the files.
+            image = self.series.open_or_only(path, &OpenOptions { single_file: true, ..OpenOptions::default() })?;
+        }
         let extents = Extents::of(image.meta());
         if extents.zyx != map.extents.zyx {
             return Err(JobError::Mismatch {

@@ -281,9 +281,11 @@ const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.
 pub fn expand_inputs(inputs: &[PathBuf], axes: Option<&Axes>) -> Result<Vec<PathBuf>, JobError> {
-    let files = list_inputs(inputs)?;
     let is_of_slice = |axes: &Axes| !axes.iter().any(|axis| matches!(axis, Axis::T | Axis::Z | Axis::C));
-    Ok(if axes.is_some_and(is_of_slice) { files } else { one_of_each_series(&files) })
+    if axes.is_some_and(is_of_slice) {
+        return listed(inputs, &<[PathBuf]>::to_vec);
+    }
+    Ok(one_of_each_series(&list_inputs(inputs)?))
 }
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name, as [`expand_inputs`], but with all
@@ -292,6 +294,12 @@ pub fn expand_inputs(inputs: &[PathBuf], axes: Option<&Axes>) -> Result<Vec<Path
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.
 pub(crate) fn list_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
+    listed(inputs, &one_of_each_series)
+}
+
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name. `chosen` returns those of the PNG and
+/// JPEG files of a folder that are kept.
+fn listed(inputs: &[PathBuf], chosen: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Result<Vec<PathBuf>, JobError> {
     let mut files = Vec::new();
     for input in inputs {
         if !input.is_dir() || is_zarr_folder(input) {
@@ -313,7 +321,7 @@ pub(crate) fn list_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> 
         } else {
             found.retain(|p| ends_in(p, &SLICE_ENDINGS));
             found.sort();
-            found = one_of_each_series(&found);
+            found = chosen(&found);
         }
         if found.is_empty() {
             return Err(JobError::Mismatch {
@@ -464,5 +472,14 @@ mod tests {
             assert_eq!(expand_inputs(&inputs, Some(&times)).unwrap(), slices[..1]);
             assert_eq!(expand_inputs(&inputs, Some(&alone)).unwrap(), slices);
         }
+        let folder = tempfile::tempdir().unwrap();
+        let images = ["s_1.png", "s_2.png"].map(|name| folder.path().join(name));
+        let array = Array::new("YX".parse().unwrap(), vec![2, 3], vec![5u8; 6]).unwrap();
+        for image in &images {
+            std::fs::write(image, cytoscope_formats::preview_png(&array, false, image).unwrap()).unwrap();
+        }
+        let inputs = [folder.path().to_owned()];
+        assert_eq!(expand_inputs(&inputs, None).unwrap(), images[..1]);
+        assert_eq!(expand_inputs(&inputs, Some(&alone)).unwrap(), images);
     }
 }

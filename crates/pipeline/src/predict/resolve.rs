@@ -286,6 +286,20 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
     })
 }
 
+/// How a slice of a numbered series is read alone, with the option of the axes.
+pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file alone";
+/// As [`ALONE_BY_AXES`], for jobs without that option.
+pub(crate) const ALONE_BY_FOLDER: &str = "a file in a folder of its own is read alone";
+
+/// Returns the note that several numbered files were read as one stack, and how to read one `alone`; `None` for other images.
+/// The files may be images that do not belong together.
+pub(crate) fn numbered_series_note(image: &Image, alone: &str) -> Option<String> {
+    let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
+    let [first, .., last] = files.as_slice() else { return None };
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Some(format!("{} files, {} to {}, were read as one stack ({alone})", files.len(), name(first), name(last)))
+}
+
 /// A part of a file, of which a job uses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilePart {
