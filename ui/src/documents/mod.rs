@@ -457,7 +457,13 @@ impl Documents {
 
     fn show_output(&mut self, id: u64, output: JobOutput, effects: &mut Effects) {
         match output {
-            JobOutput::Files(outputs) => self.show_results(id, outputs, BTreeMap::new()),
+            JobOutput::Files(outputs) => {
+                // The map of an earlier prediction does not belong to the new labels.
+                if !outputs.iter().any(|a| a.kind.is_maps()) {
+                    self.remove_overlay(id, Role::Map);
+                }
+                self.show_results(id, outputs, BTreeMap::new());
+            }
             JobOutput::Found { outputs, of_times } => self.show_results(id, outputs, of_times),
             JobOutput::Measured { labels, table } => self.show_measured(id, &labels, table),
             JobOutput::Live(output) => self.show_live(id, output, effects),

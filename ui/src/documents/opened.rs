@@ -177,11 +177,14 @@ impl Documents {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::documents::JobOutput;
+    use crate::effect::Wake;
     use crate::preprocess::Preprocessing;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_pipeline::DiameterRequest;
+    use cytoscope_pipeline::{Artifact, DiameterRequest};
     use cytoscope_preprocess::PreprocessStep;
     use cytoscope_volume::Array;
+    use std::sync::Arc;
 
     #[test]
     fn a_stack_with_another_voxel_size_is_shown_and_preprocessed_as_before() {
@@ -205,5 +208,26 @@ mod tests {
         let mut plain = open(VoxelSize::default());
         take_over_view(&mut plain, document);
         assert_eq!((plain.cursor, plain.object_size.request), ([1, 3, 5], DiameterRequest::Auto));
+    }
+
+    #[test]
+    fn labels_without_a_map_are_not_shown_with_that_of_an_earlier_prediction() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tif");
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let mut document = Document::open(&path, None, 0).unwrap();
+        document.put(Document::overlay(&path, Role::Map, [2, 8, 8], None).unwrap());
+        let id = document.id;
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        documents.all.push(document);
+        let mut has_map_after = |kind: ArtifactKind| {
+            let outputs = vec![Artifact::new(kind, folder.path().join(kind.file_name("a")))];
+            documents.show_output(id, JobOutput::Files(outputs), &mut Effects::default());
+            documents.get(id).unwrap().of_role(Role::Map).is_some()
+        };
+        assert!(has_map_after(ArtifactKind::Probability));
+        assert!(!has_map_after(ArtifactKind::Labels));
     }
 }
