@@ -4,7 +4,7 @@ use crate::devices::{DeviceChoice, Devices};
 use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{Provenance, program};
 use crate::recorded::Recorded;
-use crate::{JobError, Model};
+use crate::{JobError, Model, StatisticsScope};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, is_zarr_name};
 use std::path::PathBuf;
@@ -55,6 +55,8 @@ impl Provenance {
                 last.device, last.precision
             ));
         }
+        let scope = StatisticsScope::of(&model).filter(|_| is_same_model);
+        notes.extend(statistics_note(self.statistics, scope).map(str::to_owned));
         let changes = self.input_changes();
         let is_same_input = changes.is_empty();
         notes.extend(changes);
@@ -111,6 +113,15 @@ impl Provenance {
         }
         notes
     }
+}
+
+/// Returns a note if the recorded statistics are those of the whole stack, but `now` they are those of each slice.
+fn statistics_note(recorded: Option<StatisticsScope>, now: Option<StatisticsScope>) -> Option<&'static str> {
+    let differs = now == Some(StatisticsScope::Slice) && recorded != now;
+    differs.then_some(
+        "the recorded run computed the statistics of the model's processing steps, such as percentiles, over the whole stack; \
+         now each slice has its own, so the results of a stack differ",
+    )
 }
 
 /// Returns a part of a record. Records of other versions may describe it in another way: then there is none, and a note
@@ -208,6 +219,15 @@ mod tests {
             notes.starts_with("the recorded device cannot be read (") && notes.ends_with("): it is chosen again"),
             "{notes}"
         );
+    }
+
+    #[test]
+    fn a_rerun_says_that_statistics_are_now_those_of_slices() {
+        let (stack, slice) = (Some(StatisticsScope::Stack), Some(StatisticsScope::Slice));
+        assert!(statistics_note(None, slice).is_some_and(|note| note.contains("each slice")));
+        for (recorded, now) in [(slice, slice), (None, stack), (stack, stack), (None, None)] {
+            assert_eq!(statistics_note(recorded, now), None, "{recorded:?}, {now:?}");
+        }
     }
 
     #[test]
