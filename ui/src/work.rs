@@ -41,7 +41,7 @@ pub enum RepeatableJob {
         /// Id of the document that the job works on.
         document: u64,
         /// The job as it was sent to the engine.
-        job: PredictJob,
+        job: Box<PredictJob>,
         /// Whether devices are measured again for it.
         remeasure: bool,
     },
@@ -283,7 +283,7 @@ impl Work {
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool, live: bool) -> JobId {
         let id = self.next_id();
         self.add_job(id, title, Purpose::Predict { document });
-        self.repeatable.insert(id, RepeatableJob::Predict { document, job: job.clone(), remeasure });
+        self.repeatable.insert(id, RepeatableJob::Predict { document, job: Box::new(job.clone()), remeasure });
         let performance = self.performance;
         self.send(Request::run(id, Job::Predict { prediction: job, live, operators: false, performance, remeasure }));
         id

@@ -108,7 +108,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
-    use cytoscope_engine::DeviceId;
+    use cytoscope_engine::{DeviceId, Precision};
     use cytoscope_pipeline::{Preset, TrainingSettings};
     use serde_json::json;
     use std::collections::BTreeMap;

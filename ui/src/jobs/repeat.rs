@@ -106,8 +106,8 @@ impl Jobs {
             (_, OverwriteAnswer::Keep) => {}
             (RepeatableJob::Predict { document, job, remeasure }, answer) => {
                 let job = match answer {
-                    OverwriteAnswer::Folder(folder) => PredictJob { out: folder.clone(), ..job },
-                    OverwriteAnswer::Keep | OverwriteAnswer::Replace => PredictJob { overwrite, ..job },
+                    OverwriteAnswer::Folder(folder) => PredictJob { out: folder.clone(), ..*job },
+                    OverwriteAnswer::Keep | OverwriteAnswer::Replace => PredictJob { overwrite, ..*job },
                 };
                 let shown = document_of(&job, document, documents);
                 let live = shown.is_some();

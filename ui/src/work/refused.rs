@@ -69,9 +69,9 @@ impl Work {
         let question = |failed: InputFailure| {
             let title = format!("{} · series {} · {}", file_name(&failed.input), failed.series, job.model);
             let series = SeriesChoice::Index(failed.series);
-            let again = PredictJob { inputs: vec![failed.input], series, ..job.clone() };
+            let again = PredictJob { inputs: vec![failed.input], series, ..(**job).clone() };
             // The devices were measured for the whole job.
-            let again = RepeatableJob::Predict { document: *document, job: again, remeasure: false };
+            let again = RepeatableJob::Predict { document: *document, job: Box::new(again), remeasure: false };
             RefusedJob { title, reason: failed.message, again, part_of: Some(id) }
         };
         refused.map(question).collect()
