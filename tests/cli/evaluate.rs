@@ -62,7 +62,7 @@ fn numbered_tiff_files_in_folders_are_images_of_their_own() {
         for n in 1..4u16 {
             let missed = folder == "p" && n == 3;
             let values: Vec<u16> = (0..30u16).map(|i| u16::from(i % 6 < 3 && !missed)).collect();
-            fixture.write(&format!("{folder}/img_{n}.tif"), "YX", &[5, 6], values);
+            fixture.write(&format!("{folder}/img_{n:03}.tif"), "YX", &[5, 6], values);
         }
     }
     let report = fixture.run(&["evaluate", "--pred", "p", "--truth", "t", "--json"]).json();
@@ -70,8 +70,8 @@ fn numbered_tiff_files_in_folders_are_images_of_their_own() {
     let [found, missed] = ["tp", "fn"].map(|key| report["instances"][0][key].as_u64());
     assert_eq!((found, missed), (Some(2), Some(1)), "{report}");
     // A prediction of one image is scored against the image that is given, not against a stack of all.
-    fixture.run(&["convert", "p/img_2.tif", "one_labels.tif", "--axes", "YX"]).ok();
-    let report = fixture.run(&["evaluate", "--pred", "one_labels.tif", "--truth", "t/img_3.tif", "--json"]).json();
+    fixture.run(&["convert", "p/img_002.tif", "one_labels.tif", "--axes", "YX"]).ok();
+    let report = fixture.run(&["evaluate", "--pred", "one_labels.tif", "--truth", "t/img_003.tif", "--json"]).json();
     assert_eq!(report["instances"][0]["tp"].as_u64(), Some(1), "{report}");
 }
 

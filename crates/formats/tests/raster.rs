@@ -192,12 +192,12 @@ fn stacks_and_ome_sets_with_numbers_in_their_names_stay_separate() {
     for n in 1..4u16 {
         std::fs::write(at(&format!("stack_Z{n}.tif")), tiff_bytes(3, &[plane(n), plane(n + 1)], 1)).unwrap();
         let array = Array::new("YX".parse().unwrap(), vec![2, 3], plane(n)).unwrap();
-        let ome = at(&format!("ome_{n}.ome.tif"));
+        let ome = at(&format!("ome_{n:03}.ome.tif"));
         write_array(&ome, &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
-        std::fs::rename(ome, at(&format!("ome_{n}.tif"))).unwrap();
+        std::fs::rename(ome, at(&format!("ome_{n:03}.tif"))).unwrap();
     }
     let stacks = ["stack_Z1.tif", "stack_Z2.tif", "stack_Z3.tif"].map(at);
-    let planes = ["ome_1.tif", "ome_2.tif", "ome_3.tif"].map(at);
+    let planes = ["ome_001.tif", "ome_002.tif", "ome_003.tif"].map(at);
     assert_eq!(default_open(&stacks[1]).unwrap().meta().shape_full, [1, 2, 1, 2, 3, 1]);
     assert_eq!(default_open(&planes[1]).unwrap().read_all().unwrap().into_samples(), Samples::U16(plane(2)));
     assert_eq!(one_of_each_series(&stacks), stacks);

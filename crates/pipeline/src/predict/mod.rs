@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn numbered_slices_are_one_input_unless_the_axes_are_those_of_a_slice() {
         let folder = tempfile::tempdir().unwrap();
-        let slices = ["s_1.tif", "s_2.tif", "s_3.tif"].map(|name| folder.path().join(name));
+        let slices = ["s_001.tif", "s_002.tif", "s_003.tif"].map(|name| folder.path().join(name));
         for (slice, values) in slices.iter().zip(0u16..) {
             let array = Array::new("YX".parse().unwrap(), vec![2, 3], vec![values; 6]).unwrap();
             write_array(slice, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();

@@ -360,7 +360,7 @@ fn smaller_tiles_go_on_after_the_slices_of_larger_ones() {
     let room_bytes = (32 * 8 * 32) as u64 * VOXEL_BYTES;
     let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_bytes));
     let report = &reports[0];
-    assert_eq!(attempts(report), ["trying smaller tiles"], "{:?}", report.notes);
+    assert_eq!(attempts(report), ["trying smaller tiles"], "{:?} {:?}", report.notes, report.plan);
     assert_eq!((report.device.id, report.plan.tile), (DeviceId::Cuda(0), [32, 8, 32]));
     let continued = "continued after 61 slices that were finished before".to_owned();
     assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
