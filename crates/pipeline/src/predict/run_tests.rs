@@ -355,14 +355,14 @@ fn the_next_gpu_and_then_the_cpu_go_on_after_the_finished_slices() {
 #[test]
 fn smaller_tiles_go_on_after_the_slices_of_larger_ones() {
     let fixture = Fixture::new();
-    // The first tile has 64 slices, of which 61 are kept. Then there is room for half of such a tile.
-    fixture.add_stack("thin", [96, 8, 32]);
-    let room_bytes = (32 * 8 * 32) as u64 * VOXEL_BYTES;
-    let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_bytes));
+    // The first tile has 48 slices, of which 45 are kept. Then there is room for a tile of 32 slices.
+    fixture.add_stack("thin", [120, 8, 32]);
+    let room_voxels = 32 * 8 * 32;
+    let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_voxels as u64 * VOXEL_BYTES));
     let report = &reports[0];
     assert_eq!(attempts(report), ["trying smaller tiles"], "{:?} {:?}", report.notes, report.plan);
-    assert_eq!((report.device.id, report.plan.tile), (DeviceId::Cuda(0), [32, 8, 32]));
-    let continued = "continued after 61 slices that were finished before".to_owned();
+    assert_eq!((report.device.id, report.plan.tile.iter().product()), (DeviceId::Cuda(0), room_voxels));
+    let continued = "continued after 45 slices that were finished before".to_owned();
     assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
     let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.maps_of_cpu("thin"));
     assert!(distance < 1e-5, "{distance:.1e}");
