@@ -352,7 +352,7 @@ fn training_that_waits_for_data_is_told_what_to_change() {
         }
     }
     // A small network, whose only data worker decompresses whole slices for every small patch.
-    let slow = "workers = 1\nprefetch = 1\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 1\n\
+    let slow = "workers = 1\nprefetch = 1\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 4\n\
                 [network]\nfilters = [2, 4]\nconvs_per_block = 1\n[validation]\ntimes = 1\n";
     std::fs::write(fixture.path("t.toml"), slow).unwrap();
     let waits = train(&fixture, "packed", "waits", &["--steps", "8"]);
