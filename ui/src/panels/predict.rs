@@ -39,7 +39,7 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
     let Some(document) = state.document() else { return };
     let id = document.id;
     model_card(ui, state, document, own, actions);
-    input_and_place(ui, state, document, own, actions);
+    input(ui, state, document, own, actions);
     ui.add_space(crate::theme::GROUP_GAP);
     match state.jobs.prediction(id) {
         Some(job) => job_progress(ui, job, actions),
@@ -67,6 +67,8 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
     }
     last_failure(ui, state, id);
     refine(ui, state, document, actions);
+    // Settings that are rarely changed come last, so that the button is in sight in small windows, too.
+    computation(ui, state, document, actions);
 }
 
 /// Draws a button that starts several predictions; returns whether it was clicked.
@@ -147,7 +149,7 @@ fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &m
     }
 }
 
-fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
+fn input(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
     if document.channels.len() > 1 {
         channel_choice(ui, state, document, actions);
     }
@@ -157,6 +159,10 @@ fn input_and_place(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }
+}
+
+/// How predictions are computed, and what they write where.
+fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     heading(ui, "Computation");
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
