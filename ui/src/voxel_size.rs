@@ -21,13 +21,18 @@ pub(crate) struct VoxelSizeDialog {
 }
 
 /// Whether a length is finite and positive.
-fn is_sound(um: f64) -> bool {
+fn is_valid(um: f64) -> bool {
     um.is_finite() && um > 0.0
+}
+
+/// A length in µm without the rounding errors of file formats that store pixels per unit of length.
+fn micrometers(um: f64) -> String {
+    ((um * 1e6).round() / 1e6).to_string()
 }
 
 /// The voxel size Z, Y, X in µm, 1 where it is unknown, and whether it is complete: a single slice has none along Z.
 pub(crate) fn resolved(size_um: VoxelSize, zyx: [usize; 3]) -> ([f64; 3], bool) {
-    let is_known = |um: Option<f64>| um.is_some_and(is_sound);
+    let is_known = |um: Option<f64>| um.is_some_and(is_valid);
     let is_complete = is_known(size_um.y) && is_known(size_um.x) && (is_known(size_um.z) || zyx[0] == 1);
     (size_um.zyx_um_or_one(), is_complete)
 }
@@ -77,10 +82,10 @@ fn typed(zyx: &[String; 3], file_um: VoxelSize, slices: usize) -> Result<VoxelSi
         return Ok(VoxelSize::default());
     }
     // A single slice has no distance to the next one.
-    let z_um = file_um.z.filter(|um| is_sound(*um)).or((slices == 1).then_some(1.0));
+    let z_um = file_um.z.filter(|um| is_valid(*um)).or((slices == 1).then_some(1.0));
     let mut all = Vec::new();
     for ((text, of_file), axis) in texts.into_iter().zip([z_um, file_um.y, file_um.x]).zip(AXES) {
-        all.push(match of_file.filter(|um| is_sound(*um)) {
+        all.push(match of_file.filter(|um| is_valid(*um)) {
             _ if !text.is_empty() => text.to_owned(),
             Some(um) => um.to_string(),
             None => return Err(format!("The file states no voxel size along {axis}: enter one.")),
@@ -111,7 +116,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.horizontal(|ui| {
             for ((axis, text), of_file) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);
-                let hint = of_file.map_or_else(|| "unknown".to_owned(), |um| um.to_string());
+                let hint = of_file.map_or_else(|| "unknown".to_owned(), |um| micrometers(um));
                 let edit = ui.add(egui::TextEdit::singleline(text).desired_width(72.0).hint_text(hint));
                 let name = format!("Voxel size {axis}");
                 edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, &name));
@@ -160,6 +165,11 @@ mod tests {
 
     fn texts(z: &str, y: &str, x: &str) -> [String; 3] {
         [z, y, x].map(str::to_owned)
+    }
+
+    #[test]
+    fn lengths_are_shown_without_rounding_errors() {
+        assert_eq!([0.649_999_999_7, 0.1, 12.0].map(micrometers), ["0.65", "0.1", "12"]);
     }
 
     #[test]
