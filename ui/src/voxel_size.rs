@@ -116,7 +116,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.horizontal(|ui| {
             for ((axis, text), of_file) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);
-                let hint = of_file.map_or_else(|| "unknown".to_owned(), |um| micrometers(um));
+                let hint = of_file.map_or_else(|| "unknown".to_owned(), micrometers);
                 let edit = ui.add(egui::TextEdit::singleline(text).desired_width(72.0).hint_text(hint));
                 let name = format!("Voxel size {axis}");
                 edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, &name));
