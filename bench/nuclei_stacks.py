@@ -1,11 +1,12 @@
 """Stacks of nuclei with ground truth from a generator independent of `cytoscope simulate` (numpy and scipy only).
 
-    python bench/nuclei_stacks.py OUT [--count 40] [--seed 1]
+    python bench/nuclei_stacks.py OUT [--count 40] [--seed 1] [--dense]
 
 For each stack a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (at least 7 pixels and 3 slices per diameter)
 and a scene are drawn: blobs with random radial functions, packed by relaxation of random points, unevenly illuminated,
 blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the objects before
-blurring. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
+blurring. With --dense, the stacks show tissue: nuclei fill the Voronoi cells of their centers except for narrow gaps, so
+that they touch on most sides. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
 """
 import argparse
 from pathlib import Path
@@ -57,13 +58,8 @@ def body(rng, radius):
     return inside, float(axes.max()) * 1.2
 
 
-def stack(rng):
-    diameter = np.exp(rng.uniform(np.log(4), np.log(30)))
-    pixel = np.clip(diameter / np.exp(rng.uniform(np.log(7), np.log(40))), 0.1, 5.0)
-    spacing = np.clip(pixel * np.exp(rng.uniform(0, np.log(6))), pixel, min(5.0, diameter / 3))
-    voxel = np.array([max(spacing, pixel), pixel, pixel])
-    extent = np.minimum(np.array([4.5, 6.0, 6.0]) * diameter, np.array([96, 320, 320]) * voxel)
-    shape = np.maximum((extent / voxel).astype(int), 4)
+def blobs(rng, shape, voxel, diameter):
+    """Labels and brightness of scattered blobs."""
     extent = shape * voxel
     packed = rng.uniform(1.02, 2.2)
     spread = rng.uniform(0.05, 0.2)
@@ -91,6 +87,47 @@ def stack(rng):
         labels[box][free] = label
         light[box][free] = np.exp(rng.normal(0, brightness_spread))
     light *= np.maximum(1 + texture, 0.1)
+    return labels, light
+
+
+def tissue(rng, shape, voxel, diameter):
+    """Labels and brightness of nuclei that fill the Voronoi cells of their centers up to narrow gaps."""
+    extent = shape * voxel
+    spacing = rng.uniform(0.85, 1.05) * diameter
+    margin = 0.6 * diameter
+    points = centers(rng, extent + 2 * margin, spacing, int(1.3 * (extent + 2 * margin).prod() / spacing**3)) - margin
+    # Points are drawn together along a random direction, so that nuclei are elongated.
+    stretch = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    scales = np.exp(rng.normal(0, 0.15, 3))
+    metric = (stretch * (scales / scales.prod() ** (1 / 3))) @ stretch.T
+    where = np.stack(np.meshgrid(*[(np.arange(n) + 0.5) * v for n, v in zip(shape, voxel)], indexing="ij"), -1)
+    where = where.reshape(-1, 3).astype(np.float32)
+    distances, owners = cKDTree(points @ metric).query(where @ metric, k=2)
+    apart = np.linalg.norm((points @ metric)[owners[:, 0]] - (points @ metric)[owners[:, 1]], axis=1)
+    to_border = (distances[:, 1] ** 2 - distances[:, 0] ** 2) / (2 * apart)
+    gap = rng.uniform(0.0, 0.1) * diameter
+    waves = ndimage.gaussian_filter(rng.normal(size=shape).astype(np.float32), 0.15 * diameter / voxel)
+    waves *= 0.03 * diameter / (waves.std() + 1e-9)
+    radius = 0.5 * diameter * np.exp(rng.normal(0.08, rng.uniform(0.05, 0.15), len(points)))
+    inside = (to_border > 0.5 * gap + waves.ravel()) & (distances[:, 0] < radius[owners[:, 0]])
+    # Some cells hold no nucleus.
+    inside &= (rng.random(len(points)) < rng.uniform(0.75, 1.0))[owners[:, 0]]
+    numbers, labels = np.unique(np.where(inside, owners[:, 0] + 1, 0), return_inverse=True)
+    labels = labels.reshape(shape).astype(np.uint16)
+    brightness = np.exp(rng.normal(0, rng.uniform(0.1, 0.4), len(numbers) + 1)).astype(np.float32)
+    texture = ndimage.gaussian_filter(rng.normal(size=shape).astype(np.float32), 0.08 * diameter / voxel)
+    texture *= rng.uniform(0, 0.3) / (texture.std() + 1e-9)
+    return labels, np.where(labels > 0, brightness[labels] * np.maximum(1 + texture, 0.1), 0).astype(np.float32)
+
+
+def stack(rng, scene):
+    diameter = np.exp(rng.uniform(np.log(4), np.log(30)))
+    pixel = np.clip(diameter / np.exp(rng.uniform(np.log(7), np.log(40))), 0.1, 5.0)
+    spacing = np.clip(pixel * np.exp(rng.uniform(0, np.log(6))), pixel, min(5.0, diameter / 3))
+    voxel = np.array([max(spacing, pixel), pixel, pixel])
+    extent = np.minimum(np.array([4.5, 6.0, 6.0]) * diameter, np.array([96, 320, 320]) * voxel)
+    shape = np.maximum((extent / voxel).astype(int), 4)
+    labels, light = scene(rng, shape, voxel, diameter)
     light += rng.uniform(0, 0.12) * (1 + ndimage.gaussian_filter(rng.normal(size=shape), 0.5 * diameter / voxel))
     blur_xy = rng.uniform(0.015, 0.06) * diameter
     light = ndimage.gaussian_filter(light, np.array([blur_xy * rng.uniform(1.5, 4), blur_xy, blur_xy]) / voxel)
@@ -112,12 +149,13 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dense", action="store_true", help="nuclei that touch on most sides")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     made = 0
     rng = np.random.default_rng(options.seed)
     while made < options.count:
-        raw, labels, voxel, diameter = stack(rng)
+        raw, labels, voxel, diameter = stack(rng, tissue if options.dense else blobs)
         if labels.max() < 3:
             continue
         stem = options.out / f"d{diameter:04.1f}_{made:03d}"

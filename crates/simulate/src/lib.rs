@@ -45,7 +45,7 @@ mod varied;
 mod visible_truth;
 
 pub use error::SimulateError;
-pub use options::{Background, Debris, Membranes, Placement, Spots, Stretch, Truth, TruthOutline};
+pub use options::{Background, Debris, Membranes, Placement, Pressed, Spots, Stretch, Truth, TruthOutline};
 pub use settings::{Camera, Kind, MAX_OBJECTS, MAX_VOXELS, Objects, Optics, Settings};
 pub use truth::MIN_OBJECT_VOXELS;
 

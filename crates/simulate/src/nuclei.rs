@@ -145,8 +145,12 @@ impl Scene {
         spacing: f64,
         progress: &ProgressRange<'_>,
     ) -> Result<Self, SimulateError> {
-        let blobs = placement::place(settings, grid, spacing, &progress.part(0.0, 0.3))?;
-        let cover = shape::cover(grid, &blobs, limit, &progress.part(0.3, 0.9))?;
+        let mut blobs = placement::place(settings, grid, spacing, &progress.part(0.0, 0.3))?;
+        let pressed = settings.objects.pressed;
+        if pressed.swell > 1.0 {
+            blobs.iter_mut().for_each(|blob| *blob = blob.scaled(pressed.swell));
+        }
+        let cover = shape::cover(grid, &blobs, limit, pressed.gap, &progress.part(0.3, 0.9))?;
         let (mut labels, relative_radius) = (cover.owner, cover.relative_radius);
         if limit > 1.0 {
             labels.par_iter_mut().zip(&relative_radius).filter(|(_, r)| **r > 1.0).for_each(|(l, _)| *l = 0);

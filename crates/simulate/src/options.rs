@@ -142,6 +142,34 @@ impl Default for Membranes {
     }
 }
 
+/// How neighboring nuclei press against each other, as in tissue. Nuclei only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pressed {
+    /// Size of a body relative to the space that it was placed in, 1 to 1.6. Above 1, bodies overlap the space of their
+    /// neighbors, and are divided by flat faces there.
+    pub swell: f64,
+    /// Width of the dark gap between divided bodies, relative to their radius, 0 to 0.5.
+    pub gap: f64,
+}
+
+impl Pressed {
+    /// Bodies as they were placed.
+    pub const NONE: Self = Self { swell: 1.0, gap: 0.0 };
+
+    /// Returns an error for values outside their ranges.
+    pub(crate) fn check(&self) -> Result<(), SimulateError> {
+        within("objects.pressed.swell", self.swell, 1.0..=1.6)?;
+        within("objects.pressed.gap", self.gap, 0.0..=0.5)
+    }
+}
+
+impl Default for Pressed {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 /// Bright spots inside nuclei (chromocenters, nuclear bodies, foci).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,8 @@
 //! Settings of a simulation: all parameters, their defaults for each kind, and their limits.
 
-use crate::{Background, Debris, Membranes, Placement, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid};
+use crate::{
+    Background, Debris, Membranes, Placement, Pressed, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid,
+};
 use cytoscope_volume::{VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
@@ -126,6 +128,9 @@ pub struct Objects {
     /// Structured background outside nuclei. Nuclei only.
     #[serde(default)]
     pub background: Background,
+    /// How neighboring nuclei press against each other. Nuclei only.
+    #[serde(default)]
+    pub pressed: Pressed,
 }
 
 /// The optics of the microscope.
@@ -243,6 +248,7 @@ impl Settings {
             spots: Spots::NONE,
             membranes: Membranes::PLAIN,
             background: Background::NONE,
+            pressed: Pressed::NONE,
         };
         let optics = Optics {
             psf_sigma_um: [0.9, 0.25, 0.25],
@@ -330,6 +336,7 @@ impl Settings {
         objects.spots.check()?;
         objects.membranes.check()?;
         objects.background.check()?;
+        objects.pressed.check()?;
         self.truth.check()?;
         if self.kind == Kind::Cells {
             within(

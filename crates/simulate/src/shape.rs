@@ -183,11 +183,13 @@ pub(crate) fn by_slice(grid: &Grid, extents_um: impl Iterator<Item = (f64, f64)>
 }
 
 /// Assigns every voxel to the body with the smallest relative radius (the first of equals), up to a relative radius of
-/// `limit`. Overlapping bodies are divided where their relative radii are equal.
+/// `limit`. Overlapping bodies are divided where their relative radii are equal; voxels whose two smallest relative radii
+/// differ by less than `gap` belong to none.
 pub(crate) fn cover(
     grid: &Grid,
     blobs: &[Blob],
     limit: f64,
+    gap: f64,
     progress: &ProgressRange<'_>,
 ) -> Result<Cover, SimulateError> {
     let mut owner = vec![0u32; grid.len()];
@@ -197,6 +199,7 @@ pub(crate) fn cover(
     let row = grid.shape[2];
     each_slab_of_two((&mut owner[..], &mut relative_radius[..]), grid.plane(), progress, |z, owner, nearest| {
         let z_um = grid.position_um(0, z);
+        let mut second = if gap > 0.0 { vec![f32::INFINITY; nearest.len()] } else { Vec::new() };
         for index in &slices[z] {
             let blob = &blobs[*index as usize];
             let ((y0, y1), (x0, x1)) = (extent(blob, 1), extent(blob, 2));
@@ -205,11 +208,24 @@ pub(crate) fn cover(
                 for x in grid.range(2, x0, x1) {
                     let at = y * row + x;
                     let radius = blob.relative_radius([z_um, y_um, grid.position_um(2, x)]);
-                    if radius <= limit && (radius as f32) < nearest[at] {
-                        nearest[at] = radius as f32;
+                    if radius > limit {
+                        continue;
+                    }
+                    let mut farther = radius as f32;
+                    if farther < nearest[at] {
+                        std::mem::swap(&mut farther, &mut nearest[at]);
                         owner[at] = index + 1;
                     }
+                    if let Some(second) = second.get_mut(at) {
+                        *second = second.min(farther);
+                    }
                 }
+            }
+        }
+        for (at, second) in second.iter().enumerate().filter(|(_, s)| s.is_finite()) {
+            if f64::from(second - nearest[at]) < gap {
+                owner[at] = 0;
+                nearest[at] = f32::INFINITY;
             }
         }
     })?;
@@ -244,7 +260,7 @@ mod tests {
         let mut blob = Blob::random(&mut stream(4, Purpose::Placement, 0), 8.0);
         blob.center_um = [12.0; 3];
         let measure = |blob: Blob| {
-            let cover = cover(&grid, &[blob], 1.0, &ProgressRange::new(&|_| true)).unwrap();
+            let cover = cover(&grid, &[blob], 1.0, 0.0, &ProgressRange::new(&|_| true)).unwrap();
             let (mut count, mut square) = (0.0, [0.0; 3]);
             for (i, _) in cover.owner.iter().enumerate().filter(|(_, o)| **o == 1) {
                 let at = [i / 3600, i / 60 % 60, i % 60];
@@ -279,9 +295,27 @@ mod tests {
         let mut rng = stream(4, Purpose::Placement, 0);
         let mut blob = Blob::random(&mut rng, 8.0);
         blob.center_um = [6.0; 3];
-        let cover = cover(&grid, &[blob], 1.0, &ProgressRange::new(&|_| true)).unwrap();
+        let cover = cover(&grid, &[blob], 1.0, 0.0, &ProgressRange::new(&|_| true)).unwrap();
         let volume = cover.owner.iter().filter(|o| **o == 1).count() as f64 * 0.027;
         let sphere = std::f64::consts::PI / 6.0 * 512.0;
         assert!((volume / sphere - 1.0).abs() < 0.15, "{volume} for {sphere}");
+    }
+
+    #[test]
+    fn overlapping_bodies_are_divided_by_a_gap_of_the_given_width() {
+        let grid = Grid { shape: [41, 41, 81], voxel_um: [0.25; 3] };
+        let mut rng = stream(4, Purpose::Placement, 0);
+        let ball = Blob::random(&mut rng, 8.0);
+        let bodies = [6.0, 14.0].map(|x| Blob { center_um: [5.0, 5.0, x], ..ball.scaled(1.3) });
+        let covered = |gap: f64| cover(&grid, &bodies, 1.0, gap, &ProgressRange::new(&|_| true)).unwrap().owner;
+        let (whole, divided) = (covered(0.0), covered(0.2));
+        // The line between the centers passes both bodies and nothing else.
+        let line = |owner: &[u32]| owner[(20 * 41 + 20) * 81..][24..56].to_vec();
+        assert!(line(&whole).iter().all(|o| *o > 0));
+        let dark = line(&divided).iter().filter(|o| **o == 0).count() as f64 * 0.25;
+        // Half a gap of 0.2 radii on either side of the face.
+        let expected = 0.2 * bodies[0].radius_towards_um([0.0, 0.0, 1.0]);
+        assert!((dark - expected).abs() < 0.6, "{dark} for {expected}");
+        assert!(whole.iter().zip(&divided).all(|(w, d)| d == w || *d == 0));
     }
 }

@@ -5,7 +5,7 @@
 //! and cultures: clean, isotropic, sparse, dense. Apart from blur, nuclei of all sizes look alike.
 
 use crate::{
-    Background, Debris, Kind, Membranes, Placement, Settings, Spots, Stretch, Truth, TruthOutline,
+    Background, Debris, Kind, Membranes, Placement, Pressed, Settings, Spots, Stretch, Truth, TruthOutline,
     random::{self, Purpose},
 };
 use cytoscope_volume::VoxelSize;
@@ -64,7 +64,8 @@ impl Settings {
     /// bodies 0.95 to 1.5 times as long along Z as wide, in balls, shells or anywhere, blurred mostly along Z, with few
     /// photons. Blur and outlines of these are calibrated on real mouse embryos (docs/accuracy.md): outlines drawn by
     /// people are 1.8 times as long along Z as wide, and lie at about 0.2 of a bright nucleus' intensity.
-    /// The others are clean tissue, isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %). Some nuclei have
+    /// The others are clean tissue, isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %, and up to 1.4
+    /// times as large once placed, so that nuclei are pressed against each other). Some nuclei have
     /// bright spots or a bright rim; some stacks have a structured background, a bias field or smoothed noise. The
     /// ground truth has visible outlines, at a level between that of each nucleus and a common level of the stack, and
     /// omits nuclei with less than 10 to 35 % of the brightness of bright ones; debris and background are dimmer than
@@ -120,6 +121,9 @@ fn nuclei(settings: &mut Settings, draw: &mut Draw) {
     let share = if specimen == Specimen::Embryo { draw.log_uniform(0.04, 0.13) } else { draw.log_uniform(0.12, 0.5) };
     let common = if specimen == Specimen::Embryo { draw.uniform(0.6, 1.0) } else { draw.uniform(0.3, 1.0) };
     settings.truth = Truth { outline: TruthOutline::Visible { share, common }, least_brightness };
+    if specimen == Specimen::Dense {
+        settings.objects.pressed = Pressed { swell: draw.uniform(1.0, 1.4), gap: draw.uniform(0.0, 0.2) };
+    }
 }
 
 /// Voxel size along Z, Y, X in µm: 9 to 30 voxels per diameter in the plane, and at least three slices.
