@@ -1,7 +1,8 @@
 //! CUDA without a GPU: a stand-in for the driver, which computes nothing, runs the whole software above it. So these tests
 //! check how the program starts, fails and falls back, but never the values of results.
 //!
-//! The stand-in is a script that is called as `run TAG COMMAND…`; `CYTOSCOPE_NULL_CUDA` names it. It keeps its logs and
+//! The stand-in is a script that is called as `run TAG COMMAND…`; `CYTOSCOPE_NULL_CUDA` names it, and by default it is
+//! looked for in `../shared/gpu/null-cuda`. The script `setup` beside it installs what it needs. It keeps its logs and
 //! caches in `out/TAG` of the folder that `NULLCUDA_HOME` names (`~/.cache/null-cuda` by default).
 #![cfg(target_os = "linux")]
 
@@ -12,6 +13,24 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Whether the stand-in is ready, or why its setup failed.
+static SETUP: OnceLock<Result<(), String>> = OnceLock::new();
+
+/// Installs the stand-in with the script `setup` beside `run`, unless it is installed. The script needs a C compiler, and
+/// downloads NVIDIA's compiler for kernels.
+fn set_up(run: &Path, home: &Path) -> Result<(), String> {
+    if home.join("lib/libcuda.so.1").exists() && home.join("cuda/include").exists() {
+        return Ok(());
+    }
+    let done = Command::new(run.with_file_name("setup")).output().map_err(|e| e.to_string())?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let error = String::from_utf8_lossy(&done.stderr);
+    Err(error.lines().last().unwrap_or("its script failed").to_owned())
+}
 
 /// The stand-in, with a folder of its own for logs and caches, which is removed at the end.
 struct NullCuda {
@@ -21,16 +40,17 @@ struct NullCuda {
 }
 
 impl NullCuda {
-    /// Returns the stand-in, or `None` with a report of the skip if it is not installed.
+    /// Returns the stand-in, or `None` with a report of the skip if there is none or its setup fails.
     fn find(tag: &str) -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let Some(run) = variable("CYTOSCOPE_NULL_CUDA") else {
+        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/gpu/null-cuda/run");
+        let Some(run) = variable("CYTOSCOPE_NULL_CUDA").or_else(|| Some(beside).filter(|run| run.exists())) else {
             skip("no stand-in for CUDA (CYTOSCOPE_NULL_CUDA names none)");
             return None;
         };
         let home = variable("NULLCUDA_HOME").or_else(|| Some(variable("HOME")?.join(".cache/null-cuda")))?;
-        if !home.join("lib/libcuda.so.1").exists() {
-            skip("the stand-in for CUDA is not set up");
+        if let Err(reason) = SETUP.get_or_init(|| set_up(&run, &home)) {
+            skip(format!("the stand-in for CUDA is not set up: {reason}"));
             return None;
         }
         Some(Self { run, home, tag: format!("test-{}-{tag}", std::process::id()) })
