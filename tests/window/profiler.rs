@@ -91,9 +91,9 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.window.state_mut().send(Command::ToggleProfiler);
-    // The diameter and voxel size of another stack are not those of the open one.
-    let other = fixture.path("other.json");
-    write_report(&other, InputFacts { name: "/data/other.tif".to_owned(), ..input_to_improve() });
+    // The diameter and voxel size of a stack of the same name in another folder are not those of the open one.
+    let (other, elsewhere) = (fixture.path("other.json"), fixture.path("elsewhere/nuclei_raw.tif"));
+    write_report(&other, InputFacts { name: elsewhere.display().to_string(), ..input_to_improve() });
     open(&mut fixture, &other);
     fixture.click("Advice (4)");
     assert!(fixture.sees("Use cpu") && !fixture.sees("Set object diameter"), "{}", fixture.on_screen());
