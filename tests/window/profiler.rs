@@ -2,7 +2,7 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, SMALL, sees};
-use crate::gestures::save_as;
+use crate::gestures::enter_path;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
@@ -258,7 +258,7 @@ fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
     let saved = |fixture: &mut Fixture, button: &str, name: &str| {
         let path = fixture.path(name);
         fixture.click(button);
-        save_as(fixture, &path);
+        enter_path(fixture, &path);
         fixture.until(name, |_| path.is_file());
         std::fs::read(&path).unwrap()
     };
