@@ -130,7 +130,7 @@ fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
         return skip("no font with Chinese letters is installed here");
     }
     fixture.settle();
-    fixture.until("letters", |w| cytoscope_ui::font_fallback::known(&w.ctx, "細胞 клетка.tif"));
+    fixture.until("letters", |w| cytoscope_ui::font_fallback::has_glyphs(&w.ctx, "細胞 клетка.tif"));
 }
 
 /// Writes a plate with one well, whose images have 4 and 6 slices.
