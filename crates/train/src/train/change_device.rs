@@ -23,11 +23,11 @@ impl Training<'_> {
             let device = self.engine.device();
             record.ran_on(device, step_precision(self.config.precision, device));
             let error = match self.run_loop(checkpoint.take()) {
-                Err(error) if self.is_of_device(&error) => error,
+                Err(error) if self.has_device_failed(&error) => error,
                 other => return other,
             };
             self.context.report_lost(&error);
-            if !self.job.may_change_device() {
+            if !self.job.another_device_may_continue() {
                 return Err(self.with_next_step(error));
             }
             failed.push(self.engine.device().id);
@@ -42,8 +42,8 @@ impl Training<'_> {
         self.failed_devices.iter().cloned().chain([last]).collect::<Vec<String>>().join(", then ")
     }
 
-    /// Returns whether the GPU that computes the steps has failed.
-    pub(super) fn is_of_device(&self, error: &JobError) -> bool {
+    /// Returns whether an error says that the GPU that computes the steps has failed.
+    pub(super) fn has_device_failed(&self, error: &JobError) -> bool {
         let own = self.engine.device().id;
         let failed = match error {
             JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
