@@ -150,8 +150,8 @@ impl Jobs {
             // The new labels replace a preview with other options.
             self.refined.remove(&document);
             self.preview_objects.remove(&document);
-            let used = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
-            effects.act(DocumentsAction::Show { document, output: used });
+            let options = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
+            effects.act(DocumentsAction::Show { document, output: options });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }
         for failed in outcome.failed {
