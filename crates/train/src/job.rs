@@ -54,8 +54,8 @@ pub struct TrainJob {
     /// the CPU.
     #[serde(default)]
     pub device: DeviceRequest,
-    /// Whether another device may continue if the requested one fails, because not the user but a machine profile chose it. If
-    /// `device` is `auto`, another one may always continue.
+    /// Whether another device may continue if the requested one fails, because not the user but a machine profile chose it.
+    /// If `device` is `auto`, another one may always continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_change_device: bool,
     /// What to do with a file or folder at `out` that is not a Cytoscope package.
@@ -94,8 +94,8 @@ pub struct TrainReport {
     pub out: PathBuf,
     /// Which network the package contains.
     pub verdict: ChosenNetwork,
-    /// How the best trained network compares with the start model; `None` if the package contains the trained one, or if none
-    /// was scored on the current validation images.
+    /// How the best trained network compares with the start model; `None` if the package contains the trained one, or if
+    /// none was scored on the current validation images.
     #[serde(rename = "kept", default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
     /// The validation score that networks are compared by.

@@ -233,8 +233,8 @@ fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
     }
 }
 
-/// Draws the facts that the user can state about a model file without a description; `known_um` is the voxel size that the file
-/// states.
+/// Draws the facts that the user can state about a model file without a description; `known_um` is the voxel size that the
+/// file states.
 fn import_settings(
     ui: &mut Ui,
     state: State<'_>,
