@@ -205,7 +205,7 @@ impl TrainJob {
         RunFolder::for_package(&self.out).remove()
     }
 
-    /// Returns whether another device may continue if one fails: it was not the user who chose it.
+    /// Returns whether another device may continue if one fails, because the user did not choose that one.
     pub(crate) fn another_device_may_continue(&self) -> bool {
         self.may_change_device || self.device == DeviceRequest::Auto
     }

@@ -62,8 +62,8 @@ impl Search<'_> {
     fn outputs(&self, folder: &Path) -> Vec<Artifact> {
         let stem = self.place.stem.as_str();
         let mut existing = Artifact::existing(folder, stem);
-        // Tables are shown from CSV. Labels are not shown with the map of an earlier prediction, from which other objects would
-        // be saved over them.
+        // Tables are shown from CSV. Labels are not shown with the map of an earlier prediction, from which other objects
+        // would be saved over them.
         existing.retain(|a| match a.kind {
             ArtifactKind::Table => ending(&a.path).as_deref() != Some(PARQUET_ENDING),
             kind => !kind.is_maps() || self.is_of_latest(&a.path),
