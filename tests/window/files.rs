@@ -59,6 +59,16 @@ fn dropped_files_open_and_a_bad_file_reports_why() {
     assert_eq!(fixture.window.query_all_by_label("gut ä ö.tif").count(), 1, "{}", fixture.on_screen());
 }
 
+/// Waits until the settings are saved, and opens a file in the next window.
+fn open_in_next_window(fixture: &mut Fixture, file: PathBuf) {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    fixture.window.run_steps(3);
+    fixture.until("the saved settings", |w| w.state().is_settled());
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![file]);
+    fixture.settle();
+}
+
 #[test]
 fn corrected_axes_are_remembered_for_the_folder() {
     let mut fixture = Fixture::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
@@ -75,12 +85,7 @@ fn corrected_axes_are_remembered_for_the_folder() {
     assert_eq!(extents(&fixture), (1, 6));
     // Another file of the folder, in the next window.
     let other = stack(&fixture.path("more.tif"), "TYX", &[5, 16, 24]);
-    std::thread::sleep(std::time::Duration::from_millis(1100));
-    fixture.window.run_steps(3);
-    fixture.until("the saved settings", |w| w.state().is_settled());
-    let home = fixture.folder.path().to_owned();
-    fixture.window = window(&home, vec![other]);
-    fixture.settle();
+    open_in_next_window(&mut fixture, other);
     assert_eq!(extents(&fixture), (1, 5));
 }
 
@@ -105,12 +110,7 @@ fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
     assert!(fixture.sees("2.000 × 0.500 × 0.250 µm (set here)"), "{}", fixture.on_screen());
     // Another file of the folder, in the next window.
     let other = stack(&fixture.path("more.tif"), "ZYX", &[5, 16, 24]);
-    std::thread::sleep(std::time::Duration::from_millis(1100));
-    fixture.window.run_steps(3);
-    fixture.until("the saved settings", |w| w.state().is_settled());
-    let home = fixture.folder.path().to_owned();
-    fixture.window = window(&home, vec![other]);
-    fixture.settle();
+    open_in_next_window(&mut fixture, other);
     assert_eq!(given(&fixture.window), Some([2.0, 0.5, 0.25]));
     // Empty fields stand for the voxel size of the file.
     fixture.click("Voxel size…");
@@ -130,7 +130,7 @@ fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
         return skip("no font with Chinese letters is installed here");
     }
     fixture.settle();
-    fixture.until("letters", |w| cytoscope_ui::font_fallback::known(&w.ctx, "細胞 клетка.tif"));
+    fixture.until("letters", |w| cytoscope_ui::font_fallback::has_glyphs(&w.ctx, "細胞 клетка.tif"));
 }
 
 /// Writes a plate with one well, whose images have 4 and 6 slices.
@@ -178,12 +178,8 @@ fn a_position_of_a_plate_is_chosen_and_remembered() {
     assert_eq!(depth(&fixture), 6);
     assert_eq!(fixture.window.state().document().unwrap().name, "plate.zarr · A/1/1.zarr");
     // The next window shows the same position.
-    std::thread::sleep(std::time::Duration::from_millis(1100));
-    fixture.window.run_steps(3);
-    fixture.until("the saved settings", |w| w.state().is_settled());
-    let home = fixture.folder.path().to_owned();
-    fixture.window = window(&home, vec![fixture.path("plate.zarr")]);
-    fixture.settle();
+    let plate = fixture.path("plate.zarr");
+    open_in_next_window(&mut fixture, plate);
     assert_eq!(depth(&fixture), 6);
 }
 

@@ -123,6 +123,11 @@ impl Fixture {
     }
 }
 
+/// The content of a JSON file, such as a provenance record.
+pub fn read_json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
 /// Whether this text is somewhere on screen.
 pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()

@@ -53,8 +53,8 @@ pub fn save_as_suggested(fixture: &mut Fixture) {
     fixture.window.run_steps(3);
 }
 
-/// Saves under this path with the window's own file dialog.
-pub fn save_as(fixture: &mut Fixture, path: &Path) {
+/// Enters the path of a file in the window's own file dialog, and waits until that is closed.
+pub fn enter_path(fixture: &mut Fixture, path: &Path) {
     let is_open = |w: &Harness<'static, Workbench>| w.query_by_label("File name").is_some();
     fixture.until("the dialog", is_open);
     fixture.type_into("File name", &path.display().to_string());

@@ -1,6 +1,6 @@
 //! What a prediction reads: the chosen channel, the previewed preprocessing steps, and the object diameter with its ring.
 
-use crate::fixture::{Fixture, bundled_sample, sees};
+use crate::fixture::{Fixture, bundled_sample, read_json, sees};
 use crate::gestures::{SHAPE, screen_position, voxel_um};
 use crate::predict::save_two_outputs;
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
@@ -12,16 +12,11 @@ use cytoscope_ui::theme;
 use cytoscope_volume::{Array, VoxelSize};
 use eframe::egui::{Key, Shape};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Shape Z, Y, X of the stack with two channels.
 const SMALL: [usize; 3] = [4, 24, 32];
 /// Position of its bright voxel, which is in the shown slice.
 const BRIGHT: [usize; 3] = [2, 8, 20];
-
-fn record(path: &Path) -> serde_json::Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
 
 /// A ramp with a bright voxel.
 fn ramp() -> Vec<u16> {
@@ -95,7 +90,7 @@ fn the_chosen_channel_is_predicted_after_the_previewed_steps() {
     assert!(picture(&mut fixture, "again.png") == without, "the stack is shown as before");
     fixture.click("Predict this stack");
     fixture.until("the map", |w| w.state().document().is_some_and(|d| d.of_role(Role::Map).is_some()));
-    let record = record(&fixture.path("cytoscope/stack_provenance.json"));
+    let record = read_json(&fixture.path("cytoscope/stack_provenance.json"));
     assert_eq!(record["job"]["channels"], serde_json::json!([1]), "{record}");
     let steps = serde_json::json!([{"step": "median", "radius": {"voxels": [1.0, 1.0, 1.0]}}]);
     assert_eq!(record["job"]["preprocess"], steps, "{record}");
@@ -201,5 +196,5 @@ fn the_object_diameter_is_given_with_a_ring_or_estimated() {
     fixture.click("Predict this stack");
     let provenance = fixture.path("cytoscope/empty_provenance.json");
     fixture.until("the record", |_| provenance.is_file());
-    assert_eq!(record(&provenance)["job"]["diameter"], 20.0);
+    assert_eq!(read_json(&provenance)["job"]["diameter"], 20.0);
 }

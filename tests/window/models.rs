@@ -1,8 +1,8 @@
 //! Models in the window: opening a file, testing, adding, removing; converting files; the window's own file dialog.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, sees};
-use crate::gestures::{save_as, save_as_suggested};
+use crate::fixture::{Fixture, read_json, sees};
+use crate::gestures::{enter_path, save_as_suggested};
 use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
 use cytoscope_model_package::Package;
@@ -86,7 +86,7 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
 
 /// The record of the job that wrote a file or folder.
 fn record_of(output: &Path) -> serde_json::Value {
-    serde_json::from_slice(&std::fs::read(record_path(output)).unwrap()).unwrap()
+    read_json(&record_path(output))
 }
 
 /// The weights of a model's float network in ascending order.
@@ -146,7 +146,7 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     ] {
         let path = fixture.path(name);
         fixture.click(button);
-        save_as(&mut fixture, &path);
+        enter_path(&mut fixture, &path);
         fixture.until("the file", |w| sees(w, &format!("Saved {name}")));
         assert_eq!(record_of(&path)["job"]["format"], format);
         let values = if format == "safetensors" { safetensors_values(&path) } else { weights(&path) };
@@ -254,17 +254,14 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
     fixture.window.state_mut().use_own_file_dialog();
     fixture.window.state_mut().send(Command::OpenLabels);
     let drawn = fixture.path("drawn.ome.tif");
-    type_file(&mut fixture, &drawn);
+    enter_path(&mut fixture, &drawn);
     fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     fixture.click("OME-Zarr");
     fixture.click("With labels of open stacks");
     fixture.click("One channel");
-    fixture.window.get_by_label("One channel number").focus();
-    fixture.window.run_steps(2);
-    fixture.window.get_by_label("One channel number").type_text("1");
-    fixture.window.run_steps(2);
+    fixture.type_into("One channel number", "1");
     fixture.window.key_press(Key::Enter);
     fixture.window.run_steps(3);
     accessibility::check(&fixture, "parts to convert");
@@ -320,6 +317,14 @@ fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     fixture.until("no dialog", |w| !sees(w, "Choose a folder"));
 }
 
+/// Opens the page for scoring predictions, with the window's own file dialog.
+fn open_evaluation(fixture: &mut Fixture) {
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Evaluate);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+}
+
 #[test]
 fn predictions_are_scored_and_the_scores_are_saved() {
     let mut fixture = Fixture::new();
@@ -330,10 +335,7 @@ fn predictions_are_scored_and_the_scores_are_saved() {
         std::fs::copy(&labels, folder.join("nuclei_labels.tif")).unwrap();
         folder
     });
-    fixture.window.state_mut().use_own_file_dialog();
-    fixture.window.run_steps(3);
-    fixture.window.state_mut().send(Command::Evaluate);
-    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    open_evaluation(&mut fixture);
     choose_folder(&mut fixture, "Predictions…", &predicted);
     choose_folder(&mut fixture, "Ground truth…", &truth);
     fixture.click("Evaluate");
@@ -352,18 +354,7 @@ fn predictions_are_scored_and_the_scores_are_saved() {
 /// Chooses a file in the window's own file dialog, which the button opens.
 fn choose_file(fixture: &mut Fixture, button: &str, file: &Path) {
     fixture.click(button);
-    type_file(fixture, file);
-}
-
-/// Types the path of a file into the window's own file dialog.
-fn type_file(fixture: &mut Fixture, file: &Path) {
-    fixture.until("the dialog", |w| sees(w, "Choose a file"));
-    fixture.window.get_by_label("File name").click();
-    fixture.window.run_steps(3);
-    fixture.window.get_by_label("File name").type_text(&file.display().to_string());
-    fixture.window.run_steps(3);
-    fixture.window.key_press(Key::Enter);
-    fixture.until("no dialog", |w| !sees(w, "Choose a file"));
+    enter_path(fixture, file);
 }
 
 #[test]
@@ -374,10 +365,7 @@ fn two_files_of_different_names_are_scored() {
     for file in [&predicted, &truth] {
         std::fs::copy(&labels, file).unwrap();
     }
-    fixture.window.state_mut().use_own_file_dialog();
-    fixture.window.run_steps(3);
-    fixture.window.state_mut().send(Command::Evaluate);
-    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    open_evaluation(&mut fixture);
     choose_file(&mut fixture, "Prediction file…", &predicted);
     choose_file(&mut fixture, "Ground truth file…", &truth);
     fixture.click("Evaluate");
@@ -409,10 +397,7 @@ fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
     write_array(&predicted, &both, &spec).unwrap();
     let one = Array::new("ZYX".parse().unwrap(), vec![4, 16, 16], values(37)).unwrap();
     write_array(&truth, &one, &WriteSpec::of(&one, Container::ImageJ)).unwrap();
-    fixture.window.state_mut().use_own_file_dialog();
-    fixture.window.run_steps(3);
-    fixture.window.state_mut().send(Command::Evaluate);
-    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    open_evaluation(&mut fixture);
     choose_file(&mut fixture, "Prediction file…", &predicted);
     choose_file(&mut fixture, "Ground truth file…", &truth);
     fixture.click("Evaluate");

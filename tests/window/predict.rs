@@ -1,6 +1,6 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
-use crate::fixture::{Fixture, SMALL, bundled_sample, sees};
+use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
 use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
@@ -348,7 +348,7 @@ fn chosen_device_precision_voxel_size_and_results_are_used() {
     fixture.click("Predict this stack");
     let provenance = fixture.path("sample/cytoscope/nuclei_raw_provenance.json");
     fixture.until("the record", |_| provenance.is_file());
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(provenance).unwrap()).unwrap();
+    let record = read_json(&provenance);
     assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
     assert_eq!(record["job"]["voxel_um"], serde_json::json!([2.0, 0.75, 0.75]), "{record}");
     assert_eq!(record["job"]["outputs"], serde_json::json!(["labels", "table"]), "{record}");
@@ -478,7 +478,7 @@ fn the_chosen_output_of_a_model_is_predicted_and_remembered() {
     fixture.click("Predict this stack");
     let record = fixture.path("cytoscope/small_provenance.json");
     fixture.until("the record", |_| record.is_file());
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    let record = read_json(&record);
     assert_eq!(record["job"]["output_tensor"], "boundary", "{record}");
     let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
     assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));

@@ -2,7 +2,7 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, SMALL, sees};
-use crate::gestures::save_as;
+use crate::gestures::enter_path;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
@@ -91,9 +91,9 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.window.state_mut().send(Command::ToggleProfiler);
-    // The diameter and voxel size of another stack are not those of the open one.
-    let other = fixture.path("other.json");
-    write_report(&other, InputFacts { name: "/data/other.tif".to_owned(), ..input_to_improve() });
+    // The diameter and voxel size of a stack of the same name in another folder are not those of the open one.
+    let (other, elsewhere) = (fixture.path("other.json"), fixture.path("elsewhere/nuclei_raw.tif"));
+    write_report(&other, InputFacts { name: elsewhere.display().to_string(), ..input_to_improve() });
     open(&mut fixture, &other);
     fixture.click("Advice (4)");
     assert!(fixture.sees("Use cpu") && !fixture.sees("Set object diameter"), "{}", fixture.on_screen());
@@ -258,7 +258,7 @@ fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
     let saved = |fixture: &mut Fixture, button: &str, name: &str| {
         let path = fixture.path(name);
         fixture.click(button);
-        save_as(fixture, &path);
+        enter_path(fixture, &path);
         fixture.until(name, |_| path.is_file());
         std::fs::read(&path).unwrap()
     };

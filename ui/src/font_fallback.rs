@@ -43,14 +43,14 @@ fn find() -> Vec<FontFile> {
     let read = |path: &str| {
         let name = Path::new(path).file_stem()?.to_string_lossy().into_owned();
         let bytes = std::fs::read(path).ok()?;
-        is_sound(&bytes).then_some((name, bytes))
+        has_complete_tables(&bytes).then_some((name, bytes))
     };
     FONTS.iter().filter_map(|row| row.iter().copied().filter(small).find_map(read)).collect()
 }
 
-/// Whether the table directory of a font (the first one of a collection) and all its tables lie within the file.
-/// Damaged or truncated fonts must not reach the text renderer.
-fn is_sound(bytes: &[u8]) -> bool {
+/// Whether a font file (of a collection, its first font) contains all tables that it lists. Truncated and damaged files must
+/// not reach the text renderer.
+fn has_complete_tables(bytes: &[u8]) -> bool {
     let word = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk::<4>()?) as usize);
     let first = match bytes.get(..4) {
         Some(b"ttcf") => word(12),
@@ -70,7 +70,7 @@ fn is_sound(bytes: &[u8]) -> bool {
 }
 
 /// Whether the loaded fonts have glyphs for all characters of a text.
-pub fn known(ctx: &egui::Context, text: &str) -> bool {
+pub fn has_glyphs(ctx: &egui::Context, text: &str) -> bool {
     text.is_ascii() || ctx.fonts_mut(|fonts| fonts.has_glyphs(&FontId::new(13.5, FontFamily::Proportional), text))
 }
 
@@ -99,7 +99,7 @@ impl FontFallback {
             return;
         }
         self.checked_paths = paths.clone().map(Path::to_owned).collect();
-        if paths.into_iter().all(|p| known(ctx, &p.to_string_lossy())) {
+        if paths.into_iter().all(|p| has_glyphs(ctx, &p.to_string_lossy())) {
             return;
         }
         self.requested = true;
@@ -123,9 +123,9 @@ mod tests {
         let fonts = egui::FontDefinitions::default();
         for data in fonts.font_data.values() {
             let bytes = data.font.as_ref();
-            assert!(is_sound(bytes));
-            assert!(!is_sound(&bytes[..bytes.len() / 2]) && !is_sound(&bytes[..3]));
+            assert!(has_complete_tables(bytes));
+            assert!(!has_complete_tables(&bytes[..bytes.len() / 2]) && !has_complete_tables(&bytes[..3]));
         }
-        assert!(!is_sound(b"") && !is_sound(b"ttcf") && !is_sound(&[0xff; 400]));
+        assert!(!has_complete_tables(b"") && !has_complete_tables(b"ttcf") && !has_complete_tables(&[0xff; 400]));
     }
 }

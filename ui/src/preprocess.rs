@@ -181,8 +181,8 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
         }
     }
     ui.horizontal(|ui| {
-        let has_room = settings.steps.len() < MAX_STEPS;
-        ui.add_enabled_ui(has_room, |ui| {
+        let can_add = settings.steps.len() < MAX_STEPS;
+        ui.add_enabled_ui(can_add, |ui| {
             let menu = ui.menu_button(format!("{}  Add step", icon::PLUS), |ui| {
                 for step in PreprocessStep::usual().into_iter().filter(|step| !step.moves_voxels()) {
                     if ui.button(title(&step)).on_hover_text(step.to_string()).clicked() {
@@ -192,7 +192,7 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
                 }
             });
             let name = "Add step";
-            menu.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, has_room, name));
+            menu.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, can_add, name));
         });
         let has_steps = !settings.steps.is_empty();
         settings.preview &= has_steps;

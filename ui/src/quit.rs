@@ -45,8 +45,8 @@ pub(crate) enum QuitChoice {
 }
 
 impl Workbench {
-    /// Asks before the window closes and closes it once everything is saved. `busy` says whether correction requests
-    /// were unfinished before their events were handled.
+    /// Asks before the window closes and closes it once everything is saved. `busy` says whether corrections had unfinished
+    /// requests before their latest events were handled: if not, these events have told which labels are saved.
     pub(crate) fn poll_quit(&mut self, ctx: &egui::Context, busy: bool) {
         let closing = ctx.input(|i| i.viewport().close_requested());
         let (is_saved, is_training) = (self.state().unsaved().is_empty(), self.is_training());
@@ -70,7 +70,7 @@ impl Workbench {
             if closing && self.is_training() {
                 ctx.send_viewport_cmd(ViewportCommand::CancelClose);
             }
-            // If the step takes too long, the last checkpoint is used.
+            // If saving takes too long, training will continue from the checkpoint before.
             if !self.is_training() || since.elapsed() > CHECKPOINT_TIMEOUT {
                 quit = QuitState::Decided;
             }

@@ -1,4 +1,5 @@
-//! Labels stored in chunks. A uniform chunk is one value; others are shared and copied on the first write.
+//! Labels stored in chunks. A chunk of a single label is stored as one value; others are shared between snapshots and copied
+//! when one of them is written.
 
 use crate::geometry::{Bounds, Plane};
 use crate::limits::{self, MAX_CHUNKS};
@@ -16,6 +17,7 @@ pub const CHUNK_ZYX: [usize; 3] = [32, 64, 64];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub shape: [usize; 3],
+    /// Number of chunks along each axis.
     counts: [usize; 3],
 }
 
@@ -65,7 +67,7 @@ impl Grid {
     }
 
     /// Indices of the chunks that overlap a box.
-    pub fn touching(&self, bounds: &Bounds) -> impl Iterator<Item = usize> + use<> {
+    pub fn overlapping(&self, bounds: &Bounds) -> impl Iterator<Item = usize> + use<> {
         let range = |a: usize| bounds.start[a] / CHUNK_ZYX[a]..bounds.end[a].div_ceil(CHUNK_ZYX[a]);
         let (zs, ys, xs) = (range(0), range(1), range(2));
         let [_, cy, cx] = self.counts;
@@ -178,8 +180,8 @@ impl Chunk {
         }
     }
 
-    /// Sets the voxels of `range` for whose value `allow` returns true to `new`, and calls `changed(start, len, old)`
-    /// for each changed run. `len` is the number of voxels of the chunk.
+    /// Writes `new` to the voxels of `range` whose value `allow` accepts, and calls `changed(start, len, old)` for each
+    /// changed run. `len` is the number of voxels of the chunk.
     pub fn write(
         &mut self,
         len: usize,
@@ -382,7 +384,7 @@ impl LabelSnapshot {
         }
         let [nz, ny, nx] = bounds.size();
         let mut out = vec![0; nz * ny * nx];
-        for chunk in self.grid.touching(bounds) {
+        for chunk in self.grid.overlapping(bounds) {
             let own = self.grid.bounds(chunk);
             let Some(part) = own.intersection(bounds) else { continue };
             let data = &self.chunks[chunk];
@@ -407,7 +409,7 @@ impl LabelSnapshot {
 
     /// All labels in C order. For small volumes.
     pub fn to_dense(&self) -> Vec<u32> {
-        // The whole volume is always inside the volume.
+        // The box of the whole volume is never out of bounds.
         self.read(&Bounds::whole(self.grid.shape)).unwrap_or_default()
     }
 

@@ -70,7 +70,7 @@ impl LabelVolume {
                 let part = crate::Bounds { start, end };
                 let values = stack.read(&image, part.start, part.size())?;
                 let values = to_labels(path, values, part.start, part.size())?;
-                for chunk in grid.touching(&part) {
+                for chunk in grid.overlapping(&part) {
                     let own = grid.bounds(chunk);
                     let row = |(z, y): (usize, usize)| {
                         let at = ((z - start[0]) * part.size()[1] + y - start[1]) * nx;

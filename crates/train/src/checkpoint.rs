@@ -79,9 +79,9 @@ pub(crate) struct TrainState {
     pub peak: Option<f64>,
     /// Score of the start model.
     pub start_score: Option<f64>,
-    /// Comparison of the network with the highest score with the start model; `None` before the first one.
-    #[serde(default)]
-    pub closest: Option<Comparison>,
+    /// How the trained network with the highest score compares with the start model; `None` before the first comparison.
+    #[serde(rename = "closest", default)]
+    pub best_comparison: Option<Comparison>,
     /// Validations since the score last rose. It does not change when a network trained longer is kept with an equal score.
     #[serde(rename = "since_best")]
     pub validations_since_best: usize,

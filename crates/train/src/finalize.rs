@@ -73,7 +73,7 @@ impl Training<'_> {
         let verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
         let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
         if verdict == ChosenNetwork::Start {
-            let reason = kept_reason(state.closest.as_ref());
+            let reason = kept_reason(state.best_comparison.as_ref());
             context.note(format!(
                 "no trained network scored clearly better than the start model, which is kept: {reason}"
             ));
@@ -114,7 +114,7 @@ impl Training<'_> {
         Ok(TrainReport {
             out: self.job.out.clone(),
             verdict,
-            kept: state.closest.filter(|_| verdict == ChosenNetwork::Start),
+            comparison: state.best_comparison.filter(|_| verdict == ChosenNetwork::Start),
             metric,
             before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),

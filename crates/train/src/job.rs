@@ -54,8 +54,8 @@ pub struct TrainJob {
     /// the CPU.
     #[serde(default)]
     pub device: DeviceRequest,
-    /// Whether another device may continue if the requested one fails, because the user did not choose it. After an automatic
-    /// choice, it always may.
+    /// Whether another device may continue if the requested one fails, because not the user but a machine profile chose it.
+    /// If `device` is `auto`, another one may always continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_change_device: bool,
     /// What to do with a file or folder at `out` that is not a Cytoscope package.
@@ -70,7 +70,7 @@ pub enum ChosenNetwork {
     /// The trained network.
     #[serde(alias = "taught")]
     Trained,
-    /// The start model: no trained network scored better.
+    /// The start model: no trained network scored clearly better.
     Start,
 }
 
@@ -94,10 +94,10 @@ pub struct TrainReport {
     pub out: PathBuf,
     /// Which network the package contains.
     pub verdict: ChosenNetwork,
-    /// Comparison of the trained network with the highest score with the start model, if that is kept; `None` if it is not,
-    /// or if no trained network was scored on the present validation images.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept: Option<Comparison>,
+    /// How the best trained network compares with the start model; `None` if the package contains the trained one, or if
+    /// none was scored on the current validation images.
+    #[serde(rename = "kept", default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
     /// The validation score that networks are compared by.
     pub metric: SelectionMetric,
     /// Scores of the start model, by name; empty if it could not be scored.
@@ -141,16 +141,16 @@ pub struct TrainReport {
     pub stalled_secs: f64,
     /// Peak resident memory of the process in bytes, if known.
     pub peak_rss_bytes: Option<u64>,
-    /// Name of the device that the network was trained on.
+    /// Name of the device that the network was trained on; if others have continued after a failure, all names in order.
     pub device: String,
     /// Training loss and validation scores of the run.
     pub history: History,
 }
 
 impl TrainReport {
-    /// Returns why the start model is kept, as the end of a sentence.
+    /// Returns why the start model is kept, as a clause in lower case.
     pub fn kept_reason(&self) -> String {
-        kept_reason(self.kept.as_ref())
+        kept_reason(self.comparison.as_ref())
     }
 
     /// Returns whether the network is unchanged, but its segmentation settings now fit the data better.
@@ -160,10 +160,10 @@ impl TrainReport {
     }
 }
 
-/// Returns why a start model is kept, as the end of a sentence, from the comparison with the best trained network.
+/// Returns why a start model is kept, as a clause in lower case, from the comparison with the best trained network.
 pub(crate) fn kept_reason(comparison: Option<&Comparison>) -> String {
     comparison
-        .map_or_else(|| "no trained network was scored on the present validation images".to_owned(), Comparison::reason)
+        .map_or_else(|| "no trained network was scored on the current validation images".to_owned(), Comparison::reason)
 }
 
 impl TrainJob {
@@ -205,8 +205,8 @@ impl TrainJob {
         RunFolder::for_package(&self.out).remove()
     }
 
-    /// Returns whether another device may continue if one fails.
-    pub(crate) fn may_change_device(&self) -> bool {
+    /// Returns whether another device may continue if one fails, because the user did not choose that one.
+    pub(crate) fn another_device_may_continue(&self) -> bool {
         self.may_change_device || self.device == DeviceRequest::Auto
     }
 
@@ -301,6 +301,6 @@ mod tests {
         let lower = kept(0.8, 0.75, Some(0.05), 9);
         assert!(lower.contains("highest score is 0.7500, that of the start model 0.8000"), "{lower}");
         assert!(kept(0.8, 0.9, None, 1).contains("only 1 object"));
-        assert_eq!(kept_reason(None), "no trained network was scored on the present validation images");
+        assert_eq!(kept_reason(None), "no trained network was scored on the current validation images");
     }
 }

@@ -198,7 +198,7 @@ impl Training<'_> {
             best: None,
             peak: None,
             start_score: None,
-            closest: None,
+            best_comparison: None,
             validations_since_best: 0,
             validation_due: false,
             ended: false,

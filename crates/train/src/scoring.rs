@@ -222,7 +222,8 @@ impl Training<'_> {
             Some(comparison) => (better || longer || is_start_kept) && comparison.is_clear_gain(),
             None => better || longer,
         };
-        state.closest = [state.closest, comparison].into_iter().flatten().max_by(|a, b| a.after.total_cmp(&b.after));
+        let comparisons = [state.best_comparison, comparison].into_iter().flatten();
+        state.best_comparison = comparisons.max_by(|a, b| a.after.total_cmp(&b.after));
         if best {
             self.write_candidate(&stepper.network()?, &self.folder.best(state.step))?;
             state.best = Some((scores.score, state.step));
@@ -287,7 +288,7 @@ impl Training<'_> {
             state.add_validation_time(&scored);
             state.start_score = score;
             // Scores on other images cannot be compared.
-            state.closest = None;
+            state.best_comparison = None;
             *before = Some(scored);
         }
         if let Some((score, step)) = best {

@@ -344,7 +344,7 @@ impl Training<'_> {
         let mut run = self.begin(checkpoint)?;
         let parameters = run.stepper.parameter_count();
         if let Err(error) = self.train(&mut run) {
-            if self.is_of_device(&error) {
+            if self.has_device_failed(&error) {
                 self.save_last_good(run);
             }
             return Err(error);

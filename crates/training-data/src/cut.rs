@@ -91,8 +91,8 @@ impl Ends {
 /// Returns the place at which a stack with these objects is cut; `None` if no cut leaves labels on both sides.
 ///
 /// It is the last quarter of the longer one of Y and X, if an eighth to a half of the objects are completely in it and others
-/// completely outside. Otherwise, it is the place that brings the number of objects after it closest to a quarter, where an
-/// object that is cut counts like one too many. If no place separates objects, an object is cut.
+/// completely outside. Otherwise, it is the place after which the number of objects is closest to a quarter of all; each
+/// object that is cut counts like a deviation by one object. If no place separates objects, an object is cut.
 pub(crate) fn choose(boxes: &[ObjectBox], zyx: [usize; 3]) -> Option<StackCut> {
     let count = boxes.len();
     let axes = [CutAxis::Y, CutAxis::X].map(|axis| (axis, Ends::of(boxes, axis)));

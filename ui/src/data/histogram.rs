@@ -5,9 +5,8 @@ use super::plane::{Plane, Values};
 /// Number of bins of a histogram.
 pub const BINS: usize = 256;
 
-/// Fractions of pixels below and above the automatic limits.
-const DARK_SHARE: f64 = 0.001;
-const BRIGHT_SHARE: f64 = 0.001;
+/// Fraction of pixels below the automatic limits, and of those above.
+const CLIPPED_SHARE: f64 = 0.001;
 
 /// Histogram over the range from the smallest to the largest value.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,15 +49,16 @@ impl Histogram {
         Some(Self { low, high, counts })
     }
 
-    /// Contrast limits that leave a thousandth of the pixels black and white. A constant plane gives its value and the
-    /// value plus one.
+    /// Contrast limits that show the darkest thousandth of the pixels in black and the brightest thousandth in white. A
+    /// constant plane gives its value and the value plus one.
     pub fn limits(&self) -> (f32, f32) {
         if self.high <= self.low {
             return (self.low, self.low + 1.0);
         }
         let total: f64 = self.counts.iter().map(|c| f64::from(*c)).sum();
         let width = (self.high - self.low) / BINS as f32;
-        let edge = |share: f64, from_top: bool| {
+        // The first bin, from one end, that is not clipped.
+        let edge = |from_top: bool| {
             let mut seen = 0.0;
             let mut bins: Vec<usize> = (0..self.counts.len()).collect();
             if from_top {
@@ -66,14 +66,14 @@ impl Histogram {
             }
             for bin in bins {
                 seen += f64::from(self.counts.get(bin).copied().unwrap_or(0));
-                if seen > share * total {
+                if seen > CLIPPED_SHARE * total {
                     return bin;
                 }
             }
             0
         };
-        let low = self.low + edge(DARK_SHARE, false) as f32 * width;
-        let high = self.low + (edge(BRIGHT_SHARE, true) + 1) as f32 * width;
+        let low = self.low + edge(false) as f32 * width;
+        let high = self.low + (edge(true) + 1) as f32 * width;
         if high > low { (low, high) } else { (self.low, self.high) }
     }
 }

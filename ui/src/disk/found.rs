@@ -4,7 +4,8 @@ use super::ResultsPlace;
 use crate::correct::files::CorrectionFiles;
 use crate::measure::table_name;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
-use cytoscope_pipeline::{Artifact, ArtifactKind, PARQUET_ENDING, provenance};
+use cytoscope_pipeline::provenance::{self, Provenance};
+use cytoscope_pipeline::{Artifact, ArtifactKind, PARQUET_ENDING};
 use cytoscope_storage::target::ending;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,9 +29,9 @@ impl FoundResults {
         let folder = place.folder();
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
         let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
-        let predicted_unix_secs = record.filter(|r| r.input.path == place.stack).map(|r| r.finished_unix_secs);
+        let prediction = record.filter(|r| r.input.path == place.stack);
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
-        let search = Search { place, predicted_unix_secs, is_beside };
+        let search = Search { place, prediction, is_beside };
         let (outputs, of_times) = (search.outputs(&folder), search.of_times(&folder));
         Self { folder, outputs, of_times }
     }
@@ -39,9 +40,8 @@ impl FoundResults {
 /// What decides which files of a folder are results of a stack.
 struct Search<'a> {
     place: &'a ResultsPlace,
-    /// When the prediction of the stack whose results are in the folder was completed, in seconds since 1970; `None` if
-    /// there is none.
-    predicted_unix_secs: Option<u64>,
+    /// The record of the latest prediction of the stack into the folder; `None` if there is none.
+    prediction: Option<Provenance>,
     /// Whether the folder is the one beside the stack.
     is_beside: bool,
 }
@@ -49,15 +49,25 @@ struct Search<'a> {
 impl Search<'_> {
     /// Whether the results of a prediction of the stack are in the folder.
     fn of_this(&self) -> bool {
-        self.predicted_unix_secs.is_some()
+        self.prediction.is_some()
+    }
+
+    /// Whether the latest prediction of the stack has written a file or folder, rather than an earlier one.
+    fn is_of_latest(&self, path: &Path) -> bool {
+        let outputs = self.prediction.iter().flat_map(|record| &record.outputs);
+        outputs.map(|output| output.path.file_name()).any(|name| name == path.file_name())
     }
 
     /// The results that belong to all time points.
     fn outputs(&self, folder: &Path) -> Vec<Artifact> {
         let stem = self.place.stem.as_str();
         let mut existing = Artifact::existing(folder, stem);
-        // Tables are shown from CSV.
-        existing.retain(|a| a.kind != ArtifactKind::Table || ending(&a.path).as_deref() != Some(PARQUET_ENDING));
+        // Tables are shown from CSV. Labels are not shown with the map of an earlier prediction, from which other objects
+        // would be saved over them.
+        existing.retain(|a| match a.kind {
+            ArtifactKind::Table => ending(&a.path).as_deref() != Some(PARQUET_ENDING),
+            kind => !kind.is_maps() || self.is_of_latest(&a.path),
+        });
         // If there are several, in other formats or of other versions, the newest are used.
         let written = |a: &&Artifact| std::fs::metadata(&a.path).and_then(|meta| meta.modified()).ok();
         let newest = |is: &dyn Fn(ArtifactKind) -> bool| existing.iter().filter(|a| is(a.kind)).max_by_key(written);
@@ -107,7 +117,8 @@ impl Search<'_> {
         let is_current = match read_any(&record_path(&labels)) {
             Ok(AnyRecord::Job(record)) => {
                 // A later prediction takes precedence over objects that were saved before.
-                let is_older = self.predicted_unix_secs.is_some_and(|predicted| record.finished_unix_secs < predicted);
+                let is_before = |prediction: &Provenance| record.finished_unix_secs < prediction.finished_unix_secs;
+                let is_older = self.prediction.as_ref().is_some_and(is_before);
                 !is_older && record.inputs.iter().any(|input| input.path == self.place.stack)
             }
             Ok(AnyRecord::Prediction(_)) | Err(_) => self.of_this(),
@@ -143,6 +154,31 @@ mod tests {
         let name = |a: Artifact| a.path.file_name().unwrap().to_string_lossy().into_owned();
         let found = FoundResults::of(place).of_times.into_iter();
         found.map(|(time, all)| (time, all.into_iter().map(name).collect())).collect()
+    }
+
+    #[test]
+    fn maps_are_found_only_if_the_latest_prediction_has_written_them() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        let stack = home.path().join("cells.tif");
+        for name in ["cells_probability.tif", "cells_labels.tif"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times: 1, chosen: None };
+        let kinds_after = |written: &[&str]| {
+            let record = serde_json::json!({
+                "program": "p", "fingerprint": "f", "job": {"inputs": [&stack], "model": "m", "out": &folder},
+                "model": {"name": "m", "path": "m", "fingerprint": "f"},
+                "input": {"path": &stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": written,
+                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
+            });
+            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
+            FoundResults::of(&place).outputs.into_iter().map(|a| a.kind).collect::<Vec<_>>()
+        };
+        let both = [ArtifactKind::Probability, ArtifactKind::Labels];
+        assert_eq!(kinds_after(&["/moved/cells_probability.tif", "/moved/cells_labels.tif"]), both);
+        assert_eq!(kinds_after(&["/moved/cells_labels.tif"]), [ArtifactKind::Labels]);
     }
 
     #[test]

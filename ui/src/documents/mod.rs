@@ -464,7 +464,14 @@ impl Documents {
                 }
                 self.show_results(id, outputs, BTreeMap::new());
             }
-            JobOutput::Found { outputs, of_times } => self.show_results(id, outputs, of_times),
+            JobOutput::Found { outputs, of_times } => {
+                // They may be those of a prediction that was requested before the stack was opened again.
+                let has = |is: fn(ArtifactKind) -> bool| outputs.iter().any(|a| is(a.kind));
+                if has(|kind| kind == ArtifactKind::Labels) && !has(ArtifactKind::is_maps) {
+                    self.remove_overlay(id, Role::Map);
+                }
+                self.show_results(id, outputs, of_times);
+            }
             JobOutput::Measured { labels, table } => self.show_measured(id, &labels, table),
             JobOutput::Live(output) => self.show_live(id, output, effects),
             JobOutput::Preview(time, report) => self.open_preview(id, time, report, effects),

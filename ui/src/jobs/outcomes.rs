@@ -8,6 +8,7 @@ use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput};
 use crate::effect::Effects;
 use crate::models::ModelsAction;
+use crate::panels::capitalized;
 use crate::training::TrainingAction;
 use crate::work::{Outcome, Purpose};
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
@@ -123,10 +124,10 @@ impl Jobs {
         for report in outcome.done {
             let objects: u32 = report.objects.iter().sum();
             let what = if report.objects.is_empty() { "Predicted".to_owned() } else { format!("{objects} objects") };
-            let mut details = format!("{} {}", report.device.name, report.device.why);
+            let mut details = format!("{}: {}", report.device.name, report.device.why);
             for note in &report.notes {
                 details.push_str(". ");
-                details.push_str(note);
+                details.push_str(&capitalized(note));
             }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
@@ -149,8 +150,8 @@ impl Jobs {
             // The new labels replace a preview with other options.
             self.refined.remove(&document);
             self.preview_objects.remove(&document);
-            let used = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
-            effects.act(DocumentsAction::Show { document, output: used });
+            let options = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
+            effects.act(DocumentsAction::Show { document, output: options });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }
         for failed in outcome.failed {

@@ -79,7 +79,7 @@ pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
 }
 
 /// Returns the text with a capital at its start.
-fn capitalized(text: &str) -> String {
+pub(crate) fn capitalized(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }

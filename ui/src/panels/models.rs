@@ -111,8 +111,8 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         let is_possible = state.jobs.has_engine() && !is_looking;
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
-        let about = "For a GPU that was connected, or whose driver was installed, since the program has started.";
-        if button.on_hover_text(about).clicked() {
+        let hint = "For a GPU that was connected, or whose driver was installed, since the program was started.";
+        if button.on_hover_text(hint).clicked() {
             actions.send(JobsAction::LookForDevices);
         }
         if is_looking {
@@ -233,7 +233,8 @@ fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
     }
 }
 
-/// Draws what the user states about a model file without a description; `known_um` is the voxel size that the file states.
+/// Draws the facts that the user can state about a model file without a description; `known_um` is the voxel size that the
+/// file states.
 fn import_settings(
     ui: &mut Ui,
     state: State<'_>,
@@ -265,14 +266,14 @@ fn import_settings(
         let hint = "What turns the outputs of the network into probabilities, if the network itself does not do it";
         optional_choice(ui, "Final activation", "From the file", &activations, &mut settings.final_activation)
             .on_hover_text(hint);
-        voxel_size(ui, known_um, &mut settings.voxel_um);
+        voxel_size_fields(ui, known_um, &mut settings.voxel_um);
     });
     if settings != shown {
         actions.send(ModelsAction::Describe(settings));
     }
 }
 
-/// A drop-down list of values with their texts. Its first entry, `absent`, chooses none of them.
+/// A drop-down list of values with their texts. Its first entry, `absent`, stands for no choice.
 fn optional_choice<T: Clone + PartialEq>(
     ui: &mut Ui,
     name: &str,
@@ -292,7 +293,7 @@ fn optional_choice<T: Clone + PartialEq>(
 }
 
 /// Fields for the voxel size Z, Y, X in µm that a model was made for.
-fn voxel_size(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Option<[f64; 3]>) {
+fn voxel_size_fields(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Option<[f64; 3]>) {
     ui.horizontal(|ui| {
         let mut is_stated = chosen.is_some();
         let hint = "Voxel size of the training data in µm along Z, Y, X: stacks are resampled to it";
@@ -308,7 +309,8 @@ fn voxel_size(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Option<[f64;
     });
 }
 
-/// Draws the name under which a model file is added to the user's models.
+/// Draws the name under which a model file is added to the user's models, and the buttons that add it or remove it from the
+/// list.
 fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let mut name = state.models.name().to_owned();

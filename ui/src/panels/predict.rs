@@ -258,7 +258,7 @@ fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
     let all = offered_precisions(state.jobs.devices(), settings.device);
-    if let Some(precision) = precision_list(ui, "precision", &all, "Auto (fastest accurate)", settings.precision) {
+    if let Some(precision) = precision_list(ui, "precision", &all, "Auto (fast and accurate)", settings.precision) {
         actions.send(DisplayAction::Precision(precision));
     }
 }

@@ -306,7 +306,7 @@ impl JobView {
     /// Waits for the next process, in which the job continues, after its own has ended as the note says.
     pub(super) fn continue_after(&mut self, note: String) {
         self.state = JobState::Queued;
-        (self.progress, self.started, self.device, self.usage) = (None, None, None, None);
+        (self.progress, self.started, self.device, self.plan, self.usage) = (None, None, None, None, None);
         self.notes.push(note.clone());
         self.continued = Some(note);
     }

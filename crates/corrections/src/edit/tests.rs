@@ -116,16 +116,8 @@ impl Dense {
 
     fn session(&self) -> Session {
         let [z, y, x] = self.um;
-        let volume = LabelVolumeOf(self.shape, VoxelSize::new_um(z, y, x), &self.labels).into();
+        let volume = crate::LabelVolume::from_dense(self.shape, VoxelSize::new_um(z, y, x), &self.labels).unwrap();
         Session::in_memory(volume, SessionOptions::default())
-    }
-}
-
-struct LabelVolumeOf<'a>(Zyx, VoxelSize, &'a [u32]);
-
-impl From<LabelVolumeOf<'_>> for crate::LabelVolume {
-    fn from(of: LabelVolumeOf) -> Self {
-        crate::LabelVolume::from_dense(of.0, of.1, of.2).unwrap()
     }
 }
 
@@ -273,7 +265,7 @@ proptest! {
         let brush = Brush { shape, radius_um, value: 1, over: DrawOver::Any };
         let (after, _) = apply_and_check(&before, &Edit::Paint { brush, points: points.clone() });
         prop_assert!(after.labels[after.linear_index(a)] == 1 && after.labels[after.linear_index(b)] == 1);
-        // Along the longest axis every index has a voxel, and neighbors touch.
+        // The painted voxels are close to the line and in one piece; voxels that share only a corner touch, too.
         let mut places: Vec<Zyx> = (0..after.labels.len()).filter(|i| after.labels[*i] == 1).map(|i| after.coords(i)).collect();
         for p in &places {
             let at = p.map(|c| c as f64);
@@ -394,7 +386,7 @@ proptest! {
         let mut shape = [7; 3];
         shape[axis.index()] = gap + 3;
         let mut before = Dense::new(shape, [1.3, 0.7, 0.9]).fill([2, 2, 2], [4, 4, 4], 2);
-        // Two overlapping shapes, so `interpolate` does not align them.
+        // Both shapes contain the voxel in the middle: `interpolate` aligns only shapes that do not overlap.
         let coords = |index: usize, i: usize| { let mut at = [0; 3]; at[axis.index()] = index; at[rows] = i / 7; at[columns] = i % 7; at };
         let set = |mask: &[bool], i: usize| i == 24 || mask[i];
         for i in 0..49 {
@@ -419,7 +411,7 @@ proptest! {
                 if mixed > 0.0 { want.push(before.linear_index(coords(index, i))); }
             }
         }
-        // Label 2 in the gap does not matter: no slice of the gap contains label 1.
+        // Slice 2 is in the gap, because no slice between the two shapes contains label 1; label 2 there does not matter.
         let edit = Edit::Interpolate { label: 1, axis, at: Some(2), over };
         check(&before, &edit, &before.painted(want, 1, over));
     }

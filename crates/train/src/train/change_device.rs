@@ -9,7 +9,6 @@ use crate::step::StepperOptions;
 use cytoscope_engine::{DeviceId, Engine, EngineError};
 use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{JobError, JobErrorKind};
-use std::time::Instant;
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
@@ -24,11 +23,11 @@ impl Training<'_> {
             let device = self.engine.device();
             record.ran_on(device, step_precision(self.config.precision, device));
             let error = match self.run_loop(checkpoint.take()) {
-                Err(error) if self.is_of_device(&error) => error,
+                Err(error) if self.has_device_failed(&error) => error,
                 other => return other,
             };
             self.context.report_lost(&error);
-            if !self.job.may_change_device() {
+            if !self.job.another_device_may_continue() {
                 return Err(self.with_next_step(error));
             }
             failed.push(self.engine.device().id);
@@ -43,8 +42,8 @@ impl Training<'_> {
         self.failed_devices.iter().cloned().chain([last]).collect::<Vec<String>>().join(", then ")
     }
 
-    /// Returns whether the GPU that computes the steps has failed.
-    pub(super) fn is_of_device(&self, error: &JobError) -> bool {
+    /// Returns whether an error says that the GPU that computes the steps has failed.
+    pub(super) fn has_device_failed(&self, error: &JobError) -> bool {
         let own = self.engine.device().id;
         let failed = match error {
             JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
@@ -73,14 +72,15 @@ impl Training<'_> {
 
     /// Reads the checkpoint that was saved last; `None` if the device failed before there was one, so that the run starts
     /// again.
-    fn last_checkpoint(&mut self) -> Result<Option<Checkpoint>, JobError> {
+    fn last_checkpoint(&self) -> Result<Option<Checkpoint>, JobError> {
         if !self.folder.has_checkpoint() {
             self.folder.clear()?;
             return Ok(None);
         }
-        // The checkpoint states the seconds until now.
-        self.started = Instant::now();
-        self.folder.load().map(Some)
+        let (mut state, tensors) = self.folder.load()?;
+        // The checkpoint states the seconds until now, to which those since `started` will be added.
+        state.seconds -= self.started.elapsed().as_secs_f64();
+        Ok(Some((state, tensors)))
     }
 
     /// Opens the next device after one has failed with `error`, and trains there from now on, in f32 if it lacks the precision

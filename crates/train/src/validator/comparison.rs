@@ -138,7 +138,7 @@ pub(super) fn stain_shares(stain: usize, truth: &[f32], found: &[f32], shape: [u
 }
 
 /// Returns the standard error of the mean of differences between pairs.
-pub(super) fn of_pairs(gains: &[f64]) -> Option<f64> {
+pub(super) fn standard_error_of_pairs(gains: &[f64]) -> Option<f64> {
     let n = gains.len() as f64;
     if gains.len() < MIN_SAMPLES {
         return None;
@@ -157,7 +157,7 @@ pub(super) fn of_pairs(gains: &[f64]) -> Option<f64> {
 /// objects of both are taken as the same ones as far as their numbers agree. Objects of one image are not independent
 /// samples of all images: if at least three images have parts, the changes of each image are summed and the images are the
 /// samples; otherwise, the uncertainty for other images is larger.
-pub(super) fn of_parts(before: &[(usize, Share)], after: &[(usize, Share)]) -> (Option<f64>, usize) {
+pub(super) fn standard_error_of_parts(before: &[(usize, Share)], after: &[(usize, Share)]) -> (Option<f64>, usize) {
     let mut joint: BTreeMap<(usize, ScoredPart), [[f64; 2]; 2]> = BTreeMap::new();
     for (side, shares) in [before, after].into_iter().enumerate() {
         for (image, share) in shares {
@@ -184,7 +184,7 @@ pub(super) fn of_parts(before: &[(usize, Share)], after: &[(usize, Share)]) -> (
 }
 
 /// Returns whether a score is the ratio of the sums of these parts, as panoptic quality and Dice are.
-pub(super) fn is_sum(score: f64, shares: &[(usize, Share)]) -> bool {
+pub(super) fn is_ratio_of_sums(score: f64, shares: &[(usize, Share)]) -> bool {
     let total = |of: fn(&Share) -> f64| shares.iter().map(|(_, share)| of(share)).sum::<f64>();
     (total(|share| share.score) / total(|share| share.weight) - score).abs() < 1e-9
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn compared(before: &[(usize, Share)], after: &[(usize, Share)]) -> Comparison {
-        let (standard_error, samples) = of_parts(before, after);
+        let (standard_error, samples) = standard_error_of_parts(before, after);
         Comparison { before: quality(before), after: quality(after), standard_error, samples }
     }
 

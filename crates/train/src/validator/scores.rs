@@ -1,6 +1,9 @@
 //! Scores of predictions.
 
-use super::comparison::{Comparison, Share, is_sum, mask_shares, object_shares, of_pairs, of_parts, stain_shares};
+use super::comparison::{
+    Comparison, Share, is_ratio_of_sums, mask_shares, object_shares, stain_shares, standard_error_of_pairs,
+    standard_error_of_parts,
+};
 use crate::score_name::ScoreName;
 use cytoscope_objects::ObjectsError;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
@@ -49,11 +52,11 @@ impl Scores {
     pub(crate) fn compared_with(&self, before: &Scores) -> Comparison {
         let same = self.pairs.iter().zip(&before.pairs).filter(|(a, b)| a.name == b.name);
         let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
-        let of_sum = of_parts(&before.shares, &self.shares);
-        let are_sums = [before, self].into_iter().all(|scores| is_sum(scores.score, &scores.shares));
-        let (standard_error, samples) = match of_pairs(&gains) {
-            Some(error) if !are_sums || of_sum.0.is_none() => (Some(error), gains.len()),
-            _ => of_sum,
+        let of_parts = standard_error_of_parts(&before.shares, &self.shares);
+        let are_ratios = [before, self].into_iter().all(|scores| is_ratio_of_sums(scores.score, &scores.shares));
+        let (standard_error, samples) = match standard_error_of_pairs(&gains) {
+            Some(error) if !are_ratios || of_parts.0.is_none() => (Some(error), gains.len()),
+            _ => of_parts,
         };
         Comparison { before: before.score, after: self.score, standard_error, samples }
     }

@@ -78,8 +78,8 @@ pub struct ObjectScale {
 }
 
 impl SamplerOptions {
-    /// Returns whether patches have weights of their own for the channels after the first, because these may be unknown
-    /// where the first one is known.
+    /// Returns whether the channels of a target after the first have weights of their own: near voxels with the ignore
+    /// label, they may be unknown where the first channel is known.
     pub(super) fn has_further_weights(&self) -> bool {
         self.ignore_label.is_some() && self.target.channels() > 1
     }

@@ -17,7 +17,6 @@ use cytoscope_train::MAX_BATCH;
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
-use std::ffi::OsStr;
 use std::path::Path;
 
 /// Diameters that can be set, in µm or voxels.
@@ -164,11 +163,17 @@ fn document_of<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> 
     if let Some(document) = run.document().and_then(|id| state.documents.get(id)) {
         return Some(document);
     }
-    let inputs = run.facts().inputs;
-    // Runs of the command line state the paths as they were typed.
-    let names: Vec<&OsStr> = inputs.iter().filter_map(|input| Path::new(&input.name).file_name()).collect();
-    let is_input = |document: &&Document| document.path.file_name().is_some_and(|name| names.contains(&name));
-    match names.is_empty() {
+    let facts = run.facts();
+    let inputs: Vec<&Path> = facts.inputs.iter().map(|input| Path::new(&input.name)).collect();
+    // Runs of the command line state the paths as they were typed: relative ones are recognized by their file name.
+    let is_input = |document: &&Document| {
+        let is_at = |path: &&Path| match path.is_absolute() {
+            true => document.path.as_path() == *path,
+            false => document.path.file_name() == path.file_name(),
+        };
+        inputs.iter().any(is_at)
+    };
+    match inputs.iter().all(|path| path.file_name().is_none()) {
         true => state.document(),
         false => state.document().into_iter().chain(state.documents.all()).find(is_input),
     }
