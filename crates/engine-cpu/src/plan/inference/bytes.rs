@@ -37,6 +37,13 @@ impl Planner<'_> {
         Some((Quantizer::new(scale, zero_point), output))
     }
 
+    /// Returns whether a node dequantizes `bytes` with the scale and zero point of the quantizer that made them.
+    pub(super) fn dequantizes(&self, node: &Node, bytes: ValueId, quantizer: Quantizer) -> bool {
+        let reads = matches!(node.op, Op::DequantizeLinear { block_size: 0, .. }) && node.input(0) == Some(bytes);
+        let found = self.quantization(node, self.graph.value(bytes).dtype).filter(|_| reads);
+        found.is_some_and(|(scale, zero_point)| Quantizer::new(scale, zero_point) == quantizer)
+    }
+
     /// Records that a dequantize node's output is stored as bytes. Returns false if the node cannot be treated so.
     pub(in crate::plan) fn dequantize(&mut self, node: &Node) -> bool {
         let Op::DequantizeLinear { block_size: 0, .. } = node.op else { return false };
