@@ -20,8 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// Names of the visible files in the folder of a file; `None` if the folder cannot be listed: the file itself can be read
-/// even then.
+/// Names of the files in the folder of a file; `None` if the folder cannot be listed, in which the file may still be readable.
 fn names_beside(path: &Path) -> Result<Option<Vec<OsString>>, Fault> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(None) };
@@ -48,8 +47,8 @@ fn named(fault: Fault, file: &Path) -> Fault {
     }
 }
 
-/// The files of the series that a file belongs to, in the order of their numbers: those with consecutive numbers that fit,
-/// that is, have the same size and sample type. Just the file if there are no others.
+/// Returns the files of the series that a file belongs to, in the order of their numbers. The numbers are consecutive, and
+/// `fits` tells for another file whether it has the same size and sample type. Only the file itself if there are no others.
 pub(crate) fn series_of(
     path: &Path,
     max_files: u64,
@@ -69,7 +68,7 @@ pub(crate) fn series_of(
         let Some(file) = by_number.get(&number) else { return Ok(None) };
         match fits(file) {
             Ok(fits) => Ok(fits.then(|| file.clone())),
-            // The stack must not end here because of a disk that fails.
+            // A disk that fails must not shorten the stack.
             Err(fault @ Fault::Io(..)) => Err(named(fault, file)),
             // A file of another kind under such a name is not a slice.
             Err(_) => Ok(None),
@@ -85,8 +84,11 @@ pub(crate) fn series_of(
     Ok(files)
 }
 
-/// The first file of the numbered series in a folder, if all TIFF files of one page, or else all PNG and JPEG files, of the
-/// folder belong to one series.
+/// Returns the first file of the only numbered series in a folder; `None` if there is none. If the folder contains numbered
+/// TIFF files of one page, PNG and JPEG files do not count.
+///
+/// # Errors
+/// [`FormatError`] if the folder cannot be listed or contains several series.
 pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, FormatError> {
     let entries = std::fs::read_dir(folder).map_err(|e| FormatError::io(folder, "listing the folder", e))?;
     let (mut slices, mut rasters) = (Vec::new(), Vec::new());
@@ -127,8 +129,8 @@ fn name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Keeps one file of each numbered series, because opening it opens the whole series; other files are kept. The order
-/// stays.
+/// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the same
+/// order.
 pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();
@@ -142,7 +144,7 @@ pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
     kept
 }
 
-/// The files that are opened if a file is opened. None if it cannot be read, so that opening it reports why.
+/// Returns the files that opening a file opens. Empty if it cannot be read: opening it then reports why.
 fn opened_with(file: &Path) -> Vec<PathBuf> {
     if !is_numbered(file) {
         return Vec::new();
