@@ -509,9 +509,4 @@ impl Image {
     pub fn read_all(&self) -> Result<Array, FormatError> {
         Ok(self.read(0, &Region::whole(&self.meta().shape_full))?.squeeze())
     }
-
-    /// Whether samples are stored in native byte order.
-    pub fn is_native_order(&self) -> bool {
-        self.meta().byte_order == ByteOrder::NATIVE
-    }
 }
