@@ -64,6 +64,10 @@ pub(crate) fn series_of(
         by_number.insert(numbered.number.value, other);
         check_count(by_number.len(), max_files)?;
     }
+    let can_be_last = |file: &PathBuf| Numbered::of(file).is_some_and(|numbered| numbered.can_be_last());
+    if by_number.values().next_back().is_none_or(|file| !can_be_last(file)) {
+        return alone();
+    }
     let fitting = |number: u64| {
         let Some(file) = by_number.get(&number) else { return Ok(None) };
         match fits(file) {
@@ -81,7 +85,7 @@ pub(crate) fn series_of(
     files.push(path.to_owned());
     let after: Vec<PathBuf> = (own.saturating_add(1)..).map_while(next).collect::<Result<_, Fault>>()?;
     files.extend(after);
-    Ok(files)
+    if files.last().is_some_and(can_be_last) { Ok(files) } else { alone() }
 }
 
 /// Returns the first file of the only numbered series in a folder; `None` if there is none. If the folder contains numbered
@@ -103,12 +107,8 @@ pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, Fo
             slices.push(path);
         }
     }
-    let mut files = if slices.len() < 2 { rasters } else { slices };
-    if files.len() < 2 {
-        return Ok(None);
-    }
-    files.sort();
-    let firsts = one_of_each_series(&files);
+    let slices = series_in(slices);
+    let firsts = if slices.is_empty() { series_in(rasters) } else { slices };
     match firsts.as_slice() {
         [] => Ok(None),
         [first] => Ok(Some(first.clone())),
@@ -118,6 +118,21 @@ pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, Fo
             format!("open one of their files, such as {} or {}", name(first), name(second)),
         )),
     }
+}
+
+/// Returns the first file of each series among the numbered files of a folder, and files that could be slices of a series but
+/// are alone. Empty if there is at most one file.
+fn series_in(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    files.sort();
+    let could_be_slice = |file: &Path| {
+        PlaneName::of(file).is_some() || Numbered::of(file).is_some_and(|numbered| numbered.can_be_last())
+    };
+    let mut found = with_counts(&files);
+    found.retain(|(file, count)| *count > 1 || could_be_slice(file));
+    if found.iter().map(|(_, count)| *count).sum::<usize>() < 2 {
+        return Vec::new();
+    }
+    found.into_iter().map(|(file, _)| file).collect()
 }
 
 /// Whether the name of a file has a number by which it can belong to a series.
@@ -132,14 +147,20 @@ fn name(path: &Path) -> String {
 /// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the same
 /// order.
 pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
+    with_counts(files).into_iter().map(|(file, _)| file).collect()
+}
+
+/// As [`one_of_each_series`], with the number of files of the series; 1 for other files.
+fn with_counts(files: &[PathBuf]) -> Vec<(PathBuf, usize)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();
     for file in files {
         if covered.contains(file) {
             continue;
         }
-        kept.push(file.clone());
-        covered.extend(opened_with(file));
+        let series = opened_with(file);
+        kept.push((file.clone(), series.len().max(1)));
+        covered.extend(series);
     }
     kept
 }
