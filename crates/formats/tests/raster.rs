@@ -199,6 +199,7 @@ fn tiff_slices_without_leading_zeros_are_a_stack_if_the_last_number_has_three_di
     for opened in [folder.path().to_owned(), at("img8.tif"), at("img101.tif")] {
         let image = default_open(&opened).unwrap();
         assert_eq!(image.meta().shape_full, [1, 95, 1, 2, 3, 1], "{}", opened.display());
+        assert_eq!(image.files().first(), Some(&at("img8.tif")));
         let last = Region { start: vec![0, 94, 0, 0, 0, 0], size: vec![1, 1, 1, 2, 3, 1] };
         assert_eq!(image.read(0, &last).unwrap().into_samples(), Samples::U16(plane(10_200)));
     }

@@ -127,12 +127,12 @@ fn series_in(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     let could_be_slice = |file: &Path| {
         PlaneName::of(file).is_some() || Numbered::of(file).is_some_and(|numbered| numbered.can_be_last())
     };
-    let mut found = with_counts(&files);
-    found.retain(|(file, count)| *count > 1 || could_be_slice(file));
-    if found.iter().map(|(_, count)| *count).sum::<usize>() < 2 {
+    let mut found = each_with_series(&files);
+    found.retain(|(file, series)| series.len() > 1 || could_be_slice(file));
+    if found.iter().map(|(_, series)| series.len().max(1)).sum::<usize>() < 2 {
         return Vec::new();
     }
-    found.into_iter().map(|(file, _)| file).collect()
+    found.into_iter().map(|(file, series)| series.into_iter().next().unwrap_or(file)).collect()
 }
 
 /// Whether the name of a file has a number by which it can belong to a series.
@@ -147,11 +147,11 @@ fn name(path: &Path) -> String {
 /// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the same
 /// order.
 pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
-    with_counts(files).into_iter().map(|(file, _)| file).collect()
+    each_with_series(files).into_iter().map(|(file, _)| file).collect()
 }
 
-/// As [`one_of_each_series`], with the number of files of the series; 1 for other files.
-fn with_counts(files: &[PathBuf]) -> Vec<(PathBuf, usize)> {
+/// As [`one_of_each_series`], each with the files that opening it opens.
+fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();
     for file in files {
@@ -159,8 +159,8 @@ fn with_counts(files: &[PathBuf]) -> Vec<(PathBuf, usize)> {
             continue;
         }
         let series = opened_with(file);
-        kept.push((file.clone(), series.len().max(1)));
-        covered.extend(series);
+        covered.extend(series.iter().cloned());
+        kept.push((file.clone(), series));
     }
     kept
 }
