@@ -2,8 +2,9 @@
 //!
 //! The crate owns the lowering of a graph to steps on rank-5 device tensors (`plan`), their execution generic over
 //! Burn's `Backend` (`exec`), kernels of its own, which run whole networks if every operator has one (`kernels`), sessions
-//! whose weights are uploaded once, and [`probe`], which lists GPUs and the reason why one cannot be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored
-//! in the user's cache folder ([`tuning_folder`]). Inference never shares a wgpu device with the window.
+//! whose weights are uploaded once, and [`probe`], which lists GPUs and the reason why one cannot be used. Probing runs in
+//! child processes because drivers may crash. Burn's kernel timings are stored in the user's cache folder
+//! ([`tuning_folder`]). Inference never shares a wgpu device with the window.
 //!
 //! A device thread that panics fails the session that waits for it: Burn swallows such panics and continues with wrong
 //! results. Failures are reported as [`cytoscope_engine::EngineError`]: an unsupported operator is named together with
@@ -81,7 +82,7 @@ pub struct BurnEngine {
     backend: Backend,
     /// Folder of Burn's caches.
     cache: &'static Path,
-    /// Whether f32 sessions use the kernel for matrix units, without such units.
+    /// Whether f32 sessions use the tiled kernel, without matrix units.
     is_tiled: bool,
 }
 
@@ -112,8 +113,8 @@ impl BurnEngine {
         Ok(Self { device: device.clone(), backend, cache, is_tiled: false })
     }
 
-    /// Returns the engine with convolutions in f32 by the kernel for matrix units, which then multiplies without them: to
-    /// test its tiles on devices without such units. It is slower than the usual kernel.
+    /// Returns the engine with f32 convolutions in the tiled kernel, which then multiplies without matrix units: so that tests
+    /// run its code on devices that have none. It is slower than the usual kernel.
     #[doc(hidden)]
     #[must_use]
     pub fn with_tiled_convolutions(self) -> Self {
@@ -165,7 +166,8 @@ pub fn tiled_convolutions() -> u64 {
     kernels::launches()
 }
 
-/// Returns the type to which matrix units round the factors of convolutions in a precision; `None` if it has none.
+/// Returns the type to which matrix units round the factors of convolutions in a precision; `None` for precisions that do not
+/// use them.
 fn factor_type(precision: Precision) -> Option<FactorType> {
     match precision {
         Precision::Tf32 => Some(FactorType::Tf32),
@@ -175,9 +177,9 @@ fn factor_type(precision: Precision) -> Option<FactorType> {
     }
 }
 
-/// Returns whether CubeCL has registered a precision for a device that was opened: for all but f32, matrix units of a CUDA
-/// device. Others would not be faster than 32 bits: on wgpu, convolutions of 16-bit floats are computed in 32 bits (see
-/// [`exec`]).
+/// Returns whether a device that was opened can compute in a precision. Every device computes in f32; other precisions need
+/// matrix units that CubeCL has registered for a CUDA device. Without such units, they would not be faster than f32: on wgpu,
+/// convolutions of 16-bit floats are computed in 32 bits (see [`exec`]).
 pub(crate) fn is_registered(id: DeviceId, precision: Precision) -> bool {
     let (DeviceId::Cuda(index), Some(factor_type)) = (id, factor_type(precision)) else {
         return precision == Precision::F32;

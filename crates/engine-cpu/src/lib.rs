@@ -3,7 +3,8 @@
 //! Compiling infers all shapes, folds and fuses nodes ([`mod@prepare`]), decides which nodes run on kernels ([`mod@plan`]),
 //! and lowers them to steps ([`mod@steps`]) on blocked buffers that share one planned arena ([`mod@lower`]). The parts of a
 //! concatenation are written directly into its buffer, and normalizations and activations work in place. An operator
-//! without a kernel is run by the reference executor (`crates/reference`) and listed in [`cytoscope_engine::CompileReport::fallbacks`].
+//! without a kernel is run by the reference executor (`crates/reference`) and listed in
+//! [`cytoscope_engine::CompileReport::fallbacks`].
 //!
 //! In `int8`, quantized graphs run on integers: tensors between a QuantizeLinear and a DequantizeLinear node stay
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit

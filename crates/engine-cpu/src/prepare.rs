@@ -100,7 +100,12 @@ fn stored_weights(graph: &Graph) -> BTreeMap<ValueId, StoredWeight> {
         if !matches!(values.dtype(), ElementType::I8 | ElementType::U8) {
             continue;
         }
-        let zeros = node.input(2).and_then(|id| graph.constant(id)).map(|t| t.to_f64_vec()).unwrap_or_default();
+        let zeros = match node.input(2).map(|id| graph.constant(id)) {
+            None => Vec::new(),
+            Some(Some(zeros)) => zeros.to_f64_vec(),
+            // A zero point that is computed at run time.
+            Some(None) => continue,
+        };
         let zero = zeros.first().copied().unwrap_or(0.0);
         let rank = values.shape().len() as i64;
         let Ok(axis) = usize::try_from(if axis < 0 { axis + rank } else { axis }) else { continue };

@@ -6,7 +6,7 @@ use cytoscope_engine::{CompileOptions, Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{
     Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node, Op,
-    PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
+    PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
 };
 use cytoscope_testkit::noise;
 
@@ -40,11 +40,19 @@ fn binary(graph: &mut Graph, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
 
 /// Adds a quantize and a dequantize node, to unsigned bytes.
 fn bytes(graph: &mut Graph, x: ValueId, scale: f32, zero: u8) -> ValueId {
-    let s = Some(graph.add_initializer("s", Tensor::scalar(scale)));
-    let z = Some(graph.add_initializer("z", Tensor::scalar(zero)));
+    bytes_read_as(graph, x, (scale, zero), (scale, zero))
+}
+
+/// Adds a quantize node to unsigned bytes and a dequantize node, each with its scale and zero point.
+fn bytes_read_as(graph: &mut Graph, x: ValueId, to: (f32, u8), from: (f32, u8)) -> ValueId {
+    let mut parameters = |(scale, zero): (f32, u8)| {
+        let (s, z) = (Tensor::scalar(scale), Tensor::scalar(zero));
+        [Some(graph.add_initializer("s", s)), Some(graph.add_initializer("z", z))]
+    };
+    let ([s, z], [read_s, read_z]) = (parameters(to), parameters(from));
     let op = Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 };
     let q = graph.push("q", op, &[Some(x), s, z]);
-    graph.push("dq", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[Some(q), s, z])
+    graph.push("dq", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[Some(q), read_s, read_z])
 }
 
 /// Adds a convolution whose weights are stored as signed bytes.
@@ -358,4 +366,37 @@ fn cropping_and_padding_with_a_constant_run_on_kernels() {
         let z = conv_of_bytes(&mut graph, y, 16, 16);
         check("padded bytes", graph, &[z, y], Precision::Int8, 1e-5);
     }
+}
+
+#[test]
+fn bytes_can_be_read_with_another_scale_or_zero_point_than_they_were_made_with() {
+    for from in [(0.03, 120), (0.02, 100)] {
+        let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
+        let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; 16]));
+        let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; 16]));
+        let norm = Op::InstanceNormalization { epsilon: 1e-5 };
+        let n = graph.push("norm", norm, &[Some(x), Some(scale), Some(shift)]);
+        let n = bytes_read_as(&mut graph, n, (0.02, 120), from);
+        let w = graph.add_initializer("w", tensor(3, &[2, 16, 1, 1]));
+        let y = graph.push("head", Op::Conv(ConvAttrs::same(&[1, 1])), &[Some(n), Some(w)]);
+        check("bytes read differently", graph, &[y], Precision::F32, 1e-2);
+    }
+}
+
+#[test]
+fn weights_can_have_a_zero_point_that_is_computed_at_run_time() {
+    let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
+    let a = bytes(&mut graph, x, 0.02, 120);
+    let y = conv_of_bytes(&mut graph, a, 16, 16);
+    let ten = graph.add_initializer("ten", Tensor::scalar(10.0f32));
+    let max = Op::Reduce { kind: ReduceOp::Max, keep_dims: false, noop_with_empty_axes: false };
+    let max = graph.push("max", max, &[Some(x)]);
+    let max = binary(&mut graph, BinaryOp::Mul, max, ten);
+    let zero = graph.push("zero", Op::Cast { to: ElementType::I8 }, &[Some(max)]);
+    let values: Vec<i8> = noise(4, 16 * 16).iter().map(|v| (v * 80.0) as i8).collect();
+    let w = graph.add_initializer("w8", Tensor::new([16, 16, 1, 1], values).unwrap());
+    let s = graph.add_initializer("ws", Tensor::scalar(0.01f32));
+    let w = graph.push("wd", Op::DequantizeLinear { axis: 0, block_size: 0 }, &[Some(w), Some(s), Some(zero)]);
+    let z = graph.push("conv", Op::Conv(ConvAttrs::same(&[1, 1])), &[Some(a), Some(w)]);
+    check("a zero point computed at run time", graph, &[y, z], Precision::Int8, 1e-4);
 }

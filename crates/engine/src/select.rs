@@ -113,7 +113,7 @@ impl Cache {
     pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
         let (start, end) = (format!("{fingerprint}|"), format!("|{shapes:?}|{threads}|{}", self.kernels));
         let of_entry = |(key, timing): (&String, &Timing)| {
-            // The rest is the device, its name and driver, and the precision.
+            // The rest is the device, its name, memory and driver, and the precision.
             let rest = key.strip_prefix(&start)?.strip_suffix(&end)?;
             let ((device, _), (_, precision)) = (rest.split_once('|')?, rest.rsplit_once('|')?);
             let device: DeviceId = device.parse().ok()?;
@@ -128,7 +128,10 @@ impl Cache {
     fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
         let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
         let (Device { id, name, driver, .. }, kernels) = (device, &self.kernels);
-        format!("{}|{id}|{name}|{driver}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
+        // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is available at the moment.
+        let memory_bytes = device.memory_bytes.filter(|_| *id != DeviceId::Cpu);
+        let device = format!("{id}|{name}|{memory_bytes:?}|{driver}");
+        format!("{}|{device}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
     }
 
     fn put(&mut self, key: String, timing: Timing) {
@@ -449,6 +452,21 @@ mod tests {
         assert!(chosen(&engines, &never, &mut cache).is_ok());
         cache.forget("m");
         assert!(chosen(&engines, &never, &mut cache).is_err());
+    }
+
+    #[test]
+    fn a_gpu_with_less_memory_than_one_of_the_same_name_is_measured_on_its_own() {
+        let engines = |id: DeviceId, gib: u64| -> [Box<dyn Engine>; 1] {
+            let device = Device { memory_bytes: Some(gib << 30), ..fake(id, &ALL).device().clone() };
+            [Box::new(Fake(device))]
+        };
+        let mut cache = Cache::in_memory();
+        chosen(&engines(DeviceId::Cuda(0), 80), &session, &mut cache).unwrap();
+        assert!(chosen(&engines(DeviceId::Cuda(0), 80), &never, &mut cache).is_ok());
+        assert!(chosen(&engines(DeviceId::Cuda(0), 10), &never, &mut cache).is_err(), "everything is measured again");
+        // The CPU is measured once, however much memory is available.
+        chosen(&engines(DeviceId::Cpu, 80), &session, &mut cache).unwrap();
+        assert!(chosen(&engines(DeviceId::Cpu, 79), &never, &mut cache).is_ok());
     }
 
     #[test]

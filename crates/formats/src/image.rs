@@ -86,8 +86,8 @@ enum Data {
 ///
 /// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file, an
 /// OME-Zarr folder by its path or by the path of its metadata (`zarr.json`, `.zattrs`) or as one zip file (`.zarr.zip`,
-/// `.ozx`), a numbered series of PNG, JPEG or TIFF files of one page each from any of its files or from a folder that contains
-/// only this series.
+/// `.ozx`), a numbered series of PNG, JPEG or TIFF files of one page each from any of its files or from its folder, if that
+/// contains no other series.
 ///
 /// # Errors
 /// [`FormatError`] if the file cannot be read, has an unsupported format, violates its format, exceeds a limit, or does
@@ -431,8 +431,8 @@ impl Image {
         Ok(Image::new(meta, data, limits, Arc::clone(&self.inner.counters)))
     }
 
-    /// Bytes of decoded samples that reading level 0 holds at most in addition to what it returns: those that are kept for the
-    /// next read, and those that are being decoded. 0 for formats that keep none.
+    /// Maximum number of bytes of decoded samples that reading level 0 holds in addition to what it returns: those that are kept
+    /// for the next read, and those that are being decoded. 0 for formats that keep none.
     pub fn cache_bytes(&self) -> u64 {
         match &self.inner.data {
             Data::OmeZarr(zarr) => zarr.cache_bytes(),
@@ -441,8 +441,8 @@ impl Image {
         }
     }
 
-    /// Lowers the bytes of decoded samples that are kept for the next read, of all clones of the image. Samples that are not
-    /// kept are decoded again when they are needed again.
+    /// Limits the bytes of decoded samples that the image and its clones keep for the next read; a limit can only be lowered.
+    /// Samples that are not kept are decoded again when they are needed.
     pub fn limit_cache(&self, bytes: u64) {
         match &self.inner.data {
             Data::OmeZarr(zarr) => zarr.cache.limit(usize::try_from(bytes).unwrap_or(usize::MAX)),
@@ -508,10 +508,5 @@ impl Image {
     /// As [`Image::read`].
     pub fn read_all(&self) -> Result<Array, FormatError> {
         Ok(self.read(0, &Region::whole(&self.meta().shape_full))?.squeeze())
-    }
-
-    /// Whether samples are stored in native byte order.
-    pub fn is_native_order(&self) -> bool {
-        self.meta().byte_order == ByteOrder::NATIVE
     }
 }

@@ -74,7 +74,7 @@ pub struct ImageMeta {
     pub time_interval_secs: Option<f64>,
     /// Channels, one for each index of the C axis.
     pub channels: Vec<Channel>,
-    /// `none`, `lzw`, `deflate`, `zstd`, `packbits` or `jpeg`; of OME-Zarr `none`, `zstd`, `blosc`, `gzip` or `zlib`.
+    /// `none`, `lzw`, `deflate`, `zstd`, `packbits` or `jpeg`; for OME-Zarr `none`, `zstd`, `blosc`, `gzip` or `zlib`.
     pub compression: String,
     /// Byte order of the file.
     pub byte_order: ByteOrder,
@@ -95,8 +95,8 @@ pub struct ImageMeta {
     /// Number of planes that the metadata declare but no file contains; they read as zeros.
     #[serde(skip_serializing_if = "is_zero")]
     pub missing_planes: usize,
-    /// Number of pages of the file that are not supported (such as a fax mask) or show no plane (such as frames that a
-    /// microscope stores while its focus returns), and belong to no series.
+    /// Number of pages of the file that are not supported (such as a fax mask) or show no plane (such as flyback frames),
+    /// and belong to no series.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread_pages: usize,
 }
@@ -149,8 +149,8 @@ pub(crate) fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
-/// Logs an entry of a file's metadata that cannot be used, and counts it as absent: the pixels can be read without it.
-pub(crate) fn ignored<T>(key: &str, text: &str, expected: &str) -> Option<T> {
+/// Logs that an entry of a file's metadata cannot be used, and returns `None`: the pixels can be read without it.
+pub(crate) fn ignore_entry<T>(key: &str, text: &str, expected: &str) -> Option<T> {
     const SHOWN_CHARS: usize = 60;
     let shown: String = text.chars().take(SHOWN_CHARS).collect();
     tracing::warn!("the metadata entry {key} is {shown:?}, expected {expected}: it is ignored");

@@ -28,12 +28,12 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Bytes of decoded samples that reading holds at most, as [`crate::Image::cache_bytes`] returns them.
+    /// As [`crate::Image::cache_bytes`].
     fn cache_bytes(&self) -> u64 {
         0
     }
 
-    /// Lowers the bytes of decoded samples that are kept between reads.
+    /// As [`crate::Image::limit_cache`].
     fn limit_cache(&self, _bytes: u64) {}
 }
 

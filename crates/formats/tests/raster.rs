@@ -186,6 +186,33 @@ fn numbered_tiff_slices_are_a_stack_from_any_member_or_their_folder() {
 }
 
 #[test]
+fn tiff_slices_without_leading_zeros_are_a_stack_if_the_last_number_has_three_digits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for z in 8..103u16 {
+        std::fs::write(at(&format!("img{z}.tif")), tiff_bytes(3, &[plane(z * 100)], 1)).unwrap();
+    }
+    // Variants of an image, not slices.
+    for n in [2, 3] {
+        std::fs::write(at(&format!("depth-{n}.tif")), tiff_bytes(3, &[plane(n)], 1)).unwrap();
+    }
+    for opened in [folder.path().to_owned(), at("img8.tif"), at("img101.tif")] {
+        let image = default_open(&opened).unwrap();
+        assert_eq!(image.meta().shape_full, [1, 95, 1, 2, 3, 1], "{}", opened.display());
+        assert_eq!(image.files().first(), Some(&at("img8.tif")));
+        let last = Region { start: vec![0, 94, 0, 0, 0, 0], size: vec![1, 1, 1, 2, 3, 1] };
+        assert_eq!(image.read(0, &last).unwrap().into_samples(), Samples::U16(plane(10_200)));
+    }
+    let kept = one_of_each_series(&["depth-2.tif", "depth-3.tif", "img100.tif", "img8.tif"].map(at));
+    assert_eq!(kept, ["depth-2.tif", "depth-3.tif", "img100.tif"].map(at));
+    let alone = default_open(&at("depth-2.tif")).unwrap();
+    assert_eq!(alone.read_all().unwrap().into_samples(), Samples::U16(plane(2)));
+    // Without this file, the numbers up to 99 have two digits.
+    std::fs::remove_file(at("img100.tif")).unwrap();
+    assert_eq!(default_open(&at("img50.tif")).unwrap().meta().shape_full, [1, 1, 1, 2, 3, 1]);
+}
+
+#[test]
 fn stacks_and_ome_sets_with_numbers_in_their_names_stay_separate() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

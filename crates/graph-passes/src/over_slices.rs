@@ -53,6 +53,8 @@ fn lift(graph: &mut Graph, node: &mut Node) -> Option<()> {
         Op::MaxPool(pool) | Op::AveragePool(pool) => {
             window([&mut pool.kernel, &mut pool.strides, &mut pool.dilations], &mut pool.padding)
         }
+        // A constant part has one slice, not those of the stack.
+        Op::Concat { .. } if node.inputs.iter().flatten().any(|id| graph.constant(*id).is_some()) => None,
         Op::Concat { axis } | Op::Softmax { axis } | Op::LogSoftmax { axis } => lift_axis(axis),
         Op::Resize(attrs) => {
             if attrs.coordinates == CoordinateMode::TfCropAndResize || has(3) || attrs.axes.is_some() {

@@ -50,10 +50,11 @@ pub struct KnownObject {
 /// Returns the median diameter of the objects of a stack of `shape` (Z, Y, X) in which some voxels have no known label.
 /// `voxel` is the voxel size along Z, Y, X, and the result is in its unit. `None` without objects.
 ///
-/// It is the median of the objects that are known completely if these are at least half of all; in a few known slices, only
-/// specks are. Otherwise, it is the diameter of the circle with the area of the median largest section, since the largest
-/// section of a sphere has its diameter. A section in a random slice has at least 0.87 of it for half of all spheres. In
-/// stacks of a few slices, where all objects are cut along Z, the section is taken as that of every slice.
+/// If at least half of the objects are known completely, it is the median of these. If only a few slices are known, this holds
+/// for specks alone; then the largest known section of each object counts, and the result is the diameter of a circle with
+/// their median area, because the largest section of a sphere has the diameter of the sphere. In a random slice, half of all
+/// spheres show a section of at least 0.87 of their diameter. In stacks of a few slices, where all objects are cut along Z,
+/// every slice of an object is assumed to have the area of that section.
 pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 3]) -> Option<f64> {
     let complete: Vec<&KnownObject> = objects.iter().filter(|o| !o.is_partial).collect();
     if 2 * complete.len() >= objects.len() {

@@ -12,7 +12,7 @@ type Infos = BTreeMap<ValueId, Info>;
 /// Opset of files without newer operators: that of ONNX 1.12.
 pub(crate) const OLDEST_OPSET: i64 = 17;
 
-/// Returns the version of the file format that was introduced with an opset, or the one before it.
+/// Returns the version of the file format for an opset: the newest one that existed when the opset was introduced.
 pub(crate) fn ir_version(opset: i64) -> i64 {
     match opset {
         ..=18 => 8,
@@ -26,7 +26,7 @@ pub(crate) fn of_graph(graph: &Graph, infos: &Infos) -> i64 {
     graph.nodes.iter().map(|node| of_node(node, graph, infos)).fold(OLDEST_OPSET, i64::max)
 }
 
-/// Returns the oldest opset, from [`OLDEST_OPSET`] on, in which a node has a form. The differences are those of ONNX's
+/// Returns the oldest opset, from [`OLDEST_OPSET`] on, in which a node can be written. The differences are those of ONNX's
 /// changelog (<https://github.com/onnx/onnx/blob/main/docs/Changelog.md>); operators that are not listed have the same
 /// form, for the types of this program, in all opsets from 17 to 21.
 fn of_node(node: &Node, graph: &Graph, infos: &Infos) -> i64 {

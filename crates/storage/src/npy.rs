@@ -115,7 +115,7 @@ pub fn prefix(bytes: &[u8]) -> Result<Prefix, HeaderError> {
 }
 
 /// Returns whether the first bytes of a file are those of an `.npy` file with Python objects instead of an array, such as
-/// Cellpose's `_seg.npy`. At least [`PREFIX_BYTES`] and [`MAX_HEADER_BYTES`] bytes of a longer file are needed.
+/// Cellpose's `_seg.npy`. `false` if the header is longer than `head`; NumPy's for objects have 128 bytes.
 pub fn holds_objects(head: &[u8]) -> bool {
     let Ok(prefix) = prefix(head) else { return false };
     let text = head.get(prefix.header_at..).and_then(|rest| rest.get(..prefix.header_bytes)).unwrap_or_default();

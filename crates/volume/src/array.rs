@@ -168,11 +168,6 @@ impl Array {
         &self.samples
     }
 
-    /// The samples in C order, mutable.
-    pub fn samples_mut(&mut self) -> &mut Samples {
-        &mut self.samples
-    }
-
     /// Returns the samples and drops axes and shape.
     pub fn into_samples(self) -> Samples {
         self.samples

@@ -136,7 +136,9 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
                 })
             })
         });
-        self.tuning.end_compiling();
+        if taken.is_ok() {
+            self.tuning.end_compiling();
+        }
         span.add_bytes(taken.as_ref().map_or(0, |(_, values)| values.len() * size_of::<f32>()));
         drop(span);
         let (shape, values) = self.after(taken)?;

@@ -18,54 +18,58 @@ pub(crate) struct Need {
 pub(crate) struct PlaneStorage {
     /// Planes that the buffer has capacity for.
     pub capacity: usize,
-    /// In a ring, plane `p` lies at position `p` modulo this number. The positions from this number on repeat the first
-    /// ones, so that planes that are read together lie side by side. `None` if the planes that are kept move to the start
-    /// of the buffer when its end is reached.
-    ring: Option<usize>,
+    /// Length of a ring: plane `p` lies at position `p` modulo this length. The positions after it repeat the first ones, so
+    /// that planes that are read together lie side by side. `None` for a buffer whose planes move to its start when its end
+    /// is reached.
+    ring_len: Option<usize>,
 }
 
 impl PlaneStorage {
     /// A buffer for `capacity` planes that move to its start when its end is reached.
     pub(crate) fn moving(capacity: usize) -> Self {
-        Self { capacity, ring: None }
+        Self { capacity, ring_len: None }
     }
 
     /// A ring, in which planes do not move. A skip connection waits in it.
     pub(crate) fn ring(need: &Need) -> Self {
-        let around = need.held.max(1);
-        Self { capacity: around + need.together.saturating_sub(1), ring: Some(around) }
+        let ring_len = need.held.max(1);
+        Self { capacity: ring_len + need.together.saturating_sub(1), ring_len: Some(ring_len) }
     }
 
-    /// Returns whether planes up to `end` fit without moving those of a buffer whose first plane is `base`.
+    /// Returns whether the planes before `end` fit into a buffer whose first plane is `base`, without moving any.
     pub(crate) fn has_room_to(&self, end: isize, base: isize) -> bool {
-        self.ring.is_some() || end.saturating_sub(base) <= self.capacity as isize
+        self.ring_len.is_some() || end.saturating_sub(base) <= self.capacity as isize
     }
 
-    /// Returns the position of the first of these planes, after which the others lie. In a buffer that is not a ring,
-    /// plane `base` is the first one. `None` if the planes are not in the buffer.
+    /// Returns the position of the first of these planes; the others follow it. Outside a ring, plane `base` is at position 0.
+    /// `None` if the planes are not in the buffer.
     pub(crate) fn position(&self, planes: &Range<isize>, base: isize) -> Option<usize> {
         let count = usize::try_from(planes.end - planes.start).ok()?;
-        let first = match self.ring {
-            Some(around) => planes.start.rem_euclid(around as isize),
+        let first = match self.ring_len {
+            Some(ring_len) => planes.start.rem_euclid(ring_len as isize),
             None => planes.start - base,
         };
         let first = usize::try_from(first).ok()?;
         (first + count <= self.capacity).then_some(first)
     }
 
-    /// Returns the positions of planes that must be repeated after these planes were written, and where to; each is
-    /// empty if there are none.
+    /// Returns the copies that are necessary after these planes were written: from which positions, and to which first one.
+    /// A plane beyond the end of a ring is copied to its start, and one at the start to the positions that repeat it.
+    /// Empty ranges are not copied.
     pub(crate) fn repeats(&self, planes: &Range<isize>) -> [(Range<usize>, usize); 2] {
         let none = (0..0, 0);
-        let (Some(around), Some(first)) = (self.ring, self.position(planes, 0)) else { return [none.clone(), none] };
+        let (Some(ring_len), Some(first)) = (self.ring_len, self.position(planes, 0)) else {
+            return [none.clone(), none];
+        };
         let end = first + planes.len();
-        let beyond = if end > around { (first.max(around)..end, first.max(around) - around) } else { none.clone() };
-        let repeated = self.capacity - around;
-        let within = if first < repeated { (first..end.min(repeated), first + around) } else { none };
+        let beyond =
+            if end > ring_len { (first.max(ring_len)..end, first.max(ring_len) - ring_len) } else { none.clone() };
+        let repeated = self.capacity - ring_len;
+        let within = if first < repeated { (first..end.min(repeated), first + ring_len) } else { none };
         [beyond, within]
     }
 
-    /// Returns the number of planes that are repeated after these planes were written.
+    /// Returns the number of planes that [`Self::repeats`] copies.
     pub(crate) fn repeated(&self, planes: &Range<isize>) -> usize {
         self.repeats(planes).iter().map(|(from, _)| from.len()).sum()
     }

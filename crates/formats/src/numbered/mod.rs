@@ -20,8 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// Names of the visible files in the folder of a file; `None` if the folder cannot be listed: the file itself can be read
-/// even then.
+/// Names of the files in the folder of a file; `None` if the folder cannot be listed, in which the file may still be readable.
 fn names_beside(path: &Path) -> Result<Option<Vec<OsString>>, Fault> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(None) };
@@ -48,8 +47,8 @@ fn named(fault: Fault, file: &Path) -> Fault {
     }
 }
 
-/// The files of the series that a file belongs to, in the order of their numbers: those with consecutive numbers that fit,
-/// that is, have the same size and sample type. Just the file if there are no others.
+/// Returns the files of the series that a file belongs to, in the order of their numbers. The numbers are consecutive, and
+/// `fits` tells for another file whether it has the same size and sample type. Only the file itself if there are no others.
 pub(crate) fn series_of(
     path: &Path,
     max_files: u64,
@@ -65,11 +64,15 @@ pub(crate) fn series_of(
         by_number.insert(numbered.number.value, other);
         check_count(by_number.len(), max_files)?;
     }
+    let can_be_last = |file: &PathBuf| Numbered::of(file).is_some_and(|numbered| numbered.can_be_last());
+    if by_number.values().next_back().is_none_or(|file| !can_be_last(file)) {
+        return alone();
+    }
     let fitting = |number: u64| {
         let Some(file) = by_number.get(&number) else { return Ok(None) };
         match fits(file) {
             Ok(fits) => Ok(fits.then(|| file.clone())),
-            // The stack must not end here because of a disk that fails.
+            // A disk that fails must not shorten the stack.
             Err(fault @ Fault::Io(..)) => Err(named(fault, file)),
             // A file of another kind under such a name is not a slice.
             Err(_) => Ok(None),
@@ -82,11 +85,14 @@ pub(crate) fn series_of(
     files.push(path.to_owned());
     let after: Vec<PathBuf> = (own.saturating_add(1)..).map_while(next).collect::<Result<_, Fault>>()?;
     files.extend(after);
-    Ok(files)
+    if files.last().is_some_and(can_be_last) { Ok(files) } else { alone() }
 }
 
-/// The first file of the numbered series in a folder, if all TIFF files of one page, or else all PNG and JPEG files, of the
-/// folder belong to one series.
+/// Returns the first file of the only numbered series in a folder; `None` if there is none. If the folder contains numbered
+/// TIFF files of one page, PNG and JPEG files do not count.
+///
+/// # Errors
+/// [`FormatError`] if the folder cannot be listed or contains several series.
 pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, FormatError> {
     let entries = std::fs::read_dir(folder).map_err(|e| FormatError::io(folder, "listing the folder", e))?;
     let (mut slices, mut rasters) = (Vec::new(), Vec::new());
@@ -101,12 +107,8 @@ pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, Fo
             slices.push(path);
         }
     }
-    let mut files = if slices.len() < 2 { rasters } else { slices };
-    if files.len() < 2 {
-        return Ok(None);
-    }
-    files.sort();
-    let firsts = one_of_each_series(&files);
+    let slices = series_in(slices);
+    let firsts = if slices.is_empty() { series_in(rasters) } else { slices };
     match firsts.as_slice() {
         [] => Ok(None),
         [first] => Ok(Some(first.clone())),
@@ -118,6 +120,21 @@ pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, Fo
     }
 }
 
+/// Returns the first file of each series among the numbered files of a folder, and files that could be slices of a series but
+/// are alone. Empty if there is at most one file.
+fn series_in(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    files.sort();
+    let could_be_slice = |file: &Path| {
+        PlaneName::of(file).is_some() || Numbered::of(file).is_some_and(|numbered| numbered.can_be_last())
+    };
+    let mut found = each_with_series(&files);
+    found.retain(|(file, series)| series.len() > 1 || could_be_slice(file));
+    if found.iter().map(|(_, series)| series.len().max(1)).sum::<usize>() < 2 {
+        return Vec::new();
+    }
+    found.into_iter().map(|(file, series)| series.into_iter().next().unwrap_or(file)).collect()
+}
+
 /// Whether the name of a file has a number by which it can belong to a series.
 fn is_numbered(path: &Path) -> bool {
     Numbered::of(path).is_some() || PlaneName::of(path).is_some()
@@ -127,22 +144,28 @@ fn name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Keeps one file of each numbered series, because opening it opens the whole series; other files are kept. The order
-/// stays.
+/// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the same
+/// order.
 pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
+    each_with_series(files).into_iter().map(|(file, _)| file).collect()
+}
+
+/// As [`one_of_each_series`], each with the files that opening it opens.
+fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();
     for file in files {
         if covered.contains(file) {
             continue;
         }
-        kept.push(file.clone());
-        covered.extend(opened_with(file));
+        let series = opened_with(file);
+        covered.extend(series.iter().cloned());
+        kept.push((file.clone(), series));
     }
     kept
 }
 
-/// The files that are opened if a file is opened. None if it cannot be read, so that opening it reports why.
+/// Returns the files that opening a file opens. Empty if it cannot be read: opening it then reports why.
 fn opened_with(file: &Path) -> Vec<PathBuf> {
     if !is_numbered(file) {
         return Vec::new();

@@ -7,8 +7,8 @@ use std::path::Path;
 const TIFF_EXTENSIONS: [&str; 2] = ["tif", "tiff"];
 /// Extensions of other files that can be slices.
 const RASTER_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
-/// Smallest number of digits of a TIFF slice without a letter: fewer, as in `depth-2.tif` and `depth-3.tif`, tell variants
-/// apart more often than slices.
+/// Smallest number of digits of the last TIFF slice without a letter: fewer, as in `depth-2.tif` and `depth-3.tif`, tell
+/// variants apart more often than slices.
 const TIFF_DIGITS: usize = 3;
 /// Largest number of digits of a number.
 const MAX_DIGITS: usize = 18;
@@ -61,15 +61,17 @@ impl Numbered {
         let stem = path.file_stem()?.to_str()?;
         let prefix = stem.trim_end_matches(|c: char| c.is_ascii_digit());
         let number = Number::of(stem.get(prefix.len()..)?)?;
-        if is_tiff(path) && number.digits < TIFF_DIGITS {
-            return None;
-        }
         Some(Self { prefix: prefix.to_owned(), extension, number })
     }
 
     /// Whether both names differ only in their number, written in the same way.
     pub fn same_series(&self, other: &Self) -> bool {
         (&self.prefix, &self.extension) == (&other.prefix, &other.extension) && self.number.is_written_as(other.number)
+    }
+
+    /// Whether the file can be the last slice of a series.
+    pub fn can_be_last(&self) -> bool {
+        !TIFF_EXTENSIONS.contains(&self.extension.as_str()) || self.number.digits >= TIFF_DIGITS
     }
 }
 

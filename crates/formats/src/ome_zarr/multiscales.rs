@@ -3,7 +3,7 @@
 use super::folder::{Folder, Group, join};
 use crate::{
     error::Fault,
-    meta::{Channel, ignored, micrometers_per, positive, seconds_per},
+    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde_json::Value;
@@ -192,7 +192,7 @@ fn scale_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -
             return Err(Fault::malformed(format!("a scale is not a list of {rank} numbers")));
         };
         if factors.iter().any(|f| positive(*f).is_none()) {
-            ignored::<()>("scale", &format!("{factors:?}"), "positive numbers");
+            ignore_entry::<()>("scale", &format!("{factors:?}"), "positive numbers");
         }
         scale = Some(match scale {
             None => factors,

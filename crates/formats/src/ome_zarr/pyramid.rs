@@ -9,7 +9,7 @@ use rayon::prelude::*;
 pub(crate) enum Downsampling {
     /// The mean; whole numbers are rounded.
     Mean,
-    /// The first sample, so that every label of the lower level occurs in the upper one.
+    /// The first sample, so that no label occurs in the next level only.
     First,
 }
 
@@ -23,7 +23,7 @@ impl Downsampling {
     }
 }
 
-/// Halves slices of `height` × `width` samples; odd extents are rounded up.
+/// Halves the height and the width of slices of `height` × `width` samples; odd extents are rounded up.
 pub(crate) fn halve(samples: &Samples, height: usize, width: usize, method: Downsampling) -> Samples {
     let size = [height, width];
     match samples {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_label_of_a_lower_level_is_a_label_of_the_upper_one() {
+    fn every_label_of_the_next_level_is_a_label_of_this_one() {
         let labels = Samples::U32((0..35).map(|i| if i % 3 == 0 { 70_000 + i } else { 0 }).collect());
         let Samples::U32(halved) = halve(&labels, 5, 7, Downsampling::First) else { panic!("the type changed") };
         assert_eq!(halved.len(), 12);

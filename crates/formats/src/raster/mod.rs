@@ -84,7 +84,7 @@ fn series_of(path: &Path, header: &Header, max_files: u64) -> Result<Vec<PathBuf
     numbered::series_of(path, max_files, fits)
 }
 
-/// The files that are opened if a file is opened; none if it is neither a PNG nor a JPEG image that can be read.
+/// Returns the files that opening a file opens; empty if it is not a PNG or JPEG image that can be read.
 pub(crate) fn opened_with(path: &Path, source: &Source) -> Vec<PathBuf> {
     let Ok(header) = Header::read(source) else { return Vec::new() };
     series_of(path, &header, u64::MAX).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! ImageJ's metadata: the `key=value` description and the private tags 50838 and 50839.
 
 use super::ifd::{Container, Ifd, tag};
-use crate::meta::{ByteOrder, ignored, micrometers_per, positive, seconds_per};
+use crate::meta::{ByteOrder, ignore_entry, micrometers_per, positive, seconds_per};
 use cytoscope_volume::VoxelSize;
 use std::collections::HashMap;
 
@@ -29,12 +29,12 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     let count = |key: &str| {
         let text = pairs.get(key)?;
         let count = text.parse::<usize>().ok().filter(|n| *n > 0);
-        count.or_else(|| ignored(key, text, "a whole number above 0"))
+        count.or_else(|| ignore_entry(key, text, "a whole number above 0"))
     };
     let number = |key: &str| {
         let text = pairs.get(key)?;
         let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
-        number.or_else(|| ignored(key, text, "a number"))
+        number.or_else(|| ignore_entry(key, text, "a number"))
     };
     // Some scripts write Python tuples such as ('cm',).
     let unit = |key: &str| {

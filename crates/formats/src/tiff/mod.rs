@@ -1,5 +1,5 @@
-//! Reading of TIFF, ImageJ TIFF, OME-TIFF, numbered TIFF files, Zeiss LSM, MetaMorph STK, Olympus FluoView and ScanImage: container, pages,
-//! series and pixels.
+//! Reading of TIFF, ImageJ TIFF, OME-TIFF, numbered TIFF files, Zeiss LSM, MetaMorph STK, Olympus FluoView and ScanImage:
+//! container, pages, series and pixels.
 
 pub(crate) mod file;
 pub(crate) mod fluoview;

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Fault,
-    meta::{Channel, ignored, micrometers_per, positive, seconds_per},
+    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axis, VoxelSize};
 use quick_xml::{
@@ -201,7 +201,7 @@ fn unused<T>(a: &Attributes, key: &str, expected: &str) -> Option<T> {
     if matches!(unit, "pixel" | "reference frame") {
         return None;
     }
-    ignored(key, format!("{value} {unit}").trim(), expected)
+    ignore_entry(key, format!("{value} {unit}").trim(), expected)
 }
 
 fn channel(a: &Attributes) -> Channel {

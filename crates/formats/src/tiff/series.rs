@@ -41,7 +41,7 @@ pub(crate) struct Series {
     pub display_range: Option<(f64, f64)>,
     /// Whether the samples of a pixel are channels rather than the parts of a color.
     pub samples_are_channels: bool,
-    /// Number of pages that belong to no plane, such as frames that a microscope stores while its focus returns.
+    /// Number of pages that belong to no plane, such as flyback frames.
     pub unread_pages: usize,
     /// Pages of the first file that are the lower levels of the only plane, largest first; empty if levels are SubIFDs.
     pub level_pages: Vec<u32>,
@@ -77,7 +77,7 @@ pub(crate) fn open(
     let members = if alone { None } else { Members::of(path, &file, &all, files.limits())? };
     let mut series = pick(path, all, options.series)?;
     if let Some(members) = &members {
-        members.extend(&mut series);
+        members.set_planes(&mut series);
     }
     if let Some(axes) = &options.axes {
         apply_axes(path, &mut series, axes, &file)?;

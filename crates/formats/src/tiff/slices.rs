@@ -30,16 +30,15 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// The files of the image that a file belongs to: those with the letters T, Z, C and numbers in their names, or else
-    /// those with consecutive numbers, along Z. `None` if the file is no slice, or the only one.
+    /// Returns the files of the image that a file belongs to. If the names have the letters T, Z, C with numbers, these are
+    /// positions along the axes; otherwise, files with consecutive numbers are the slices. `None` if the file is not a slice,
+    /// or is the only one.
     ///
     /// # Errors
-    /// An error that names the first file that is missing, or that does not fit, if the names state the axes.
+    /// If the names state the axes: an error that names the first file that is missing or does not fit.
     pub fn of(path: &Path, file: &TiffFile, all: &[Series], limits: &Limits) -> Result<Option<Self>, FormatError> {
         let Some(layout) = slice_layout(file, all) else { return Ok(None) };
-        let fits = |other: &Path| -> Result<bool, Fault> {
-            Ok(slice_of(other, limits)?.is_some_and(|other| other.stacks_with(layout)))
-        };
+        let fits = |other: &Path| stacks_with(other, layout, limits);
         if let Some(planes) = PlaneFiles::beside(path, limits.max_set_files).map_err(|f| f.at(path))? {
             let dims = planes.dims().map_err(|f| f.at(path))?.to_vec();
             planes.check(fits)?;
@@ -50,19 +49,19 @@ impl Members {
     }
 
     /// Replaces the only plane of a series by those of all files.
-    pub fn extend(&self, series: &mut Series) {
+    pub fn set_planes(&self, series: &mut Series) {
         series.format = TIFF_SERIES;
         series.dims = self.dims.clone();
         let plane = |file| Some(PlaneRef { file, page: 0, slice: 0 });
         series.planes = (0..u32::try_from(self.files.len()).unwrap_or(u32::MAX)).map(plane).collect();
-        // Those of one plane are not those of the image.
+        // Display range and channel name of one plane are not those of the image.
         series.display_range = None;
         if self.dims.iter().any(|(axis, count)| *axis == Axis::C && *count > 1) {
             series.channels.clear();
         }
     }
 
-    /// Adds the files to a set in their order, with the one that is open already.
+    /// Adds the files to a set in their order; the one at `path` is open already.
     pub fn add_to(self, files: &mut FileSet, path: &Path, opened: TiffFile) {
         let mut opened = Some(opened);
         for member in self.files {
@@ -74,7 +73,8 @@ impl Members {
     }
 }
 
-/// The layout of the page of a file that can be a slice: the only page of an image without levels, in TIFF or ImageJ TIFF.
+/// Returns the layout of the page of a file that can be a slice: of TIFF or ImageJ TIFF, with one page and without levels.
+/// `None` for other files.
 fn slice_layout<'a>(file: &'a TiffFile, all: &[Series]) -> Option<&'a Arc<Layout>> {
     let ([Some(page)], [only]) = (file.pages.as_slice(), all) else { return None };
     let is_slice =
@@ -82,10 +82,10 @@ fn slice_layout<'a>(file: &'a TiffFile, all: &[Series]) -> Option<&'a Arc<Layout
     is_slice.then_some(&page.layout)
 }
 
-/// The layout of the page of a file that can be a slice, as [`slice_layout`]; `None` for other files.
+/// Opens a file and returns what [`slice_layout`] returns for it.
 fn slice_of(path: &Path, limits: &Limits) -> Result<Option<Arc<Layout>>, Fault> {
     let container = Container::open(Source::open(path, Arc::default())?, limits.clone())?;
-    // The pages of a stack are not counted.
+    // Finding all pages of a long stack takes time; that there is a second one suffices.
     if container.read_ifd(container.first_ifd)?.next != 0 {
         return Ok(None);
     }
@@ -97,20 +97,22 @@ fn slice_of(path: &Path, limits: &Limits) -> Result<Option<Arc<Layout>>, Fault> 
     Ok(slice_layout(&file, &series::images_of(&file, &description)?).cloned())
 }
 
+/// Returns whether a file can be a slice in a stack with pages of this layout.
+fn stacks_with(path: &Path, layout: &Layout, limits: &Limits) -> Result<bool, Fault> {
+    Ok(slice_of(path, limits)?.is_some_and(|own| own.stacks_with(layout)))
+}
+
 /// Whether a file can be a slice of a numbered series.
 pub(crate) fn is_slice(path: &Path, limits: &Limits) -> bool {
     slice_of(path, limits).is_ok_and(|layout| layout.is_some())
 }
 
-/// The files that are opened if a file is opened, or that the error names if they are no image; none for a file that is no
+/// Returns the files that opening a file opens; if its series is incomplete, the ones that exist. Empty if the file is not a
 /// slice or cannot be read.
 pub(crate) fn opened_with(path: &Path, limits: &Limits) -> Vec<PathBuf> {
     let Ok(Some(layout)) = slice_of(path, limits) else { return Vec::new() };
     if let Ok(Some(planes)) = PlaneFiles::beside(path, limits.max_set_files) {
         return planes.files();
     }
-    let fits = |other: &Path| -> Result<bool, Fault> {
-        Ok(slice_of(other, limits)?.is_some_and(|other| other.stacks_with(&layout)))
-    };
-    series_of(path, limits.max_set_files, fits).unwrap_or_default()
+    series_of(path, limits.max_set_files, |other| stacks_with(other, &layout, limits)).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use crate::common;
 use cytoscope_builders::{describe, quantized, random_bytes, random_network};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_graph_passes::over_slices;
 
 fn run(graph: &Graph, x: &Tensor) -> Vec<Tensor> {
@@ -50,4 +50,16 @@ fn a_network_over_slices_computes_each_slice_of_a_stack_by_itself() {
         integers += usize::from(quantized.is_some_and(|graph| compare(&graph, &network.input)));
     }
     assert!(floats >= 5 && integers >= 2, "{floats} float and {integers} int8 networks");
+}
+
+#[test]
+fn networks_with_constant_channels_are_not_applied_to_stacks() {
+    let mut graph = Graph::new("coordinates");
+    let x = graph.add_input("x", ElementType::F32, [1, 1, 5, 6].map(Dim::Fixed).to_vec());
+    let rows = graph.add_initializer("rows", common::noise_tensor(2, &[1, 1, 5, 6]));
+    let both = graph.push("both", Op::concat(1), &[Some(x), Some(rows)]);
+    graph.outputs.push(both);
+    assert!(over_slices(&graph).is_none());
+    graph.nodes[0].inputs = vec![Some(x), Some(x)];
+    assert!(over_slices(&graph).is_some());
 }

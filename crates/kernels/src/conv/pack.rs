@@ -378,8 +378,8 @@ impl PackedConvInt8 {
             && shape.out_channels <= FEW_CHANNELS
             && in_block == CHANNEL_BLOCK
             && shape.in_channels <= EXACT_TERMS;
-        let floats: Vec<f32> = if few { weights.iter().map(|w| f32::from(*w)).collect() } else { Vec::new() };
-        let plain = floats.chunks(shape.in_channels).flat_map(|row| by_block(row, shape.in_channels)).collect();
+        let floats = || weights.iter().map(|w| f32::from(*w)).collect::<Vec<f32>>();
+        let plain = if few { by_tap(&floats(), &shape) } else { Vec::new() };
         Ok(Self {
             isa,
             values,

@@ -11,7 +11,7 @@ use crate::kernels::{DeviceBackend, Training};
 use crate::plan::TrainKind;
 use cytoscope_graph::ValueId;
 
-/// Returns the kernel of a step; `None` for steps that other operators may compute, too.
+/// Returns the kernel of a step that only a kernel computes; `None` for steps that may also be computed by Burn's operators.
 fn kernel(kind: &TrainKind) -> Option<Training> {
     Some(match kind {
         TrainKind::ScaledActivation { factor, curve } => Training::Activate { factor: *factor, curve: *curve },

@@ -14,7 +14,7 @@ fn tap<B: Backend>(x: &Image<B>, of: &PoolAxis, t: usize) -> Image<B> {
     x.clone().slice_dim(of.axis, Slice::new(start as isize, Some(end as isize), of.stride as isize))
 }
 
-/// Scatters the gradient of each tap to the positions it was read from, on an axis of this length, and adds them up.
+/// Returns the sum of the taps' gradients, each at the positions that the tap reads. `length` is that of the axis.
 fn scatter_taps<B: Backend>(parts: Vec<Image<B>>, of: &PoolAxis, length: usize) -> Option<Image<B>> {
     let form = parts.first()?.dims();
     let (outer, inner): (usize, usize) = (form[..of.axis].iter().product(), form[of.axis + 1..].iter().product());
@@ -60,7 +60,7 @@ fn crop_padding<B: Backend>(x: Image<B>, before: &[usize; 5], form: Form) -> Ima
     moves::slice(x, &cuts)
 }
 
-/// Gradient of max pooling: goes to the first of the largest elements in memory order.
+/// Returns the gradient of max pooling: the gradient of a window is that of its first largest element in memory order.
 pub(super) fn max_gradient<B: Backend>(
     x: Image<B>,
     dy: Image<B>,
@@ -69,18 +69,18 @@ pub(super) fn max_gradient<B: Backend>(
 ) -> Option<Image<B>> {
     let form = x.dims();
     let mut value = moves::fill(x, before, after, f32::MIN);
-    let mut seen = Vec::with_capacity(axes.len());
+    let mut inputs_by_axis = Vec::with_capacity(axes.len());
     for of in axes.iter().rev() {
         let largest = (0..of.kernel).map(|t| tap(&value, of, t)).reduce(|a, b| a.max_pair(b))?;
-        seen.push(std::mem::replace(&mut value, largest));
+        inputs_by_axis.push(std::mem::replace(&mut value, largest));
     }
     let mut g = dy;
     for of in axes {
-        let below = seen.pop()?;
+        let input = inputs_by_axis.pop()?;
         let mut unassigned: Option<Image<B>> = None;
         let mut parts = Vec::with_capacity(of.kernel);
         for t in 0..of.kernel {
-            let hit = tap(&below, of, t).equal(value.clone()).float();
+            let hit = tap(&input, of, t).equal(value.clone()).float();
             let share = match unassigned.clone() {
                 Some(unassigned) => hit.clone() * unassigned,
                 None => hit.clone(),
@@ -92,13 +92,13 @@ pub(super) fn max_gradient<B: Backend>(
                 None => rest,
             });
         }
-        g = scatter_taps(parts, of, below.dims()[of.axis])?;
-        value = below;
+        g = scatter_taps(parts, of, input.dims()[of.axis])?;
+        value = input;
     }
     Some(crop_padding(g, before, form))
 }
 
-/// Gradient of average pooling: goes to all elements of a window in equal shares.
+/// Returns the gradient of average pooling: all elements of a window have equal shares of its gradient.
 pub(super) fn mean_gradient<B: Backend>(
     form: Form,
     dy: Image<B>,

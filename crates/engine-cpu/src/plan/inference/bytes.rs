@@ -1,13 +1,13 @@
 //! Plans quantized tensors: which stay bytes, and which convolutions run on them.
 
 use super::FusedPlanResult;
-use super::float::{joined, transposed_shape, weight_shape};
+use super::float::{ConvParts, TransposedParts, joined};
 use crate::plan::concat::channel_parts;
 use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
-use crate::window::{border, conv_shape, pool_shape};
-use cytoscope_graph::{Activation as Act, ConvAttrs, ElementType, Node, Op, Tensor, ValueId};
+use crate::window::pool_shape;
+use cytoscope_graph::{Activation as Act, ConvAttrs, ConvTransposeAttrs, ElementType, Node, Op, Tensor, ValueId};
 use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
@@ -35,6 +35,13 @@ impl Planner<'_> {
         self.layout(output)?;
         let (scale, zero_point) = self.quantization(node, self.graph.value(output).dtype)?;
         Some((Quantizer::new(scale, zero_point), output))
+    }
+
+    /// Returns whether a node dequantizes `bytes` with the scale and zero point of the quantizer that made them.
+    pub(super) fn dequantizes(&self, node: &Node, bytes: ValueId, quantizer: Quantizer) -> bool {
+        let reads = matches!(node.op, Op::DequantizeLinear { block_size: 0, .. }) && node.input(0) == Some(bytes);
+        let found = self.quantization(node, self.graph.value(bytes).dtype).filter(|_| reads);
+        found.is_some_and(|(scale, zero_point)| Quantizer::new(scale, zero_point) == quantizer)
     }
 
     /// Records that a dequantize node's output is stored as bytes. Returns false if the node cannot be treated so.
@@ -108,7 +115,7 @@ impl Planner<'_> {
             Op::QuantizeLinear { .. } => return Ok(self.quantize(node, input).map(|p| (p, Vec::new()))),
             Op::Conv(attrs) => return self.conv_int8(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => return self.conv_int8(node, conv, *activation, *residual),
-            Op::ConvTranspose(_) => return self.conv_transpose_int8(node),
+            Op::ConvTranspose(attrs) => return self.conv_transpose_int8(node, attrs),
             op if op.joined_axis().is_some() => return Ok(self.concat_bytes(node)),
             _ => {}
         }
@@ -202,82 +209,40 @@ impl Planner<'_> {
         residual: bool,
     ) -> FusedPlanResult {
         let Some((from, ranges, weights, stored)) = self.int8_operands(node) else { return Ok(None) };
-        let (Some(input), Some(output)) = (node.input(0), node.output(0)) else { return Ok(None) };
-        let (Some((in_layout, _)), Some((out_layout, _))) = (self.layout(from.bytes), self.layout(output)) else {
-            return Ok(None);
-        };
-        let (Some((activation, post)), Some(bias)) =
-            (Self::split_activation(activation), self.optional_floats(node, 2))
-        else {
-            return Ok(None);
-        };
-        let lengths = self.spatial_lengths(input).unwrap_or_default();
-        let Some(of) = weight_shape(attrs, &stored.values, &lengths) else { return Ok(None) };
-        let planar = out_layout.block != CHANNEL_BLOCK;
-        if of.in_channels != in_layout.channels || of.out_channels != out_layout.channels || (residual && planar) {
-            return Ok(None);
-        }
+        let found = self.conv_parts(node, attrs, (activation, residual), from.bytes, &stored.values);
+        // The kernel for narrow blocks cannot add a residual.
+        let Some(parts) = found.filter(|parts| !(residual && parts.planar)) else { return Ok(None) };
+        let ConvParts { of, shape, in_block, bias, epilogue, post, inputs, borders, .. } = parts;
         let Some(scale) = output_scales(stored, 0, from.scale, of.out_channels) else { return Ok(None) };
-        let mut inputs = vec![from.bytes];
-        if residual {
-            let Some(extra) = node.input(3).filter(|r| self.layout(*r) == self.layout(output)) else { return Ok(None) };
-            inputs.push(extra);
-        }
-        let shape = conv_shape(attrs, &lengths);
         let dynamic = ranges.map(|ranges| {
             let per_output = weights.len() / of.out_channels.max(1);
             let sum = |w: &[i8]| w.iter().map(|v| i32::from(*v)).sum::<i32>() as f32;
             DynamicScale { ranges, weight_sums: weights.chunks_exact(per_output.max(1)).map(sum).collect() }
         });
-        let weights = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_layout.block)?;
-        let width = border(&shape, in_layout.dims, out_layout.dims);
-        let epilogue = Epilogue {
-            scale: Some(scale),
-            bias: bias.map(<[f32]>::to_vec),
-            residual: residual.then_some(1),
-            activation,
-            dynamic,
-            ..Epilogue::default()
-        };
-        let bytes = from.bytes;
+        let weights = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_block)?;
+        let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), dynamic, ..epilogue };
         self.integer_convolutions += 1;
-        let planned =
-            KernelPlan::new(node, PlanKind::ConvInt8 { weights, shape, epilogue, post }, inputs, Some(output));
-        Ok(Some((KernelPlan { borders: vec![(bytes, width)], label: "Conv int8".to_owned(), ..planned }, Vec::new())))
+        let kind = PlanKind::ConvInt8 { weights, shape, epilogue, post };
+        let planned = KernelPlan::new(node, kind, inputs, node.output(0));
+        Ok(Some((KernelPlan { borders, label: "Conv int8".to_owned(), ..planned }, Vec::new())))
     }
 
-    fn conv_transpose_int8(&mut self, node: &Node) -> FusedPlanResult {
-        let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
+    fn conv_transpose_int8(&mut self, node: &Node, attrs: &ConvTransposeAttrs) -> FusedPlanResult {
         let Some((from, ranges, weights, stored)) = self.int8_operands(node) else { return Ok(None) };
-        let Some(output) = node.output(0) else { return Ok(None) };
-        let (Some((in_layout, _)), Some((out_layout, _)), Some(bias)) =
-            (self.layout(from.bytes), self.layout(output), self.optional_floats(node, 2))
-        else {
-            return Ok(None);
-        };
-        let (Some(&ci), Some(&co)) = (stored.values.shape().first(), stored.values.shape().get(1)) else {
-            return Ok(None);
-        };
-        let lengths = self.spatial_lengths(from.bytes);
-        let shape = lengths
-            .and_then(|lengths| transposed_shape(attrs, stored.values.shape(), &lengths, out_layout.dims))
-            .filter(|_| ci == in_layout.channels && co == out_layout.channels);
-        let (Some(shape), Some(scale)) = (shape, output_scales(stored, 1, from.scale, co)) else { return Ok(None) };
         if ranges.is_some() {
             // The sum of the weights differs from tap to tap, so the zero point cannot be folded into the bias.
             return Ok(None);
         }
-        let block = in_layout.block;
+        let Some(parts) = self.transposed_parts(node, attrs, from.bytes, &stored.values) else { return Ok(None) };
+        let TransposedParts { shape, channels, in_block, bias, borders } = parts;
+        let Some(scale) = output_scales(stored, 1, from.scale, channels[1]) else { return Ok(None) };
         let weights =
-            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, [ci, co], &shape, block)?;
-        let width = shape.border(in_layout.dims, out_layout.dims);
+            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, channels, &shape, in_block)?;
         let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..Epilogue::default() };
         let kind = PlanKind::ConvTransposeInt8 { weights, shape, epilogue };
         self.integer_convolutions += 1;
-        let bytes = from.bytes;
-        let planned = KernelPlan::new(node, kind, vec![bytes], Some(output));
-        let label = "ConvTranspose int8".to_owned();
-        Ok(Some((KernelPlan { borders: vec![(bytes, width)], label, ..planned }, Vec::new())))
+        let planned = KernelPlan::new(node, kind, vec![from.bytes], node.output(0));
+        Ok(Some((KernelPlan { borders, label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
     }
 
     /// Plans a concatenation of bytes along channels: parts with the output's quantization parameters are written in

@@ -81,9 +81,7 @@ impl Planner<'_> {
         let mut head = None;
         if let Some((next, q, bytes)) = self.next_quantize(current) {
             quantizer = Some(q);
-            let through = self
-                .unplanned_consumer(bytes)
-                .filter(|i| matches!(self.graph.nodes[*i].op, Op::DequantizeLinear { .. }));
+            let through = self.unplanned_consumer(bytes).filter(|i| self.dequantizes(&self.graph.nodes[*i], bytes, q));
             let real = through.and_then(|i| self.graph.nodes[i].output(0).map(|v| (i, v)));
             if let Some((dequantize, real)) = real
                 && let Some((conv, h, output)) = self.next_head(real, current)

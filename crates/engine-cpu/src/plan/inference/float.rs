@@ -7,15 +7,43 @@ use crate::plan::{KernelPlan, PlanKind, Planner, resize};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pad_table, to_3d};
 use cytoscope_graph::infer::rules::pad_plan;
-use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, PadMode, Tensor, ValueId};
-use cytoscope_kernels::Blocked;
-use cytoscope_kernels::conv::{Activation, PackedConv, Transposed, TransposedShape, WeightShape};
+use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, PadMode, Tensor, ValueId};
+use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, Transposed, TransposedShape, WeightShape};
 use cytoscope_kernels::pointwise::Unary;
 use cytoscope_kernels::resize::Tap;
+use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
 
-impl Planner<'_> {
+/// A convolution of floats or bytes before its weights are packed.
+pub(super) struct ConvParts<'a> {
+    pub of: WeightShape,
+    pub shape: ConvShape,
+    /// Channels of a block of the input.
+    pub in_block: usize,
+    pub bias: Option<&'a [f32]>,
+    /// The activation and the residual.
+    pub epilogue: Epilogue,
+    /// The activation, if the epilogue cannot compute it.
+    pub post: Option<Unary>,
+    /// Whether the output is stored in narrow blocks.
+    pub planar: bool,
+    pub inputs: Vec<ValueId>,
+    pub borders: Vec<(ValueId, [usize; 3])>,
+}
+
+/// A transposed convolution of floats or bytes before its weights are packed.
+pub(super) struct TransposedParts<'a> {
+    pub shape: TransposedShape,
+    /// Input and output channels.
+    pub channels: [usize; 2],
+    /// Channels of a block of the input.
+    pub in_block: usize,
+    pub bias: Option<&'a [f32]>,
+    pub borders: Vec<(ValueId, [usize; 3])>,
+}
+
+impl<'a> Planner<'a> {
     /// Splits a fused activation into the kernel's epilogue and a separate in-place step.
-    pub(super) fn split_activation(activation: Option<Act>) -> Option<(Activation, Option<Unary>)> {
+    fn split_activation(activation: Option<Act>) -> Option<(Activation, Option<Unary>)> {
         match activation.map(|act| (leaky(act), unary(act))) {
             None => Some((Activation::None, None)),
             Some((Some(act), _)) => Some((act, None)),
@@ -26,60 +54,76 @@ impl Planner<'_> {
 
     /// Plans a float convolution with constant weights.
     pub(super) fn conv(&self, node: &Node, attrs: &ConvAttrs, activation: Option<Act>, residual: bool) -> PlanResult {
-        let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
-            return Ok(None);
-        };
-        let (Some((in_layout, _)), Some((out_layout, _)), Some(weights)) =
-            (self.layout(input), self.layout(output), w.as_f32())
+        let (Some(input), Some(w)) = (node.input(0), self.constant(node, 1)) else { return Ok(None) };
+        let (Some(weights), Some(parts)) = (w.as_f32(), self.conv_parts(node, attrs, (activation, residual), input, w))
         else {
             return Ok(None);
         };
-        let (Some((activation, post)), Some(bias)) =
-            (Self::split_activation(activation), self.optional_floats(node, 2))
-        else {
-            return Ok(None);
-        };
+        let ConvParts { of, shape, in_block, bias, epilogue, post, planar, inputs, borders } = parts;
+        let weights = PackedConv::new(self.isa, weights, bias, of, in_block)?;
+        let kind = PlanKind::Conv { weights, shape, epilogue, planar, post };
+        Ok(Some(KernelPlan { borders, ..KernelPlan::new(node, kind, inputs, node.output(0)) }))
+    }
+
+    /// Returns the parts of a convolution that reads the value `from`: the node's input, or the bytes that it is stored as.
+    /// `None` if no kernel can run the convolution.
+    pub(super) fn conv_parts(
+        &self,
+        node: &Node,
+        attrs: &ConvAttrs,
+        (activation, residual): (Option<Act>, bool),
+        from: ValueId,
+        weight: &Tensor,
+    ) -> Option<ConvParts<'a>> {
+        let (input, output) = (node.input(0)?, node.output(0)?);
+        let ((in_layout, _), (out_layout, _)) = (self.layout(from)?, self.layout(output)?);
+        let (activation, post) = Self::split_activation(activation)?;
+        let bias = self.optional_floats(node, 2)?;
         let lengths = self.spatial_lengths(input).unwrap_or_default();
-        let Some(of) = weight_shape(attrs, w, &lengths) else { return Ok(None) };
+        let of = weight_shape(attrs, weight, &lengths)?;
         if of.in_channels != in_layout.channels || of.out_channels != out_layout.channels {
-            return Ok(None);
+            return None;
         }
-        let mut inputs = vec![input];
+        let mut inputs = vec![from];
         if residual {
-            let Some(extra) = node.input(3).filter(|r| self.layout(*r) == self.layout(output)) else { return Ok(None) };
-            inputs.push(extra);
+            inputs.push(node.input(3).filter(|r| self.layout(*r) == self.layout(output))?);
         }
         let shape = conv_shape(attrs, &lengths);
-        let weights = PackedConv::new(self.isa, weights, bias, of, in_layout.block)?;
-        let width = border(&shape, in_layout.dims, out_layout.dims);
-        let planar = out_layout.block == 1;
+        let borders = vec![(from, border(&shape, in_layout.dims, out_layout.dims))];
         let epilogue = Epilogue { residual: residual.then_some(1), activation, ..Epilogue::default() };
-        let kind = PlanKind::Conv { weights, shape, epilogue, planar, post };
-        Ok(Some(KernelPlan { borders: vec![(input, width)], ..KernelPlan::new(node, kind, inputs, Some(output)) }))
+        let planar = out_layout.block != CHANNEL_BLOCK;
+        Some(ConvParts { of, shape, in_block: in_layout.block, bias, epilogue, post, planar, inputs, borders })
     }
 
     /// Plans a transposed convolution without groups and dilations whose kernel is not shorter than its stride.
-    pub(super) fn conv_transpose(&self, node: &Node) -> PlanResult {
-        let Op::ConvTranspose(attrs) = &node.op else { return Ok(None) };
-        let (Some(input), Some(output), Some(w)) = (node.input(0), node.output(0), self.constant(node, 1)) else {
+    pub(super) fn conv_transpose(&self, node: &Node, attrs: &ConvTransposeAttrs) -> PlanResult {
+        let (Some(input), Some(w)) = (node.input(0), self.constant(node, 1)) else { return Ok(None) };
+        let (Some(weights), Some(parts)) = (w.as_f32(), self.transposed_parts(node, attrs, input, w)) else {
             return Ok(None);
         };
-        let (Some((in_layout, _)), Some((out_layout, _)), Some(weights), Some(bias)) =
-            (self.layout(input), self.layout(output), w.as_f32(), self.optional_floats(node, 2))
-        else {
-            return Ok(None);
-        };
-        let lengths = self.spatial_lengths(input);
-        let shape = lengths.and_then(|lengths| transposed_shape(attrs, w.shape(), &lengths, out_layout.dims));
-        let Some(shape) = shape else { return Ok(None) };
-        let (Some(&ci), Some(&co)) = (w.shape().first(), w.shape().get(1)) else { return Ok(None) };
-        if ci != in_layout.channels || co != out_layout.channels {
-            return Ok(None);
-        }
-        let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, [ci, co], &shape, in_layout.block)?;
-        let width = shape.border(in_layout.dims, out_layout.dims);
+        let TransposedParts { shape, channels, in_block, bias, borders } = parts;
+        let weights = Transposed::<PackedConv>::new(self.isa, weights, bias, channels, &shape, in_block)?;
         let kind = PlanKind::ConvTranspose { weights, shape, epilogue: Epilogue::default() };
-        Ok(Some(KernelPlan { borders: vec![(input, width)], ..KernelPlan::new(node, kind, vec![input], Some(output)) }))
+        Ok(Some(KernelPlan { borders, ..KernelPlan::new(node, kind, vec![input], node.output(0)) }))
+    }
+
+    /// As [`Self::conv_parts`], for a transposed convolution.
+    pub(super) fn transposed_parts(
+        &self,
+        node: &Node,
+        attrs: &ConvTransposeAttrs,
+        from: ValueId,
+        weight: &Tensor,
+    ) -> Option<TransposedParts<'a>> {
+        let ((in_layout, _), (out_layout, _)) = (self.layout(from)?, self.layout(node.output(0)?)?);
+        let bias = self.optional_floats(node, 2)?;
+        let channels = [*weight.shape().first()?, *weight.shape().get(1)?];
+        if channels != [in_layout.channels, out_layout.channels] {
+            return None;
+        }
+        let shape = transposed_shape(attrs, weight.shape(), &self.spatial_lengths(from)?, out_layout.dims)?;
+        let borders = vec![(from, shape.border(in_layout.dims, out_layout.dims))];
+        Some(TransposedParts { shape, channels, in_block: in_layout.block, bias, borders })
     }
 
     pub(super) fn batch_norm(&self, node: &Node, epsilon: f32) -> Option<PlanKind> {
@@ -206,7 +250,7 @@ pub(super) fn joined(
 }
 
 /// Returns the dimensions of a convolution's weight, or `None` if it does not match the attributes.
-pub(super) fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]) -> Option<WeightShape> {
+fn weight_shape(attrs: &ConvAttrs, weight: &Tensor, lengths: &[usize]) -> Option<WeightShape> {
     let shape = weight.shape();
     if attrs.kernel.len() != lengths.len() || shape.len() != lengths.len() + 2 || attrs.group == 0 {
         return None;

@@ -77,7 +77,7 @@ impl<'a> Planner<'a> {
         let kind = match &node.op {
             Op::Conv(attrs) => return self.conv(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => return self.conv(node, conv, *activation, *residual),
-            Op::ConvTranspose(_) => return self.conv_transpose(node),
+            Op::ConvTranspose(attrs) => return self.conv_transpose(node, attrs),
             op if op.joined_axis().is_some() => {
                 return Ok(self.concat(node).map(|(kind, inputs)| plan(kind, inputs)));
             }
