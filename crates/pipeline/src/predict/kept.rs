@@ -14,7 +14,7 @@ use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::spool::Spool;
 use crate::verify::{Verification, verify};
-use crate::{JobError, JobErrorKind, provenance};
+use crate::{JobError, JobErrorKind, ProgressStage, provenance};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
@@ -336,7 +336,7 @@ impl KeptRequest<'_, '_> {
     /// Opens the slices with this fingerprint, of which at least one is computed, so that there is a pass to run. `tile` is
     /// the size of blended tiles.
     fn open(&self, fingerprint: &str, tile: Option<[usize; 3]>) -> Result<KeptSlices, JobError> {
-        let (InputRun { job, stem, is_later, .. }, resolved) = (self.run, self.resolved);
+        let (InputRun { job, context, stem, is_later, .. }, resolved) = (self.run, self.resolved);
         let (folder, grid) = (job.folder(), resolved.grid);
         let earlier = KeptRecord::read(folder, stem);
         let can_continue = |(found, record): &(String, KeptRecord)| {
@@ -352,7 +352,8 @@ impl KeptRequest<'_, '_> {
         if discarded.is_some() {
             GrowingFile::remove(folder, stem)?;
         }
-        let (growing, file) = GrowingFile::open(folder, stem, fingerprint)?;
+        let open = || GrowingFile::open(folder, stem, fingerprint);
+        let (growing, file) = context.report_alive(ProgressStage::Check, open)?;
         let (slice_len, channels) = (grid[1] * grid[2], resolved.model.output_channels);
         let slice_bytes = (slice_len * channels * size_of::<f32>()).max(1) as u64;
         let all_slices = resolved.times.len().saturating_mul(grid[0]);
