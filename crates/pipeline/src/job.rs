@@ -255,9 +255,9 @@ impl Context {
         })
     }
 
-    /// Runs work of unknown duration that uses no device, such as hashing a large file. Every few seconds, the seconds so far
-    /// are reported as progress of the stage, because a job that reports nothing for long counts as hung.
-    pub(crate) fn report_alive<T>(&self, stage: ProgressStage, work: impl FnOnce() -> T) -> T {
+    /// Runs work of unknown duration that uses no GPU, such as hashing a large file or validation. Every few seconds, the
+    /// seconds so far are reported as progress of the stage, because a job that reports nothing for long counts as hung.
+    pub fn report_alive<T>(&self, stage: ProgressStage, work: impl FnOnce() -> T) -> T {
         self.report_alive_every(ALIVE_EVERY, stage, work)
     }
 
