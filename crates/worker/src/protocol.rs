@@ -193,7 +193,8 @@ pub enum Reply {
         /// Regions that were finished since the last such message.
         regions: Vec<LiveRegion>,
     },
-    /// Time, bytes and voxels by stage so far; sent 4 times per second while a job runs, and once at its end.
+    /// Time, bytes and voxels by stage so far; sent at most 4 times per second while a job runs, and at its end, if they have
+    /// changed.
     Stages {
         /// Number of the job.
         id: JobId,

@@ -6,14 +6,13 @@
 use super::{Job, JobId, Reply};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::{Event, ProgressStage};
-use cytoscope_profile::StageTotal;
 use std::time::{Duration, Instant};
 
 /// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into the time in which a client gives up.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Time that a cancelled job may show no progress.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(20);
-/// Time that any other job on a GPU may show no progress.
+/// Time that another job on a GPU may show no progress.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Times after which the client ends a process that does not respond.
@@ -33,19 +32,18 @@ impl Default for Timeouts {
     }
 }
 
-/// The device and the progress of a job, as far as its replies tell.
+/// What the replies of a job say about its device and its progress.
 pub(super) struct Activity {
     /// The device that it computes on, once it is chosen.
     device: Option<DeviceId>,
     /// Whether the GPU is tuned or compiles kernels.
     is_preparing: bool,
-    totals: Vec<StageTotal>,
     /// When the last progress was seen.
     seen: Instant,
     cancelled: Option<Instant>,
 }
 
-/// Returns the job that a reply tells about, if it may show progress.
+/// Returns the job whose progress a reply shows; `None` for other replies. A worker sends stages only if they have changed.
 pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
     match reply {
         Reply::Started { id }
@@ -59,7 +57,7 @@ pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { device: None, is_preparing: false, totals: Vec::new(), seen: Instant::now(), cancelled: None }
+        Self { device: None, is_preparing: false, seen: Instant::now(), cancelled: None }
     }
 
     /// Records that the job was asked to stop.
@@ -70,9 +68,6 @@ impl Activity {
     /// Handles a reply about the job.
     pub(super) fn receive(&mut self, reply: &Reply) {
         match reply {
-            // Stages are sent while a job hangs, too.
-            Reply::Stages { totals, .. } if *totals == self.totals => return,
-            Reply::Stages { totals, .. } => self.totals.clone_from(totals),
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
                 self.is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
@@ -116,7 +111,6 @@ impl Activity {
 mod tests {
     use super::*;
     use cytoscope_pipeline::{DeviceInUse, ProgressUnit, StageProgress};
-    use cytoscope_profile::Stage;
 
     /// Limits that are over at once.
     const OVER: Timeouts = Timeouts { ready: Duration::ZERO, cancelled: Duration::ZERO, progress: Duration::ZERO };
@@ -158,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_and_preparation_are_no_hang_but_repeated_stages_are_no_progress() {
+    fn progress_and_preparation_are_no_hang() {
         let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
         let mut activity = on("cuda:0");
         assert_eq!(activity.hang(&predict(), None, &limits), None);
@@ -170,13 +164,9 @@ mod tests {
         assert_eq!(activity.hang(&predict(), None, &OVER), None);
         activity.receive(&stage(ProgressStage::Predict));
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"));
-        let (seconds, bytes, voxels, macs) = (1.0, 0, 0, 0);
-        let totals = vec![StageTotal { stage: Stage::Compute, count: 1, seconds, bytes, voxels, macs }];
-        let stages = Reply::Stages { id: JobId(1), totals };
-        activity.receive(&stages);
-        let seen = activity.seen;
-        activity.receive(&stages);
-        assert_eq!(activity.seen, seen);
+        activity.seen -= Duration::from_secs(10);
+        activity.receive(&Reply::Stages { id: JobId(1), totals: Vec::new() });
+        assert!(activity.seen.elapsed() < Duration::from_secs(10));
         activity.cancel();
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("did not stop"));
         // A cancelled job may take its time as long as it makes progress.
