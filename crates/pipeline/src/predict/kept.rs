@@ -1,10 +1,10 @@
 //! The finished slices of a prediction, kept beside the results, so that a run with `--resume` continues an interrupted
-//! one, and another device one that has failed.
+//! prediction, and another device takes over from one that has failed.
 //!
-//! Slices are continued by the same job on the same grid, if they do not depend on the tiles, or those are the same. That
-//! holds for cropped tiles and for a pass, whose results differ by rounding only, and for blended tiles of equal size. The
-//! record beside the slices states which device computed them in which precision. Floats are continued in another precision
-//! of floats, unless a precision was requested; 8-bit integers are a network of their own.
+//! The same job on the same grid continues slices of cropped tiles and of a pass, which depend on the tiles by rounding only,
+//! and slices of blended tiles in tiles of the same size. The record beside the slices states which device computed them in
+//! which precision. Floats are continued in another precision of floats, unless a precision was requested; the 8-bit network
+//! of a model continues only its own slices.
 
 use super::one::InputRun;
 use super::plan::{Blend, PlannedTiles};
@@ -67,7 +67,7 @@ impl FromStr for KeepSlices {
 }
 
 /// Whether slices are kept by default.
-fn is_large(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
+fn keeps_by_default(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
     let voxels = grid.iter().fold(times, |product, extent| product.saturating_mul(*extent));
     voxels >= LARGE_VOXELS && takes_no_more_than_maps(times, has_maps)
 }
@@ -210,7 +210,7 @@ pub(super) struct KeptSlices {
     slice_bytes: u64,
     /// Slices of all time points that are stored.
     stored: usize,
-    /// Those of them that are continued.
+    /// Those of them that are not computed again.
     finished: usize,
     /// What is recorded about slices; its parts are those of the stored ones.
     record: KeptRecord,
@@ -242,7 +242,7 @@ impl KeptRequest<'_, '_> {
         let (InputRun { job, is_later, .. }, resolved) = (self.run, self.resolved);
         let (times, has_maps) = (resolved.times.len(), resolved.wants(Output::Maps));
         let by_choice = match job.keep_slices {
-            KeepSlices::Auto => is_large(resolved.grid, times, has_maps),
+            KeepSlices::Auto => keeps_by_default(resolved.grid, times, has_maps),
             KeepSlices::Always => true,
             KeepSlices::Never => false,
         };
@@ -433,8 +433,8 @@ impl KeptSlices {
         Ok(())
     }
 
-    /// Returns whether the slices are recorded when the prediction of a time point has ended; `is_discarding` is the request
-    /// of the one who cancelled it.
+    /// Returns whether the slices are recorded when the prediction of a time point has `ended`; `is_discarding` is whether
+    /// nothing is to be kept of a cancelled job.
     pub(super) fn outlives(&self, ended: &Result<(), JobError>, is_discarding: bool) -> bool {
         if self.record.is_for_attempts {
             // Only another device continues them.
@@ -489,8 +489,8 @@ impl KeptSlices {
         }
     }
 
-    /// Removes the kept slices of the results `folder/stem_*` of a job that has ended without them, unless it resumes or
-    /// another run has started.
+    /// Removes the kept slices of a job that has ended without its results `folder/stem_*`, unless it resumes or another run
+    /// has started.
     pub(super) fn discard(job: &PredictJob, stem: &str) {
         if !job.resume {
             Self::start_over(job, stem);
@@ -532,9 +532,9 @@ mod tests {
 
     #[test]
     fn slices_of_large_predictions_are_kept_if_they_take_no_more_space_than_the_maps() {
-        assert!(is_large([64, 1024, 1024], 1, false) && !is_large([63, 1024, 1024], 1, true));
-        assert!(is_large([16, 1024, 1024], 4, true) && !is_large([16, 1024, 1024], 4, false));
-        assert!(is_large([usize::MAX, 2, 2], 2, true));
+        assert!(keeps_by_default([64, 1024, 1024], 1, false) && !keeps_by_default([63, 1024, 1024], 1, true));
+        assert!(keeps_by_default([16, 1024, 1024], 4, true) && !keeps_by_default([16, 1024, 1024], 4, false));
+        assert!(keeps_by_default([usize::MAX, 2, 2], 2, true));
         for (text, choice) in [("auto", KeepSlices::Auto), ("always", KeepSlices::Always), ("never", KeepSlices::Never)]
         {
             assert_eq!(text.parse(), Ok(choice));
