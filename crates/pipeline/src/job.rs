@@ -102,7 +102,7 @@ pub enum Event {
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
     /// A GPU has failed, otherwise than by running out of memory, and may not work again in this process. A note says how the
-    /// job goes on.
+    /// job continues.
     DeviceLost {
         /// Kind and index of the GPU.
         id: DeviceId,

@@ -54,8 +54,8 @@ pub enum Request {
         /// Protocol version of the client.
         version: u32,
     },
-    /// Lists the devices of this machine ([`Reply::Devices`]); GPUs are probed in child processes, once or when they are
-    /// looked for again.
+    /// Lists the devices of this machine ([`Reply::Devices`]). GPUs are probed in child processes, for the first query and for
+    /// those with `again`.
     Devices {
         /// Number of the query.
         id: JobId,

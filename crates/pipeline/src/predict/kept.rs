@@ -286,7 +286,7 @@ impl KeptRequest<'_, '_> {
     fn can_follow(&self, earlier: Precision) -> bool {
         let now = self.resolved.precision();
         let is_int8 = |precision: Precision| precision == Precision::Int8;
-        // In 16 bits, slices that are more exact than requested are welcome.
+        // In 16 bits, slices that are more exact than requested are continued, too.
         let is_allowed = |asked: Precision| asked == earlier || (asked.is_half() && !earlier.is_half());
         is_int8(earlier) == is_int8(now) && (earlier == now || self.run.job.precision.is_none_or(is_allowed))
     }
