@@ -65,6 +65,11 @@ impl Activity {
         self.cancelled.get_or_insert_with(Instant::now);
     }
 
+    /// Gives the job the full time again to show progress.
+    pub(super) fn start_over(&mut self) {
+        self.seen = Instant::now();
+    }
+
     /// Handles a reply about the job.
     pub(super) fn receive(&mut self, reply: &Reply) {
         match reply {
@@ -74,17 +79,16 @@ impl Activity {
             }
             _ => {}
         }
-        self.seen = Instant::now();
+        self.start_over();
     }
 
     /// Returns the name of the GPU that a job uses, or may use before its device is known. `has_gpu` is whether there is one
     /// at all, if that is known.
     pub(super) fn gpu(&self, job: &Job, has_gpu: Option<bool>) -> Option<String> {
-        let is_possible = has_gpu != Some(false) && job.device() != DeviceRequest::Device(DeviceId::Cpu);
-        match self.device {
-            Some(DeviceId::Cpu) => None,
-            Some(gpu) => Some(gpu.to_string()),
-            None => is_possible.then(|| "a GPU".to_owned()),
+        match (self.device, job.device()) {
+            (Some(DeviceId::Cpu), _) | (None, DeviceRequest::Device(DeviceId::Cpu)) => None,
+            (Some(gpu), _) | (None, DeviceRequest::Device(gpu)) => Some(gpu.to_string()),
+            (None, DeviceRequest::Auto) => (has_gpu != Some(false)).then(|| "a GPU".to_owned()),
         }
     }
 
@@ -149,6 +153,9 @@ mod tests {
         unknown.cancel();
         assert!(hangs(&unknown, &import, Some(true)));
         assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)).as_deref(), Some("wgpu:1"));
+        let requested =
+            job(r#"{"predict":{"prediction":{"inputs":["a.tif"],"model":"m","out":"o","device":"cuda:1"}}}"#);
+        assert_eq!(Activity::new().gpu(&requested, None).as_deref(), Some("cuda:1"));
     }
 
     #[test]
@@ -167,6 +174,11 @@ mod tests {
         activity.seen -= Duration::from_secs(10);
         activity.receive(&Reply::Stages { id: JobId(1), totals: Vec::new() });
         assert!(activity.seen.elapsed() < Duration::from_secs(10));
+        activity.seen -= Duration::from_secs(10);
+        let limits = Timeouts { progress: Duration::from_secs(10), ..OVER };
+        assert!(activity.hang(&predict(), None, &limits).is_some());
+        activity.start_over();
+        assert_eq!(activity.hang(&predict(), None, &limits), None, "the machine has slept");
         activity.cancel();
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("did not stop"));
         // A cancelled job may take its time as long as it makes progress.
