@@ -38,9 +38,10 @@ mod segment;
 pub mod segmentation_errors;
 pub mod smooth;
 pub mod stitch;
+mod surroundings;
 pub mod threshold;
 pub mod watershed;
 
 pub use error::ObjectsError;
 pub use foreground::Foreground;
-pub use segment::{Height, SegmentOptions, Threshold, segment, segment_in_place, segment_with_foreground};
+pub use segment::{Height, SegmentOptions, Threshold, TissueSeeds, segment, segment_in_place, segment_with_foreground};

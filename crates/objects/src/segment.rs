@@ -4,6 +4,7 @@ use crate::components::{Connectivity, boxes};
 use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
+use crate::surroundings::fill_around;
 use crate::{ObjectsError, distance, smooth, threshold, watershed};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,19 @@ pub enum Height {
     },
 }
 
+/// Seeds of components in tissue, where objects touch on most sides and the height map falls little between them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TissueSeeds {
+    /// Share of foreground around a component (0 to 1) above which it is tissue.
+    pub min_fill: f64,
+    /// Edge length in µm of the window around each voxel in which the foreground is counted; about three objects.
+    pub window_um: f64,
+    /// Takes the place of [`SegmentOptions::height_smooth_um`].
+    pub height_smooth_um: f64,
+    /// Takes the place of [`SegmentOptions::seed_height`].
+    pub seed_height: f64,
+}
+
 /// Settings for turning a probability map into labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -61,6 +75,9 @@ pub struct SegmentOptions {
     pub min_peak: f64,
     /// Whether to remove objects that touch the border of the volume.
     pub drop_border: bool,
+    /// Other seeds for components in tissue; `None` treats all components alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tissue: Option<TissueSeeds>,
 }
 
 impl Default for SegmentOptions {
@@ -76,6 +93,7 @@ impl Default for SegmentOptions {
             min_volume_um3: 20.0,
             min_peak: 0.0,
             drop_border: false,
+            tissue: None,
         }
     }
 }
@@ -101,11 +119,18 @@ impl SegmentOptions {
         // Seed heights are lengths if the height map is a distance.
         let is_length =
             matches!(self.height, Some(Height::Distance | Height::DistanceTimesMap | Height::DistancePlusSeeds { .. }));
+        let seed_factor = if is_length { factor } else { 1.0 };
         Self {
             smooth_um: self.smooth_um * factor,
             height,
             height_smooth_um: self.height_smooth_um * factor,
-            seed_height: if is_length { self.seed_height * factor } else { self.seed_height },
+            seed_height: self.seed_height * seed_factor,
+            tissue: self.tissue.map(|tissue| TissueSeeds {
+                window_um: tissue.window_um * factor,
+                height_smooth_um: tissue.height_smooth_um * factor,
+                seed_height: tissue.seed_height * seed_factor,
+                ..tissue
+            }),
             min_volume_um3: self.min_volume_um3 * factor.powi(3),
             ..self.clone()
         }
@@ -124,6 +149,12 @@ impl SegmentOptions {
         within("seed_height", self.seed_height, (0.0, MAX_LEVEL), "")?;
         within("min_volume_um3", self.min_volume_um3, (0.0, MAX_VOLUME_UM3), " µm³")?;
         within("min_peak", self.min_peak, (-MAX_LEVEL, MAX_LEVEL), "")?;
+        if let Some(tissue) = self.tissue {
+            within("tissue.min_fill", tissue.min_fill, (0.0, 1.0), "")?;
+            within("tissue.window_um", tissue.window_um, (0.0, MAX_SMOOTH_UM), " µm")?;
+            within("tissue.height_smooth_um", tissue.height_smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
+            within("tissue.seed_height", tissue.seed_height, (0.0, MAX_LEVEL), "")?;
+        }
         if let Threshold::Fixed(level) = self.threshold {
             within("threshold", level, (-MAX_LEVEL, MAX_LEVEL), "")?;
         }
@@ -224,6 +255,16 @@ fn label_map(
         return Ok(finish(labels, map, shape, count, 0, options));
     };
     let found = boxes(&labels, shape, count);
+    let fill = options.tissue.map(|tissue| fill_around(&labels, shape, voxel_um, count, tissue.window_um));
+    let in_tissue = options.tissue.map(|tissue| SegmentOptions {
+        height_smooth_um: tissue.height_smooth_um,
+        seed_height: tissue.seed_height,
+        ..options.clone()
+    });
+    let options_of = |component: usize| match (&options.tissue, &fill, &in_tissue) {
+        (Some(tissue), Some(fill), Some(dense)) if fill.get(component).is_some_and(|f| *f > tissue.min_fill) => dense,
+        _ => options,
+    };
     let mut next = 0u32;
     let mut at = 0;
     while at < found.len() {
@@ -237,6 +278,7 @@ fn label_map(
             .into_par_iter()
             .map(|i| match found[i] {
                 Some(bounds) => {
+                    let options = options_of(i + 1);
                     split_component([map, seeds], &labels, shape, voxel_um, i as u32 + 1, bounds, height, options)
                         .map(Some)
                 }

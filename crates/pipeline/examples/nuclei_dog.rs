@@ -81,6 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         min_volume_um3: 200.0,
         min_peak: 0.0,
         drop_border: false,
+        tissue: None,
     };
     let inputs = vec![TensorSpec {
         id: "stack".to_owned(),

@@ -1,7 +1,8 @@
 //! Opening a model for import: packages, ONNX files, and PyTorch weights, whose network is built from the names and
 //! shapes of their tensors.
 
-use crate::model::{ModelTask, output_channels_of};
+use crate::model::ModelTask;
+use crate::model_outputs::channels_of;
 use crate::{FinalActivation, ImportSettings, JobError};
 use cytoscope_checkpoint_import::{
     Architecture, Checkpoint, CytoDlHead, ENDINGS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
@@ -182,7 +183,7 @@ fn of_plans(
     }
     let regions = checkpoint.nnunet_arguments().and_then(|a| a.pointer("/dataset_json/regions_class_order"));
     let has_regions = regions.is_some_and(|regions| !regions.is_null());
-    let is_softmax = !has_regions && output_channels_of(graph) != Some(1);
+    let is_softmax = !has_regions && channels_of(graph, 0) != Some(1);
     let final_activation = if is_softmax { FinalActivation::Softmax } else { FinalActivation::Sigmoid };
     Ok(Found {
         preprocessing,

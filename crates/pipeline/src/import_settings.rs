@@ -1,7 +1,8 @@
 //! What the user states about a model that is imported, where its file does not state it.
 
 use crate::JobError;
-use crate::model::{ModelTask, output_channels_of};
+use crate::model::ModelTask;
+use crate::model_outputs::channels_of;
 use cytoscope_checkpoint_import::Architecture;
 use cytoscope_graph::{Activation, Graph, Op};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -132,7 +133,7 @@ fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<
         return Err(format!("the network ends with a {last} already; leave the final activation {name} out"));
     }
     let is_softmax = step == Processing::Softmax;
-    if is_softmax && output_channels_of(&package.graph) == Some(1) {
+    if is_softmax && channels_of(&package.graph, 0) == Some(1) {
         let problem = "the network has one output channel, of which softmax makes 1 everywhere; choose sigmoid or none";
         return Err(problem.to_owned());
     }

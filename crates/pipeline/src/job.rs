@@ -10,10 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// Maximum number of threads of a job.
 pub const MAX_THREADS: usize = 1024;
+
+/// Time between two reports of [`Context::report_alive`].
+const ALIVE_EVERY: Duration = Duration::from_secs(5);
 
 /// Checks that a number of threads is within [`MAX_THREADS`].
 ///
@@ -98,7 +102,7 @@ pub enum Event {
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
     /// A GPU has failed, otherwise than by running out of memory, and may not work again in this process. A note says how the
-    /// job goes on.
+    /// job continues.
     DeviceLost {
         /// Kind and index of the GPU.
         id: DeviceId,
@@ -247,14 +251,30 @@ impl Context {
                 note.log();
                 sink(&note);
             }
-            sink(&Event::Progress(StageProgress {
-                stage,
-                done: elapsed.as_secs(),
-                total: 0,
-                unit: ProgressUnit::Seconds,
-                rate: 1.0,
-                eta_secs: 0.0,
-            }));
+            sink(&seconds_so_far(stage, elapsed));
+        })
+    }
+
+    /// Runs work of unknown duration that uses no GPU, such as hashing a large file or validation. Every few seconds, the
+    /// seconds so far are reported as progress of the stage, because a job that reports nothing for long counts as hung.
+    pub fn report_alive<T>(&self, stage: ProgressStage, work: impl FnOnce() -> T) -> T {
+        self.report_alive_every(ALIVE_EVERY, stage, work)
+    }
+
+    /// As [`Context::report_alive`], with the time between two reports.
+    fn report_alive_every<T>(&self, interval: Duration, stage: ProgressStage, work: impl FnOnce() -> T) -> T {
+        let (ended, wait) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let start = Instant::now();
+                while wait.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                    self.emit(&seconds_so_far(stage, start.elapsed()));
+                }
+            });
+            let result = work();
+            // Ends the thread, as a panic of the work does.
+            drop(ended);
+            result
         })
     }
 
@@ -264,6 +284,12 @@ impl Context {
         meter.report();
         meter
     }
+}
+
+/// Returns the progress of a stage of unknown duration: its units are the seconds so far, and its total is 0.
+fn seconds_so_far(stage: ProgressStage, elapsed: Duration) -> Event {
+    let (done, unit) = (elapsed.as_secs(), ProgressUnit::Seconds);
+    Event::Progress(StageProgress { stage, done, total: 0, unit, rate: 1.0, eta_secs: 0.0 })
 }
 
 /// Counts the units of a stage and reports progress, rate and remaining time.
@@ -331,7 +357,6 @@ impl Meter<'_> {
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use std::time::Duration;
 
     #[test]
     fn tuning_is_announced_and_the_seconds_of_tuning_and_compiling_are_reported() {
@@ -354,6 +379,18 @@ mod tests {
             .collect();
         let (tuning, compiling) = (ProgressStage::Tuning, ProgressStage::Compiling);
         assert_eq!(stages, [(tuning, 0), (tuning, 7), (compiling, 2)]);
+    }
+
+    #[test]
+    fn work_of_unknown_duration_reports_that_the_job_is_alive() {
+        let (seen, wait) = channel();
+        let sink = move |event: &Event| _ = seen.send(event.clone());
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        // The work takes until the first report.
+        let work = || wait.recv_timeout(Duration::from_secs(60));
+        let event = context.report_alive_every(Duration::from_millis(1), ProgressStage::Check, work);
+        let Ok(Event::Progress(progress)) = event else { panic!("{event:?}") };
+        assert_eq!((progress.stage, progress.unit, progress.total), (ProgressStage::Check, ProgressUnit::Seconds, 0));
     }
 
     #[test]

@@ -524,11 +524,6 @@ impl Model {
     }
 }
 
-/// Returns the number of channels of a network's first output, if it is known.
-pub(crate) fn output_channels_of(graph: &Graph) -> Option<usize> {
-    graph.value(*graph.outputs.first()?).shape.as_ref()?.get(1)?.fixed()
-}
-
 /// Compiles a network; in a float precision, DequantizeLinear nodes are folded into float weights.
 pub(crate) fn compile(
     graph: &Graph,

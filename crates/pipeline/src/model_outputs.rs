@@ -94,7 +94,7 @@ pub(crate) fn outputs_of(package: &Package) -> Vec<ModelOutput> {
 }
 
 /// Returns the number of channels of an output of a network, if it is known.
-fn channels_of(graph: &Graph, output: usize) -> Option<usize> {
+pub(crate) fn channels_of(graph: &Graph, output: usize) -> Option<usize> {
     graph.value(*graph.outputs.get(output)?).shape.as_ref()?.get(1)?.fixed()
 }
 

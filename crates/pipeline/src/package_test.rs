@@ -59,7 +59,7 @@ pub(crate) struct TestRun {
 /// # Errors
 /// [`JobError::Model`] if a test tensor is malformed, a step is not supported, or the network does not run.
 pub fn test(package: &Package) -> Result<TestResult, JobError> {
-    let stored = package.test_tensors().map_err(|e| model(package, &e))?;
+    let stored = package.test_tensors().map_err(|e| model_error(package, &e))?;
     if stored.is_none() { Ok(TestResult::None) } else { run(package).map(|run| run.result) }
 }
 
@@ -97,22 +97,26 @@ pub fn test_outputs(
     postprocess(name, outputs, computed, inputs, test_inputs)
 }
 
-fn model(package: &Package, error: &dyn fmt::Display) -> JobError {
+fn model_error(package: &Package, error: &dyn fmt::Display) -> JobError {
     JobError::model(package.path.display().to_string(), error.to_string())
 }
 
+/// Like [`test`], with the tensors of all stages; a package without test tensors is run on synthetic inputs.
+///
+/// # Errors
+/// As [`test`].
 pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
-    let bad = |e: &dyn fmt::Display| model(package, e);
-    let of = package.path.display().to_string();
+    let bad = |e: &dyn fmt::Display| model_error(package, e);
+    let name = package.path.display().to_string();
     let stored = package.test_tensors().map_err(|e| bad(&e))?;
     let declared = package.declared_graph();
     let (inputs, expected) = match stored {
         Some((inputs, expected)) => (inputs, Some(expected)),
         None => (synthetic_inputs(package)?, None),
     };
-    let network_inputs = preprocess(&of, &package.inputs, declared, &inputs)?;
+    let network_inputs = preprocess(&name, &package.inputs, declared, &inputs)?;
     let network_outputs = run_reference(declared, network_inputs.clone()).map_err(|e| bad(&e))?;
-    let computed = postprocess(&of, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
+    let computed = postprocess(&name, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
     let result = match &expected {
         None => TestResult::None,
         Some(expected) => match differs(package, expected, &computed) {
@@ -125,7 +129,7 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
         (Some(expected), TestResult::Differs(_), _) => expected,
         // The float network becomes the declared one.
         (_, _, Some(float)) if package.declares_quantized() => {
-            test_outputs(&of, &package.inputs, &package.outputs, float, &inputs)?
+            test_outputs(&name, &package.inputs, &package.outputs, float, &inputs)?
         }
         (Some(expected), TestResult::Reproduced, _) => expected,
         _ => computed,
@@ -152,7 +156,7 @@ fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]
 /// # Errors
 /// [`JobError::Model`] if a test tensor is malformed or the network's inputs would be too large.
 pub fn test_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
-    match package.test_tensors().map_err(|e| model(package, &e))? {
+    match package.test_tensors().map_err(|e| model_error(package, &e))? {
         Some((inputs, _)) => Ok(inputs),
         None => synthetic_inputs(package),
     }
@@ -162,7 +166,7 @@ fn synthetic_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
     let graph = package.declared_graph();
     let one = |(spec, id): (&TensorSpec, &ValueId)| synthetic_input(spec, graph, *id);
     let computed: Result<Vec<_>, _> = package.inputs.iter().zip(&graph.inputs).map(one).collect();
-    computed.map_err(|e| model(package, &e))
+    computed.map_err(|e| model_error(package, &e))
 }
 
 /// Returns a reproducible test input, with the data type that the tensor declares.

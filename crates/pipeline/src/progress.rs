@@ -9,7 +9,7 @@ use std::fmt;
 pub enum ProgressStage {
     /// Quantization settings are tried and their errors measured.
     Calibrate,
-    /// Training pairs are checked.
+    /// Training pairs, or the files of an earlier prediction, are checked.
     Check,
     /// Kernels of a device are compiled, during the first run of a network.
     Compiling,

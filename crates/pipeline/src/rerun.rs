@@ -47,9 +47,7 @@ impl Provenance {
                 self.model.fingerprint
             ));
         }
-        if let [.., last] = self.parts.as_slice()
-            && self.parts.len() > 1
-        {
+        if let [_, .., last] = self.parts.as_slice() {
             notes.push(format!(
                 "several devices or precisions computed the recorded result: it is made again with the last one, {} in {}",
                 last.device, last.precision

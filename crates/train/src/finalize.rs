@@ -20,7 +20,7 @@ use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
 use cytoscope_model_package::Package;
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Context, JobError, packages};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, packages};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
@@ -92,7 +92,8 @@ impl Training<'_> {
             let precision = Some(Precision::F32);
             let _span = context.recorder.span(Stage::Validate, "final network");
             let candidate = Candidate::load(&context.cancel, self.devices, &float, precision, self.job.threads)?;
-            after = Some(self.validator.score_with(&context.cancel, &candidate, None, &mut on_case)?);
+            let score = || self.validator.score_with(&context.cancel, &candidate, None, &mut on_case);
+            after = Some(context.report_alive(ProgressStage::Evaluate, score)?);
         }
         let record = self.record(&state, verdict, before.as_ref(), parameters);
         let examples = self.examples(before.as_ref(), &thumbnails_before, after.as_ref(), &thumbnails);
@@ -147,9 +148,11 @@ impl Training<'_> {
         let _span = context.recorder.span(Stage::Validate, "tuning");
         let channel = package::seed_channel(self.start.target);
         let candidate = Candidate::load(&context.cancel, self.devices, chosen, None, self.job.threads)?;
-        let maps = tuning::predict_maps(&context.cancel, &self.validator, &candidate, channel, None)?;
-        let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
-        let found = tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)?;
+        let found = context.report_alive(ProgressStage::Evaluate, || {
+            let maps = tuning::predict_maps(&context.cancel, &self.validator, &candidate, channel, None)?;
+            let until = end.map(|end| deadline_for_share(end, TUNING_SHARE));
+            tuning::tune(&context.cancel, &self.validator, &maps, &self.segment, TuneEffort::Thorough, until)
+        })?;
         if found.share < 1.0 {
             context.note("not all segmentation settings were tried, to stay within the time budget");
         }
@@ -297,7 +300,8 @@ impl Training<'_> {
                 without_float: false,
                 overwrite: Overwrite::Refuse,
             };
-            let scored = self.quantize_once(&job, &trainer, &quiet, after, floor);
+            let once = || self.quantize_once(&job, &trainer, &quiet, after, floor);
+            let scored = self.context.report_alive(ProgressStage::Calibrate, once);
             if attempt == 0 {
                 overhead_mins = started.elapsed().as_secs_f64() / 60.0;
             }
@@ -349,7 +353,8 @@ impl Training<'_> {
         let (context, threads) = (self.context, self.job.threads);
         let _span = context.recorder.span(Stage::Validate, "int8 network");
         let candidate = Candidate::load(&context.cancel, self.devices, &path, Some(Precision::Int8), threads)?;
-        let scores = self.validator.score(&context.cancel, &candidate)?;
+        let score = || self.validator.score(&context.cancel, &candidate);
+        let scores = context.report_alive(ProgressStage::Evaluate, score)?;
         if scores.score + INT8_LOSS < after.score {
             return Ok(None);
         }

@@ -13,7 +13,7 @@ use crate::tuning::{self, TuneEffort};
 use crate::validator::{Scores, Validator};
 use cytoscope_graph::Graph;
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{JobError, ProgressStage};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::TargetKind;
 use serde_json::json;
@@ -103,11 +103,14 @@ impl Training<'_> {
     pub(crate) fn score(&self, graph: &Graph, show: bool) -> Result<ScoredNetwork, JobError> {
         let started = Instant::now();
         let _span = self.context.recorder.span(Stage::Validate, "validation");
-        let scored = if self.tunes_segmentation() {
-            self.score_tuned(&self.candidate(graph)?, started, show)
-        } else {
-            self.score_untuned(&self.candidate(graph)?, started)
-        };
+        let scored = self.context.report_alive(ProgressStage::Evaluate, || {
+            let candidate = self.candidate(graph)?;
+            if self.tunes_segmentation() {
+                self.score_tuned(&candidate, started, show)
+            } else {
+                self.score_untuned(&candidate, started)
+            }
+        });
         let secs = started.elapsed().as_secs_f64();
         scored.map(|scored| ScoredNetwork { secs, total_secs: secs, ..scored })
     }

@@ -17,7 +17,7 @@ use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
 use cytoscope_graph::ElementType;
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Context, DiameterRequest, JobError};
+use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
@@ -197,7 +197,8 @@ fn open_sampler(
     let sources = Sources::open(&data.split.train, &SourceOptions { cache_bytes }).map_err(data_error)?;
     context.note("computing intensity statistics and locating objects in the training images");
     let _span = context.recorder.span(Stage::Check, "statistics and objects");
-    Ok(Arc::new(Sampler::new(Arc::new(sources), options).map_err(data_error)?))
+    let sampler = context.report_alive(ProgressStage::Check, || Sampler::new(Arc::new(sources), options));
+    Ok(Arc::new(sampler.map_err(data_error)?))
 }
 
 /// Returns the segmentation settings of validation: the requested ones, or those of the start model, fitted to the

@@ -26,6 +26,7 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
         min_volume_um3: small_object_um3.unwrap_or(0.0),
         min_peak: 0.0,
         drop_border: false,
+        tissue: None,
     }
 }
 

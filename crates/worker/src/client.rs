@@ -472,8 +472,13 @@ impl ClientShared {
             }
             let shortest = self.timeouts.cancelled.min(self.timeouts.progress);
             let pause = if state.open.iter().any(|open| open.is_running) { shortest / 20 } else { shortest };
+            let started = Instant::now();
             let waited = self.changed.wait_timeout(state, pause.max(Duration::from_millis(5)));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if started.elapsed() > pause + shortest {
+                // The machine has slept or was overloaded, and so the job could not show progress, either.
+                state.open.iter_mut().for_each(|open| open.activity.start_over());
+            }
         }
         None
     }

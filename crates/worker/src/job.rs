@@ -247,6 +247,7 @@ impl Job {
     pub fn device(&self) -> DeviceRequest {
         const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
         match self {
+            Self::Predict { prediction, .. } if prediction.cpu_because.is_some() => CPU,
             Self::Predict { prediction, .. } | Self::ObjectDiameter(DiameterJob { prediction }) => prediction.device,
             Self::Train(TrainJob { device, .. }) | Self::TrainEstimate(EstimateJob { device, .. }) => *device,
             // The network is run on every device.
@@ -350,6 +351,7 @@ mod tests {
         let predict = read(json!({"predict": {"prediction": prediction, "remeasure": true}}));
         let (next, note) = predict.continued(Some("cuda:0"), "it was killed").unwrap();
         assert!(note.starts_with("it was killed: the prediction continues") && note.ends_with("on the CPU"), "{note}");
+        assert_eq!(next.device(), DeviceRequest::Device(DeviceId::Cpu), "no GPU is probed for it");
         let Job::Predict { prediction, remeasure, .. } = next else { panic!("{next:?}") };
         assert_eq!(prediction.cpu_because.as_deref(), Some("cuda:0 was in use when it was killed"));
         // The requested precision tells which slices belong to the job.

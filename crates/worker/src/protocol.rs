@@ -54,8 +54,8 @@ pub enum Request {
         /// Protocol version of the client.
         version: u32,
     },
-    /// Lists the devices of this machine ([`Reply::Devices`]); GPUs are probed in child processes, once or when they are
-    /// looked for again.
+    /// Lists the devices of this machine ([`Reply::Devices`]). GPUs are probed in child processes, for the first query and for
+    /// those with `again`.
     Devices {
         /// Number of the query.
         id: JobId,
@@ -193,7 +193,8 @@ pub enum Reply {
         /// Regions that were finished since the last such message.
         regions: Vec<LiveRegion>,
     },
-    /// Time, bytes and voxels by stage so far; sent 4 times per second while a job runs, and once at its end.
+    /// Time, bytes and voxels by stage so far; sent at most 4 times per second while a job runs, and at its end, if they have
+    /// changed.
     Stages {
         /// Number of the job.
         id: JobId,

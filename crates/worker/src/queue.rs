@@ -62,7 +62,8 @@ impl Queue {
         is_running || self.waiting.iter().any(|(waiting, _)| *waiting == id)
     }
 
-    /// Cancels a job for good. Returns `true` if it was waiting and was removed; a running one only receives the request.
+    /// Cancels a job; a prediction then keeps nothing for a later run (see [`CancelToken::discard`]). Returns `true` if it was
+    /// waiting and was removed; a running job only receives the request.
     pub(super) fn cancel(&mut self, id: JobId) -> bool {
         if let Some((running, token)) = &self.running
             && *running == id
@@ -94,7 +95,7 @@ impl Queue {
         self.running = None;
     }
 
-    /// Cancels the running job and removes the others. The next worker may continue it.
+    /// Cancels the running job, which the next worker may continue, and removes the others.
     pub(super) fn shut_down(&mut self) {
         self.shutting_down = true;
         self.waiting.clear();

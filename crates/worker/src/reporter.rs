@@ -253,6 +253,7 @@ impl ProgressReporter {
         state.spans.samples += samples.len();
         let ended: u64 = totals.iter().map(|t| t.count).sum();
         let recorded = usize::try_from(ended.saturating_sub(self.recorder.dropped_spans())).unwrap_or(usize::MAX);
+        // Stages count as progress of the job, so unchanged ones are not sent.
         if totals != state.stages {
             self.replies.send(&Reply::Stages { id: self.id, totals: totals.clone() });
             state.stages = totals;

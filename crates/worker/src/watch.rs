@@ -6,14 +6,13 @@
 use super::{Job, JobId, Reply};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::{Event, ProgressStage};
-use cytoscope_profile::StageTotal;
 use std::time::{Duration, Instant};
 
 /// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into the time in which a client gives up.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Time that a cancelled job may show no progress.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(20);
-/// Time that any other job on a GPU may show no progress.
+/// Time that another job on a GPU may show no progress.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Times after which the client ends a process that does not respond.
@@ -33,19 +32,18 @@ impl Default for Timeouts {
     }
 }
 
-/// The device and the progress of a job, as far as its replies tell.
+/// What the replies of a job say about its device and its progress.
 pub(super) struct Activity {
     /// The device that it computes on, once it is chosen.
     device: Option<DeviceId>,
     /// Whether the GPU is tuned or compiles kernels.
     is_preparing: bool,
-    totals: Vec<StageTotal>,
     /// When the last progress was seen.
     seen: Instant,
     cancelled: Option<Instant>,
 }
 
-/// Returns the job that a reply tells about, if it may show progress.
+/// Returns the job whose progress a reply shows; `None` for other replies. A worker sends stages only if they have changed.
 pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
     match reply {
         Reply::Started { id }
@@ -59,7 +57,7 @@ pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { device: None, is_preparing: false, totals: Vec::new(), seen: Instant::now(), cancelled: None }
+        Self { device: None, is_preparing: false, seen: Instant::now(), cancelled: None }
     }
 
     /// Records that the job was asked to stop.
@@ -67,29 +65,30 @@ impl Activity {
         self.cancelled.get_or_insert_with(Instant::now);
     }
 
+    /// Gives the job the full time again to show progress.
+    pub(super) fn start_over(&mut self) {
+        self.seen = Instant::now();
+    }
+
     /// Handles a reply about the job.
     pub(super) fn receive(&mut self, reply: &Reply) {
         match reply {
-            // Stages are sent while a job hangs, too.
-            Reply::Stages { totals, .. } if *totals == self.totals => return,
-            Reply::Stages { totals, .. } => self.totals.clone_from(totals),
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
                 self.is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
             }
             _ => {}
         }
-        self.seen = Instant::now();
+        self.start_over();
     }
 
     /// Returns the name of the GPU that a job uses, or may use before its device is known. `has_gpu` is whether there is one
     /// at all, if that is known.
     pub(super) fn gpu(&self, job: &Job, has_gpu: Option<bool>) -> Option<String> {
-        let is_possible = has_gpu != Some(false) && job.device() != DeviceRequest::Device(DeviceId::Cpu);
-        match self.device {
-            Some(DeviceId::Cpu) => None,
-            Some(gpu) => Some(gpu.to_string()),
-            None => is_possible.then(|| "a GPU".to_owned()),
+        match (self.device, job.device()) {
+            (Some(DeviceId::Cpu), _) | (None, DeviceRequest::Device(DeviceId::Cpu)) => None,
+            (Some(gpu), _) | (None, DeviceRequest::Device(gpu)) => Some(gpu.to_string()),
+            (None, DeviceRequest::Auto) => (has_gpu != Some(false)).then(|| "a GPU".to_owned()),
         }
     }
 
@@ -116,7 +115,6 @@ impl Activity {
 mod tests {
     use super::*;
     use cytoscope_pipeline::{DeviceInUse, ProgressUnit, StageProgress};
-    use cytoscope_profile::Stage;
 
     /// Limits that are over at once.
     const OVER: Timeouts = Timeouts { ready: Duration::ZERO, cancelled: Duration::ZERO, progress: Duration::ZERO };
@@ -155,10 +153,13 @@ mod tests {
         unknown.cancel();
         assert!(hangs(&unknown, &import, Some(true)));
         assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)).as_deref(), Some("wgpu:1"));
+        let requested =
+            job(r#"{"predict":{"prediction":{"inputs":["a.tif"],"model":"m","out":"o","device":"cuda:1"}}}"#);
+        assert_eq!(Activity::new().gpu(&requested, None).as_deref(), Some("cuda:1"));
     }
 
     #[test]
-    fn progress_and_preparation_are_no_hang_but_repeated_stages_are_no_progress() {
+    fn progress_and_preparation_are_no_hang() {
         let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
         let mut activity = on("cuda:0");
         assert_eq!(activity.hang(&predict(), None, &limits), None);
@@ -170,13 +171,14 @@ mod tests {
         assert_eq!(activity.hang(&predict(), None, &OVER), None);
         activity.receive(&stage(ProgressStage::Predict));
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"));
-        let (seconds, bytes, voxels, macs) = (1.0, 0, 0, 0);
-        let totals = vec![StageTotal { stage: Stage::Compute, count: 1, seconds, bytes, voxels, macs }];
-        let stages = Reply::Stages { id: JobId(1), totals };
-        activity.receive(&stages);
-        let seen = activity.seen;
-        activity.receive(&stages);
-        assert_eq!(activity.seen, seen);
+        activity.seen -= Duration::from_secs(10);
+        activity.receive(&Reply::Stages { id: JobId(1), totals: Vec::new() });
+        assert!(activity.seen.elapsed() < Duration::from_secs(10));
+        activity.seen -= Duration::from_secs(10);
+        let limits = Timeouts { progress: Duration::from_secs(10), ..OVER };
+        assert!(activity.hang(&predict(), None, &limits).is_some());
+        activity.start_over();
+        assert_eq!(activity.hang(&predict(), None, &limits), None, "the machine has slept");
         activity.cancel();
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("did not stop"));
         // A cancelled job may take its time as long as it makes progress.

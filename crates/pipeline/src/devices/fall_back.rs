@@ -1,4 +1,4 @@
-//! The device on which a job goes on after another one has failed.
+//! The device on which a job continues after another one has failed.
 
 use super::{DeviceChoice, Devices, SelectedEngine, precision_on, unverified_note};
 use crate::predict::PredictOptions;
@@ -9,7 +9,7 @@ use cytoscope_engine::{Device, DeviceId, EngineError, Precision};
 use std::mem::discriminant;
 
 impl Devices {
-    /// Selects the device on which an input goes on after another one has failed: the fastest GPU that was not `tried`, as
+    /// Selects the device on which an input continues after another one has failed: the fastest GPU that was not `tried`, as
     /// far as the model was measured on it, or else the CPU. A device that lacks the requested 16 bits computes in f32.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ fn best_on(measurements: &[Measurement], id: DeviceId) -> Option<(f64, Precision
     of_device.filter_map(|m| Some((m.usable_ms()?, m.precision?))).min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// Returns the precision in which a GPU goes on with a job: the requested one, or f32 in place of 16 bits that it lacks;
+/// Returns the precision in which a GPU continues a job: the requested one, or f32 in place of 16 bits that it lacks;
 /// without a request, the fastest one that was measured. `None` if it lacks another requested one.
 fn precision_to_continue(
     model: &Model,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_goes_on_in_the_requested_precision_or_in_the_fastest_measured_one() {
+    fn a_gpu_continues_in_the_requested_precision_or_in_the_fastest_measured_one() {
         let model = Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei")).unwrap();
         let device = gpu(DeviceId::Cuda(1), "B");
         let times = [measured(device.id, Precision::F32, 9.0), measured(device.id, Precision::F16, 3.0)];

@@ -191,7 +191,7 @@ impl Estimator<'_> {
         if is_whole || best.estimate.objects >= FEW_OBJECTS {
             return Ok(best);
         }
-        for window in self.bright_windows(MAX_WINDOW_ZYX)? {
+        for window in self.contrast_windows(MAX_WINDOW_ZYX)? {
             let found = self.estimate_in(&window, nominal_um, given)?;
             if found.estimate.objects > best.estimate.objects {
                 best = found;

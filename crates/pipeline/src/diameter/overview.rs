@@ -13,10 +13,10 @@ const MAX_SLICES: usize = 64;
 const CELL: usize = 128;
 /// Edge of the blocks that are averaged, so that single bright voxels do not count.
 const BLOCK: usize = 4;
-/// Maximum number of places.
+/// Maximum number of places of high contrast that are tried.
 const MAX_PLACES: usize = 2;
-/// Extents Z, Y, X of the first part of a stack that is used around a place. Objects of a part that is mostly empty are
-/// outliers of its brightness.
+/// Extents Z, Y, X of the part of a stack around a place that is used first. A larger part may be mostly empty, so that its
+/// objects count as outliers of its brightness.
 const NEAR_ZYX: [usize; 3] = [96, 256, 256];
 
 impl Estimator<'_> {
@@ -24,7 +24,7 @@ impl Estimator<'_> {
     ///
     /// # Errors
     /// [`JobError`] if the stack cannot be read, or the job is cancelled.
-    pub(super) fn bright_windows(&self, large_zyx: [usize; 3]) -> Result<Vec<[Range<usize>; 3]>, JobError> {
+    pub(super) fn contrast_windows(&self, large_zyx: [usize; 3]) -> Result<Vec<[Range<usize>; 3]>, JobError> {
         let whole = self.stack.extents.zyx;
         let around = |place: [usize; 3], size: [usize; 3]| -> [Range<usize>; 3] {
             std::array::from_fn(|a| {
@@ -33,12 +33,12 @@ impl Estimator<'_> {
                 first..first + size
             })
         };
-        let places = self.bright_places()?;
+        let places = self.contrast_places()?;
         Ok(places.into_iter().flat_map(|place| [around(place, NEAR_ZYX), around(place, large_zyx)]).collect())
     }
 
     /// Returns the places Z, Y, X of highest contrast, which lie apart.
-    fn bright_places(&self) -> Result<Vec<[usize; 3]>, JobError> {
+    fn contrast_places(&self) -> Result<Vec<[usize; 3]>, JobError> {
         let [depth, rows, columns] = self.stack.extents.zyx;
         let Some(&channel) = self.channels.first() else { return Ok(Vec::new()) };
         let _span = self.context.recorder.span(Stage::Normalize, "estimate overview");

@@ -56,7 +56,7 @@ impl SeriesEstimator<'_> {
                 all.push((time, found));
             }
         }
-        let (diameter, note) = of_series(&all).unwrap_or((found, None));
+        let (diameter, note) = median_diameter(&all).unwrap_or((found, None));
         Ok(SeriesDiameter { diameter, first_chains, peak_bytes, note })
     }
 
@@ -94,7 +94,7 @@ fn representatives(times: &[usize]) -> BTreeSet<usize> {
 
 /// Returns the median of the diameters at some time points, and a note if they differ much. Time points without objects do
 /// not count, unless none has any. `None` without time points.
-fn of_series(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, Option<String>)> {
+fn median_diameter(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, Option<String>)> {
     let has_objects = |found: &ObjectDiameter| found.estimate.is_none_or(|e| e.certainty != Certainty::None);
     let mut known: Vec<&(usize, ObjectDiameter)> = all.iter().filter(|(_, found)| has_objects(found)).collect();
     if known.is_empty() {
@@ -142,19 +142,19 @@ mod tests {
     #[test]
     fn a_series_has_the_median_diameter_and_a_note_if_it_changes() {
         let high = |diameter| found(diameter, Certainty::High);
-        let (median, note) = of_series(&[(0, high(12.0)), (5, high(8.0)), (9, high(9.0))]).unwrap();
+        let (median, note) = median_diameter(&[(0, high(12.0)), (5, high(8.0)), (9, high(9.0))]).unwrap();
         let note = note.unwrap();
         assert_eq!(median.diameter, 9.0);
         assert!(note.contains("12.0 µm at time point 0, 8.0 µm at time point 5, 9.0 µm at"), "{note}");
         assert!(note.contains("; 9.0 µm is used for all"), "{note}");
         // A ratio of 1.25 is no large change.
-        let (median, note) = of_series(&[(0, high(10.0)), (5, high(11.0)), (9, high(12.5))]).unwrap();
+        let (median, note) = median_diameter(&[(0, high(10.0)), (5, high(11.0)), (9, high(12.5))]).unwrap();
         assert_eq!((median.diameter, note), (11.0, None));
         // Time points without objects do not count.
         let none = found(30.0, Certainty::None);
-        let (median, note) = of_series(&[(0, none), (5, high(11.0)), (9, none)]).unwrap();
+        let (median, note) = median_diameter(&[(0, none), (5, high(11.0)), (9, none)]).unwrap();
         assert_eq!((median.diameter, note), (11.0, None));
-        assert_eq!(of_series(&[(0, none)]).unwrap().0, none);
-        assert!(of_series(&[]).is_none());
+        assert_eq!(median_diameter(&[(0, none)]).unwrap().0, none);
+        assert!(median_diameter(&[]).is_none());
     }
 }

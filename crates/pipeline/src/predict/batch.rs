@@ -2,15 +2,17 @@
 
 /// Batch sizes to choose from, largest first. There are few, because kernels are timed for each size.
 const BATCH_SIZES: [usize; 3] = [8, 4, 2];
-/// Maximum ratio of computed tiles to tiles of a slab, as a fraction: the last batch is filled up with a repeated tile.
-const MAX_FILLED: [usize; 2] = [7, 6];
+/// Maximum ratio of computed tiles to tiles of a slab, as numerator and denominator: the last batch is filled up by repeating
+/// a tile.
+const MAX_COMPUTED: [usize; 2] = [7, 6];
 
-/// Returns the number of tiles to compute together, of `tiles` in a slab: the largest one for which `fits` is true and
-/// that leaves little to fill up; 1 if there is none.
+/// Returns the number of tiles to compute together, of `tiles` in a slab: the largest batch for which `fits` is true and that
+/// repeats few tiles; 1 if there is none.
 pub(super) fn batch_size(tiles: usize, fits: impl Fn(usize) -> bool) -> usize {
-    let [most, of] = MAX_FILLED;
-    let is_filled = |batch: usize| tiles.next_multiple_of(batch).saturating_mul(of) <= tiles.saturating_mul(most);
-    BATCH_SIZES.into_iter().find(|n| *n <= tiles && is_filled(*n) && fits(*n)).unwrap_or(1)
+    let [numerator, denominator] = MAX_COMPUTED;
+    let repeats_few =
+        |batch: usize| tiles.next_multiple_of(batch).saturating_mul(denominator) <= tiles.saturating_mul(numerator);
+    BATCH_SIZES.into_iter().find(|n| *n <= tiles && repeats_few(*n) && fits(*n)).unwrap_or(1)
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@ use std::path::Path;
 pub enum VolumeOutputs {
     /// The network's outputs only.
     Maps,
-    /// The labels that segmentation of the maps gives.
+    /// The labels of the segmented maps.
     Labels,
-    /// The network's outputs and the labels made of them.
+    /// The network's outputs, and the labels of the segmented maps.
     MapsAndLabels,
 }
 

@@ -1,10 +1,10 @@
 //! The finished slices of a prediction, kept beside the results, so that a run with `--resume` continues an interrupted
-//! one, and another device one that has failed.
+//! prediction, and another device takes over from one that has failed.
 //!
-//! Slices are continued by the same job on the same grid, if they do not depend on the tiles, or those are the same. That
-//! holds for cropped tiles and for a pass, whose results differ by rounding only, and for blended tiles of equal size. The
-//! record beside the slices states which device computed them in which precision. Floats are continued in another precision
-//! of floats, unless a precision was requested; 8-bit integers are a network of their own.
+//! The same job on the same grid continues slices of cropped tiles and of a pass, which depend on the tiles by rounding only,
+//! and slices of blended tiles in tiles of the same size. The record beside the slices states which device computed them in
+//! which precision. Floats are continued in another precision of floats, unless a precision was requested; the 8-bit network
+//! of a model continues only its own slices.
 
 use super::one::InputRun;
 use super::plan::{Blend, PlannedTiles};
@@ -14,7 +14,7 @@ use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::spool::Spool;
 use crate::verify::{Verification, verify};
-use crate::{JobError, JobErrorKind, provenance};
+use crate::{JobError, JobErrorKind, ProgressStage, provenance};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
@@ -67,7 +67,7 @@ impl FromStr for KeepSlices {
 }
 
 /// Whether slices are kept by default.
-fn is_large(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
+fn keeps_by_default(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
     let voxels = grid.iter().fold(times, |product, extent| product.saturating_mul(*extent));
     voxels >= LARGE_VOXELS && takes_no_more_than_maps(times, has_maps)
 }
@@ -129,7 +129,7 @@ impl KeptRecord {
         Some((recorded.fingerprint, serde_json::from_str(&recorded.about).ok()?))
     }
 
-    /// Returns the record that a run continues; `None` if it starts anew, or if nothing of its job is kept.
+    /// Returns the record that a run continues; `None` if it starts over, or if nothing of its job is kept.
     pub(super) fn to_continue(run: &InputRun<'_>, fingerprint: &str) -> Option<Self> {
         let (found, record) = Self::read(run.job.folder(), run.stem)?;
         ((run.job.resume || run.is_later) && found.starts_with(&of_job(fingerprint))).then_some(record)
@@ -210,7 +210,7 @@ pub(super) struct KeptSlices {
     slice_bytes: u64,
     /// Slices of all time points that are stored.
     stored: usize,
-    /// Those of them that are continued.
+    /// Those of them that are not computed again.
     finished: usize,
     /// What is recorded about slices; its parts are those of the stored ones.
     record: KeptRecord,
@@ -242,7 +242,7 @@ impl KeptRequest<'_, '_> {
         let (InputRun { job, is_later, .. }, resolved) = (self.run, self.resolved);
         let (times, has_maps) = (resolved.times.len(), resolved.wants(Output::Maps));
         let by_choice = match job.keep_slices {
-            KeepSlices::Auto => is_large(resolved.grid, times, has_maps),
+            KeepSlices::Auto => keeps_by_default(resolved.grid, times, has_maps),
             KeepSlices::Always => true,
             KeepSlices::Never => false,
         };
@@ -286,13 +286,13 @@ impl KeptRequest<'_, '_> {
     fn can_follow(&self, earlier: Precision) -> bool {
         let now = self.resolved.precision();
         let is_int8 = |precision: Precision| precision == Precision::Int8;
-        // In 16 bits, slices that are more exact than requested are welcome.
+        // In 16 bits, slices that are more exact than requested are continued, too.
         let is_allowed = |asked: Precision| asked == earlier || (asked.is_half() && !earlier.is_half());
         is_int8(earlier) == is_int8(now) && (earlier == now || self.run.job.precision.is_none_or(is_allowed))
     }
 
     /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them. At
-    /// least one slice is left to compute. `None` if the job starts anew, or if slices depend on the plan.
+    /// least one slice is left to compute. `None` if the job starts over, or if slices depend on the plan.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
@@ -301,7 +301,7 @@ impl KeptRequest<'_, '_> {
     }
 
     /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed; `None` if
-    /// it keeps none. `opened` are those of [`KeptRequest::before_plan`]. A job that starts anew removes the slices of an
+    /// it keeps none. `opened` are those of [`KeptRequest::before_plan`]. A job that starts over removes the slices of an
     /// earlier run.
     ///
     /// # Errors
@@ -336,7 +336,7 @@ impl KeptRequest<'_, '_> {
     /// Opens the slices with this fingerprint, of which at least one is computed, so that there is a pass to run. `tile` is
     /// the size of blended tiles.
     fn open(&self, fingerprint: &str, tile: Option<[usize; 3]>) -> Result<KeptSlices, JobError> {
-        let (InputRun { job, stem, is_later, .. }, resolved) = (self.run, self.resolved);
+        let (InputRun { job, context, stem, is_later, .. }, resolved) = (self.run, self.resolved);
         let (folder, grid) = (job.folder(), resolved.grid);
         let earlier = KeptRecord::read(folder, stem);
         let can_continue = |(found, record): &(String, KeptRecord)| {
@@ -352,7 +352,8 @@ impl KeptRequest<'_, '_> {
         if discarded.is_some() {
             GrowingFile::remove(folder, stem)?;
         }
-        let (growing, file) = GrowingFile::open(folder, stem, fingerprint)?;
+        let open = || GrowingFile::open(folder, stem, fingerprint);
+        let (growing, file) = context.report_alive(ProgressStage::Check, open)?;
         let (slice_len, channels) = (grid[1] * grid[2], resolved.model.output_channels);
         let slice_bytes = (slice_len * channels * size_of::<f32>()).max(1) as u64;
         let all_slices = resolved.times.len().saturating_mul(grid[0]);
@@ -432,8 +433,8 @@ impl KeptSlices {
         Ok(())
     }
 
-    /// Returns whether the slices are recorded when the prediction of a time point has ended; `is_discarding` is the request
-    /// of the one who cancelled it.
+    /// Returns whether the slices are recorded when the prediction of a time point has `ended`; `is_discarding` is whether
+    /// nothing is to be kept of a cancelled job.
     pub(super) fn outlives(&self, ended: &Result<(), JobError>, is_discarding: bool) -> bool {
         if self.record.is_for_attempts {
             // Only another device continues them.
@@ -488,8 +489,8 @@ impl KeptSlices {
         }
     }
 
-    /// Removes the kept slices of the results `folder/stem_*` of a job that has ended without them, unless it resumes or
-    /// another run has started.
+    /// Removes the kept slices of a job that has ended without its results `folder/stem_*`, unless it resumes or another run
+    /// has started.
     pub(super) fn discard(job: &PredictJob, stem: &str) {
         if !job.resume {
             Self::start_over(job, stem);
@@ -531,9 +532,9 @@ mod tests {
 
     #[test]
     fn slices_of_large_predictions_are_kept_if_they_take_no_more_space_than_the_maps() {
-        assert!(is_large([64, 1024, 1024], 1, false) && !is_large([63, 1024, 1024], 1, true));
-        assert!(is_large([16, 1024, 1024], 4, true) && !is_large([16, 1024, 1024], 4, false));
-        assert!(is_large([usize::MAX, 2, 2], 2, true));
+        assert!(keeps_by_default([64, 1024, 1024], 1, false) && !keeps_by_default([63, 1024, 1024], 1, true));
+        assert!(keeps_by_default([16, 1024, 1024], 4, true) && !keeps_by_default([16, 1024, 1024], 4, false));
+        assert!(keeps_by_default([usize::MAX, 2, 2], 2, true));
         for (text, choice) in [("auto", KeepSlices::Auto), ("always", KeepSlices::Always), ("never", KeepSlices::Never)]
         {
             assert_eq!(text.parse(), Ok(choice));

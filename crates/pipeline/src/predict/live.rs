@@ -13,7 +13,7 @@ pub struct LiveVolume<'a> {
     pub input: &'a Path,
     /// Time point of the input, from 0.
     pub time: usize,
-    /// Number of maps that the network outputs.
+    /// Number of maps that are predicted.
     pub channels: usize,
     /// Shape Z, Y, X on the model's grid.
     pub shape_zyx: [usize; 3],
@@ -67,8 +67,8 @@ impl<'a> Live<'a> {
         softmax: bool,
         postprocessing: &[Processing],
     ) -> Self {
-        let needs_whole_volume = |step: &Processing| step.needs_statistics() || matches!(step, Processing::Softmax);
-        let fixed = postprocessing.iter().position(needs_whole_volume).unwrap_or(postprocessing.len());
+        let needs_other_values = |step: &Processing| step.needs_statistics() || matches!(step, Processing::Softmax);
+        let fixed = postprocessing.iter().position(needs_other_values).unwrap_or(postprocessing.len());
         let steps = postprocessing.get(..fixed).unwrap_or_default();
         let chains = match resolve(steps, &mut NeverRead(volume.channels), Statistics::Current, &mut []) {
             Ok(Ok(chains)) => chains,

@@ -116,8 +116,8 @@ pub struct PredictJob {
     /// The device to run on.
     #[serde(default)]
     pub device: DeviceRequest,
-    /// Why the CPU computes instead of that device, which has failed in an earlier run of the same job; `None` if it does
-    /// not.
+    /// Why the CPU computes instead of `device`, which has failed in an earlier run of the same job; `None` if `device`
+    /// computes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_because: Option<String>,
     /// Precision; `None` selects the best one of the device for this model.
@@ -136,7 +136,7 @@ pub struct PredictJob {
     /// [`PredictJob::channel`] on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelRef>,
-    /// The images of the model's input tensors that are not read from the channels of their names in the stacks.
+    /// Images of those input tensors of the model that are not read from the channel of the stack with their name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensor>,
     /// The output tensor of the model that is predicted; `None` for the first.
@@ -154,7 +154,7 @@ pub struct PredictJob {
     /// Voxel size Z, Y, X in µm, to use instead of the files' own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// Median diameter of the objects, for models with a nominal diameter, to which the stacks are rescaled.
+    /// Median diameter of the objects, for models with a nominal diameter: stacks are rescaled so that objects have that one.
     #[serde(default)]
     pub diameter: DiameterRequest,
     /// Steps that are applied to the stacks before everything else, in this order. Results have the shape of the
@@ -164,8 +164,8 @@ pub struct PredictJob {
     /// Memory budget in bytes; `None` uses three quarters of the free memory.
     #[serde(default)]
     pub memory_budget_bytes: Option<u64>,
-    /// Skip inputs whose results from the same job exist, and continue one that was interrupted, after the slices that it
-    /// has kept. A job with this option keeps the finished slices itself.
+    /// Skip inputs that have results of the same job, and continue an interrupted prediction after the slices that it has
+    /// kept. A job with this option always keeps its finished slices.
     #[serde(default)]
     pub resume: bool,
     /// Whether the finished slices are kept beside the results until the job is done.
@@ -174,7 +174,7 @@ pub struct PredictJob {
     /// Number of threads; 0 uses all cores.
     #[serde(default)]
     pub threads: usize,
-    /// Whether to overwrite existing files at the paths of the results that no prediction wrote.
+    /// Whether results may overwrite files that no prediction wrote.
     #[serde(default)]
     pub overwrite: Overwrite,
 }
@@ -297,9 +297,9 @@ pub(crate) fn list_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> 
     listed(inputs, &one_of_each_series)
 }
 
-/// Returns the input files, with folders expanded to the stacks in them, sorted by name. `chosen` returns those of the PNG and
-/// JPEG files of a folder that are kept.
-fn listed(inputs: &[PathBuf], chosen: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Result<Vec<PathBuf>, JobError> {
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name. `select` returns those PNG and JPEG
+/// files of a folder that are inputs.
+fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Result<Vec<PathBuf>, JobError> {
     let mut files = Vec::new();
     for input in inputs {
         if !input.is_dir() || is_zarr_folder(input) {
@@ -312,16 +312,16 @@ fn listed(inputs: &[PathBuf], chosen: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
             let fits = endings.iter().any(|e| name.ends_with(&format!(".{e}")));
             !name.starts_with('.') && ((fits && p.is_file()) || is_zarr_folder(p))
         };
-        let listed = std::fs::read_dir(input).and_then(|entries| {
+        let entries = std::fs::read_dir(input).and_then(|entries| {
             entries.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<Vec<PathBuf>>>()
         });
-        let mut found = listed.map_err(|error| JobError::Io { path: input.clone(), error })?;
+        let mut found = entries.map_err(|error| JobError::Io { path: input.clone(), error })?;
         if found.iter().any(|p| ends_in(p, &STACK_ENDINGS)) {
             found.retain(|p| ends_in(p, &STACK_ENDINGS));
         } else {
             found.retain(|p| ends_in(p, &SLICE_ENDINGS));
             found.sort();
-            found = chosen(&found);
+            found = select(&found);
         }
         if found.is_empty() {
             return Err(JobError::Mismatch {

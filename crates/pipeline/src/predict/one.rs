@@ -14,7 +14,7 @@ use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, Parts};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
-use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, provenance};
+use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressStage, provenance};
 use cytoscope_engine::Precision;
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::lock::ResultsLock;
@@ -58,15 +58,16 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let files = ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted)?;
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
+    let finished = || provenance::finished(&files.paths.provenance, &files.fingerprint, maps, has_labels);
     if job.resume
-        && let Some(outputs) = provenance::finished(&files.paths.provenance, &files.fingerprint, maps, has_labels)
+        && let Some(outputs) = context.report_alive(ProgressStage::Check, finished)
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
         let report = report_of_resumed(outputs, input, &engine.choice, model, precision);
         return Ok(InputReport { series: image.meta().series, ..report });
     }
-    files.refuse_foreign(&wanted, job.overwrite)?;
+    context.report_alive(ProgressStage::Check, || files.refuse_foreign(&wanted, job.overwrite))?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
@@ -107,10 +108,12 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let span = context.recorder.span(Stage::Write, "finish");
     let written = outputs.finish(context)?;
     files.refuse_changed()?;
-    let records = written.publication.records()?;
+    let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
     drop(span);
     measure(context, model, start, &before, &mut report);
-    let report = publish(job, &resolved, &files, written, (records, preprocessed, tensors), report)?;
+    let of_record = (records, preprocessed, tensors);
+    let published = || publish(job, &resolved, &files, written, of_record, report);
+    let report = context.report_alive(ProgressStage::Write, published)?;
     KeptSlices::remove(job.folder(), stem);
     Ok(report)
 }

@@ -25,7 +25,7 @@ pub struct PredictOptions {
     pub time: Option<usize>,
     /// Voxel size Z, Y, X in µm, to use instead of the image's own.
     pub voxel_um: Option<[f64; 3]>,
-    /// Median diameter of the objects, for models with a nominal diameter, to which the stacks are rescaled.
+    /// Median diameter of the objects, for models with a nominal diameter: stacks are rescaled so that objects have that one.
     pub diameter: DiameterRequest,
     /// Memory budget in bytes; `None` uses three quarters of the free memory.
     pub memory_budget_bytes: Option<u64>,

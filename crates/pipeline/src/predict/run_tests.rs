@@ -321,7 +321,7 @@ fn a_gpu_that_has_failed_is_not_used_again() {
 const DEEP: [usize; 3] = [96, 16, 32];
 
 #[test]
-fn the_next_gpu_and_then_the_cpu_go_on_after_the_finished_slices() {
+fn the_next_gpu_and_then_the_cpu_continue_after_the_finished_slices() {
     let fixture = Fixture::new();
     fixture.add_stack("deep", DEEP);
     let ids = [DeviceId::Cuda(0), DeviceId::Cuda(1), DeviceId::Cpu];
@@ -353,7 +353,7 @@ fn the_next_gpu_and_then_the_cpu_go_on_after_the_finished_slices() {
 }
 
 #[test]
-fn smaller_tiles_go_on_after_the_slices_of_larger_ones() {
+fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     let fixture = Fixture::new();
     // The first tile has 48 slices, of which 45 are kept. Then there is room for a tile of 32 slices.
     fixture.add_stack("thin", [120, 8, 32]);
@@ -386,7 +386,7 @@ fn blended_tiles_keep_their_size_on_the_next_device() {
 }
 
 #[test]
-fn slices_of_a_small_prediction_are_removed_if_no_device_can_go_on() {
+fn slices_of_a_small_prediction_are_removed_if_no_device_can_continue() {
     let fixture = Fixture::new();
     fixture.add_stack("deep", DEEP);
     let devices = Devices::with_engines(vec![CpuEngine::new().device().clone()], open_none);
