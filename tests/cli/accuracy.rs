@@ -11,6 +11,9 @@ const IGNORE_BELOW: &str = "150";
 /// F1 at IoU 0.5 and 0.7 that `nuclei` keeps on [`embryos`].
 const MIN_F1: [f64; 2] = [0.90, 0.79];
 
+/// F1 at IoU 0.5 that `nuclei` keeps on the stack that StarDist ships, whose nuclei touch on most sides.
+const MIN_TISSUE_F1: f64 = 0.85;
+
 /// F1 at IoU 0.5 and 0.7 that `cells` keeps on four stacks of a gland.
 const MIN_CELLS_F1: [f64; 2] = [0.92, 0.79];
 
@@ -99,6 +102,7 @@ fn nuclei_is_more_accurate_than_the_filter_on_every_real_set() {
     let Some(data) = shared_data() else { return };
     let (embryos, stardist) = (embryos(&data), stardist(&data));
     let of_network = [nuclei_on_embryos(&embryos), f1(&stardist, "nuclei", None)];
+    assert!(of_network[1][0] >= MIN_TISSUE_F1, "{of_network:?}");
     for (network, pairs) in of_network.into_iter().zip([embryos, stardist]) {
         let filter = f1(&pairs, "nuclei-dog", None);
         assert!(network[0] > filter[0] && network[1] > filter[1], "{network:?}, the filter has {filter:?}");

@@ -274,6 +274,11 @@ fn switching_splitting_back_on_restores_the_models_settings() {
     fixture.click("Split touching objects");
     fixture.until("as many as before", |w| sees(w, &format!("{objects} objects, not saved yet")));
     assert!(!fixture.sees("Split less (µm)"), "the network's height has no unit: {}", fixture.on_screen());
+    fixture.click("Reset");
+    fixture.until("the settings of the prediction", |w| !sees(w, "not saved yet"));
+    // The stack shows an embryo, so its objects are the same without the settings for tissue.
+    fixture.click("Split more in tissue");
+    fixture.until("as many as before", |w| sees(w, &format!("{objects} objects, not saved yet")));
 }
 
 #[test]

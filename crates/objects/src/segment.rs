@@ -456,4 +456,35 @@ mod tests {
             assert!(matches!(run(&wide, voxel_um), Err(ObjectsError::Parameter { what: "voxel size", .. })));
         }
     }
+
+    #[test]
+    fn only_components_in_tissue_use_its_seeds() {
+        let shape = [20, 60, 100];
+        // Ridges every 10 voxels along X, 0.2 above the valleys between them: a filled block with four, a bar with two.
+        let value = |i: usize| {
+            let [z, y, x] = [i / 6000, i / 100 % 60, i % 100];
+            let is_bar = (8..12).contains(&z) && (28..32).contains(&y) && (58..73).contains(&x);
+            let ridges = 0.8 + 0.1 * (std::f32::consts::TAU * x as f32 / 10.0).cos();
+            if x < 35 || is_bar { ridges } else { 0.0 }
+        };
+        let map: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        let alike = SegmentOptions {
+            threshold: Threshold::Fixed(0.5),
+            height: Some(Height::Map),
+            height_smooth_um: 0.0,
+            seed_height: 0.25,
+            min_volume_um3: 0.0,
+            ..SegmentOptions::default()
+        };
+        let seeds = TissueSeeds { min_fill: 0.5, window_um: 21.0, height_smooth_um: 0.0, seed_height: 0.1 };
+        let tissue = SegmentOptions { tissue: Some(seeds), ..alike.clone() };
+        let count = |options: &SegmentOptions| segment(&map, shape, [1.0; 3], options).unwrap().1;
+        assert_eq!(count(&alike), 2);
+        assert_eq!(count(&tissue), 5);
+        assert_eq!(count(&SegmentOptions { seed_height: 0.1, ..alike }), 6);
+        // Objects twice as large, in voxels of twice the size.
+        assert_eq!(segment(&map, shape, [2.0; 3], &tissue.scaled(2.0)).unwrap().1, 5);
+        let wrong = SegmentOptions { tissue: Some(TissueSeeds { min_fill: f64::NAN, ..seeds }), ..tissue };
+        assert!(matches!(wrong.validate(), Err(ObjectsError::Option { name: "tissue.min_fill", .. })));
+    }
 }

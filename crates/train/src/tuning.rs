@@ -3,7 +3,7 @@
 use crate::candidate::Candidate;
 use crate::validator::{Scores, Validator};
 use cytoscope_objects::components::Connectivity;
-use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place};
+use cytoscope_objects::{Height, SegmentOptions, Threshold, TissueSeeds, segment_in_place};
 use cytoscope_pipeline::{CancelToken, JobError, VolumeOutputs};
 use cytoscope_training_data::TargetKind;
 use std::time::Instant;
@@ -173,6 +173,10 @@ fn candidates(initial: &SegmentOptions, now: &SegmentOptions, effort: TuneEffort
         made
     };
     let mut all = Vec::new();
+    if let Some(tissue) = now.tissue {
+        let seeds = |seed_height| with(&|o| o.tissue = Some(TissueSeeds { seed_height, ..tissue }));
+        all.push(vec![with(&|o| o.tissue = None), seeds(0.05), seeds(0.1), seeds(0.2)]);
+    }
     if effort == TuneEffort::Quick {
         if matches!(now.threshold, Threshold::Fixed(_)) {
             all.push([0.4, 0.5, 0.6].map(|t| with(&|o| o.threshold = Threshold::Fixed(t))).to_vec());

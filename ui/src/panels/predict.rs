@@ -456,8 +456,20 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
             Height::Map | Height::Seeds => (1.0, "Split less"),
             _ => (5.0, "Split less (µm)"),
         };
+        let before = (options.seed_height, options.height_smooth_um);
         slide(ui, &mut options.seed_height, max, name, false);
         slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
+        if before != (options.seed_height, options.height_smooth_um) {
+            // A value set by hand applies everywhere.
+            options.tissue = None;
+        }
+        if usual.tissue.is_some() {
+            let mut more = options.tissue.is_some();
+            let hint = "Where objects touch on most sides, even small gaps split them. Moving the sliders above turns this off.";
+            if ui.checkbox(&mut more, "Split more in tissue").on_hover_text(hint).changed() {
+                options.tissue = usual.tissue.filter(|_| more);
+            }
+        }
     }
     slide(ui, &mut options.smooth_um, 5.0, "Smooth map (µm)", false);
     slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
