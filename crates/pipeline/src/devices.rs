@@ -53,6 +53,8 @@ pub struct SelectedEngine {
     precision: Precision,
     /// The precision that replaces the requested or chosen one, because that one failed.
     forced: Option<Precision>,
+    /// Whether an input of the job exceeded the range of 16-bit floats, so that the next ones are computed in 32 bits.
+    pub(crate) is_wide: bool,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
     /// Whether the last input moved to another device, because it did not fit the memory of this one.
@@ -113,7 +115,7 @@ impl SelectedEngine {
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
         let (engine, lost) = (Arc::from(engine), Vec::new());
-        Self { choice, profile: None, precision, forced: None, engine, memory, is_left: false, lost }
+        Self { choice, profile: None, precision, forced: None, is_wide: false, engine, memory, is_left: false, lost }
     }
 
     /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one, unless
@@ -134,6 +136,12 @@ impl SelectedEngine {
     /// Returns the same device, which computes in 32 bits whatever is requested.
     pub(crate) fn in_32_bits(&self) -> Self {
         self.in_precision(self.engine.device().fast_precision())
+    }
+
+    /// Computes in 32 bits for the rest of the job, whatever is requested.
+    pub(crate) fn stay_in_32_bits(&mut self) {
+        self.forced = Some(self.engine.device().fast_precision());
+        self.is_wide = true;
     }
 
     /// Returns the bytes that a session on the device may hold.

@@ -229,6 +229,25 @@ fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
+#[test]
+fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    fixture.add_stack("other", [4, 16, 16]);
+    let stacks = ["large", "small", "other"];
+    let job = PredictJob { precision: Some(Precision::F16), ..fixture.job(&stacks, "out") };
+    let (reports, events) = fixture.predict(&job, gpu(u64::MAX));
+    assert_eq!(reports.iter().map(|report| report.precision).collect::<Vec<_>>(), [Precision::F32; 3]);
+    let overflows = |event: &&Event| matches!(event, Event::Note { message } if message.contains("NaN or infinite"));
+    assert_eq!(events.iter().filter(overflows).count(), 1, "{events:?}");
+    for report in &reports[1..] {
+        let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+        assert!(has("an earlier input exceeded the range"), "{:?}", report.notes);
+    }
+    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
 /// What was tried after the GPU ran out of memory, as the notes say.
 fn attempts(report: &InputReport) -> Vec<&'static str> {
     let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
