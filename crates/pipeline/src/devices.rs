@@ -285,7 +285,7 @@ impl Devices {
     ) -> Result<SelectedEngine, JobError> {
         let (mut engines, mut unusable) = match request {
             DeviceRequest::Device(id) => (vec![self.engine(id)?], Vec::new()),
-            DeviceRequest::Auto => self.open_all(),
+            DeviceRequest::Auto => self.open_all(context),
         };
         let is_requested = request != DeviceRequest::Auto;
         if !is_requested {
@@ -323,6 +323,7 @@ impl Devices {
                 threads: options.threads,
                 precisions: &precisions,
                 compile: &compile,
+                on_error: &|error| context.report_lost_device(error),
             };
             let mut choice = choose(&engines, &unusable, &probe, &mut cache, is_requested)?;
             if is_requested {
@@ -339,8 +340,7 @@ impl Devices {
                 Ok(Verification::Differs { how }) if is_last => return Err(wrong_result(model, engine.as_ref(), &how)),
                 Ok(Verification::Differs { how }) => format!("it does not compute this network correctly: {how}"),
                 Err(error) if !is_last => error.to_string(),
-                // If the network does not run at all, predicting the stack reports that, and another device may take
-                // over.
+                // Predicting the stack reports a network that does not run, and another device may take over.
                 Err(error) => {
                     context.note(unverified_note(choice.device, &error));
                     return take(engines, choice);
@@ -357,14 +357,16 @@ impl Devices {
         }
     }
 
-    /// Opens the engines of all usable devices; returns them and the devices that cannot be used.
-    fn open_all(&self) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
+    /// Opens the engines of all usable devices; returns them and the devices that cannot be used. GPUs that have failed are
+    /// reported.
+    fn open_all(&self, context: &Context) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
         for device in &self.all {
             match device.usable.then(|| (self.open)(device)) {
                 Some(Ok(engine)) => engines.push(engine),
                 Some(Err(error)) => {
+                    context.report_lost_device(&error);
                     unusable.push(Device { usable: false, reason: error.to_string(), ..device.clone() })
                 }
                 None => unusable.push(device.clone()),
