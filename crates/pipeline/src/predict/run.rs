@@ -83,6 +83,8 @@ impl PredictJob {
             let problem = "--input cannot be combined with --channel or --channels";
             return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
         }
+        let given = self.voxel_axes_um;
+        given.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size {given:?}: {error}")))?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
             let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
