@@ -24,6 +24,7 @@ use cytoscope_pipeline::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
+use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
 
 /// Names of [`ResultFormat`].
@@ -274,6 +275,7 @@ impl Predict {
             series: self.image.series.clone(),
             axes: self.image.axes.clone(),
             voxel_um: self.image.voxel_size,
+            voxel_axes_um: VoxelSize::default(),
             diameter: self.diameter,
             preprocess: self.preprocess.clone(),
             memory_budget_bytes: self.memory_budget,

@@ -220,7 +220,7 @@ impl Queue {
             };
             let given = GivenMetadata {
                 axes: job.axes.clone(),
-                voxel_size_um: job.voxel_um.map_or_else(VoxelSize::default, |[z, y, x]| VoxelSize::new_um(z, y, x)),
+                voxel_size_um: job.voxel_um.map_or(job.voxel_axes_um, |[z, y, x]| VoxelSize::new_um(z, y, x)),
             };
             stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, given.clone())));
             let number = self.record(&job);

@@ -58,6 +58,11 @@ impl Document {
         is_given.then_some(self.voxel_um)
     }
 
+    /// The voxel size in µm along the axes where the user has set one that jobs use.
+    pub(crate) fn given_axes_um(&self) -> VoxelSize {
+        self.given_voxel_um().map_or_else(VoxelSize::default, |_| self.given_voxel_size_um)
+    }
+
     /// What the user has set in place of what the file states.
     pub(crate) fn given(&self) -> GivenMetadata {
         GivenMetadata { axes: self.axes.clone(), voxel_size_um: self.given_voxel_size_um }

@@ -170,6 +170,8 @@ pub struct Probe<'a> {
     pub precisions: &'a dyn Fn(&Device) -> Vec<Precision>,
     /// Compiles the model.
     pub compile: &'a CompileFor<'a>,
+    /// Receives each error of a measurement, such as that of a GPU that has failed.
+    pub on_error: &'a dyn Fn(&EngineError),
 }
 
 /// Measures the probe on each engine in each precision (one warm-up run, then the best of three) and returns the fastest
@@ -236,6 +238,7 @@ fn measure_engine(
                 Measurement { device: device.id, precision, best_ms, error, reason, cached }
             }
             Err(error) => {
+                (probe.on_error)(&error);
                 let reason = error.to_string();
                 *last_error = Some(error);
                 Measurement::unmeasured(device.id, Some(precision), reason)
@@ -424,7 +427,8 @@ mod tests {
     const ALL: [Precision; 3] = [Precision::F16, Precision::Bf16, Precision::F32];
 
     fn chosen(engines: &[Box<dyn Engine>], compile: &CompileFor<'_>, cache: &mut Cache) -> Result<Choice, EngineError> {
-        let probe = Probe { fingerprint: "m", inputs: &[], unit: "tile", threads: 1, precisions: &of_device, compile };
+        let (precisions, on_error) = (&of_device, &|_: &EngineError| {});
+        let probe = Probe { fingerprint: "m", inputs: &[], unit: "tile", threads: 1, precisions, compile, on_error };
         fastest(engines, &[], &probe, cache)
     }
 

@@ -53,6 +53,8 @@ pub struct SelectedEngine {
     precision: Precision,
     /// The precision that replaces the requested or chosen one, because that one failed.
     forced: Option<Precision>,
+    /// Whether an input of the job exceeded the range of 16-bit floats, so that the next ones are computed in 32 bits.
+    pub(crate) is_wide: bool,
     engine: Arc<dyn Engine>,
     memory: Arc<SessionMemory>,
     /// Whether the last input moved to another device, because it did not fit the memory of this one.
@@ -113,7 +115,7 @@ impl SelectedEngine {
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
         let (engine, lost) = (Arc::from(engine), Vec::new());
-        Self { choice, profile: None, precision, forced: None, engine, memory, is_left: false, lost }
+        Self { choice, profile: None, precision, forced: None, is_wide: false, engine, memory, is_left: false, lost }
     }
 
     /// Returns the precision for the model that the device was chosen for: the requested one, or else the chosen one, unless
@@ -134,6 +136,12 @@ impl SelectedEngine {
     /// Returns the same device, which computes in 32 bits whatever is requested.
     pub(crate) fn in_32_bits(&self) -> Self {
         self.in_precision(self.engine.device().fast_precision())
+    }
+
+    /// Computes in 32 bits for the rest of the job, whatever is requested.
+    pub(crate) fn stay_in_32_bits(&mut self) {
+        self.forced = Some(self.engine.device().fast_precision());
+        self.is_wide = true;
     }
 
     /// Returns the bytes that a session on the device may hold.
@@ -277,7 +285,7 @@ impl Devices {
     ) -> Result<SelectedEngine, JobError> {
         let (mut engines, mut unusable) = match request {
             DeviceRequest::Device(id) => (vec![self.engine(id)?], Vec::new()),
-            DeviceRequest::Auto => self.open_all(),
+            DeviceRequest::Auto => self.open_all(context),
         };
         let is_requested = request != DeviceRequest::Auto;
         if !is_requested {
@@ -315,6 +323,7 @@ impl Devices {
                 threads: options.threads,
                 precisions: &precisions,
                 compile: &compile,
+                on_error: &|error| context.report_lost_device(error),
             };
             let mut choice = choose(&engines, &unusable, &probe, &mut cache, is_requested)?;
             if is_requested {
@@ -331,8 +340,7 @@ impl Devices {
                 Ok(Verification::Differs { how }) if is_last => return Err(wrong_result(model, engine.as_ref(), &how)),
                 Ok(Verification::Differs { how }) => format!("it does not compute this network correctly: {how}"),
                 Err(error) if !is_last => error.to_string(),
-                // If the network does not run at all, predicting the stack reports that, and another device may take
-                // over.
+                // Predicting the stack reports a network that does not run, and another device may take over.
                 Err(error) => {
                     context.note(unverified_note(choice.device, &error));
                     return take(engines, choice);
@@ -349,14 +357,16 @@ impl Devices {
         }
     }
 
-    /// Opens the engines of all usable devices; returns them and the devices that cannot be used.
-    fn open_all(&self) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
+    /// Opens the engines of all usable devices; returns them and the devices that cannot be used. GPUs that have failed are
+    /// reported.
+    fn open_all(&self, context: &Context) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
         for device in &self.all {
             match device.usable.then(|| (self.open)(device)) {
                 Some(Ok(engine)) => engines.push(engine),
                 Some(Err(error)) => {
+                    context.report_lost_device(&error);
                     unusable.push(Device { usable: false, reason: error.to_string(), ..device.clone() })
                 }
                 None => unusable.push(device.clone()),

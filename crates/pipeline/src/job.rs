@@ -196,7 +196,14 @@ impl Context {
 
     /// Sends an [`Event::DeviceLost`] if an error says that a GPU has failed.
     pub fn report_lost(&self, error: &JobError) {
-        if let JobError::Engine(EngineError::Device { device, reason }) = error
+        if let JobError::Engine(error) = error {
+            self.report_lost_device(error);
+        }
+    }
+
+    /// Like [`Context::report_lost`], for the error of an engine.
+    pub fn report_lost_device(&self, error: &EngineError) {
+        if let EngineError::Device { device, reason } = error
             && *device != DeviceId::Cpu
         {
             self.emit(&Event::DeviceLost { id: *device, reason: reason.clone() });

@@ -138,7 +138,8 @@ pub(crate) fn choose_except(
         let engine = if failed.contains(&device.id) {
             Err("it has failed in this run".to_owned())
         } else {
-            devices.engine(device.id).map_err(|error| error.to_string())
+            let opened = devices.engine(device.id).inspect_err(|error| context.report_lost_device(error));
+            opened.map_err(|error| error.to_string())
         };
         match engine {
             Ok(engine) => engines.push(engine),
@@ -205,6 +206,7 @@ fn fastest(
         threads,
         precisions: &precisions,
         compile: &compile,
+        on_error: &|error| context.report_lost_device(error),
     };
     let mut cache = measurements("training-times.json");
     if measures_again {

@@ -109,6 +109,11 @@ impl VoxelSize {
         }
     }
 
+    /// Whether the size is unknown along all axes.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The sizes along the axes where they are known, and those of `other` along the others.
     pub fn or(self, other: Self) -> Self {
         Self { z: self.z.or(other.z), y: self.y.or(other.y), x: self.x.or(other.x) }

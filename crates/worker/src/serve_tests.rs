@@ -200,13 +200,13 @@ fn open_none(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
     Err(EngineError::Device { device: device.id, reason: "it has no power".to_owned() })
 }
 
-#[test]
-fn the_worker_starts_no_job_after_one_in_which_a_gpu_has_failed() {
+/// Asserts that the worker retires after the first of two predictions on a device, during which a GPU fails.
+fn assert_retires_after_a_failed_gpu(device: &str) {
     let out = tempfile::tempdir().unwrap();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let request = |id: u64| {
         let (input, model) = (format!("{folder}/sample_data/nuclei_raw.tif"), format!("{folder}/models/nuclei-dog"));
-        let prediction = json!({"inputs": [input], "model": model, "out": out.path(), "device": "cuda:0"});
+        let prediction = json!({"inputs": [input], "model": model, "out": out.path(), "device": device});
         let job = serde_json::from_value(json!({"predict": {"prediction": prediction}})).unwrap();
         Request::run(JobId(id), job)
     };
@@ -218,4 +218,14 @@ fn the_worker_starts_no_job_after_one_in_which_a_gpu_has_failed() {
     assert!(replies.iter().any(|reply| reply.ends() == Some(JobId(1))), "{replies:?}");
     assert!(!replies.contains(&Reply::Started { id: JobId(2) }), "{replies:?}");
     assert!(matches!(replies.last(), Some(Reply::Retiring { reason }) if reason.contains("cuda:0")), "{replies:?}");
+}
+
+#[test]
+fn the_worker_starts_no_job_after_one_in_which_a_gpu_has_failed() {
+    assert_retires_after_a_failed_gpu("cuda:0");
+}
+
+#[test]
+fn the_worker_starts_no_job_after_a_gpu_has_failed_while_devices_were_compared() {
+    assert_retires_after_a_failed_gpu("auto");
 }

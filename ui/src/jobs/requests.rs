@@ -21,6 +21,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
+use cytoscope_volume::VoxelSize;
 use cytoscope_worker::Job;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ impl Jobs {
         let Some(mut job) = self.prediction_job(document, out, display.settings()) else { return effects };
         let mut name = document.name.clone();
         if all_series {
-            job.series = SeriesChoice::All;
+            job = for_all_series(job, document);
             name = format!("{} · all series", file_name(&document.path));
         }
         let remeasure = std::mem::take(&mut self.remeasure);
@@ -106,6 +107,7 @@ impl Jobs {
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
             voxel_um: document.given_voxel_um(),
+            voxel_axes_um: VoxelSize::default(),
             diameter: document.object_size.request,
             preprocess: document.preprocessing.steps.clone(),
             memory_budget_bytes: settings.memory_budget_bytes(),
@@ -294,6 +296,12 @@ impl Jobs {
     }
 }
 
+/// The prediction of all series of a document's file, in place of that of the document: each series keeps its own voxel size
+/// along the axes where none is set.
+fn for_all_series(job: PredictJob, document: &Document) -> PredictJob {
+    PredictJob { series: SeriesChoice::All, voxel_um: None, voxel_axes_um: document.given_axes_um(), ..job }
+}
+
 /// The chosen results that a model can make of a stack; none for the default ones. A stain has no objects, and a stack
 /// without preprocessing steps is not written again.
 fn outputs_of(settings: &Settings, task: Option<ModelTask>, has_steps: bool) -> BTreeSet<Output> {
@@ -315,7 +323,7 @@ mod tests {
     use crate::opener::Expanded;
     use crate::work::RepeatableJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_volume::{Array, VoxelSize};
+    use cytoscope_volume::Array;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -354,6 +362,26 @@ mod tests {
         assert_eq!(of(ModelTask::Segmentation, true).len(), 5);
         assert_eq!(of(ModelTask::LabelFree, false), [Output::Maps, Output::Preview]);
         assert!(outputs_of(&chosen(&[Output::Table]), Some(ModelTask::LabelFree), true).is_empty());
+    }
+
+    #[test]
+    fn a_prediction_of_all_series_sets_the_voxel_size_only_along_the_axes_where_it_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stack.ome.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        let voxel_size_um = VoxelSize { z: None, y: Some(0.5), x: Some(0.25) };
+        let spec = WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::OmeTiff) };
+        write_array(&path, &array, &spec).unwrap();
+        let given = VoxelSize { z: Some(2.0), ..VoxelSize::default() };
+        let document = Document::open(&path, None, 0).unwrap().with_voxel_size(given);
+        let one = PredictJob { voxel_um: document.given_voxel_um(), ..PredictJob::default() };
+        assert_eq!(one.voxel_um, Some([2.0, 0.5, 0.25]));
+        let all = for_all_series(one, &document);
+        assert_eq!((all.series, all.voxel_um, all.voxel_axes_um), (SeriesChoice::All, None, given));
+        // A size that is incomplete together with that of the file is not used.
+        let incomplete = VoxelSize { x: Some(1.0), ..VoxelSize::default() };
+        let document = Document::open(&path, None, 0).unwrap().with_voxel_size(incomplete);
+        assert!(for_all_series(PredictJob::default(), &document).voxel_axes_um.is_unknown());
     }
 
     #[test]

@@ -35,7 +35,8 @@ impl Devices {
             };
             let choice = Choice { device: device.id, precision, why: why.clone(), measurements: measurements.clone() };
             let forced = options.precision.map(|_| precision);
-            let opened = (self.open)(device).map_err(JobError::from);
+            let opened =
+                (self.open)(device).inspect_err(|error| context.report_lost_device(error)).map_err(JobError::from);
             let checked =
                 opened.and_then(|engine| match verify(context, model, engine.as_ref(), precision, options.threads)? {
                     Verification::Agrees => Ok(SelectedEngine::new(engine, choice)),

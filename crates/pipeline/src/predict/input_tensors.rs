@@ -344,7 +344,7 @@ fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> R
         a.zip(*b).is_some_and(|(a, b): (f64, f64)| (a / b - 1.0).abs() > SAME_VOXEL)
     };
     // A voxel size that the user gives is that of all images.
-    if job.voxel_um.is_none() && own.iter().zip(&found).any(is_other) {
+    if job.voxel_um.is_none() && job.voxel_axes_um.is_unknown() && own.iter().zip(&found).any(is_other) {
         let text = |size: [Option<f64>; 3]| {
             let [z, y, x] = size.map(|um| um.map_or_else(|| "unknown".to_owned(), |um| um.to_string()));
             format!("a voxel size of {z} × {y} × {x} µm (Z, Y, X)")

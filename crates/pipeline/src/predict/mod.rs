@@ -57,7 +57,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, StageTotal};
 use cytoscope_storage::Overwrite;
-use cytoscope_volume::{Axes, Axis};
+use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -154,6 +154,10 @@ pub struct PredictJob {
     /// Voxel size Z, Y, X in µm, to use instead of the files' own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
+    /// Voxel size in µm along single axes, to use instead of that of the files, which keep their own along the others.
+    /// [`PredictJob::voxel_um`] takes its place.
+    #[serde(default, skip_serializing_if = "VoxelSize::is_unknown")]
+    pub voxel_axes_um: VoxelSize,
     /// Median diameter of the objects, for models with a nominal diameter: stacks are rescaled so that objects have that one.
     #[serde(default)]
     pub diameter: DiameterRequest,

@@ -83,6 +83,8 @@ impl PredictJob {
             let problem = "--input cannot be combined with --channel or --channels";
             return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
         }
+        let given = self.voxel_axes_um;
+        given.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size {given:?}: {error}")))?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
             let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
@@ -151,7 +153,7 @@ impl PredictJob {
             let report = series.and_then(|series| {
                 let job = self.of_series(series);
                 let run = InputRun { job: &job, context, model, input: &input, stem: &stem, live, is_later: false };
-                let attempts = Attempts { run, devices, is_wide: false, notes: Vec::new() };
+                let attempts = Attempts { run, devices, is_wide: engine.is_wide, notes: Vec::new() };
                 catch_unwind(AssertUnwindSafe(|| attempts.run(engine)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
             });
@@ -233,6 +235,10 @@ impl Attempts<'_> {
             });
         }
         engine.come_back(context);
+        if self.is_wide {
+            let precision = engine.precision(self.run.model, self.run.job.precision);
+            self.note(format!("an earlier input exceeded the range of 16-bit floats; computing in {precision}"));
+        }
         let mut report = self.on_devices(engine)?;
         report.notes.splice(..0, self.notes).for_each(drop);
         Ok(report)
@@ -240,7 +246,7 @@ impl Attempts<'_> {
 
     /// Predicts the input on the job's device, and if that fails, on the next ones. `engine` becomes the device of the next
     /// input: that may fit the memory of a device that was too small for this one, but a device that has failed otherwise is
-    /// not used again.
+    /// not used again. If this input exceeds the range of 16-bit floats, the next ones are computed in 32 bits at once.
     fn on_devices(&mut self, engine: &mut SelectedEngine) -> Result<InputReport, JobError> {
         let InputRun { job, context, .. } = self.run;
         let is_half = job.precision.is_some_and(Precision::is_half);
@@ -272,6 +278,9 @@ impl Attempts<'_> {
         };
         *engine = left.unwrap_or(current);
         engine.lost = lost;
+        if self.is_wide {
+            engine.stay_in_32_bits();
+        }
         result
     }
 

@@ -131,6 +131,11 @@ fn open_none(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
     Err(EngineError::Unavailable { device: device.id, reason: "it is gone".to_owned() })
 }
 
+/// Opens devices that fail in their first run.
+fn open_spent(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+    Ok(Box::new(Gpu { device: device.clone(), room_bytes: u64::MAX, lasts: 0, cpu: CpuEngine::new() }))
+}
+
 /// A folder with a model and stacks.
 struct Fixture(tempfile::TempDir);
 
@@ -229,6 +234,25 @@ fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
+#[test]
+fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
+    let fixture = Fixture::new();
+    fixture.add_stack("small", [4, 16, 16]);
+    fixture.add_stack("other", [4, 16, 16]);
+    let stacks = ["large", "small", "other"];
+    let job = PredictJob { precision: Some(Precision::F16), ..fixture.job(&stacks, "out") };
+    let (reports, events) = fixture.predict(&job, gpu(u64::MAX));
+    assert_eq!(reports.iter().map(|report| report.precision).collect::<Vec<_>>(), [Precision::F32; 3]);
+    let overflows = |event: &&Event| matches!(event, Event::Note { message } if message.contains("NaN or infinite"));
+    assert_eq!(events.iter().filter(overflows).count(), 1, "{events:?}");
+    for report in &reports[1..] {
+        let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+        assert!(has("an earlier input exceeded the range"), "{:?}", report.notes);
+    }
+    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
+    assert!(distance < 1e-5, "{distance:.1e}");
+}
+
 /// What was tried after the GPU ran out of memory, as the notes say.
 fn attempts(report: &InputReport) -> Vec<&'static str> {
     let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
@@ -315,6 +339,27 @@ fn a_gpu_that_has_failed_is_not_used_again() {
     let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), selected(u64::MAX, 0));
     assert_eq!(devices_of(&reports, &events), [vec![DeviceId::Cpu], vec![DeviceId::Cpu; 2]]);
     assert_eq!([attempts(&reports[0]), attempts(&reports[1])], [vec!["continuing on the CPU"], vec![]]);
+}
+
+#[test]
+fn a_gpu_that_fails_while_devices_are_compared_is_reported() {
+    let fixture = Fixture::new();
+    let job = fixture.job(&["large"], "out");
+    let model = Model::load(&job.model).unwrap();
+    let all = vec![device(DeviceId::Cuda(0)), CpuEngine::new().device().clone()];
+    let lost = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&lost);
+    let sink = move |event: &Event| {
+        if let Event::DeviceLost { id, .. } = event {
+            kept.lock().unwrap().push(*id);
+        }
+    };
+    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let devices = Devices::with_engines(all, open_spent);
+    // The CPU fails, too, so that no time is stored.
+    assert!(devices.for_model(&context, &model, DeviceRequest::Auto, &job.options()).is_err());
+    let lost = lost.lock().unwrap().clone();
+    assert!(!lost.is_empty() && lost.iter().all(|id| *id == DeviceId::Cuda(0)), "{lost:?}");
 }
 
 /// A stack of several slabs of the GPU's tiles of 32 × 16 × 32 voxels.

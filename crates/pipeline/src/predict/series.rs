@@ -17,12 +17,16 @@ pub(super) struct SeriesInput {
 }
 
 impl PredictJob {
-    /// Opens the chosen series of an input.
+    /// Opens the chosen series of an input, with the voxel size that is given along single axes.
     ///
     /// # Errors
     /// As [`SeriesChoice::open`].
     pub(crate) fn open(&self, input: &Path) -> Result<Image, FormatError> {
-        self.series.open(input, &self.open_options())
+        let image = self.series.open(input, &self.open_options())?;
+        if self.voxel_axes_um.is_unknown() {
+            return Ok(image);
+        }
+        Ok(image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)))
     }
 
     /// Returns the options to open the inputs with, except the series.
@@ -96,5 +100,35 @@ impl PredictJob {
             }
         }
         inputs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::{Array, VoxelSize};
+
+    #[test]
+    fn a_voxel_size_along_single_axes_leaves_each_image_its_own_along_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        let voxel_axes_um = VoxelSize { z: Some(2.0), ..VoxelSize::default() };
+        let job = PredictJob { voxel_axes_um, ..PredictJob::default() };
+        for (name, y, x) in [("a.ome.tif", 0.5, 0.25), ("b.ome.tif", 0.75, 0.125)] {
+            let path = folder.path().join(name);
+            let voxel_size_um = VoxelSize::new_um(1.0, y, x);
+            let spec = WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::OmeTiff) };
+            write_array(&path, &array, &spec).unwrap();
+            assert_eq!(job.open(&path).unwrap().meta().voxel_size_um, VoxelSize::new_um(2.0, y, x));
+            assert_eq!(PredictJob::default().open(&path).unwrap().meta().voxel_size_um, voxel_size_um);
+        }
+        // Records of predictions without it stay as they were.
+        assert!(!serde_json::to_string(&PredictJob::default()).unwrap().contains("voxel_axes_um"));
+        let stored: PredictJob = serde_json::from_str(&serde_json::to_string(&job).unwrap()).unwrap();
+        assert_eq!(stored.voxel_axes_um, voxel_axes_um);
+        let wrong = PredictJob { voxel_axes_um: VoxelSize { z: Some(-2.0), ..VoxelSize::default() }, ..job };
+        assert!(wrong.check().unwrap_err().to_string().contains("along Z"));
     }
 }
