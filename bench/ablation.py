@@ -40,7 +40,7 @@ def without(values, change):
         truth["least_brightness"] = 0.45
         objects["brightness_spread"] = min(objects["brightness_spread"], 0.25)
     elif change == "shapes":
-        objects.update(bumps=0.0, hollow=0.0, glow=0.0)
+        objects.update(bumps=0.0, hollow=0.0, glow=0.0, pressed={"swell": 1.0, "gap": 0.0})
         objects["spots"]["count"] = 0.0
         objects["background"]["strength"] = 0.0
         values["optics"]["bias"] = 0.0

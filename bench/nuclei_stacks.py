@@ -6,7 +6,8 @@ For each stack a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (
 and a scene are drawn: blobs with random radial functions, packed by relaxation of random points, unevenly illuminated,
 blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the objects before
 blurring. With --dense, the stacks show tissue: nuclei fill the Voronoi cells of their centers except for narrow gaps, so
-that they touch on most sides. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
+that they touch on most sides. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy,
+scipy and tifffile.
 """
 import argparse
 from pathlib import Path
@@ -96,7 +97,7 @@ def tissue(rng, shape, voxel, diameter):
     spacing = rng.uniform(0.85, 1.05) * diameter
     margin = 0.6 * diameter
     points = centers(rng, extent + 2 * margin, spacing, int(1.3 * (extent + 2 * margin).prod() / spacing**3)) - margin
-    # Points are drawn together along a random direction, so that nuclei are elongated.
+    # Distances are stretched along random directions, so that nuclei are elongated.
     stretch = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     scales = np.exp(rng.normal(0, 0.15, 3))
     metric = (stretch * (scales / scales.prod() ** (1 / 3))) @ stretch.T

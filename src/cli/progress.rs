@@ -20,8 +20,8 @@ pub(crate) enum Display {
     Lines,
 }
 
-/// A stage and its progress bar.
-type StageBar = (ProgressStage, ProgressBar);
+/// A stage with the unit that it counts, and its progress bar.
+type StageBar = ((ProgressStage, ProgressUnit), ProgressBar);
 
 impl Display {
     fn new(json_lines: bool, quiet: bool) -> Self {
@@ -134,7 +134,7 @@ fn show(event: &Event, bar: &mut Option<StageBar>) {
         clear(bar);
         return print_event(event);
     };
-    if bar.as_ref().is_none_or(|(current, _)| current != stage) {
+    if bar.as_ref().is_none_or(|(current, _)| *current != (*stage, *unit)) {
         clear(bar);
         let fresh = ProgressBar::new(*total);
         let template = match unit {
@@ -147,9 +147,29 @@ fn show(event: &Event, bar: &mut Option<StageBar>) {
             fresh.set_style(style);
         }
         fresh.set_message(stage.name());
-        *bar = Some((*stage, fresh));
+        *bar = Some(((*stage, *unit), fresh));
     }
     if let Some((_, bar)) = bar {
         bar.set_position(*done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seconds_of_a_stage_do_not_continue_the_bar_of_its_slices() {
+        let progress = |done, total, unit| {
+            let stage = ProgressStage::Write;
+            Event::Progress(StageProgress { stage, done, total, unit, rate: 1.0, eta_secs: 0.0 })
+        };
+        let mut bar = None;
+        let mut shown = |event: Event| {
+            show(&event, &mut bar);
+            bar.as_ref().map(|(_, bar)| (bar.position(), bar.length()))
+        };
+        assert_eq!(shown(progress(3, 12, ProgressUnit::Slices)), Some((3, Some(12))));
+        assert_eq!(shown(progress(5, 0, ProgressUnit::Seconds)), Some((5, Some(0))));
     }
 }

@@ -46,7 +46,7 @@ pub(crate) enum QuitChoice {
 
 impl Workbench {
     /// Asks before the window closes and closes it once everything is saved. `busy` says whether corrections had unfinished
-    /// requests before their latest events were handled: if not, these events have told which labels are saved.
+    /// requests before their latest events were handled; if so, it is not known yet whether all labels are saved.
     pub(crate) fn poll_quit(&mut self, ctx: &egui::Context, busy: bool) {
         let closing = ctx.input(|i| i.viewport().close_requested());
         let (is_saved, is_training) = (self.state().unsaved().is_empty(), self.is_training());

@@ -136,6 +136,11 @@ impl SegmentOptions {
         }
     }
 
+    /// Returns the options of a component in tissue.
+    fn in_tissue(&self, seeds: &TissueSeeds) -> Self {
+        Self { height_smooth_um: seeds.height_smooth_um, seed_height: seeds.seed_height, ..self.clone() }
+    }
+
     /// Checks every number. [`segment`] and [`segment_in_place`] call it; call it also after reading options.
     ///
     /// # Errors
@@ -255,14 +260,12 @@ fn label_map(
         return Ok(finish(labels, map, shape, count, 0, options));
     };
     let found = boxes(&labels, shape, count);
-    let fill = options.tissue.map(|tissue| fill_around(&labels, shape, voxel_um, count, tissue.window_um));
-    let in_tissue = options.tissue.map(|tissue| SegmentOptions {
-        height_smooth_um: tissue.height_smooth_um,
-        seed_height: tissue.seed_height,
-        ..options.clone()
+    let tissue = options.tissue.map(|seeds| {
+        let fill = fill_around(&labels, shape, voxel_um, count, seeds.window_um);
+        (fill, seeds.min_fill, options.in_tissue(&seeds))
     });
-    let options_of = |component: usize| match (&options.tissue, &fill, &in_tissue) {
-        (Some(tissue), Some(fill), Some(dense)) if fill.get(component).is_some_and(|f| *f > tissue.min_fill) => dense,
+    let options_of = |component: usize| match &tissue {
+        Some((fill, min_fill, dense)) if fill.get(component).is_some_and(|f| f > min_fill) => dense,
         _ => options,
     };
     let mut next = 0u32;

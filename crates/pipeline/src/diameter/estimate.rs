@@ -448,6 +448,7 @@ impl Estimator<'_> {
         let channel = model.segment_channel;
         let mut foreground = maps.into_iter().nth(channel).ok_or_else(|| no_channel(channel))?;
         let mut options = model.segment.scaled(at.diameter / at.nominal_um);
+        // Seeds of components in tissue are low already.
         options.seed_height *= SEED_HEIGHT_FACTOR;
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
         Ok(measured(&labels, count, shape, work, at))

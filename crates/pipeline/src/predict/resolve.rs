@@ -174,12 +174,16 @@ impl<'a> Resolved<'a> {
             notes,
         };
         resolved.check_segment()?;
-        if let Some(output) = model.outputs.get(model.output_index).filter(|_| model.output_index > 0)
-            && resolved.has_objects()
-        {
-            resolved.notes.push(format!("objects are found in the first channel of the output {}", output.id));
-        }
+        let of_output = resolved.output_note();
+        resolved.notes.extend(of_output);
         Ok(resolved)
+    }
+
+    /// Returns a note about the output that is segmented; `None` if it is the first one, or nothing is segmented.
+    fn output_note(&self) -> Option<String> {
+        let Model { outputs, output_index, .. } = self.model;
+        let output = outputs.get(*output_index).filter(|_| *output_index > 0 && self.has_objects())?;
+        Some(format!("objects are found in the first channel of the output {}", output.id))
     }
 
     /// Checks the segmentation settings, if the maps are segmented. The model's own are valid, but they are scaled to
