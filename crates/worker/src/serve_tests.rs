@@ -56,7 +56,7 @@ fn a_refused_segmentation_replaces_nothing() {
     assert_eq!(shared.retained().replaces, BTreeMap::from([(new, JobId(1))]));
 }
 
-/// Returns lines, then blocks until it is told to end, such as when a job has started.
+/// Returns lines, then blocks until it is asked to end, such as when a job has started.
 struct Lines(Cursor<Vec<u8>>, Receiver<()>);
 
 impl Read for Lines {

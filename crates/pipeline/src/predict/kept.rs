@@ -129,7 +129,7 @@ impl KeptRecord {
         Some((recorded.fingerprint, serde_json::from_str(&recorded.about).ok()?))
     }
 
-    /// Returns the record that a run continues; `None` if it starts anew, or if nothing of its job is kept.
+    /// Returns the record that a run continues; `None` if it starts over, or if nothing of its job is kept.
     pub(super) fn to_continue(run: &InputRun<'_>, fingerprint: &str) -> Option<Self> {
         let (found, record) = Self::read(run.job.folder(), run.stem)?;
         ((run.job.resume || run.is_later) && found.starts_with(&of_job(fingerprint))).then_some(record)
@@ -292,7 +292,7 @@ impl KeptRequest<'_, '_> {
     }
 
     /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them. At
-    /// least one slice is left to compute. `None` if the job starts anew, or if slices depend on the plan.
+    /// least one slice is left to compute. `None` if the job starts over, or if slices depend on the plan.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
@@ -301,7 +301,7 @@ impl KeptRequest<'_, '_> {
     }
 
     /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed; `None` if
-    /// it keeps none. `opened` are those of [`KeptRequest::before_plan`]. A job that starts anew removes the slices of an
+    /// it keeps none. `opened` are those of [`KeptRequest::before_plan`]. A job that starts over removes the slices of an
     /// earlier run.
     ///
     /// # Errors
