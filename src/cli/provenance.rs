@@ -112,6 +112,10 @@ impl Provenance {
         let options = serde_json::to_value(&record.job);
         print_options(&options.map_err(|error| Failure::other(error.to_string()))?);
         print_input(&record.input);
+        if let Some(files) = &record.input_files {
+            let (count, bytes) = files.count_and_bytes();
+            print(&format!("  read {count} other files of this image: {bytes} bytes"));
+        }
         print_model(&record.model);
         let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
         match record.device.get() {

@@ -472,6 +472,13 @@ fn choose(fixture: &mut Fixture, list: &str, what: &str) {
 fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_is_paused() {
     let (mut fixture, data) = fixture(40_000);
     go_to_start_step(&mut fixture, &data);
+    // The fields of the settings are below each other, to the right of their labels.
+    let left_of_field = |name: &str| {
+        let lefts = fixture.window.query_all_by_label(name).map(|node| node.rect().left());
+        lefts.fold(f32::NEG_INFINITY, f32::max)
+    };
+    let lefts = ["Data workers", "Device", "Precision"].map(left_of_field);
+    assert!(lefts[0] > 0.0 && lefts.iter().all(|left| (left - lefts[0]).abs() < 1.0), "{lefts:?}");
     choose(&mut fixture, "Device", "cpu");
     choose(&mut fixture, "Precision", "f32");
     fixture.click("Start training");

@@ -2,7 +2,7 @@
 //! steps.
 
 use crate::Extents;
-use crate::job_record::recorded;
+use crate::job_record::{PendingRecord, recorded};
 use crate::predict::resolve::{ALONE_BY_AXES, check_voxel_size, numbered_series_note};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
@@ -67,17 +67,17 @@ impl ConvertJob {
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
     /// does not exist, or if the job is cancelled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
-        recorded(self, context, |_| self.convert(context))
+        recorded(self, context, |record| self.convert(context, record))
     }
 
-    fn convert(&self, context: &Context) -> Result<(), JobError> {
+    fn convert(&self, context: &Context, record: &mut PendingRecord<Self>) -> Result<(), JobError> {
         if is_zarr_name(&self.output) {
             if self.compression != Compression::None {
                 return Err(JobError::WrongUse(
                     "--compression requires a .ome.tif output: OME-Zarr is always compressed with Zstd".to_owned(),
                 ));
             }
-            return convert_zarr::run(self, context);
+            return convert_zarr::run(self, context, record);
         }
         if self.labels.is_some() {
             return Err(JobError::WrongUse("--labels requires an output whose name ends in .zarr".to_owned()));
@@ -89,6 +89,7 @@ impl ConvertJob {
             ));
         }
         let (image, files) = self.open(context)?;
+        record.add_files_of(&image);
         if self.voxel_um.is_some() && !matches!(container, Container::ImageJ | Container::OmeTiff) {
             context.note(format!("{}: files of this format state no voxel size", self.output.display()));
         }

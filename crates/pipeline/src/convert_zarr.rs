@@ -3,6 +3,7 @@
 use crate::convert::ConvertJob;
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
+use crate::job_record::PendingRecord;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
@@ -24,8 +25,9 @@ const S: usize = 5;
 ///
 /// # Errors
 /// As [`ConvertJob::run`].
-pub(crate) fn run(job: &ConvertJob, context: &Context) -> Result<(), JobError> {
+pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecord<ConvertJob>) -> Result<(), JobError> {
     let (image, mut files) = job.open(context)?;
+    record.add_files_of(&image);
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
     let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;

@@ -11,6 +11,7 @@ use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, prog
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
+use cytoscope_formats::Image;
 use cytoscope_storage::target::{ending, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -353,6 +354,14 @@ impl<J: Recordable> PendingRecord<J> {
             let (inputs, unlisted) = listed(files.iter().map(PathBuf::as_path), &[]);
             self.record.inputs.extend(inputs);
             self.unlisted.extend(unlisted);
+        }
+    }
+
+    /// Adds the files of an image that consists of numbered files. A long list is left out.
+    pub(crate) fn add_files_of(&mut self, image: &Image) {
+        if image.meta().is_numbered_series() {
+            let files = image.files();
+            self.add_inputs(files.iter().map(PathBuf::as_path));
         }
     }
 

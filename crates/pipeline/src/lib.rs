@@ -28,6 +28,7 @@ mod evaluate;
 mod evaluation;
 mod export;
 mod folder_digest;
+mod image_files;
 mod import_settings;
 mod inherited;
 mod job;

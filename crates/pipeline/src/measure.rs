@@ -1,6 +1,6 @@
 //! Measurement of existing labels, such as manually corrected ones.
 
-use crate::job_record::recorded;
+use crate::job_record::{PendingRecord, recorded};
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
     ALONE_BY_AXES, FilePart, channel_name, check_voxel_size, numbered_series_note, one_of_several_note,
@@ -79,10 +79,10 @@ impl MeasureJob {
     /// [`JobError`] if a file cannot be read, the shapes differ, the image contains no labels or was replaced
     /// meanwhile, the table cannot be written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
-        recorded(self, context, |_| self.measure(context))
+        recorded(self, context, |record| self.measure(context, record))
     }
 
-    fn measure(&self, context: &Context) -> Result<MeasureReport, JobError> {
+    fn measure(&self, context: &Context, record: &mut PendingRecord<Self>) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
         self.table_format.check_path(&self.table)?;
         results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
@@ -91,6 +91,7 @@ impl MeasureJob {
         let image = self.series.open(&self.intensities, &of_stack)?;
         let extents = Extents::of(image.meta());
         let (labels, time) = self.open_labels(extents, &of_stack)?;
+        [&image, &labels].into_iter().for_each(|image| record.add_files_of(image));
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(&self.intensities, size, self.voxel_um)?;

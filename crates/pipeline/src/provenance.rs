@@ -2,6 +2,7 @@
 
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
+pub use crate::image_files::{FileSum, ImageFiles};
 use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, TilePlan, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
@@ -29,6 +30,9 @@ pub struct Provenance {
     pub model: ModelRecord,
     /// The input file.
     pub input: InputRecord,
+    /// The other files of its image, such as numbered slices; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_files: Option<ImageFiles>,
     /// Files and channels of the model's input tensors; none if there is one and it is read from the input file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensorRecord>,
@@ -198,6 +202,8 @@ pub(crate) struct Parts<'a> {
     pub model: &'a Model,
     /// The input as it was before it was read.
     pub input: InputRecord,
+    /// The other files of its image.
+    pub input_files: Option<ImageFiles>,
     pub fingerprint: &'a str,
     pub precision: Precision,
     pub report: &'a InputReport,
@@ -211,7 +217,8 @@ pub(crate) struct Parts<'a> {
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
 pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
-    let Parts { job, model, input, fingerprint, precision, report, preprocessed, input_tensors, outputs } = parts;
+    let Parts { job, model, input, input_files, fingerprint, precision, report, preprocessed, input_tensors, outputs } =
+        parts;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));
@@ -254,6 +261,7 @@ pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
             fingerprint: model.fingerprint.clone(),
         },
         input,
+        input_files,
         input_tensors,
         replaced: earlier.as_ref().map_or_else(Vec::new, |earlier| replaced(path, earlier, &outputs)),
         derived: earlier.map_or_else(Vec::new, |earlier| earlier.derived),

@@ -103,6 +103,9 @@ impl Provenance {
         let change = |input: &PathBuf| Some((input.display().to_string(), self.input.change_on_disk(input)?));
         let changes = self.job.inputs.iter().filter_map(change);
         let mut notes: Vec<String> = changes.map(|(input, change)| format!("the input {input} {change}")).collect();
+        if let (Some(files), Some(input)) = (&self.input_files, self.job.inputs.first()) {
+            notes.extend(files.changes(input, || Some(self.job.open(input).ok()?.files())));
+        }
         for file in self.input_tensors.iter().map(|tensor| &tensor.file) {
             let change = file.change_on_disk(&file.path);
             let note = change.map(|change| format!("the input {} {change}", file.path.display()));

@@ -217,6 +217,10 @@ pub(crate) struct Documents {
     opening_preview: BTreeMap<u64, (PathBuf, usize)>,
     /// Results on disk of documents with several time points.
     saved: BTreeMap<u64, SavedResults>,
+    /// Files of labels that the user has added to documents. Other labels may have replaced them on screen since.
+    added_labels: BTreeMap<u64, PathBuf>,
+    /// Files of added labels that stay on screen when the results of documents that were opened again are found.
+    kept_labels: BTreeMap<u64, PathBuf>,
     /// When the slice changed last during playback.
     playing: Option<Instant>,
 }
@@ -237,6 +241,8 @@ impl Documents {
             opening_live: BTreeMap::new(),
             opening_preview: BTreeMap::new(),
             saved: BTreeMap::new(),
+            added_labels: BTreeMap::new(),
+            kept_labels: BTreeMap::new(),
             playing: None,
         }
     }
@@ -329,6 +335,7 @@ impl Documents {
             DocumentsAction::OpenOverlay { document, role, path } => {
                 if role == Role::Labels {
                     self.keep_shown_labels(document);
+                    self.added_labels.insert(document, path.clone());
                 }
                 self.open_overlay(document, role, path, None);
             }
@@ -388,6 +395,8 @@ impl Documents {
         self.opening_live.remove(&gone.id);
         self.opening_preview.remove(&gone.id);
         self.saved.remove(&gone.id);
+        self.added_labels.remove(&gone.id);
+        self.kept_labels.remove(&gone.id);
         self.active = self.all.get(at.min(self.all.len().saturating_sub(1))).map(|d| d.id);
         self.playing = None;
     }
@@ -462,6 +471,7 @@ impl Documents {
                 if !outputs.iter().any(|a| a.kind.is_maps()) {
                     self.remove_overlay(id, Role::Map);
                 }
+                self.kept_labels.remove(&id);
                 self.show_results(id, outputs, BTreeMap::new());
             }
             JobOutput::Found { outputs, of_times } => {

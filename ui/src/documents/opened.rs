@@ -4,14 +4,14 @@ use super::Documents;
 use crate::action::Action;
 use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
-use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, Role, file_name};
+use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, PREVIEW_NAME, Role, file_name};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use crate::opener::{Expanded, MAX_FILES_OF_FOLDER, OpenerResult};
 use crate::settings::Settings;
 use cytoscope_pipeline::ArtifactKind;
 use cytoscope_volume::{Axes, VoxelSize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
 const MANY_CHANNELS: usize = 8;
@@ -28,10 +28,21 @@ fn given_metadata(settings: &Settings, file: &Path) -> GivenMetadata {
     GivenMetadata { axes, voxel_size_um: if checked.is_ok() { voxel_size_um } else { VoxelSize::default() } }
 }
 
-/// Takes over how a stack was shown and preprocessed before it was opened again, with another voxel size for example.
-fn take_over_view(document: &mut Document, old: Document) {
+/// Whether a document shows the same voxels as one that it takes the place of, with another voxel size for example.
+fn has_same_voxels(document: &Document, old: &Document) -> bool {
     let is_same_file = document.path == old.path && document.series == old.series && document.axes == old.axes;
-    if !is_same_file || document.extents != old.extents {
+    is_same_file && document.extents == old.extents
+}
+
+/// The file of the labels that a document shows, unless they are a preview, or were corrected and saved to another file.
+fn shown_file(document: &Document) -> Option<PathBuf> {
+    let labels = document.of_role(Role::Labels).filter(|labels| labels.name != PREVIEW_NAME)?;
+    document.saved_labels.is_none().then(|| labels.path.clone())
+}
+
+/// Takes over how a stack was shown and preprocessed before it was opened again.
+fn take_over_view(document: &mut Document, old: Document) {
+    if !has_same_voxels(document, &old) {
         return;
     }
     (document.cursor, document.time) = (old.cursor, old.time);
@@ -149,6 +160,8 @@ impl Documents {
                     self.loader.forget(preview.source_id);
                 }
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
+                let shown = shown_file(&old).filter(|_| has_same_voxels(&self.all[at], &old));
+                self.keep_added_labels(id, old.id, shown.as_deref());
                 take_over_view(&mut self.all[at], old);
             }
             None => self.all.push(document),
@@ -177,14 +190,16 @@ impl Documents {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::documents::JobOutput;
+    use crate::documents::{DocumentsAction, JobOutput};
     use crate::effect::Wake;
     use crate::preprocess::Preprocessing;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_pipeline::{Artifact, DiameterRequest};
     use cytoscope_preprocess::PreprocessStep;
     use cytoscope_volume::Array;
+    use std::collections::BTreeMap;
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_stack_with_another_voxel_size_is_shown_and_preprocessed_as_before() {
@@ -229,5 +244,50 @@ mod tests {
         };
         assert!(has_map_after(ArtifactKind::Probability));
         assert!(!has_map_after(ArtifactKind::Labels));
+    }
+
+    /// Waits until the labels of a document are those of a file.
+    fn wait_for_labels(documents: &mut Documents, id: u64, file: &Path) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while documents.get(id).unwrap().of_role(Role::Labels).is_none_or(|labels| labels.path != file) {
+            assert!(Instant::now() < end, "the labels were not opened in time");
+            let _ = documents.poll();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn labels_of_another_program_stay_when_the_voxel_size_is_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, labels, predicted] = ["a.tif", "other.tif", "a_labels.tif"].map(|name| folder.path().join(name));
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        for file in [&path, &labels, &predicted] {
+            write_array(file, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let open = |z: f64| Document::open(&path, None, 0).unwrap().with_voxel_size(VoxelSize::new_um(z, 1.0, 1.0));
+        let add = |documents: &mut Documents, document: Document, replaces: Option<u64>| {
+            let id = document.id;
+            documents.handle_document(document, replaces, &mut Effects::default());
+            id
+        };
+        let first = add(&mut documents, open(1.0), None);
+        let action = DocumentsAction::OpenOverlay { document: first, role: Role::Labels, path: labels.clone() };
+        let _ = documents.apply(action);
+        wait_for_labels(&mut documents, first, &labels);
+        let second = add(&mut documents, open(2.0), Some(first));
+        wait_for_labels(&mut documents, second, &labels);
+        // Results that are found for the stack that was opened again do not take their place; new ones do.
+        let outputs = vec![Artifact::new(ArtifactKind::Labels, &predicted)];
+        let found = JobOutput::Found { outputs: outputs.clone(), of_times: BTreeMap::new() };
+        assert_eq!(documents.kept_labels.get(&second), Some(&labels));
+        documents.show_output(second, found, &mut Effects::default());
+        assert!(documents.kept_labels.is_empty() && !documents.opener.is_busy());
+        documents.show_output(second, JobOutput::Files(outputs), &mut Effects::default());
+        wait_for_labels(&mut documents, second, &predicted);
+        // Labels that are not on screen are not added again.
+        let third = add(&mut documents, open(3.0), Some(second));
+        assert!(documents.kept_labels.is_empty() && documents.get(third).unwrap().of_role(Role::Labels).is_none());
     }
 }

@@ -58,16 +58,23 @@ fn path_of(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
 }
 
 impl Documents {
-    /// Shows results: those of all time points, and those that were saved for single ones.
+    /// Shows results: those of all time points, and those that were saved for single ones. Labels that the user had added
+    /// before the document was opened again stay.
     pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, of_times: BTreeMap<usize, Vec<Artifact>>) {
-        if !self.is_series(id) {
+        let kept = self.kept_labels.remove(&id);
+        let is_shown = kept.is_none_or(|kept| path_of(&outputs, ArtifactKind::Labels) == Some(kept.as_path()));
+        if is_shown && !self.is_series(id) {
             return self.show_files(id, outputs, None);
         }
         let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
         let (all, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
         self.show_files(id, others, None);
-        self.saved.insert(id, SavedResults { all, of_times, is_shown: true });
-        self.show_saved(id);
+        if self.is_series(id) {
+            self.saved.insert(id, SavedResults { all, of_times, is_shown });
+        }
+        if is_shown {
+            self.show_saved(id);
+        }
     }
 
     /// Shows a saved segmentation: in a stack with several time points, it belongs to one of them.
@@ -86,6 +93,14 @@ impl Documents {
         if let Some(saved) = self.saved.get_mut(&id) {
             saved.is_shown = false;
         }
+    }
+
+    /// Opens the labels that the user had added to a document, if they were on screen, in the document that took its place.
+    pub(super) fn keep_added_labels(&mut self, id: u64, old: u64, shown: Option<&Path>) {
+        let Some(added) = self.added_labels.remove(&old).filter(|added| shown == Some(added.as_path())) else { return };
+        self.added_labels.insert(id, added.clone());
+        self.kept_labels.insert(id, added.clone());
+        self.open_overlay(id, Role::Labels, added, None);
     }
 
     /// Shows the saved labels of a document's current time point, if other saved labels were shown at time point `before`.

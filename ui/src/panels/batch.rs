@@ -1,6 +1,9 @@
 //! The page for converting files and for scoring predictions.
 
-use super::{OptionalNumber, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top, weak};
+use super::{
+    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top,
+    weak,
+};
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
 use crate::document::file_name;
@@ -114,11 +117,11 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
 fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     let part = |name, hint| OptionalNumber { name, unit: "", hint, unset: "all", first: 0, range: 0..=1_000_000 };
     let channel = part("One channel", "Number of the only channel to convert, from 0");
-    if let Some(channel) = channel.show(ui, batch.channel.map(|n| n as u64)) {
+    if let Some(channel) = channel.show(ui, SettingRow::Line, batch.channel.map(|n| n as u64)) {
         actions.send(BatchAction::ConvertChannel(channel.map(|n| n as usize)));
     }
     let time = part("One time point", "Number of the only time point to convert, from 0");
-    if let Some(time) = time.show(ui, batch.time.map(|n| n as u64)) {
+    if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64)) {
         actions.send(BatchAction::ConvertTime(time.map(|n| n as usize)));
     }
     if batch.format == ConvertFormat::OmeZarr {

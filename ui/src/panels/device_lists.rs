@@ -1,18 +1,24 @@
 //! The lists of devices and precisions, for predictions and for training.
 
-use super::labeled_choice;
+use super::SettingRow;
 use cytoscope_engine::{Device, DeviceRequest, Precision};
 use eframe::egui::{self, Ui};
 
 /// Draws the list of devices. Returns the device, if another one was chosen.
-pub(super) fn device_list(ui: &mut Ui, id: &str, devices: &[Device], before: DeviceRequest) -> Option<DeviceRequest> {
+pub(super) fn device_list(
+    ui: &mut Ui,
+    row: SettingRow,
+    id: &str,
+    devices: &[Device],
+    before: DeviceRequest,
+) -> Option<DeviceRequest> {
     let mut device = before;
     let fastest = "Auto (fastest)";
     let shown = match device {
         DeviceRequest::Auto => fastest.to_owned(),
         DeviceRequest::Device(id) => id.to_string(),
     };
-    labeled_choice(ui, id, "Device", &shown, |ui| {
+    row.choice(ui, id, "Device", &shown, |ui| {
         ui.selectable_value(&mut device, DeviceRequest::Auto, fastest);
         for d in devices {
             let choice = DeviceRequest::Device(d.id);
@@ -42,6 +48,7 @@ pub(super) fn offered_precisions(devices: &[Device], request: DeviceRequest) -> 
 /// from `before`. A precision that is not offered becomes automatic, once any is offered.
 pub(super) fn precision_list(
     ui: &mut Ui,
+    row: SettingRow,
     id: &str,
     all: &[Precision],
     automatic: &str,
@@ -49,7 +56,7 @@ pub(super) fn precision_list(
 ) -> Option<Option<Precision>> {
     let mut precision = before.filter(|chosen| all.is_empty() || all.contains(chosen));
     let shown = precision.map_or(automatic, |one| one.name());
-    labeled_choice(ui, id, "Precision", shown, |ui| {
+    row.choice(ui, id, "Precision", shown, |ui| {
         ui.selectable_value(&mut precision, None, automatic);
         for one in all {
             ui.selectable_value(&mut precision, Some(*one), one.name());

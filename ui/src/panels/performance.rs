@@ -1,6 +1,6 @@
 //! The choice among the presets of this machine's profile.
 
-use super::labeled_choice;
+use super::SettingRow;
 use cytoscope_pipeline::{InferenceSettings, MachineProfile, PerformanceRequest, Preset, TrainingSettings};
 use eframe::egui::Ui;
 
@@ -25,12 +25,13 @@ fn preset_name(preset: Preset) -> &'static str {
 /// the new choice, once it has changed.
 pub(super) fn performance_choice(
     ui: &mut Ui,
+    row: SettingRow,
     chosen: PerformanceRequest,
     profile: &MachineProfile,
     describe: &dyn Fn(Preset) -> Option<String>,
 ) -> Option<PerformanceRequest> {
     let mut request = chosen;
-    let response = labeled_choice(ui, "performance", "Performance", &name(chosen, profile), |ui| {
+    let response = row.choice(ui, "performance", "Performance", &name(chosen, profile), |ui| {
         for one in [PerformanceRequest::Auto, PerformanceRequest::Off] {
             ui.selectable_value(&mut request, one, name(one, profile));
         }

@@ -5,7 +5,7 @@ mod options;
 use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::named_slider;
 use super::performance::{inference_text, performance_choice};
-use super::{heading, labeled_choice, main_button, named_button, weak};
+use super::{SettingRow, heading, labeled_choice, main_button, named_button, weak};
 use crate::action::Actions;
 use crate::channels::{chosen_output, input_channels, input_name};
 use crate::command::Command;
@@ -249,7 +249,7 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 }
 
 fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    if let Some(device) = device_list(ui, "device", state.jobs.devices(), state.settings().device) {
+    if let Some(device) = device_list(ui, SettingRow::Line, "device", state.jobs.devices(), state.settings().device) {
         actions.send(DisplayAction::Device(device));
     }
 }
@@ -258,7 +258,9 @@ fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
     let all = offered_precisions(state.jobs.devices(), settings.device);
-    if let Some(precision) = precision_list(ui, "precision", &all, "Auto (fast and accurate)", settings.precision) {
+    if let Some(precision) =
+        precision_list(ui, SettingRow::Line, "precision", &all, "Auto (fast and accurate)", settings.precision)
+    {
         actions.send(DisplayAction::Precision(precision));
     }
 }
@@ -281,7 +283,7 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let profile = state.model().and_then(|card| state.jobs.machine_profile(&card.title));
     let Some(profile) = profile.filter(|profile| !profile.inference.is_empty()) else { return };
     let describe = |preset: Preset| profile.inference.get(&preset).map(inference_text);
-    if let Some(request) = performance_choice(ui, state.settings().performance, profile, &describe) {
+    if let Some(request) = performance_choice(ui, SettingRow::Line, state.settings().performance, profile, &describe) {
         actions.send(DisplayAction::Performance(request));
     }
 }

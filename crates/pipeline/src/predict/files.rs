@@ -6,7 +6,7 @@ use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
 use crate::model::ModelTask;
-use crate::provenance::InputRecord;
+use crate::provenance::{ImageFiles, InputRecord};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter};
@@ -93,6 +93,8 @@ pub(super) struct ResultFiles {
     pub table_format: TableFormat,
     /// The input as it was before it was read.
     pub input: InputRecord,
+    /// The other files of its image, as they were before they were read.
+    pub input_files: Option<ImageFiles>,
     /// The input and the other files of its image, as they were before they were read.
     read_from: Vec<InputRecord>,
     /// Fingerprint of everything that determines the result.
@@ -123,16 +125,19 @@ impl ResultFiles {
         paths.zarr = zarr::path_for(job, image.meta(), stem, model.task, wanted);
         // The files of a stack in many parts do not displace those of the input tensors.
         let of_tensors: Vec<PathBuf> = tensors.files().into_iter().take(MAX_WATCHED_FILES / 2).collect();
-        let of_stack = image.files().into_iter().filter(|file| !of_tensors.contains(file));
+        let (files, others) = (image.files(), &of_tensors);
+        let of_stack = || files.iter().filter(move |file| !others.contains(file));
+        let input_files = ImageFiles::of(input, of_stack().map(PathBuf::as_path));
+        let input_files = input_files.map_err(|(file, error)| JobError::unreadable(&file, error))?;
         let first = std::iter::once(input.to_owned()).chain(of_tensors.iter().cloned());
-        let sources = first.chain(of_stack).take(MAX_WATCHED_FILES);
+        let sources = first.chain(of_stack().cloned()).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;
         let tiles = TileRequest { tile: None, recorded: None, ..job.tiles.clone() };
         let on_any_device = PredictJob { device: DeviceRequest::Auto, precision: None, tiles, ..job.clone() };
         let fingerprint_of_slices = on_any_device.fingerprint(model, input, &read_from)?;
         let (table_format, input) = (job.table_format, record(input)?);
-        Ok(Self { paths, table_format, input, read_from, fingerprint, fingerprint_of_slices })
+        Ok(Self { paths, table_format, input, input_files, read_from, fingerprint, fingerprint_of_slices })
     }
 
     /// As [`Paths::refuse_foreign`].

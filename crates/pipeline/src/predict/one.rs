@@ -213,6 +213,7 @@ fn publish(
         job,
         model: resolved.model,
         input: files.input.clone(),
+        input_files: files.input_files.clone(),
         fingerprint: &files.fingerprint,
         precision: resolved.precision(),
         report: &report,

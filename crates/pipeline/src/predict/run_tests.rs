@@ -400,7 +400,7 @@ fn the_next_gpu_and_then_the_cpu_continue_after_the_finished_slices() {
 #[test]
 fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     let fixture = Fixture::new();
-    // The first tile has 48 slices, of which 45 are kept. Then there is room for a tile of 32 slices.
+    // The first tile has 48 slices, of which 45 are kept. The remaining memory suffices for tiles of 32 slices.
     fixture.add_stack("thin", [120, 8, 32]);
     let room_voxels = 32 * 8 * 32;
     let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_voxels as u64 * VOXEL_BYTES));

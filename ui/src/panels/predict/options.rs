@@ -2,9 +2,9 @@
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
-use crate::panels::{OptionalNumber, labeled_choice};
+use crate::panels::{OptionalNumber, SettingRow, labeled_choice};
 use crate::state::State;
-use cytoscope_pipeline::{MAX_THREADS, Output, ResultFormat};
+use cytoscope_pipeline::{Output, ResultFormat};
 use eframe::egui::{Checkbox, Ui};
 use std::collections::BTreeSet;
 
@@ -19,26 +19,14 @@ const OUTPUTS: [(Output, &str, &str); 5] = [
 
 /// Maximum memory and number of threads of predictions.
 pub(super) fn limits(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let memory = OptionalNumber {
-        name: "Memory budget",
-        unit: "MiB",
-        hint: "Maximum memory of predictions and meshes; automatic is three quarters of the free memory",
-        unset: "automatic",
-        first: 8192,
-        range: 1..=1 << 24,
-    };
-    if let Some(mib) = memory.show(ui, state.settings().memory_budget_mib) {
+    let hint = "Maximum memory of predictions and meshes; automatic is three quarters of the free memory";
+    let memory = OptionalNumber::memory("Memory budget", hint);
+    if let Some(mib) = memory.show(ui, SettingRow::Line, state.settings().memory_budget_mib) {
         actions.send(DisplayAction::MemoryBudget(mib));
     }
-    let threads = OptionalNumber {
-        name: "Threads",
-        unit: "",
-        hint: "Number of threads of predictions; automatic uses all cores, or as many as were tuned",
-        unset: "automatic",
-        first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
-        range: 1..=MAX_THREADS as u64,
-    };
-    if let Some(number) = threads.show(ui, state.settings().threads.map(|n| n as u64)) {
+    let hint = "Number of threads of predictions; automatic uses all cores, or as many as were tuned";
+    let threads = OptionalNumber::threads(hint);
+    if let Some(number) = threads.show(ui, SettingRow::Line, state.settings().threads.map(|n| n as u64)) {
         actions.send(DisplayAction::Threads(number.map(|n| n as usize)));
     }
 }

@@ -3,7 +3,7 @@
 use super::start::device_and_precision;
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
-use crate::panels::{capitalized, seconds, weak};
+use crate::panels::{SettingRow, capitalized, seconds, weak};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
@@ -77,7 +77,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     ui.add_space(theme::GAP);
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
-        device_and_precision(ui, state, actions);
+        device_and_precision(ui, state, SettingRow::Line, actions);
     }
     run_buttons(ui, run, state.jobs.has_engine(), actions);
     if let RunState::Failed(reason) = &run.state {

@@ -5,15 +5,15 @@ use crate::action::Actions;
 use crate::opener::FileRequest;
 use crate::panels::device_lists::{device_list, offered_precisions, precision_list};
 use crate::panels::performance::{performance_choice, training_text};
-use crate::panels::{OptionalNumber, weak};
+use crate::panels::{OptionalNumber, SettingRow, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::plan::MINUTES;
 use crate::training::start::incompatibility;
 use crate::training::{TrainingAction, Wizard};
 use cytoscope_engine::Precision;
+use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{MAX_THREADS, Preset};
 use cytoscope_train::{MAX_BATCH, TrainStart};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
@@ -66,10 +66,12 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         weak(ui, format!("{} cannot be the start model. {why}", own.name));
     }
     time_budget(ui, wizard, actions);
-    data_workers(ui, wizard, actions);
-    device_and_precision(ui, state, actions);
-    limits(ui, wizard, actions);
-    tuned_choice(ui, state, actions);
+    egui::Grid::new("training settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
+        data_workers(ui, wizard, actions);
+        device_and_precision(ui, state, SettingRow::Grid, actions);
+        limits(ui, wizard, actions);
+        tuned_choice(ui, state, actions);
+    });
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
 }
@@ -111,21 +113,21 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let profile = state.jobs.machine_profile(card.map_or(from, |card| card.title.as_str()));
     let Some(profile) = profile.filter(|profile| !profile.training.is_empty()) else { return };
     let describe = |preset: Preset| profile.training.get(&preset).map(training_text);
-    if let Some(request) = performance_choice(ui, wizard.performance(), profile, &describe) {
+    if let Some(request) = performance_choice(ui, SettingRow::Grid, wizard.performance(), profile, &describe) {
         actions.send(TrainingAction::Performance(request));
     }
 }
 
 /// The device and the precision of the training steps.
-pub(super) fn device_and_precision(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+pub(super) fn device_and_precision(ui: &mut Ui, state: State<'_>, row: SettingRow, actions: &mut Actions) {
     let (plan, devices) = (&state.wizard().plan, state.jobs.devices());
-    if let Some(device) = device_list(ui, "training device", devices, plan.device) {
+    if let Some(device) = device_list(ui, row, "training device", devices, plan.device) {
         actions.send(TrainingAction::Device(device));
     }
     let mut all = offered_precisions(devices, plan.device);
     // Training does not compute in 8-bit integers.
     all.retain(|precision| *precision != Precision::Int8);
-    if let Some(precision) = precision_list(ui, "training precision", &all, "Auto (32 bits)", plan.precision) {
+    if let Some(precision) = precision_list(ui, row, "training precision", &all, "Auto (32 bits)", plan.precision) {
         actions.send(TrainingAction::Precision(precision));
     }
 }
@@ -140,39 +142,29 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         first: 2,
         range: 1..=MAX_BATCH as u64,
     };
-    if let Some(size) = batch.show(ui, wizard.plan.batch.map(|n| n as u64)) {
+    if let Some(size) = batch.show(ui, SettingRow::Grid, wizard.plan.batch.map(|n| n as u64)) {
         actions.send(TrainingAction::Batch(size.map(|n| n as usize)));
     }
-    let memory = OptionalNumber {
-        name: "Memory limit",
-        unit: "MiB",
-        hint: "Memory for activations; beyond it, some are computed twice. Automatic is half of the free memory.",
-        unset: "automatic",
-        first: 8192,
-        range: 1..=1 << 24,
-    };
-    if let Some(mib) = memory.show(ui, wizard.plan.memory_mib) {
+    let hint = "Memory for activations; beyond it, some are computed twice. Automatic is half of the free memory.";
+    let memory = OptionalNumber::memory("Memory limit", hint);
+    if let Some(mib) = memory.show(ui, SettingRow::Grid, wizard.plan.memory_mib) {
         actions.send(TrainingAction::MemoryLimit(mib));
     }
-    let threads = OptionalNumber {
-        name: "Threads",
-        unit: "",
-        hint: "Number of threads that compute the training steps on the CPU; automatic uses all cores.",
-        unset: "automatic",
-        first: std::thread::available_parallelism().map_or(1, usize::from) as u64,
-        range: 1..=MAX_THREADS as u64,
-    };
-    if let Some(number) = threads.show(ui, wizard.plan.threads.map(|n| n as u64)) {
+    let hint = "Number of threads that compute the training steps on the CPU; automatic uses all cores.";
+    let threads = OptionalNumber::threads(hint);
+    if let Some(number) = threads.show(ui, SettingRow::Grid, wizard.plan.threads.map(|n| n as u64)) {
         actions.send(TrainingAction::Threads(number.map(|n| n as usize)));
     }
 }
 
 /// Choice of the number of threads that prepare patches.
 fn data_workers(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
-    ui.horizontal(|ui| {
+    let label = |ui: &mut Ui| {
+        ui.label("Data workers");
+    };
+    let field = |ui: &mut Ui| {
         let mut workers = wizard.workers();
         let most = std::thread::available_parallelism().map_or(1, usize::from).max(workers);
-        ui.label("Data workers");
         let number = ui
             .add(egui::DragValue::new(&mut workers).range(1..=most).speed(0.05))
             .on_hover_text("Threads that prepare patches. More of them help if training steps wait for data.");
@@ -183,5 +175,6 @@ fn data_workers(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         if number.changed() {
             actions.send(TrainingAction::Workers(workers));
         }
-    });
+    };
+    SettingRow::Grid.show(ui, label, field);
 }
