@@ -34,7 +34,9 @@ pub use limits::{GraphLimits, check_limit, checked_elements};
 pub use loss::{Loss, LossKind, LossTerm};
 pub use op::{Activation, BinaryOp, DepthOrder, Op, PadMode, ReduceOp, UnaryOp, op_name};
 pub use opname::activation_name;
-pub use ops::{AspectPolicy, AxisEffect, AxisLengths, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode};
+pub use ops::{
+    AspectPolicy, AxisEffect, AxisLengths, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode, axis_over_slices,
+};
 pub use optimizer::{Hyper, Optimizer};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 

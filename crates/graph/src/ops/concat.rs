@@ -1,8 +1,8 @@
 //! `Concat`: tensors side by side along one axis.
 
-use super::{AxisEffect, AxisLengths, Operator};
+use super::{AxisEffect, AxisLengths, Operator, axis_over_slices};
 use crate::error::{GraphError, Result};
-use crate::graph::{Dim, Node, ValueId};
+use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs, free, resolve_axis, shape_text};
 use crate::op::Op;
 
@@ -41,6 +41,10 @@ impl Operator for Concat {
             return None;
         }
         node.inputs.iter().copied().collect()
+    }
+
+    fn over_slices(&self, node: &Node, _graph: &mut Graph) -> Option<Node> {
+        Some(Node { op: Op::concat(axis_over_slices(self.axis)?), ..node.clone() })
     }
 }
 

@@ -4,7 +4,7 @@ mod concat;
 mod resize;
 
 use crate::error::Result;
-use crate::graph::{Node, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs};
 
 pub(crate) use concat::Concat;
@@ -85,5 +85,21 @@ pub(crate) trait Operator {
     /// See [`Node::moved_inputs`].
     fn moved_inputs(&self, _node: &Node, _output_rank: Option<usize>) -> Option<Vec<ValueId>> {
         None
+    }
+
+    /// See [`Node::over_slices`].
+    fn over_slices(&self, _node: &Node, _graph: &mut Graph) -> Option<Node> {
+        None
+    }
+}
+
+/// Returns the index that an axis of an image (batch, channel, Y, X) has in a stack (batch, channel, Z, Y, X); a negative axis
+/// counts from the end. `None` for the batch.
+pub fn axis_over_slices(axis: i64) -> Option<i64> {
+    match axis {
+        1 | -3 => Some(1),
+        2 | -2 => Some(3),
+        3 | -1 => Some(4),
+        _ => None,
     }
 }

@@ -3,9 +3,10 @@
 use super::{AxisEffect, AxisLengths, Operator};
 use crate::error::{GraphError, Result};
 use crate::geometry::gcd;
-use crate::graph::{Dim, Node, ValueId};
+use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs, fixed, free, map_dim, resolve_axis};
 use crate::op::Op;
+use crate::tensor::Tensor;
 
 impl Op {
     /// Returns a resize operator with these attributes.
@@ -164,6 +165,17 @@ impl Operator for ResizeAttrs {
             return None;
         }
         Some(vec![node.input(0)?])
+    }
+
+    fn over_slices(&self, node: &Node, graph: &mut Graph) -> Option<Node> {
+        if self.coordinates == CoordinateMode::TfCropAndResize || node.input(3).is_some() || self.axes.is_some() {
+            return None;
+        }
+        let mut scales = graph.constant(node.input(2)?)?.as_f32().filter(|scales| scales.len() == 4)?.to_vec();
+        scales.insert(2, 1.0);
+        let scales = graph.add_initializer(format!("{}.scales", node.name), Tensor::vector(scales));
+        // The second input, the region of interest, is not read.
+        Some(Node { inputs: vec![node.input(0), None, Some(scales)], ..node.clone() })
     }
 }
 
