@@ -2,8 +2,7 @@
 
 use crate::error::Result;
 use crate::graph::{Graph, Node, ValueId};
-use crate::op::Op;
-use crate::ops::{AxisEffect, AxisLengths};
+use crate::ops::{AxisEffect, AxisLengths, Op};
 
 impl Op {
     /// Whether the operator produces, reads or computes with quantized values.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph, ValueId};
 use crate::limits::{GraphLimits, checked_elements};
-use crate::op::Op;
+use crate::ops::Op;
 use crate::tensor::{ElementType, Tensor};
 
 /// What is known about a value.

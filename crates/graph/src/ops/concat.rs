@@ -1,10 +1,9 @@
 //! `Concat`: tensors side by side along one axis.
 
-use super::{AxisEffect, AxisLengths, Operator, axis_over_slices};
+use super::{AxisEffect, AxisLengths, Op, Operator, axis_over_slices};
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs, free, resolve_axis, shape_text};
-use crate::op::Op;
 
 impl Op {
     /// Concatenation along `axis`; a negative axis counts from the end.

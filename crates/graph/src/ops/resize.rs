@@ -1,11 +1,10 @@
 //! `Resize`: resampling by interpolation.
 
-use super::{AxisEffect, AxisLengths, Operator};
+use super::{AxisEffect, AxisLengths, Op, Operator};
 use crate::error::{GraphError, Result};
 use crate::geometry::gcd;
 use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs, fixed, free, map_dim, resolve_axis};
-use crate::op::Op;
 use crate::tensor::Tensor;
 
 impl Op {
