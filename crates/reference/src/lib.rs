@@ -35,7 +35,6 @@ use cytoscope_graph::{
 };
 
 pub use elementwise::activate;
-pub use resize::{nearest_source, resize_coordinate, resize_factors};
 pub use shape_ops::shape_values;
 
 /// The inputs of one operator, and the shapes of its outputs.

@@ -24,7 +24,7 @@ pub(super) fn tables(
 }
 
 /// Returns the interpolation tables (Z, Y, X) of a resize from shape `from` to shape `to` (N, C, space), or `None` if
-/// the kernel does not support it. Positions come from the reference executor, because other arithmetic could round a
+/// the kernel does not support it. Positions are those of the reference executor, because other arithmetic could round a
 /// position half-way between two voxels to the other side.
 fn tables_between(
     attrs: &ResizeAttrs,
@@ -36,7 +36,7 @@ fn tables_between(
     if from.len() != to.len() || from.get(..2) != to.get(..2) || attrs.axes.is_some() {
         return None;
     }
-    let factors = cytoscope_reference::resize_factors(attrs, from, scales, sizes).ok()?;
+    let factors = attrs.factors(from, scales, sizes).ok()?;
     if factors.iter().take(2).any(|f| *f != 1.0) {
         return None;
     }
@@ -62,10 +62,10 @@ fn axis_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -> 
     let last = (input - 1) as f64;
     (0..output)
         .map(|o| {
-            let at = cytoscope_reference::resize_coordinate(attrs, o, input, output, factor)?;
+            let at = attrs.coordinate(o, input, output, factor)?;
             Some(match attrs.mode {
                 ResizeMode::Nearest => {
-                    let i = cytoscope_reference::nearest_source(attrs, o, input, output, factor)?;
+                    let i = attrs.nearest_source(o, input, output, factor)?;
                     Tap { low: i, high: i, weight: 0.0 }
                 }
                 _ => {

@@ -19,7 +19,7 @@ use concat::Concat;
 use operator::Operator;
 
 pub use operator::{AxisEffect, AxisLengths, axis_over_slices};
-pub use resize::{AspectPolicy, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode, resize_geometry};
+pub use resize::{AspectPolicy, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode};
 
 /// The operation of a node.
 #[derive(Debug, Clone, PartialEq)]
