@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::Call;
+use crate::Call;
 use cytoscope_graph::infer::resolve_axis;
 use cytoscope_graph::{CoordinateMode, ElementType, GraphError, Op, ResizeAttrs, ResizeMode, Result, Tensor};
 
@@ -64,7 +64,7 @@ fn resize(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
         values = out;
     }
     if a.coordinates == CoordinateMode::TfCropAndResize {
-        let steps = super::shape_ops::strides(shape);
+        let steps = crate::shape_ops::strides(shape);
         for (index, v) in values.iter_mut().enumerate() {
             if outside.iter().any(|(axis, gone)| gone[index / steps[*axis] % shape[*axis]]) {
                 *v = f64::from(a.extrapolation_value);
@@ -101,7 +101,7 @@ fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) ->
         if let Some(first) = inputs.first_mut() {
             *first = Some(&unit);
         }
-        let response = super::eval(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
+        let response = crate::eval(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
         for (out, weight) in response.to_f64_vec().iter().enumerate().filter(|(_, w)| **w != 0.0) {
             for o in 0..outer {
                 dx[o * per_in + at] += weight * dy[o * per_out + out];
