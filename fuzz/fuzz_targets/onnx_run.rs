@@ -26,8 +26,6 @@ fn is_smooth(op: &Op) -> bool {
         | Op::AveragePool(_)
         | Op::GlobalAveragePool
         | Op::GlobalMaxPool
-        | Op::Resize(_)
-        | Op::Concat { .. }
         | Op::Split { .. }
         | Op::Slice
         | Op::Pad { .. }
@@ -45,7 +43,7 @@ fn is_smooth(op: &Op) -> bool {
         Op::Activation(a) => {
             matches!(a, Activation::Relu | Activation::LeakyRelu { .. } | Activation::Sigmoid | Activation::Tanh)
         }
-        _ => false,
+        op => op.joined_axis().is_some() || op.resamples_linearly(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Networks on slices as networks on stacks that compute each slice by itself.
 
-use cytoscope_graph::{CoordinateMode, Dim, Graph, Node, Op, Padding, Tensor, ValueId};
+use cytoscope_graph::{Dim, Graph, Node, Op, Padding, Tensor, ValueId, axis_over_slices};
 use std::sync::Arc;
 
 /// Name of the free length of the new axis; no axis of a file has it.
@@ -53,18 +53,8 @@ fn lift(graph: &mut Graph, node: &mut Node) -> Option<()> {
         Op::MaxPool(pool) | Op::AveragePool(pool) => {
             window([&mut pool.kernel, &mut pool.strides, &mut pool.dilations], &mut pool.padding)
         }
-        // A constant part has one slice, not those of the stack.
-        Op::Concat { .. } if node.inputs.iter().flatten().any(|id| graph.constant(*id).is_some()) => None,
-        Op::Concat { axis } | Op::Softmax { axis } | Op::LogSoftmax { axis } => lift_axis(axis),
-        Op::Resize(attrs) => {
-            if attrs.coordinates == CoordinateMode::TfCropAndResize || has(3) || attrs.axes.is_some() {
-                return None;
-            }
-            let mut scales = constant(2)?.as_f32().filter(|scales| scales.len() == 4)?.to_vec();
-            scales.insert(2, 1.0);
-            let scales = graph.add_initializer(format!("{}.scales", node.name), Tensor::vector(scales));
-            // The second input, the region of interest, is not read.
-            node.inputs = vec![node.inputs.first().copied().flatten(), None, Some(scales)];
+        Op::Softmax { axis } | Op::LogSoftmax { axis } => {
+            *axis = axis_over_slices(*axis)?;
             Some(())
         }
         Op::Pad { .. } if !has(3) => {
@@ -88,7 +78,10 @@ fn lift(graph: &mut Graph, node: &mut Node) -> Option<()> {
         | Op::Where
         | Op::Cast { .. }
         | Op::Identity => Some(()),
-        _ => None,
+        _ => {
+            *node = node.over_slices(graph)?;
+            Some(())
+        }
     }
 }
 
@@ -104,16 +97,5 @@ fn window(lengths: [&mut Vec<usize>; 3], padding: &mut Padding) -> Option<()> {
         before.insert(0, 0);
         after.insert(0, 0);
     }
-    Some(())
-}
-
-/// Changes the number of an axis of four to that of the same axis of five; `None` for the batch.
-fn lift_axis(axis: &mut i64) -> Option<()> {
-    *axis = match *axis {
-        1 | -3 => 1,
-        2 | -2 => 3,
-        3 | -1 => 4,
-        _ => return None,
-    };
     Some(())
 }

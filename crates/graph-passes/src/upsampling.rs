@@ -12,7 +12,6 @@ use cytoscope_graph::{
     BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, Node, Op, PadMode, Padding,
     ResizeAttrs, ResizeMode, Result, Tensor, ValueId,
 };
-use cytoscope_reference::{nearest_source, resize_factors};
 use std::collections::BTreeSet;
 
 /// Fewest channels of an upsampled tensor whose convolution is transposed: for fewer, the additional pass over the output
@@ -200,7 +199,7 @@ fn nearest_factors(graph: &Graph, node: &Node, lengths: InputLengths) -> Option<
         return None;
     }
     let (from, to) = (graph.value(node.input(0)?).fixed_shape()?, graph.value(node.output(0)?).fixed_shape()?);
-    let scales = resize_factors(attrs, &from, constant(2).map(AsRef::as_ref), constant(3).map(AsRef::as_ref)).ok()?;
+    let scales = attrs.factors(&from, constant(2).map(AsRef::as_ref), constant(3).map(AsRef::as_ref)).ok()?;
     let mut factors = Vec::with_capacity(from.len());
     for ((n, m), scale) in from.iter().zip(&to).zip(&scales) {
         let factor = m.checked_div(*n).filter(|factor| factor * n == *m && *scale == *factor as f64)?;
@@ -216,7 +215,7 @@ fn nearest_factors(graph: &Graph, node: &Node, lengths: InputLengths) -> Option<
 /// Whether a nearest-neighbor resize of an axis repeats each of `n` elements `factor` times.
 fn repeats(attrs: &ResizeAttrs, n: usize, factor: usize) -> bool {
     let m = n * factor;
-    factor == 1 || (0..m).all(|o| nearest_source(attrs, o, n, m, factor as f64) == Some(o / factor))
+    factor == 1 || (0..m).all(|o| attrs.nearest_source(o, n, m, factor as f64) == Some(o / factor))
 }
 
 /// A convolution of an upsampled tensor.

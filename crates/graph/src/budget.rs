@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{GraphError, Result};
 use crate::graph::Graph;
 use crate::infer::Info;
-use crate::op::Op;
+use crate::ops::Op;
 
 /// Bytes of constants that constant folding and shape inference may create in total, on top of the allowance for the
 /// graph's own constants. Shape arithmetic needs kilobytes; the position table of a large transformer needs a few

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, LazyLock};
 
 use crate::error::{GraphError, Result};
-use crate::op::Op;
+use crate::ops::Op;
 use crate::tensor::{ElementType, Tensor};
 
 /// Name of what [`Graph::value`] returns for an id of another graph.

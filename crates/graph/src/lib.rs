@@ -13,13 +13,13 @@
 mod budget;
 pub mod einsum;
 mod error;
+mod functions;
 mod geometry;
 mod graph;
 pub mod infer;
 mod limits;
 mod loss;
 pub mod npy;
-mod op;
 mod opname;
 mod ops;
 mod optimizer;
@@ -28,13 +28,13 @@ mod tensor;
 
 pub use budget::{Budget, Interrupt, operator_cost};
 pub use error::{GraphError, GraphErrorKind, Result};
+pub use functions::{Activation, BinaryOp, DepthOrder, PadMode, ReduceOp, UnaryOp};
 pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry, gcd};
 pub use graph::{Dim, Graph, Node, Value, ValueId, ValueNames};
 pub use limits::{GraphLimits, check_limit, checked_elements};
 pub use loss::{Loss, LossKind, LossTerm};
-pub use op::{Activation, BinaryOp, DepthOrder, Op, PadMode, ReduceOp, UnaryOp, op_name};
 pub use opname::activation_name;
-pub use ops::{AspectPolicy, AxisEffect, AxisLengths, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode};
+pub use ops::*;
 pub use optimizer::{Hyper, Optimizer};
 pub use tensor::{ElementType, Scalar, Tensor, TensorData};
 

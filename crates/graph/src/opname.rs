@@ -1,6 +1,7 @@
 //! ONNX names of functions, and names of gradients.
 
-use crate::op::{Activation, BinaryOp, Op, ReduceOp, UnaryOp};
+use crate::functions::{Activation, BinaryOp, ReduceOp, UnaryOp};
+use crate::ops::Op;
 
 /// Returns the ONNX operator type of an activation; [`Activation::Silu`] and [`Activation::Clip`] have none of their
 /// own.

@@ -1,9 +1,8 @@
 //! Properties of operators, so that passes and engines need not name them.
 
 use crate::error::Result;
-use crate::graph::{Node, ValueId};
-use crate::op::Op;
-use crate::ops::{AxisEffect, AxisLengths};
+use crate::graph::{Graph, Node, ValueId};
+use crate::ops::{AxisEffect, AxisLengths, Op};
 
 impl Op {
     /// Whether the operator produces, reads or computes with quantized values.
@@ -111,5 +110,12 @@ impl Node {
     /// does not state them.
     pub fn moved_inputs(&self, output_rank: Option<usize>) -> Option<Vec<ValueId>> {
         self.op.with_operator(|o| o.moved_inputs(self, output_rank)).flatten()
+    }
+
+    /// Returns the node that computes for each slice of a stack (batch, channel, Z, Y, X) what this node computes for an image
+    /// (batch, channel, Y, X). Constants that it reads in addition are added to `graph`. `None` if its operator does not state
+    /// such a node.
+    pub fn over_slices(&self, graph: &mut Graph) -> Option<Self> {
+        self.op.with_operator(|o| o.over_slices(self, graph)).flatten()
     }
 }

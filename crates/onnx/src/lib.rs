@@ -2,7 +2,7 @@
 //!
 //! The crate owns the file format: decoding of protobuf, the import of all supported opsets into the operators of
 //! [`cytoscope_graph`] ([`load`], [`from_bytes`]), the export ([`save`], [`encode`]), and the table of supported
-//! operators ([`SUPPORTED`]).
+//! operators ([`supported_operators`]).
 //!
 //! Errors are [`cytoscope_graph::GraphError`]s: a file that is malformed, uses something unsupported (with operator,
 //! node and opset) or exceeds a limit ([`cytoscope_graph::GraphLimits`], checked before memory is allocated) is refused.
@@ -34,4 +34,4 @@ mod table;
 pub use export::{OnnxFile, encode, save, to_bytes};
 pub use import::{NEWEST_OPSET, from_bytes, load};
 pub use proto::parse_tensor;
-pub use table::{SUPPORTED, SupportedOperator, operators_markdown};
+pub use table::{SupportedOperator, operators_markdown, supported_operators};

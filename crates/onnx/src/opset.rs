@@ -1,9 +1,7 @@
 //! The opset of a file: the oldest one that has all operators of a graph, so that older programs read the file.
 
 use cytoscope_graph::infer::{Info, resolve_axis};
-use cytoscope_graph::{
-    Activation, AspectPolicy, CoordinateMode, ElementType, Graph, Node, Op, PadMode, ReduceOp, ResizeAttrs, ValueId,
-};
+use cytoscope_graph::{Activation, ElementType, Graph, Node, Op, PadMode, ReduceOp, ValueId};
 use std::collections::BTreeMap;
 
 /// Types, shapes and known values of a graph.
@@ -35,7 +33,6 @@ fn of_node(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
     match &node.op {
         Op::Activation(activation) | Op::FusedConv { activation: Some(activation), .. } => of_activation(activation),
         Op::AveragePool(attrs) if attrs.dilations.iter().any(|n| *n != 1) => 19,
-        Op::Resize(attrs) => of_resize(attrs),
         Op::Split { axis } if node.input(1).is_none() && !splits_evenly(node, *axis, infos) => 18,
         Op::Pad { mode: PadMode::Wrap } => 19,
         Op::Pad { .. } if node.input(3).is_some() => 18,
@@ -68,7 +65,7 @@ fn of_node(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
             }
         }
         Op::QLinearMatMul if [1, 4, 6].into_iter().any(is_half) => 21,
-        _ => OLDEST_OPSET,
+        other => crate::ops::oldest_opset(other).unwrap_or(OLDEST_OPSET),
     }
 }
 
@@ -77,16 +74,6 @@ fn of_activation(activation: &Activation) -> i64 {
         Activation::Mish => 18,
         Activation::Gelu { .. } => 20,
         _ => OLDEST_OPSET,
-    }
-}
-
-fn of_resize(attrs: &ResizeAttrs) -> i64 {
-    if attrs.coordinates == CoordinateMode::HalfPixelSymmetric {
-        19
-    } else if attrs.antialias || attrs.axes.is_some() || attrs.policy != AspectPolicy::Stretch {
-        18
-    } else {
-        OLDEST_OPSET
     }
 }
 

@@ -24,8 +24,11 @@ const REDUCE: &str = "Reduction and search";
 pub(crate) const SHAPE: &str = "Shape and movement";
 const QUANT: &str = "Quantization";
 
-/// Every operator that the importer accepts.
-pub const SUPPORTED: &[SupportedOperator] = &{
+/// The groups in the order of the table.
+const GROUPS: [&str; 9] = [CONV, NORM, ACT, MATH, LOGIC, PRODUCT, REDUCE, SHAPE, QUANT];
+
+/// The operators without a file in [`crate::ops`].
+const OTHERS: &[SupportedOperator] = &{
     const fn op(group: &'static str, name: &'static str, note: &'static str) -> SupportedOperator {
         SupportedOperator { name, group, note }
     }
@@ -37,8 +40,6 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(CONV, "AveragePool", SPATIAL),
         op(CONV, "GlobalAveragePool", ""),
         op(CONV, "GlobalMaxPool", ""),
-        crate::ops::RESIZE[0],
-        crate::ops::RESIZE[1],
         op(NORM, "BatchNormalization", "inference only; folded into the convolution before it"),
         op(NORM, "InstanceNormalization", ""),
         op(NORM, "GroupNormalization", "opset 18 parameters are expanded to channels"),
@@ -120,7 +121,6 @@ pub const SUPPORTED: &[SupportedOperator] = &{
         op(REDUCE, "ArgMin", ""),
         op(REDUCE, "TopK", "always sorted"),
         op(REDUCE, "CumSum", ""),
-        crate::ops::CONCAT,
         op(SHAPE, "Split", ""),
         op(SHAPE, "Slice", ""),
         op(SHAPE, "Pad", "constant, edge, reflect, wrap"),
@@ -156,6 +156,13 @@ pub const SUPPORTED: &[SupportedOperator] = &{
     ]
 };
 
+/// Returns every operator that the importer accepts, group by group.
+pub fn supported_operators() -> impl Iterator<Item = SupportedOperator> {
+    GROUPS
+        .into_iter()
+        .flat_map(|group| OTHERS.iter().copied().chain(crate::ops::rows()).filter(move |row| row.group == group))
+}
+
 /// Returns the table as Markdown: the content of `docs/operators.md`.
 pub fn operators_markdown() -> String {
     let mut text = format!(
@@ -167,11 +174,11 @@ pub fn operators_markdown() -> String {
          file is read. Any\n\
          other operator is refused with its name, node and opset; so are operators with subgraphs (`If`, `Loop`, `Scan`),\n\
          model-local functions and sparse or string tensors.\n",
-        SUPPORTED.len(),
+        supported_operators().count(),
         crate::NEWEST_OPSET
     );
     let mut group = "";
-    for row in SUPPORTED {
+    for row in supported_operators() {
         if row.group != group {
             group = row.group;
             text.push_str(&format!("\n## {group}\n\n| operator | notes |\n|---|---|\n"));

@@ -16,11 +16,11 @@ mod indexing;
 mod loss;
 mod matmul;
 mod norm;
+mod ops;
 mod optimizer;
 mod pool;
 mod quant;
 mod reduce;
-mod resize;
 mod shape_ops;
 mod training;
 mod vjp;
@@ -35,7 +35,6 @@ use cytoscope_graph::{
 };
 
 pub use elementwise::activate;
-pub use resize::{nearest_source, resize_coordinate, resize_factors};
 pub use shape_ops::shape_values;
 
 /// The inputs of one operator, and the shapes of its outputs.
@@ -192,10 +191,7 @@ fn eval_typed(
         | Op::Loss(_)
         | Op::GlobalNorm
         | Op::Update(_) => training::eval(op, &call),
-        _ => match resize::eval(op, &call) {
-            Some(y) => Ok(vec![y?]),
-            None => shape_ops::eval(op, &call),
-        },
+        _ => ops::eval(op, &call).unwrap_or_else(|| shape_ops::eval(op, &call)),
     }
 }
 

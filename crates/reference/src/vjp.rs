@@ -3,7 +3,7 @@
 use super::conv::Geometry;
 use super::elementwise::sigmoid;
 use super::pool::{Windows, flat};
-use super::{Call, eval as run, loss, resize, training, typed};
+use super::{Call, eval as run, loss, ops, training, typed};
 use cytoscope_graph::infer::resolve_axis;
 use cytoscope_graph::{Activation, GraphError, Op, Result, Tensor, op_name};
 
@@ -52,7 +52,7 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             vec![loss::gradient(loss, &inputs.loss_data(), scale)]
         }
         _ if of.moves_only() => vec![moved(of, x, arguments, &g)?],
-        other => match resize::gradient(other, x, arguments, &g) {
+        other => match ops::gradient(other, x, arguments, &g) {
             Some(dx) => vec![dx?],
             None => return Err(GraphError::unsupported(format!("the derivative of {}", op_name(other)))),
         },

@@ -20,7 +20,7 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 pub struct Timeouts {
     /// Until [`Reply::Ready`].
     pub ready: Duration,
-    /// Without progress of a job on a GPU after it was cancelled.
+    /// Without progress of a job on a GPU after it was cancelled, except while it finds objects or writes results.
     pub cancelled: Duration,
     /// Without progress of a job on a GPU, except while the GPU is tuned or compiles kernels.
     pub progress: Duration,
@@ -38,6 +38,8 @@ pub(super) struct Activity {
     device: Option<DeviceId>,
     /// Whether the GPU is tuned or compiles kernels.
     is_preparing: bool,
+    /// Whether the stage leaves the GPU alone and may take long between two checks for cancellation.
+    is_on_cpu: bool,
     /// When the last progress was seen.
     seen: Instant,
     cancelled: Option<Instant>,
@@ -57,7 +59,7 @@ pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { device: None, is_preparing: false, seen: Instant::now(), cancelled: None }
+        Self { device: None, is_preparing: false, is_on_cpu: false, seen: Instant::now(), cancelled: None }
     }
 
     /// Records that the job was asked to stop.
@@ -76,7 +78,10 @@ impl Activity {
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
                 self.is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
+                self.is_on_cpu = matches!(progress.stage, ProgressStage::Objects | ProgressStage::Write);
             }
+            // The next input uses the GPU again.
+            Reply::Progress { event: Event::Started { .. }, .. } => self.is_on_cpu = false,
             _ => {}
         }
         self.start_over();
@@ -96,7 +101,7 @@ impl Activity {
     pub(super) fn hang(&self, job: &Job, has_gpu: Option<bool>, timeouts: &Timeouts) -> Option<String> {
         let gpu = self.gpu(job, has_gpu)?;
         let silent = self.seen.elapsed();
-        if let Some(cancelled) = self.cancelled {
+        if let Some(cancelled) = self.cancelled.filter(|_| !self.is_on_cpu) {
             let is_hung = silent.min(cancelled.elapsed()) >= timeouts.cancelled;
             let seconds = timeouts.cancelled.as_secs_f64().ceil();
             return is_hung.then(|| format!("the cancelled job on {gpu} did not stop within {seconds} s"));
@@ -184,5 +189,26 @@ mod tests {
         // A cancelled job may take its time as long as it makes progress.
         let limits = Timeouts { cancelled: Duration::from_secs(1000), ..OVER };
         assert_eq!(activity.hang(&predict(), None, &limits), None);
+    }
+
+    #[test]
+    fn a_cancelled_job_may_complete_its_work_on_the_cpu() {
+        let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
+        let stage = |stage: ProgressStage| {
+            let unit = ProgressUnit::Slices;
+            event(Event::Progress(StageProgress { stage, done: 0, total: 9, unit, rate: 0.0, eta_secs: 0.0 }))
+        };
+        let mut activity = on("cuda:0");
+        activity.cancel();
+        for on_cpu in [ProgressStage::Objects, ProgressStage::Write] {
+            activity.receive(&stage(on_cpu));
+            assert_eq!(activity.hang(&predict(), None, &limits), None, "{on_cpu}");
+            assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"), "{on_cpu}");
+            activity.receive(&stage(ProgressStage::Predict));
+            assert!(activity.hang(&predict(), None, &limits).unwrap().contains("did not stop"), "{on_cpu}");
+        }
+        activity.receive(&stage(ProgressStage::Write));
+        activity.receive(&event(Event::Started { input: "b.tif".into(), index: 1, count: 2 }));
+        assert!(activity.hang(&predict(), None, &limits).unwrap().contains("did not stop"), "the next input");
     }
 }

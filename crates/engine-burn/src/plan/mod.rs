@@ -535,22 +535,12 @@ impl Planner<'_> {
             Op::PRelu => self.prelu(node),
             Op::Softmax { axis } => self.softmax(node, *axis, false),
             Op::LogSoftmax { axis } => self.softmax(node, *axis, true),
-            Op::MaxPool(attrs) => self.pool(node, attrs, true),
-            Op::AveragePool(attrs) => self.pool(node, attrs, false),
             Op::GlobalAveragePool => self.global(node, ReduceOp::Mean),
             Op::GlobalMaxPool => self.global(node, ReduceOp::Max),
-            Op::Resize(attrs) => self.resize(node, attrs),
-            Op::Pad { mode } => self.pad(node, *mode),
-            Op::Slice => self.slice(node),
-            Op::Split { axis } => self.split(node, *axis),
-            Op::Concat { axis } => self.concat(node, *axis),
             Op::Unary(op) => self.unary(node, *op),
             Op::Binary(op) => self.binary(node, *op),
             Op::Reduce { kind, noop_with_empty_axes, .. } => self.reduce(node, *kind, *noop_with_empty_axes),
-            Op::Transpose { perm } => self.transpose(node, perm),
             Op::Expand => self.expand(node),
-            Op::DepthToSpace { block, order } => self.depth_to_space(node, *block, *order),
-            Op::SpaceToDepth { block } => self.space_to_depth(node, *block),
             Op::Identity | Op::Reshape { .. } | Op::Squeeze | Op::Unsqueeze | Op::Flatten { .. } => {
                 self.simple(node, Kind::Reshape)
             }
@@ -573,7 +563,10 @@ impl Planner<'_> {
             Op::GlobalNorm => self.global_norm(node),
             Op::Update(optimizer) => self.update(node, *optimizer),
             Op::Vjp(of) => self.vjp(node, of),
-            _ => Err(Unsupported::Operator),
+            _ => match self.windowed(node) {
+                Some(planned) => planned,
+                None => self.moved(node).unwrap_or(Err(Unsupported::Operator)),
+            },
         }
     }
 }

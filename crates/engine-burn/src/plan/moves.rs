@@ -2,9 +2,23 @@
 
 use super::{Cut, Kind, PlanResult, Planner, Source, Tap, TrainKind, unsupported};
 use crate::form::{Form, count, place};
-use cytoscope_graph::{DepthOrder, Node, PadMode, Tensor, ValueId};
+use cytoscope_graph::{DepthOrder, Node, Op, PadMode, Tensor, ValueId};
 
 impl Planner<'_> {
+    /// Plans an operator that moves elements; `None` for other operators.
+    pub(super) fn moved(&mut self, node: &Node) -> Option<PlanResult> {
+        Some(match &node.op {
+            Op::Concat { axis } => self.concat(node, *axis),
+            Op::Split { axis } => self.split(node, *axis),
+            Op::Slice => self.slice(node),
+            Op::Pad { mode } => self.pad(node, *mode),
+            Op::Transpose { perm } => self.transpose(node, perm),
+            Op::DepthToSpace { block, order } => self.depth_to_space(node, *block, *order),
+            Op::SpaceToDepth { block } => self.space_to_depth(node, *block),
+            _ => return None,
+        })
+    }
+
     /// Returns the index of a table of input positions; equal tables are shared.
     pub(super) fn table(&mut self, positions: Vec<i32>) -> usize {
         if let Some(known) = self.tables.iter().position(|t| *t == positions) {
@@ -14,7 +28,7 @@ impl Planner<'_> {
         self.tables.len() - 1
     }
 
-    pub(super) fn concat(&mut self, node: &Node, axis: i64) -> PlanResult {
+    fn concat(&mut self, node: &Node, axis: i64) -> PlanResult {
         let output = self.output(node)?;
         let rank = self.shape(output)?.len();
         let (_, axis) = self.axis(axis, rank)?;
@@ -49,7 +63,7 @@ impl Planner<'_> {
         Ok((starts.first() == Some(&0)).then_some((parts, starts)))
     }
 
-    pub(super) fn split(&mut self, node: &Node, axis: i64) -> PlanResult {
+    fn split(&mut self, node: &Node, axis: i64) -> PlanResult {
         let x = self.input(node, 0)?;
         let (shape, form) = (self.shape(x)?, self.form(x)?);
         let (own, axis) = self.axis(axis, shape.len())?;
@@ -96,7 +110,7 @@ impl Planner<'_> {
         Ok(cuts)
     }
 
-    pub(super) fn slice(&mut self, node: &Node) -> PlanResult {
+    fn slice(&mut self, node: &Node) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (form, out) = (self.form(x)?, self.form(output)?);
         let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
@@ -131,7 +145,7 @@ impl Planner<'_> {
         Ok(ends)
     }
 
-    pub(super) fn pad(&mut self, node: &Node, mode: PadMode) -> PlanResult {
+    fn pad(&mut self, node: &Node, mode: PadMode) -> PlanResult {
         let x = self.input(node, 0)?;
         let (shape, form) = (self.shape(x)?, self.form(x)?);
         let ends = self.pad_ends(node, shape.len())?;
@@ -159,7 +173,7 @@ impl Planner<'_> {
         self.simple(node, Kind::Resample(axes))
     }
 
-    pub(super) fn transpose(&mut self, node: &Node, perm: &[usize]) -> PlanResult {
+    fn transpose(&mut self, node: &Node, perm: &[usize]) -> PlanResult {
         let rank = self.shape(self.input(node, 0)?)?.len();
         let perm: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
         let mut order = [0, 1, 2, 3, 4];
@@ -169,7 +183,7 @@ impl Planner<'_> {
         self.simple(node, Kind::Permute(order))
     }
 
-    pub(super) fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> PlanResult {
+    fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> PlanResult {
         let (six, order) = self.depth_shuffle(self.input(node, 0)?, block, order)?;
         self.simple(node, Kind::Shuffle { six, order })
     }
@@ -192,7 +206,7 @@ impl Planner<'_> {
         })
     }
 
-    pub(super) fn space_to_depth(&mut self, node: &Node, block: usize) -> PlanResult {
+    fn space_to_depth(&mut self, node: &Node, block: usize) -> PlanResult {
         let (six, order) = self.space_shuffle(self.input(node, 0)?, block)?;
         self.simple(node, Kind::Shuffle { six, order })
     }

@@ -3,7 +3,9 @@
 use super::conv::spatial;
 use super::{Kind, PlanResult, Planner, PoolAxis, Tap, unsupported};
 use crate::form::to_3d;
-use cytoscope_graph::{AspectPolicy, CoordinateMode, NearestMode, Node, PoolAttrs, ResizeAttrs, ResizeMode, ValueId};
+use cytoscope_graph::{
+    AspectPolicy, CoordinateMode, NearestMode, Node, Op, PoolAttrs, ResizeAttrs, ResizeMode, ValueId,
+};
 
 /// For each position along an axis, the positions it is computed from, with their weights.
 pub(super) type Parts = Vec<Vec<(usize, f64)>>;
@@ -12,7 +14,26 @@ pub(super) type Parts = Vec<Vec<(usize, f64)>>;
 const MAX_TAPS: usize = 16;
 
 impl Planner<'_> {
-    pub(super) fn pool(&mut self, node: &Node, attrs: &PoolAttrs, max: bool) -> PlanResult {
+    /// Plans pooling, or weighted sums along axes; `None` for other operators.
+    pub(super) fn windowed(&mut self, node: &Node) -> Option<PlanResult> {
+        Some(match &node.op {
+            Op::MaxPool(attrs) => self.pool(node, attrs, true),
+            Op::AveragePool(attrs) => self.pool(node, attrs, false),
+            Op::Resize(attrs) => self.resize(node, attrs),
+            _ => return None,
+        })
+    }
+
+    /// Returns for each axis that an operator changes by weighted sums its position in the form, and what each position of
+    /// `output` is computed from; `None` for operators that compute something else.
+    pub(super) fn weighted_sums(&self, node: &Node, output: ValueId) -> Option<PlanResult<Vec<(usize, Parts)>>> {
+        match &node.op {
+            Op::Resize(attrs) => Some(self.input(node, 0).and_then(|x| self.resize_taps(node, attrs, x, output))),
+            _ => None,
+        }
+    }
+
+    fn pool(&mut self, node: &Node, attrs: &PoolAttrs, max: bool) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (before, after, axes) = self.pool_axes(x, output, attrs, max)?;
         self.simple(node, Kind::Pool { max, before, after, axes })
@@ -68,7 +89,7 @@ impl Planner<'_> {
         Ok((spatial(before), spatial(after), axes))
     }
 
-    pub(super) fn resize(&mut self, node: &Node, attrs: &ResizeAttrs) -> PlanResult {
+    fn resize(&mut self, node: &Node, attrs: &ResizeAttrs) -> PlanResult {
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let mut axes = Vec::new();
         for (at, taps) in self.resize_taps(node, attrs, x, output)? {
@@ -79,7 +100,7 @@ impl Planner<'_> {
 
     /// Returns for each axis that changes its position in the form, and what each position of `output` is computed
     /// from.
-    pub(super) fn resize_taps(
+    fn resize_taps(
         &self,
         node: &Node,
         attrs: &ResizeAttrs,

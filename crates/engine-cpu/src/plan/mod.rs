@@ -2,12 +2,11 @@
 //! that find plans do: [`mod@inference`] packs, folds and quantizes constant weights, [`mod@training`] reads weights at every
 //! run and plans gradients.
 
-mod concat;
 mod elementwise;
 mod gradient_kind;
 mod inference;
 mod kind;
-mod resize;
+mod moves;
 mod training;
 
 pub(crate) use kind::{KernelPlan, Plan, PlanKind};

@@ -1,7 +1,7 @@
 //! Whether the samples of a batch are computed independently of each other.
 
 use crate::{infer_shapes, optimize};
-use cytoscope_graph::{Dim, Graph, Node, Op, ValueId};
+use cytoscope_graph::{AxisEffect, AxisLengths, Dim, Graph, Node, Op, ValueId};
 use std::collections::BTreeSet;
 
 /// Whether a batch gives the results of its samples, one by one: the first axis of the graph's only input is free, and
@@ -68,7 +68,7 @@ impl Batches<'_> {
     }
 
     fn has_effect_within_samples(&self, node: &Node) -> bool {
-        let first_alone = || self.has(node.input(0)) && node.inputs.iter().skip(1).all(|id| !self.has(*id));
+        let first_alone = || self.reads_samples_from_first_alone(node);
         match &node.op {
             Op::Conv(_)
             | Op::ConvTranspose(_)
@@ -81,7 +81,6 @@ impl Batches<'_> {
             | Op::AveragePool(_)
             | Op::GlobalAveragePool
             | Op::GlobalMaxPool
-            | Op::Resize(_)
             | Op::Unary(_)
             | Op::Cast { .. }
             | Op::Identity
@@ -96,9 +95,6 @@ impl Batches<'_> {
                 self.has(node.input(0)) && is_weight(1) && is_weight(2) && self.is_aligned(node)
             }
             Op::Binary(_) | Op::Where | Op::PRelu => self.is_aligned(node),
-            Op::Concat { axis } => {
-                node.inputs.iter().all(|id| self.has(*id)) && self.is_within(node, std::slice::from_ref(axis))
-            }
             Op::Split { axis } | Op::Softmax { axis } | Op::LogSoftmax { axis } => {
                 first_alone() && self.is_within(node, std::slice::from_ref(axis))
             }
@@ -112,7 +108,23 @@ impl Batches<'_> {
                 let is_unpadded = || self.integers(node, 1).is_some_and(|pads| pads.first() == Some(&0));
                 first_alone() && node.input(3).is_none() && is_unpadded()
             }
-            _ => false,
+            _ => self.states_effect_within_samples(node),
+        }
+    }
+
+    fn reads_samples_from_first_alone(&self, node: &Node) -> bool {
+        self.has(node.input(0)) && node.inputs.iter().skip(1).all(|id| !self.has(*id))
+    }
+
+    /// Returns whether an operator that states its effect along an axis reads only the same sample; false for other operators.
+    fn states_effect_within_samples(&self, node: &Node) -> bool {
+        let Some(rank) = node.input(0).and_then(|id| self.rank(id)) else { return false };
+        let length = |id: Option<ValueId>| id.and_then(|id| self.length(id));
+        let first_axis = AxisLengths { axis: 0, rank, input: length(node.input(0)), output: length(node.output(0)) };
+        match node.op.axis_effect(&first_axis) {
+            Ok(Some(AxisEffect::Same)) => self.reads_samples_from_first_alone(node),
+            Ok(Some(AxisEffect::SameOfAll)) => node.inputs.iter().all(|id| self.has(*id)),
+            Ok(Some(AxisEffect::All | AxisEffect::Window { .. }) | None) | Err(_) => false,
         }
     }
 

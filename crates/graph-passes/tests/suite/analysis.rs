@@ -3,7 +3,9 @@
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
-use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, GraphLimits, Op, ReduceOp, Tensor};
+use cytoscope_graph::{
+    BinaryOp, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Op, ReduceOp, ResizeAttrs, Tensor,
+};
 use cytoscope_graph_passes::analysis::{self, ReceptiveField};
 
 use crate::common;
@@ -168,4 +170,25 @@ fn operators_that_mix_samples_and_fixed_batches_are_found() {
     assert!(!analysis::samples_are_independent(&minus_mean(free(), -5), &shape));
     assert!(!analysis::samples_are_independent(&minus_mean(Dim::Fixed(2), 2), &shape));
     assert!(!analysis::samples_are_independent(&minus_mean(free(), 2), &[1, 1, 4, 4, 4]), "one sample shows nothing");
+}
+
+#[test]
+fn a_resize_that_crops_the_batch_mixes_samples() {
+    let resized = |coordinates: CoordinateMode, factor: f32| {
+        let mut graph = Graph::new("resize");
+        let free = |name: &str| Dim::Free(name.to_owned());
+        let shape = vec![free("n"), Dim::Fixed(1), free("z"), free("y"), free("x")];
+        let x = graph.add_input("x", ElementType::F32, shape);
+        let region = vec![0.5f32, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+        let region = graph.add_initializer("region", Tensor::vector(region));
+        let scales = graph.add_initializer("scales", Tensor::vector(vec![factor, 1.0, 1.0, 2.0, 2.0]));
+        let op = Op::resize(ResizeAttrs { coordinates, ..ResizeAttrs::nearest() });
+        let y = graph.push("resize", op, &[Some(x), Some(region), Some(scales)]);
+        graph.outputs.push(y);
+        graph
+    };
+    let shape = [2, 1, 4, 4, 4];
+    assert!(analysis::samples_are_independent(&resized(CoordinateMode::HalfPixel, 1.0), &shape));
+    // Half of the samples, twice: as many as before.
+    assert!(!analysis::samples_are_independent(&resized(CoordinateMode::TfCropAndResize, 2.0), &shape));
 }

@@ -3,7 +3,7 @@
 use super::{FLOATS, Info, OpInputs, fixed, resolve_axis, shape_text};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
-use crate::op::Op;
+use crate::ops::Op;
 use crate::tensor::ElementType;
 
 const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];

@@ -2,8 +2,9 @@
 
 use super::{FLOATS, Info, OpInputs, shape_text};
 use crate::error::{GraphError, Result};
+use crate::functions::{BinaryOp, UnaryOp};
 use crate::graph::Dim;
-use crate::op::{BinaryOp, Op, UnaryOp};
+use crate::ops::Op;
 use crate::tensor::ElementType;
 
 /// Returns the broadcast shape of two shapes (numpy's rule: aligned at the end, length 1 is repeated).
@@ -125,14 +126,14 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
             let dtype = args.same_type([1, 2])?;
             Info::new(dtype, all_broadcast(args, 3)?)
         }
-        other => return Err(GraphError::unsupported(format!("no shape rule for {}", crate::op::op_name(other)))),
+        other => return Err(GraphError::unsupported(format!("no shape rule for {}", crate::ops::op_name(other)))),
     }])
 }
 
 /// Checks the input of an operator that keeps type and shape.
 fn check_shape_keeping(op: &Op, x: &Info, args: &OpInputs<'_>) -> Result<()> {
     if let Op::Activation(a) = op {
-        let relu = matches!(a, crate::op::Activation::Relu);
+        let relu = matches!(a, crate::functions::Activation::Relu);
         if !relu || x.dtype == Some(ElementType::Bool) {
             args.types(0, &FLOATS)?;
         }

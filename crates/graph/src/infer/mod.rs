@@ -14,7 +14,6 @@ pub mod rules {
     pub use super::data::reduced_axes;
     pub use super::elementwise::broadcast;
     pub use super::shape_ops::{AxisSlice, pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan};
-    pub use crate::ops::resize_geometry;
 }
 
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph, ValueId};
 use crate::limits::{GraphLimits, checked_elements};
-use crate::op::Op;
+use crate::ops::Op;
 use crate::tensor::{ElementType, Tensor};
 
 /// What is known about a value.

@@ -4,7 +4,7 @@ use super::{Info, OpInputs, fixed, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
 use crate::graph::Dim;
 use crate::limits::checked_elements;
-use crate::op::Op;
+use crate::ops::Op;
 use crate::tensor::ElementType;
 
 pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {

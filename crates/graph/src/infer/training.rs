@@ -3,7 +3,7 @@
 use super::{FLOATS, Info, OpInputs, node_infos, shape_text};
 use crate::error::{GraphError, Result};
 use crate::loss::Loss;
-use crate::op::Op;
+use crate::ops::Op;
 use crate::optimizer::Optimizer;
 
 pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {

@@ -4,7 +4,7 @@ use super::{FLOATS, Info, OpInputs, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs};
 use crate::graph::Dim;
-use crate::op::Op;
+use crate::ops::Op;
 use crate::tensor::ElementType;
 
 const BYTES: [ElementType; 2] = [ElementType::I8, ElementType::U8];

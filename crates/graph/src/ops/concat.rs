@@ -1,10 +1,9 @@
 //! `Concat`: tensors side by side along one axis.
 
-use super::{AxisEffect, AxisLengths, Operator};
+use super::{AxisEffect, AxisLengths, Op, Operator, axis_over_slices};
 use crate::error::{GraphError, Result};
-use crate::graph::{Dim, Node, ValueId};
+use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs, free, resolve_axis, shape_text};
-use crate::op::Op;
 
 impl Op {
     /// Concatenation along `axis`; a negative axis counts from the end.
@@ -41,6 +40,14 @@ impl Operator for Concat {
             return None;
         }
         node.inputs.iter().copied().collect()
+    }
+
+    fn over_slices(&self, node: &Node, graph: &mut Graph) -> Option<Node> {
+        // A constant part has one slice, not those of the stack.
+        if node.inputs.iter().flatten().any(|id| graph.constant(*id).is_some()) {
+            return None;
+        }
+        Some(Node { op: Op::concat(axis_over_slices(self.axis)?), ..node.clone() })
     }
 }
 

@@ -1,11 +1,11 @@
 //! `Resize`: resampling by interpolation.
 
-use super::{AxisEffect, AxisLengths, Operator};
+use super::{AxisEffect, AxisLengths, Op, Operator};
 use crate::error::{GraphError, Result};
 use crate::geometry::gcd;
-use crate::graph::{Dim, Node, ValueId};
+use crate::graph::{Dim, Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs, fixed, free, map_dim, resolve_axis};
-use crate::op::Op;
+use crate::tensor::Tensor;
 
 impl Op {
     /// Returns a resize operator with these attributes.
@@ -93,6 +93,129 @@ impl ResizeAttrs {
             policy: AspectPolicy::Stretch,
         }
     }
+
+    /// Returns the output length of every axis and its factor for a fixed input shape.
+    ///
+    /// # Errors
+    /// [`GraphError::Misused`] if scales or sizes are missing, of the wrong number, or out of range.
+    pub fn geometry(
+        &self,
+        input: &[usize],
+        scales: Option<&[f64]>,
+        sizes: Option<&[i64]>,
+    ) -> Result<(Vec<usize>, Vec<f64>)> {
+        let axes: Vec<usize> = match &self.axes {
+            Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
+            None => (0..input.len()).collect(),
+        };
+        let mut output = input.to_vec();
+        let mut factors = vec![1.0; input.len()];
+        let count = |n: usize, what: &str| {
+            if n == axes.len() { Ok(()) } else { Err(GraphError::misused(what, n.to_string(), axes.len().to_string())) }
+        };
+        let at = |axis: usize| input.get(axis).copied().unwrap_or(0) as f64;
+        let mut put = |axis: usize, length: f64, factor: f64| -> Result<()> {
+            if !(factor.is_finite() && factor > 0.0 && (0.0..=1e15).contains(&length)) {
+                return Err(GraphError::misused("resize factor", factor.to_string(), "a positive number"));
+            }
+            if let (Some(o), Some(f)) = (output.get_mut(axis), factors.get_mut(axis)) {
+                *o = length as usize;
+                *f = factor;
+            }
+            Ok(())
+        };
+        match (scales, sizes) {
+            (_, Some(sizes)) => {
+                count(sizes.len(), "sizes")?;
+                let ratios: Vec<f64> = axes.iter().zip(sizes).map(|(&axis, &s)| s as f64 / at(axis)).collect();
+                let common = match self.policy {
+                    AspectPolicy::Stretch => None,
+                    AspectPolicy::NotLarger => ratios.iter().copied().reduce(f64::min),
+                    AspectPolicy::NotSmaller => ratios.iter().copied().reduce(f64::max),
+                };
+                for ((&axis, &size), &ratio) in axes.iter().zip(sizes).zip(&ratios) {
+                    match common {
+                        // ONNX: the common factor times the length, rounded half up.
+                        Some(f) => put(axis, (f * at(axis) + 0.5).floor(), f)?,
+                        None => put(axis, size as f64, ratio)?,
+                    }
+                }
+            }
+            (Some(scales), None) => {
+                count(scales.len(), "scales")?;
+                for (&axis, &s) in axes.iter().zip(scales) {
+                    // Scales are f32 in the file: a third times three must give one.
+                    put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
+                }
+            }
+            (None, None) => return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them")),
+        }
+        Ok((output, factors))
+    }
+
+    /// Returns the factor of every axis of a tensor of shape `input`, from the scales or the sizes (an empty tensor counts as
+    /// absent).
+    ///
+    /// # Errors
+    /// As [`Self::geometry`].
+    pub fn factors(&self, input: &[usize], scales: Option<&Tensor>, sizes: Option<&Tensor>) -> Result<Vec<f64>> {
+        let scales = scales.filter(|t| !t.is_empty()).map(Tensor::to_f64_vec);
+        let sizes = sizes.filter(|t| !t.is_empty()).and_then(Tensor::to_i64_vec);
+        Ok(self.geometry(input, scales.as_deref(), sizes.as_deref())?.1)
+    }
+
+    /// Returns the input coordinate of output position `o` along an axis whose length changes from `n` to `m` by `factor`;
+    /// `None` for [`CoordinateMode::TfCropAndResize`], which depends on a region.
+    pub fn coordinate(&self, o: usize, n: usize, m: usize, factor: f64) -> Option<f64> {
+        (self.coordinates != CoordinateMode::TfCropAndResize)
+            .then(|| self.coordinate_in_region(o, n, m, factor, (0.0, 1.0)))
+    }
+
+    /// Returns the input coordinate of output position `o` like [`Self::coordinate`], for any coordinate mode. `start` and `end`
+    /// of the region of interest are parts of the axis. It is computed in f32 like in other executors.
+    pub fn coordinate_in_region(&self, o: usize, n: usize, m: usize, factor: f64, (start, end): (f64, f64)) -> f64 {
+        let (x, scale, length) = (o as f32, factor as f32, n as f32);
+        let half = || (x + 0.5) / scale - 0.5;
+        f64::from(match self.coordinates {
+            CoordinateMode::HalfPixel => half(),
+            CoordinateMode::HalfPixelSymmetric => {
+                let adjustment = m as f32 / (scale * length);
+                let center = length / 2.0;
+                center * (1.0 - adjustment) + half()
+            }
+            CoordinateMode::PytorchHalfPixel if m > 1 => half(),
+            CoordinateMode::PytorchHalfPixel => 0.0,
+            CoordinateMode::AlignCorners if m > 1 => x * (length - 1.0) / (m as f32 - 1.0),
+            CoordinateMode::AlignCorners => 0.0,
+            CoordinateMode::Asymmetric => x / scale,
+            CoordinateMode::TfHalfPixelForNn => (x + 0.5) / scale,
+            CoordinateMode::TfCropAndResize => {
+                let (start, end) = (start as f32, end as f32);
+                if m > 1 {
+                    start * (length - 1.0) + x * (end - start) * (length - 1.0) / (m as f32 - 1.0)
+                } else {
+                    0.5 * (start + end) * (length - 1.0)
+                }
+            }
+        })
+    }
+
+    /// Returns the input element that output element `o` of a nearest-neighbor resize takes, along an axis whose length changes
+    /// from `n` to `m` by `factor`; `None` in the cases of [`Self::coordinate`].
+    pub fn nearest_source(&self, o: usize, n: usize, m: usize, factor: f64) -> Option<usize> {
+        self.coordinate(o, n, m, factor).map(|x| self.nearest_element(x, n))
+    }
+
+    /// Returns the element nearest to a coordinate of an axis with `n` elements, rounded as the attributes say.
+    pub fn nearest_element(&self, x: f64, n: usize) -> usize {
+        let rounded = match self.nearest {
+            NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
+            NearestMode::RoundPreferCeil => (x + 0.5).floor(),
+            NearestMode::Floor => x.floor(),
+            NearestMode::Ceil => x.ceil(),
+        };
+        rounded.clamp(0.0, n.saturating_sub(1) as f64) as usize
+    }
 }
 
 impl Operator for ResizeAttrs {
@@ -165,65 +288,17 @@ impl Operator for ResizeAttrs {
         }
         Some(vec![node.input(0)?])
     }
-}
 
-/// Returns the scale of every axis and its output length for a fixed input shape.
-///
-/// # Errors
-/// [`GraphError::Misused`] if scales or sizes are missing, of the wrong number, or out of range.
-pub fn resize_geometry(
-    a: &ResizeAttrs,
-    input: &[usize],
-    scales: Option<&[f64]>,
-    sizes: Option<&[i64]>,
-) -> Result<(Vec<usize>, Vec<f64>)> {
-    let axes: Vec<usize> = match &a.axes {
-        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
-        None => (0..input.len()).collect(),
-    };
-    let mut output = input.to_vec();
-    let mut factors = vec![1.0; input.len()];
-    let count = |n: usize, what: &str| {
-        if n == axes.len() { Ok(()) } else { Err(GraphError::misused(what, n.to_string(), axes.len().to_string())) }
-    };
-    let at = |axis: usize| input.get(axis).copied().unwrap_or(0) as f64;
-    let mut put = |axis: usize, length: f64, factor: f64| -> Result<()> {
-        if !(factor.is_finite() && factor > 0.0 && (0.0..=1e15).contains(&length)) {
-            return Err(GraphError::misused("resize factor", factor.to_string(), "a positive number"));
+    fn over_slices(&self, node: &Node, graph: &mut Graph) -> Option<Node> {
+        if self.coordinates == CoordinateMode::TfCropAndResize || node.input(3).is_some() || self.axes.is_some() {
+            return None;
         }
-        if let (Some(o), Some(f)) = (output.get_mut(axis), factors.get_mut(axis)) {
-            *o = length as usize;
-            *f = factor;
-        }
-        Ok(())
-    };
-    match (scales, sizes) {
-        (_, Some(sizes)) => {
-            count(sizes.len(), "sizes")?;
-            let ratios: Vec<f64> = axes.iter().zip(sizes).map(|(&axis, &s)| s as f64 / at(axis)).collect();
-            let common = match a.policy {
-                AspectPolicy::Stretch => None,
-                AspectPolicy::NotLarger => ratios.iter().copied().reduce(f64::min),
-                AspectPolicy::NotSmaller => ratios.iter().copied().reduce(f64::max),
-            };
-            for ((&axis, &size), &ratio) in axes.iter().zip(sizes).zip(&ratios) {
-                match common {
-                    // ONNX: the common factor times the length, rounded half up.
-                    Some(f) => put(axis, (f * at(axis) + 0.5).floor(), f)?,
-                    None => put(axis, size as f64, ratio)?,
-                }
-            }
-        }
-        (Some(scales), None) => {
-            count(scales.len(), "scales")?;
-            for (&axis, &s) in axes.iter().zip(scales) {
-                // Scales are f32 in the file: a third times three must give one.
-                put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
-            }
-        }
-        (None, None) => return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them")),
+        let mut scales = graph.constant(node.input(2)?)?.as_f32().filter(|scales| scales.len() == 4)?.to_vec();
+        scales.insert(2, 1.0);
+        let scales = graph.add_initializer(format!("{}.scales", node.name), Tensor::vector(scales));
+        // The second input, the region of interest, is not read.
+        Some(Node { inputs: vec![node.input(0), None, Some(scales)], ..node.clone() })
     }
-    Ok((output, factors))
 }
 
 fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
@@ -243,7 +318,7 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
             return Ok(Info::new(x.dtype, Some(unknown)));
         }
         let roi = roi.and_then(|r| r.value.as_ref()).map(|t| t.to_f64_vec());
-        let (mut output, factors) = resize_geometry(a, &input, values.as_deref(), lengths.as_deref())?;
+        let (mut output, factors) = a.geometry(&input, values.as_deref(), lengths.as_deref())?;
         if let (Some(roi), None) = (roi, &lengths) {
             crop_lengths(a, &input, &factors, &roi, &mut output)?;
         }

@@ -5,7 +5,7 @@ use crate::import::Pending;
 use crate::table::{SHAPE, SupportedOperator};
 use cytoscope_graph::{GraphError, Op, Result};
 
-pub(crate) const ROW: SupportedOperator = SupportedOperator { name: "Concat", group: SHAPE, note: "" };
+pub(super) const ROWS: [SupportedOperator; 1] = [SupportedOperator { name: "Concat", group: SHAPE, note: "" }];
 
 pub(super) fn convert(node: &Pending<'_>) -> Result<Option<Op>> {
     if node.op_type != "Concat" {

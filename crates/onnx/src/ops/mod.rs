@@ -1,14 +1,17 @@
-//! Operators with a file of their own: import, export, and their rows of the table.
+//! Operators with a file of their own: import, export, oldest opset, and their rows of the table.
 
 mod concat;
 mod resize;
 
 use crate::export::Settings;
 use crate::import::{Importer, Pending};
+use crate::table::SupportedOperator;
 use cytoscope_graph::{Op, Result};
 
-pub(crate) use concat::ROW as CONCAT;
-pub(crate) use resize::ROWS as RESIZE;
+/// Returns the rows of the table.
+pub(crate) fn rows() -> impl Iterator<Item = SupportedOperator> {
+    concat::ROWS.into_iter().chain(resize::ROWS)
+}
 
 /// Returns the operator of `node`, or `None` if it has no file of its own.
 pub(crate) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Option<Op>> {
@@ -21,4 +24,9 @@ pub(crate) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
 /// Returns the attributes that an operator has in an opset, or `None` if it has no file of its own.
 pub(crate) fn settings(op: &Op, opset: i64) -> Option<Settings> {
     concat::settings(op).or_else(|| resize::settings(op, opset))
+}
+
+/// Returns the opset from which on an operator has its form; `None` if all opsets that files are written in have it.
+pub(crate) fn oldest_opset(op: &Op) -> Option<i64> {
+    resize::oldest_opset(op)
 }

@@ -6,7 +6,7 @@ use crate::proto::AttributeValue;
 use crate::table::{CONV, SupportedOperator};
 use cytoscope_graph::{AspectPolicy, CoordinateMode, NearestMode, Op, ResizeAttrs, ResizeMode, Result, Tensor};
 
-pub(crate) const ROWS: [SupportedOperator; 2] = [
+pub(super) const ROWS: [SupportedOperator; 2] = [
     SupportedOperator { name: "Resize", group: CONV, note: "nearest, linear, cubic; every coordinate mode; antialias" },
     SupportedOperator { name: "Upsample", group: CONV, note: "from opset 7; becomes Resize" },
 ];
@@ -20,6 +20,17 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
 
 pub(super) fn settings(op: &Op, opset: i64) -> Option<Settings> {
     if let Op::Resize(attrs) = op { Some(export(attrs, opset)) } else { None }
+}
+
+pub(super) fn oldest_opset(op: &Op) -> Option<i64> {
+    let Op::Resize(attrs) = op else { return None };
+    if attrs.coordinates == CoordinateMode::HalfPixelSymmetric {
+        Some(19)
+    } else if attrs.antialias || attrs.axes.is_some() || attrs.policy != AspectPolicy::Stretch {
+        Some(18)
+    } else {
+        None
+    }
 }
 
 fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> {

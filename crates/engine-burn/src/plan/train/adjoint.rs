@@ -3,10 +3,10 @@
 
 use super::super::moves::pad_positions;
 use super::super::window::Parts;
-use super::super::{Kind, PlanResult, Planner, unsupported};
+use super::super::{Kind, PlanResult, Planner, Unsupported, unsupported};
 use super::TrainKind;
 use crate::form::count;
-use cytoscope_graph::{Node, PadMode, PoolAttrs, ResizeAttrs, ValueId};
+use cytoscope_graph::{Node, PadMode, PoolAttrs, ValueId};
 
 /// Largest number of output elements that an input element may contribute to along an axis.
 const MAX_TAPS: usize = 64;
@@ -33,8 +33,9 @@ impl Planner<'_> {
         self.push(Kind::Resample(found), vec![from], dx)
     }
 
-    pub(super) fn resize_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ResizeAttrs) -> PlanResult {
-        let axes = self.resize_taps(own, attrs, self.input(own, 0)?, dy)?;
+    /// Plans the gradient of an operator that computes weighted sums along axes; others have none here.
+    pub(super) fn weighted_sum_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
+        let axes = self.weighted_sums(own, dy).ok_or(Unsupported::Operator)??;
         self.gather(node, dy, axes)
     }
 

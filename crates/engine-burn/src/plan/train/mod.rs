@@ -172,7 +172,6 @@ impl Planner<'_> {
             }
             Op::MaxPool(attrs) => self.pool_gradient(node, own, dy, attrs, true),
             Op::AveragePool(attrs) => self.pool_gradient(node, own, dy, attrs, false),
-            Op::Resize(attrs) => self.resize_gradient(node, own, dy, attrs),
             Op::Slice => self.slice_gradient(node, own, dy),
             Op::Pad { mode } => self.pad_gradient(node, own, dy, *mode),
             Op::DepthToSpace { block, order } => {
@@ -183,7 +182,7 @@ impl Planner<'_> {
                 let shuffle = self.space_shuffle(self.input(own, 0)?, *block)?;
                 self.shuffle_gradient(node, dy, shuffle)
             }
-            _ => Err(Unsupported::Operator),
+            _ => self.weighted_sum_gradient(node, own, dy),
         }
     }
 

@@ -1,8 +1,7 @@
 //! Plans quantized tensors: which stay bytes, and which convolutions run on them.
 
 use super::FusedPlanResult;
-use super::float::{ConvParts, TransposedParts, joined};
-use crate::plan::concat::channel_parts;
+use super::float::{ConvParts, TransposedParts};
 use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind, Planner};
 use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
@@ -116,8 +115,10 @@ impl Planner<'_> {
             Op::Conv(attrs) => return self.conv_int8(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => return self.conv_int8(node, conv, *activation, *residual),
             Op::ConvTranspose(attrs) => return self.conv_transpose_int8(node, attrs),
-            op if op.joined_axis().is_some() => return Ok(self.concat_bytes(node)),
             _ => {}
+        }
+        if let Some(planned) = self.joined_bytes(node) {
+            return Ok(Some(planned));
         }
         // Operators that select or map single values stay in bytes if input and output are bytes.
         let Some(from) = self.dequantized.get(&input).copied() else { return Ok(None) };
@@ -128,11 +129,7 @@ impl Planner<'_> {
             Op::MaxPool(attrs) if same => {
                 self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s)))
             }
-            // Bytes are padded with their zero point.
-            Op::Pad { mode } if same => {
-                self.pad(node, *mode, input).filter(|k| !matches!(k, PlanKind::Pad { value, .. } if *value != 0.0))
-            }
-            _ if same => self.resize(node, input, output).filter(is_nearest),
+            _ if same => self.byte_move(node, input, output),
             _ => None,
         };
         Ok(kind.map(|kind| {
@@ -244,30 +241,6 @@ impl Planner<'_> {
         let planned = KernelPlan::new(node, kind, vec![from.bytes], node.output(0));
         Ok(Some((KernelPlan { borders, label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
     }
-
-    /// Plans a concatenation of bytes along channels: parts with the output's quantization parameters are written in
-    /// place, others are converted by a table.
-    fn concat_bytes(&mut self, node: &Node) -> Option<(KernelPlan, Vec<usize>)> {
-        let parts = channel_parts(self.graph, node)?;
-        let (next, quantizer, result) = self.next_quantize(node.output(0)?)?;
-        let whole = self.layout(result)?;
-        let parts = parts.iter().map(|value| self.dequantized.get(value).copied()).collect::<Option<Vec<_>>>()?;
-        let layouts = parts.iter().map(|from| self.layout(from.bytes)).collect::<Option<Vec<_>>>()?;
-        let mut tables = Vec::with_capacity(parts.len());
-        for from in &parts {
-            let same = Quantizer::new(from.scale, from.zero_point) == quantizer;
-            tables.push(if same { None } else { Some(byte_table(*from, quantizer, |t| Some(t.clone()))?) });
-        }
-        let inputs = parts.iter().map(|from| from.bytes).collect();
-        let kind = joined(whole, &layouts, tables)?;
-        self.zero_points.insert(result, quantizer.zero_point);
-        Some((KernelPlan::new(node, kind, inputs, Some(result)), vec![next]))
-    }
-}
-
-/// Returns whether a resize only selects voxels, without interpolation.
-fn is_nearest(kind: &PlanKind) -> bool {
-    matches!(kind, PlanKind::Resample(tables) if tables.iter().flatten().all(|t| t.weight == 0.0))
 }
 
 /// Returns the scale of an integer convolution's sums, by output channel.
@@ -280,7 +253,11 @@ fn output_scales(stored: &StoredWeight, axis: usize, input_scale: f32, channels:
 }
 
 /// Returns the table that dequantizes each byte, applies `f`, and quantizes the result.
-fn byte_table(from: Dequantized, to: Quantizer, f: impl Fn(&Tensor) -> Option<Tensor>) -> Option<Box<[u8; 256]>> {
+pub(in crate::plan) fn byte_table(
+    from: Dequantized,
+    to: Quantizer,
+    f: impl Fn(&Tensor) -> Option<Tensor>,
+) -> Option<Box<[u8; 256]>> {
     let real = |q: u8| (f32::from(q) - f32::from(from.zero_point)) * from.scale;
     let values = f(&Tensor::vector((0..=255u8).map(real).collect::<Vec<f32>>()))?;
     let zero = f32::from(to.zero_point);

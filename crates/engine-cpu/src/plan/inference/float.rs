@@ -1,17 +1,14 @@
 //! Plans single nodes on float kernels.
 
 use super::PlanResult;
-use crate::plan::concat::{channel_parts, first_blocks};
 use crate::plan::elementwise::{binary, leaky, unary};
-use crate::plan::{KernelPlan, PlanKind, Planner, resize};
+use crate::plan::{KernelPlan, PlanKind, Planner};
 use crate::steps::Epilogue;
-use crate::window::{border, conv_shape, pad_table, to_3d};
-use cytoscope_graph::infer::rules::pad_plan;
-use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, PadMode, Tensor, ValueId};
+use crate::window::{border, conv_shape, to_3d};
+use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
+use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, Transposed, TransposedShape, WeightShape};
 use cytoscope_kernels::pointwise::Unary;
-use cytoscope_kernels::resize::Tap;
-use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
 
 /// A convolution of floats or bytes before its weights are packed.
 pub(super) struct ConvParts<'a> {
@@ -172,81 +169,6 @@ impl<'a> Planner<'a> {
             _ => None,
         }
     }
-
-    /// Plans a resize that the kernel supports; `None` for any other operator.
-    pub(in crate::plan) fn resize(&self, node: &Node, input: ValueId, output: ValueId) -> Option<PlanKind> {
-        let (from, to) = (self.graph.value(input).fixed_shape()?, self.graph.value(output).fixed_shape()?);
-        resize::tables(self.graph, &node.op, &node.inputs, &from, &to).map(PlanKind::Resample)
-    }
-
-    /// Plans padding and cropping along the spatial axes by constant amounts.
-    pub(super) fn pad(&self, node: &Node, mode: PadMode, input: ValueId) -> Option<PlanKind> {
-        let shape = self.graph.value(input).fixed_shape()?;
-        let rank = shape.len();
-        let axes = match node.input(3) {
-            Some(_) => Some(self.constant(node, 3)?.as_i64()?),
-            None => None,
-        };
-        let amounts = pad_plan(rank, self.constant(node, 1)?.as_i64()?, axes).ok()?;
-        let (outer, spatial) = amounts.split_at_checked(2)?;
-        if !(1..=3).contains(&spatial.len()) || outer.iter().any(|amounts| *amounts != (0, 0)) || shape.contains(&0) {
-            return None;
-        }
-        let mut tables: [Vec<Tap>; 3] = std::array::from_fn(|_| vec![Tap { low: 0, high: 0, weight: 0.0 }]);
-        let mut from_input = true;
-        for (axis, (before, after)) in (2..rank).zip(spatial) {
-            match pad_table(mode, shape[axis], *before, *after) {
-                Some(table) => tables[3 + axis - rank] = table,
-                None => from_input = false,
-            }
-        }
-        if from_input {
-            return Some(PlanKind::Resample(Box::new(tables)));
-        }
-        if mode != PadMode::Constant {
-            return None;
-        }
-        let value = match node.input(2) {
-            Some(_) => self.floats(node, 2)?.first().copied().unwrap_or_default(),
-            None => 0.0,
-        };
-        let mut all = [0isize; 3];
-        for (to, (before, _)) in all.iter_mut().rev().zip(spatial.iter().rev()) {
-            *to = isize::try_from(*before).ok()?;
-        }
-        Some(PlanKind::Pad { before: all, value })
-    }
-
-    /// Plans a concatenation along channels if at least one part is blocked.
-    pub(super) fn concat(&self, node: &Node) -> Option<(PlanKind, Vec<ValueId>)> {
-        let (whole, images) = self.layout(node.output(0)?)?;
-        let inputs = channel_parts(self.graph, node)?;
-        if !inputs.iter().any(|v| self.is_cheap_in_blocks(*v))
-            || inputs.iter().any(|v| self.graph.constant(*v).is_some())
-        {
-            return None;
-        }
-        let parts = inputs.iter().map(|value| self.layout(*value)).collect::<Option<Vec<_>>>()?;
-        let tables = inputs.iter().map(|_| None).collect();
-        Some((joined((whole, images), &parts, tables)?, inputs))
-    }
-}
-
-/// Returns how the parts of a concatenation along the channels are joined, each converted by its table, if any: side by
-/// side in one buffer if every part starts at a block boundary of `whole`, else by copying their channels. `None` if the
-/// parts do not fit.
-pub(super) fn joined(
-    whole: (Blocked, usize),
-    parts: &[(Blocked, usize)],
-    tables: Vec<Option<Box<[u8; 256]>>>,
-) -> Option<PlanKind> {
-    if let Some(blocks) = first_blocks(whole, parts.iter().copied().map(Some)) {
-        return Some(PlanKind::Joined { blocks, tables });
-    }
-    let (layout, images) = whole;
-    let fits = parts.iter().all(|(part, n)| part.dims == layout.dims && *n == images);
-    let channels = parts.iter().map(|(part, _)| part.channels).sum::<usize>();
-    (fits && channels == layout.channels).then_some(PlanKind::Join { tables })
 }
 
 /// Returns the dimensions of a convolution's weight, or `None` if it does not match the attributes.

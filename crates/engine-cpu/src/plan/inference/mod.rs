@@ -4,6 +4,7 @@ mod bytes;
 mod chain;
 mod float;
 
+pub(super) use bytes::byte_table;
 pub(super) use float::transposed_shape;
 
 use super::elementwise::unary;
@@ -30,7 +31,7 @@ type PlanResult = Result<Option<KernelPlan>, KernelError>;
 type FusedPlanResult = Result<Option<Fused>, KernelError>;
 
 impl<'a> Planner<'a> {
-    fn floats(&self, node: &Node, input: usize) -> Option<&'a [f32]> {
+    pub(super) fn floats(&self, node: &Node, input: usize) -> Option<&'a [f32]> {
         self.constant(node, input)?.as_f32()
     }
 
@@ -42,7 +43,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns whether a value is in blocked form, or can be brought into it cheaply.
-    fn is_cheap_in_blocks(&self, value: ValueId) -> bool {
+    pub(super) fn is_cheap_in_blocks(&self, value: ValueId) -> bool {
         self.blocked.contains(&value)
             || self.dequantized.contains_key(&value)
             || self.dyn_dequantized.contains_key(&value)
@@ -78,9 +79,6 @@ impl<'a> Planner<'a> {
             Op::Conv(attrs) => return self.conv(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => return self.conv(node, conv, *activation, *residual),
             Op::ConvTranspose(attrs) => return self.conv_transpose(node, attrs),
-            op if op.joined_axis().is_some() => {
-                return Ok(self.concat(node).map(|(kind, inputs)| plan(kind, inputs)));
-            }
             Op::InstanceNormalization { epsilon } => {
                 self.floats(node, 1).zip(self.floats(node, 2)).map(|(scale, bias)| PlanKind::PlanarNorm {
                     scale: scale.to_vec(),
@@ -100,8 +98,7 @@ impl<'a> Planner<'a> {
                 let plain = !attrs.ceil_mode || !attrs.count_include_pad;
                 plain.then(|| PlanKind::Pool(kind, pool_shape(attrs, &s)))
             }),
-            Op::Pad { mode } => self.pad(node, *mode, input),
-            _ => self.resize(node, input, output),
+            _ => return Ok(self.float_move(node, input, output).map(|(kind, inputs)| plan(kind, inputs))),
         };
         Ok(kind.map(|kind| plan(kind, vec![input])))
     }

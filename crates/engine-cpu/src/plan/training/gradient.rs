@@ -2,7 +2,7 @@
 
 use crate::plan::elementwise::leaky;
 use crate::plan::gradient_kind::GradientKind;
-use crate::plan::{KernelPlan, PlanKind, Planner, resize};
+use crate::plan::{KernelPlan, PlanKind, Planner};
 use crate::steps::Norm;
 use crate::window::{border, conv_shape, input_gradient_border, pool_shape};
 use cytoscope_graph::{ConvAttrs, Node, Op, ValueId};
@@ -53,14 +53,7 @@ impl Planner<'_> {
                 let pool = if attrs.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
                 (GradientKind::Pool(pool, pool_shape(attrs, &self.spatial_lengths(x)?)), vec![x, dy])
             }
-            _ => {
-                self.layout(x)?;
-                // The last input of a gradient node is the output's gradient, not an argument of the resize.
-                let (_, arguments) = node.inputs.split_last()?;
-                let (from, to) = (self.shape(x)?, self.shape(dy)?);
-                let tables = resize::tables(self.graph, of, arguments, &from, &to)?;
-                (GradientKind::Resample(tables), vec![dy])
-            }
+            _ => self.move_gradient(node, of, x, dy)?,
         };
         Some(plan(kind, inputs, Some(output)))
     }

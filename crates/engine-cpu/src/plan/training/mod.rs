@@ -12,7 +12,6 @@ use super::elementwise::{binary, unary};
 use super::gradient_kind::GradientKind;
 use super::inference::transposed_shape;
 use super::{Fused, KernelPlan, PlanKind, Planner};
-use crate::plan::concat::{channel_parts, first_blocks};
 use crate::steps::Epilogue;
 use crate::window::{border, conv_shape, pool_shape, to_3d};
 use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Op, ReduceOp, ValueId};
@@ -23,7 +22,7 @@ use cytoscope_kernels::{Blocked, CHANNEL_BLOCK};
 
 impl Planner<'_> {
     /// Returns a value's layout and batch size if it is stored in blocks of full width.
-    fn full_block_layout(&self, value: ValueId) -> Option<(Blocked, usize)> {
+    pub(super) fn full_block_layout(&self, value: ValueId) -> Option<(Blocked, usize)> {
         self.layout(value).filter(|(l, _)| l.block == CHANNEL_BLOCK)
     }
 
@@ -44,9 +43,7 @@ impl Planner<'_> {
         let (kind, inputs) = match &node.op {
             Op::Conv(attrs) => return Some((self.conv_of_tensors(node, attrs)?, Vec::new())),
             Op::Binary(op) => self.binary_of_tensors(node, *op)?,
-            op if op.joined_axis().is_some() => self.joined_parts(node, output)?,
             Op::ConvTranspose(attrs) => (self.conv_transpose_of_tensors(node, attrs)?, vec![x]),
-            Op::Slice if is_blocked => (self.slice(node, x, output)?, vec![x]),
             // The gradient of softsign has no kernel, and reads a dense tensor.
             Op::Activation(act) if is_blocked && !matches!(act, Activation::Softsign) => {
                 self.layout(output)?;
@@ -65,8 +62,7 @@ impl Planner<'_> {
                 let pool = if attrs.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
                 (PlanKind::Pool(pool, pool_shape(attrs, &self.spatial_lengths(x)?)), vec![x])
             }
-            _ if is_blocked => (self.resize(node, x, output)?, vec![x]),
-            _ => return None,
+            _ => self.training_move(node, x, output)?,
         };
         Some((KernelPlan::new(node, kind, inputs, Some(output)), Vec::new()))
     }
@@ -103,31 +99,6 @@ impl Planner<'_> {
             bias: node.input(2),
             kernel,
         })
-    }
-
-    /// Plans a concatenation along channels of values in blocks of full width.
-    fn joined_parts(&self, node: &Node, output: ValueId) -> Option<(PlanKind, Vec<ValueId>)> {
-        let whole = self.full_block_layout(output)?;
-        let inputs = channel_parts(self.graph, node)?;
-        if !inputs.iter().any(|i| self.blocked.contains(i)) {
-            return None;
-        }
-        let blocks = first_blocks(whole, inputs.iter().map(|i| self.full_block_layout(*i)))?;
-        let tables = inputs.iter().map(|_| None).collect();
-        Some((PlanKind::Joined { blocks, tables }, inputs))
-    }
-
-    /// Plans a slice of whole channel blocks: the gradient of a concatenation.
-    fn slice(&self, node: &Node, x: ValueId, output: ValueId) -> Option<PlanKind> {
-        let one = |i: usize| self.constant(node, i).and_then(cytoscope_graph::Tensor::to_i64_vec);
-        let (start, axis) = (one(1)?, one(3)?);
-        let ([start], [1]) = (&start[..], &axis[..]) else { return None };
-        let ((whole, _), (part, _)) = (self.full_block_layout(x)?, self.full_block_layout(output)?);
-        let start = usize::try_from(*start).ok()?;
-        let ends_on_block = start + part.channels == whole.channels || part.channels.is_multiple_of(CHANNEL_BLOCK);
-        let fits =
-            node.input(4).is_none() && start.is_multiple_of(CHANNEL_BLOCK) && ends_on_block && part.dims == whole.dims;
-        fits.then_some(PlanKind::Slice { block: start / CHANNEL_BLOCK })
     }
 
     /// Plans the gradient of a bias: a sum over all axes but the channel axis, then a reshape to one axis.

@@ -2,12 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::Call;
+use crate::Call;
 use cytoscope_graph::infer::resolve_axis;
-use cytoscope_graph::infer::rules::resize_geometry;
-use cytoscope_graph::{
-    CoordinateMode, ElementType, GraphError, NearestMode, Op, ResizeAttrs, ResizeMode, Result, Tensor,
-};
+use cytoscope_graph::{CoordinateMode, ElementType, GraphError, Op, ResizeAttrs, ResizeMode, Result, Tensor};
 
 /// Input positions and weights of one output position along one axis; `None` outside the region of interest.
 type Taps = Option<Vec<(usize, f64)>>;
@@ -28,7 +25,7 @@ fn resize(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
     let present = |i: usize| call.get(i).filter(|t| !t.is_empty());
     let scales = present(2).map(Tensor::to_f64_vec);
     let sizes = present(3).and_then(Tensor::to_i64_vec);
-    let (_, factors) = resize_geometry(a, x.shape(), scales.as_deref(), sizes.as_deref())?;
+    let (_, factors) = a.geometry(x.shape(), scales.as_deref(), sizes.as_deref())?;
     let axes: Vec<usize> = match &a.axes {
         Some(axes) => axes.iter().map(|&i| resolve_axis(i, x.rank())).collect::<Result<_>>()?,
         None => (0..x.rank()).collect(),
@@ -67,7 +64,7 @@ fn resize(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
         values = out;
     }
     if a.coordinates == CoordinateMode::TfCropAndResize {
-        let steps = super::shape_ops::strides(shape);
+        let steps = crate::shape_ops::strides(shape);
         for (index, v) in values.iter_mut().enumerate() {
             if outside.iter().any(|(axis, gone)| gone[index / steps[*axis] % shape[*axis]]) {
                 *v = f64::from(a.extrapolation_value);
@@ -104,7 +101,7 @@ fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) ->
         if let Some(first) = inputs.first_mut() {
             *first = Some(&unit);
         }
-        let response = super::eval(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
+        let response = crate::eval(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
         for (out, weight) in response.to_f64_vec().iter().enumerate().filter(|(_, w)| **w != 0.0) {
             for o in 0..outer {
                 dx[o * per_in + at] += weight * dy[o * per_out + out];
@@ -114,82 +111,15 @@ fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) ->
     Ok(dx)
 }
 
-/// Returns the factor of every axis of an [`Op::Resize`] of a tensor of shape `input`, from its scales or its sizes (an
-/// empty tensor counts as absent).
-///
-/// # Errors
-/// If both are absent or they do not fit the shape.
-pub fn resize_factors(
-    a: &ResizeAttrs,
-    input: &[usize],
-    scales: Option<&Tensor>,
-    sizes: Option<&Tensor>,
-) -> Result<Vec<f64>> {
-    let scales = scales.filter(|t| !t.is_empty()).map(Tensor::to_f64_vec);
-    let sizes = sizes.filter(|t| !t.is_empty()).and_then(Tensor::to_i64_vec);
-    Ok(resize_geometry(a, input, scales.as_deref(), sizes.as_deref())?.1)
-}
-
-/// Returns the input coordinate of output position `o` along an axis whose length changes from `n` to `m` by `factor`;
-/// `None` for [`CoordinateMode::TfCropAndResize`], which depends on a region.
-pub fn resize_coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Option<f64> {
-    (a.coordinates != CoordinateMode::TfCropAndResize).then(|| coordinate(a, o, n, m, factor, (0.0, 1.0)))
-}
-
-/// Returns the input element that output element `o` of a nearest-neighbor resize takes, along an axis whose length changes
-/// from `n` to `m` by `factor`; `None` in the cases of [`resize_coordinate`].
-pub fn nearest_source(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Option<usize> {
-    resize_coordinate(a, o, n, m, factor).map(|x| nearest(a, x, n))
-}
-
-/// Returns the element nearest to a coordinate of an axis with `n` elements.
-fn nearest(a: &ResizeAttrs, x: f64, n: usize) -> usize {
-    let rounded = match a.nearest {
-        NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
-        NearestMode::RoundPreferCeil => (x + 0.5).floor(),
-        NearestMode::Floor => x.floor(),
-        NearestMode::Ceil => x.ceil(),
-    };
-    rounded.clamp(0.0, n.saturating_sub(1) as f64) as usize
-}
-
-/// Returns the input coordinate of output position `o`, computed in f32 like in other executors.
-fn coordinate(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, (start, end): (f64, f64)) -> f64 {
-    let (x, scale, length) = (o as f32, factor as f32, n as f32);
-    let half = || (x + 0.5) / scale - 0.5;
-    f64::from(match a.coordinates {
-        CoordinateMode::HalfPixel => half(),
-        CoordinateMode::HalfPixelSymmetric => {
-            let adjustment = m as f32 / (scale * length);
-            let center = length / 2.0;
-            center * (1.0 - adjustment) + half()
-        }
-        CoordinateMode::PytorchHalfPixel if m > 1 => half(),
-        CoordinateMode::PytorchHalfPixel => 0.0,
-        CoordinateMode::AlignCorners if m > 1 => x * (length - 1.0) / (m as f32 - 1.0),
-        CoordinateMode::AlignCorners => 0.0,
-        CoordinateMode::Asymmetric => x / scale,
-        CoordinateMode::TfHalfPixelForNn => (x + 0.5) / scale,
-        CoordinateMode::TfCropAndResize => {
-            let (start, end) = (start as f32, end as f32);
-            if m > 1 {
-                start * (length - 1.0) + x * (end - start) * (length - 1.0) / (m as f32 - 1.0)
-            } else {
-                0.5 * (start + end) * (length - 1.0)
-            }
-        }
-    })
-}
-
 fn taps(a: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64, region: (f64, f64)) -> Taps {
-    let x = coordinate(a, o, n, m, factor, region);
+    let x = a.coordinate_in_region(o, n, m, factor, region);
     let last = n.saturating_sub(1) as f64;
     if a.coordinates == CoordinateMode::TfCropAndResize && !(0.0..=last).contains(&x) {
         return None;
     }
     let inside = |i: f64| i.clamp(0.0, last) as usize;
     if a.mode == ResizeMode::Nearest {
-        return Some(vec![(nearest(a, x, n), 1.0)]);
+        return Some(vec![(a.nearest_element(x, n), 1.0)]);
     }
     // The kernel is widened by 1/factor when shrinking with antialiasing.
     let reach = if a.mode == ResizeMode::Linear { 1.0 } else { 2.0 };

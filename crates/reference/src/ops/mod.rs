@@ -1,0 +1,17 @@
+//! Operators with a file of their own: their results and gradients.
+
+mod resize;
+
+use super::Call;
+use cytoscope_graph::{Op, Result, Tensor};
+
+/// Runs an operator; `None` if it has no file of its own.
+pub(super) fn eval(op: &Op, call: &Call<'_>) -> Option<Result<Vec<Tensor>>> {
+    Some(resize::eval(op, call)?.map(|y| vec![y]))
+}
+
+/// Returns the gradient of x of an operator with these arguments, given that of its output; `None` if it has no file of its own,
+/// or no gradient.
+pub(super) fn gradient(op: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Option<Result<Vec<f64>>> {
+    resize::gradient(op, x, arguments, dy)
+}
