@@ -151,14 +151,14 @@ fn a_prediction_is_shown_and_made_again() {
 #[test]
 fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     let fixture = Fixture::new();
-    let names: Vec<String> = (1..=4).map(|n| format!("s_{n:02}.tif")).collect();
+    let names: Vec<String> = (1..=4).map(|n| format!("s_{n:03}.tif")).collect();
     for name in &names {
         fixture.write(name, "YX", &[24, 24], (0..576u16).map(|i| i * 37 % 251).collect::<Vec<u16>>());
     }
-    let predict = ["predict", "s_01.tif", "--model", "nuclei-dog", "--device", "cpu", "--diameter", "8"];
+    let predict = ["predict", "s_001.tif", "--model", "nuclei-dog", "--device", "cpu", "--diameter", "8"];
     fixture.run(&[&predict[..], &["--outputs", "maps", "--out", "o"]].concat()).ok();
-    fixture.run(&["convert", "s_01.tif", "c.npy"]).ok();
-    let results = ["o/s_01_provenance.json", "c.npy"];
+    fixture.run(&["convert", "s_001.tif", "c.npy"]).ok();
+    let results = ["o/s_001_provenance.json", "c.npy"];
     let listed = |list: &Value| -> Vec<String> {
         let path = |file: &Value| file["path"].as_str().unwrap().to_owned();
         list.as_array().unwrap().iter().map(path).collect()
@@ -167,13 +167,13 @@ fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     assert!(shown.iter().all(|shown| shown["differences"] == json!([])), "{shown:#?}");
     let lists = [listed(&shown[0]["record"]["input_files"]), listed(&shown[1]["record"]["inputs"])];
     assert_eq!(lists.each_ref().map(Vec::len), [3, 4], "{lists:?}");
-    assert!(lists.iter().all(|list| list.iter().any(|path| path.ends_with("s_03.tif"))), "{lists:?}");
-    fixture.write("s_03.tif", "YX", &[24, 24], vec![9u16; 576]);
+    assert!(lists.iter().all(|list| list.iter().any(|path| path.ends_with("s_003.tif"))), "{lists:?}");
+    fixture.write("s_003.tif", "YX", &[24, 24], vec![9u16; 576]);
     for (result, out) in results.into_iter().zip(["again", "again/c.npy"]) {
         std::fs::create_dir_all(fixture.path("again")).unwrap();
         let ran = fixture.run(&["provenance", result, "--rerun", "--out", out, "--json"]).json();
         let differences = ran["differences"].to_string();
-        assert!(differences.contains("s_03.tif"), "{differences}");
+        assert!(differences.contains("s_003.tif"), "{differences}");
     }
 }
 
