@@ -399,8 +399,11 @@ impl Term {
 
 /// Prediction and target of a loss (axes N, C, Z, Y, X), and the weights of voxels (one channel).
 pub(super) struct Compared<R: CubeRuntime> {
+    /// Prediction: logits for terms that apply a sigmoid, otherwise values that are compared as they are.
     pub x: CubeTensor<R>,
+    /// Target, in the same voxels as the prediction.
     pub target: CubeTensor<R>,
+    /// Weight of each voxel; `None` weights all voxels with 1.
     pub weight: Option<CubeTensor<R>>,
 }
 

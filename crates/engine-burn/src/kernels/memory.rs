@@ -12,6 +12,7 @@ pub(crate) const ALIGNMENT: usize = 128;
 
 /// A tensor of floats whose voxels lie one after the other, each with its channels one after the other.
 pub(super) struct Dense<R: CubeRuntime> {
+    /// The memory; `form` and `pitch` describe it, whatever shape the tensor has itself.
     pub tensor: CubeTensor<R>,
     /// Lengths of the axes N, Z, Y, X, C.
     pub form: [usize; 5],
@@ -55,10 +56,15 @@ pub(super) fn per_element<R: CubeRuntime>(on: &CubeTensor<R>, count: usize) -> (
 /// A voxel of a tensor with axes N, Z, Y, X, C, and one of its channels or vectors of channels.
 #[derive(CubeType, Clone)]
 pub(super) struct Place {
+    /// Index along N.
     pub sample: u32,
+    /// Index along Z.
     pub z: u32,
+    /// Index along Y.
     pub y: u32,
+    /// Index along X.
     pub x: u32,
+    /// Index of the channel, or of the vector of channels.
     pub channel: u32,
 }
 
@@ -74,7 +80,9 @@ pub(super) fn place(index: u32, depth: u32, height: u32, width: u32, channels: u
 /// A voxel, counted over all samples, and one of its vectors of channels.
 #[derive(CubeType, Clone)]
 pub(super) struct VoxelVector {
+    /// Index of the voxel over N, Z, Y, X.
     pub voxel: u32,
+    /// Index of the vector among those of the voxel.
     pub channel: u32,
 }
 
@@ -93,8 +101,11 @@ pub(super) fn read_vector<F: Float, N: Size>(x: &Array<Vector<F, N>>, at: &Voxel
 /// Lengths of a tensor along Z, Y, X, as an argument of a kernel.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct LengthsZyx {
+    /// Voxels along Z.
     pub depth: u32,
+    /// Voxels along Y.
     pub height: u32,
+    /// Voxels along X.
     pub width: u32,
 }
 
@@ -115,9 +126,11 @@ pub(super) fn voxel_number(sample: u32, z: u32, y: u32, x: u32, lengths: &Length
 pub(super) struct Reach {
     /// Lengths of the kernel.
     pub kernel: [usize; 3],
+    /// Distance between the windows of neighboring outputs, in input positions.
     pub stride: [usize; 3],
     /// Number of voxels before the first one; negative if the first ones are not read.
     pub padding: [isize; 3],
+    /// Distance between neighboring taps, in input positions.
     pub dilation: [usize; 3],
 }
 
@@ -359,8 +372,11 @@ fn cut(x: &Array<f32>, table: &Array<i32>, y: &mut Array<f32>, parts: u32, chann
 /// A part of one sample of a tensor: the first voxel and the lengths along Z, Y, X.
 #[derive(Clone, Copy)]
 pub(super) struct SampleBox {
+    /// Index along N.
     pub sample: usize,
+    /// First voxel along Z, Y, X.
     pub start: [usize; 3],
+    /// Voxels along Z, Y, X; at least 1.
     pub lengths: [usize; 3],
 }
 

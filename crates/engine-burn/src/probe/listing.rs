@@ -5,8 +5,11 @@ use std::path::PathBuf;
 /// A GPU as `nvidia-smi` reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedGpu {
+    /// Product name, such as `NVIDIA H200`.
     pub name: String,
+    /// GPU memory in bytes; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
+    /// Version of the driver, such as `570.86.15`.
     pub driver: String,
     /// Free GPU memory in bytes; `None` if the driver does not say.
     pub free_bytes: Option<u64>,
@@ -30,8 +33,11 @@ fn architecture(capability: Option<u32>) -> String {
 /// A GPU by its index in CUDA, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NumberedGpu {
+    /// Product name, such as `NVIDIA H200`.
     pub name: Option<String>,
+    /// GPU memory in bytes.
     pub memory_bytes: Option<u64>,
+    /// Free GPU memory in bytes.
     pub free_bytes: Option<u64>,
     /// Compute capability, such as 90 for 9.0.
     pub capability: Option<u32>,
