@@ -16,9 +16,9 @@ pub(crate) struct Parsed {
     pub description: String,
     /// Version of the specification as the description states it, such as `0.5.4`.
     pub format_version: String,
-    /// In the order of the network's inputs.
+    /// Input tensors in the order of the description.
     pub inputs: Vec<TensorSpec>,
-    /// In the order of the network's outputs.
+    /// Output tensors in the order of the description.
     pub outputs: Vec<TensorSpec>,
     /// The file of the weights, as the description states it.
     pub weights: Weights,

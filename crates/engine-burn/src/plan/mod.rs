@@ -45,7 +45,7 @@ pub(crate) struct Constant {
 pub(crate) struct ConvGeometry {
     /// Distance between the windows of neighboring outputs along Z, Y, X, in voxels of the input.
     pub stride: [usize; 3],
-    /// Zeros before the first voxel and after the last along Z, Y, X.
+    /// Zeros before the first voxel along Z, Y, X; those after the last one follow from the length of the output.
     pub padding: [usize; 3],
     /// Distance between neighboring taps along Z, Y, X, in voxels of the input.
     pub dilation: [usize; 3],

@@ -84,7 +84,7 @@ pub(super) enum Over {
 pub(super) struct Loop {
     /// The axis.
     pub over: Over,
-    /// Number of rounds, as the file declares it.
+    /// Number of time points, positions or slices; those that were not used do not count.
     pub count: usize,
     /// Seconds between time points, or micrometers between slices.
     pub step: Option<f64>,
