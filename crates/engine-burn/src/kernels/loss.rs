@@ -407,8 +407,8 @@ pub(super) struct Compared<R: CubeRuntime> {
     pub weight: Option<CubeTensor<R>>,
 }
 
-/// Returns a tensor whose voxels are at equal distances in memory: itself, or a copy; and its distances between samples, voxels and
-/// channels.
+/// Returns the tensor, or a copy of it if its voxels are not at equal distances in memory, and the distances of samples, voxels
+/// and channels in elements.
 fn spread<R: CubeRuntime>(of: CubeTensor<R>) -> Option<(CubeTensor<R>, [u32; 3])> {
     let (lengths, strides) = axes(&of)?;
     let mut voxel = None;

@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 /// Alignment of tensors that share memory, in elements: 512 bytes, the most that a backend asks for.
 pub(crate) const ALIGNMENT: usize = 128;
 
-/// A tensor of floats whose voxels lie one after the other, each with its channels one after the other.
+/// A tensor of floats in the order of its voxels, at equal distances; the channels of a voxel are adjacent.
 pub(super) struct Dense<R: CubeRuntime> {
     /// The memory; `form` and `pitch` describe it, whatever shape the tensor has itself.
     pub tensor: CubeTensor<R>,
@@ -86,7 +86,8 @@ pub(super) struct VoxelVector {
     pub channel: u32,
 }
 
-/// Returns the vector of channels that a unit works on if each one works on one, those of a voxel next to each other.
+/// Returns the vector of channels that unit number `unit` works on, if each unit works on one and neighboring units share a
+/// voxel. A voxel has `vectors` vectors.
 #[cube]
 pub(super) fn voxel_vector(unit: u32, vectors: u32) -> VoxelVector {
     VoxelVector { voxel: unit / vectors, channel: unit % vectors }
@@ -248,7 +249,7 @@ pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usi
     );
 }
 
-/// Returns the lengths and strides of a tensor of floats with five axes; `None` if it is another one.
+/// Returns the lengths and strides of a tensor of floats with five axes; `None` for any other tensor.
 pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5], [usize; 5])> {
     let lengths: Vec<usize> = tensor.meta.shape().iter().copied().collect();
     let strides: Vec<usize> = tensor.meta.strides().iter().copied().collect();
@@ -256,7 +257,8 @@ pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5]
     matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16).then_some(found)
 }
 
-/// Returns a tensor with five axes as one with a single axis, in the same memory, if its elements lie in its order without gaps.
+/// Returns a tensor with five axes as one with a single axis, in the same memory; `None` if its elements have gaps or another
+/// order in memory.
 pub(super) fn in_order<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Dense<R>> {
     let (lengths, strides) = axes(tensor)?;
     let expected = Layout::of(lengths).strides;

@@ -434,7 +434,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns how often each position is repeated along Z, Y, X; `None` if resampling is something else.
+/// Returns how often each position is repeated along Z, Y, X; `None` if resampling does anything but repeat positions.
 fn repeats(form: Form, axes: &[(usize, Vec<Tap>)], tables: &[Vec<i32>]) -> Option<[usize; 3]> {
     let mut factors = [1; 3];
     for (axis, taps) in axes {

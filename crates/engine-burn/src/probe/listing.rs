@@ -43,7 +43,7 @@ pub(crate) struct NumberedGpu {
     pub capability: Option<u32>,
 }
 
-/// Which GPUs CUDA numbers, and in which order; environment variables say so.
+/// Which GPUs CUDA numbers, and in which order, according to environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Numbering {
     /// Whether the order is that of the bus, like that of `nvidia-smi`.
@@ -82,8 +82,8 @@ impl Numbering {
         (0..count).map(guess).collect()
     }
 
-    /// Returns the GPUs in the order of CUDA: as the driver describes them, if it was asked, and what it leaves open as far
-    /// as the list tells it. Without a list, `nodes` is the number of GPUs, at least 1.
+    /// Returns the GPUs in the order of CUDA. What the driver did not say, or was not asked, is taken from the list, if that
+    /// is certain. Without a list, `nodes` is the number of GPUs, at least 1.
     pub(crate) fn numbered(
         &self,
         listed: &[ListedGpu],

@@ -45,7 +45,7 @@ pub(crate) struct OmeImage {
     pub time_interval_secs: Option<f64>,
     /// Names and colors; one with several samples per pixel counts once.
     pub channels: Vec<Channel>,
-    /// Where the planes are, in the order of the document.
+    /// Where the planes are; without any element, they are the pages of the files in their order.
     pub tiff_data: Vec<TiffData>,
 }
 
