@@ -136,8 +136,8 @@ fn scale_and_activate<R: CubeRuntime>(
     (y, activated)
 }
 
-/// Returns the derivative of an activation with slope 1 above 0 and `slope` below. Numbers from 0 to 1e-18 are not told apart
-/// exactly; in sums, they vanish anyway.
+/// Returns the derivative of an activation with slope 1 above 0 and `slope` below. Between 0 and 1e-18, where numbers vanish in
+/// sums anyway, the result is between both.
 #[cube]
 pub(super) fn slope_at<N: Size>(y: Vector<f32, N>, slope: f32) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0);
