@@ -46,6 +46,7 @@ pub(super) fn finish_graph(mut graph: Graph, y: ValueId) -> Result<Graph> {
 
 /// A graph under construction, and its parameters.
 pub(super) struct NetworkBuilder<'a> {
+    /// The graph so far, with its weights as initializers.
     pub graph: Graph,
     weights: &'a Weights<'a>,
     state: u64,

@@ -10,6 +10,7 @@ use wgpu::{AdapterInfo, Backend, DeviceType};
 /// A wgpu adapter. Its position in [`list`] is the index of its device.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapter {
+    /// What wgpu reports of it: name, driver, kind and graphics API.
     pub info: AdapterInfo,
     /// The device in Burn; `None` if Burn has none for this kind of adapter.
     pub device: Option<WgpuDevice>,
@@ -50,8 +51,8 @@ pub(crate) const INTERFACES: &[Backend] = if cfg!(target_os = "macos") {
     &[Backend::Vulkan]
 };
 
-/// Returns the adapters of the first API that has hardware, or else of the first one that has any, in the API's order, which is
-/// stable. A software renderer of Vulkan does not hide a GPU of DX12.
+/// Returns the adapters of the first graphics API that has hardware, or else of the first one that has any adapter. Their
+/// order is that of the API, which is stable. A software renderer of Vulkan does not hide a GPU of DX12.
 pub(crate) fn list() -> Vec<Adapter> {
     let of_api = |backend: &Backend| {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {

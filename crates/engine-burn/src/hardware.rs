@@ -1,7 +1,7 @@
 //! The choice between graphics APIs: one with a hardware adapter comes before one that has software renderers only.
 
-/// Returns the first list with a hardware adapter, or if there is none, the first that is not empty. The lists are those of the
-/// graphics APIs, the preferred one first; the ones after the chosen one are not asked for.
+/// Returns the first list with a hardware adapter or, if there is none, the first list that is not empty. There is one list
+/// for each graphics API, the preferred one first; lists after the chosen one are not requested.
 pub(crate) fn first_with_hardware<T>(
     lists: impl IntoIterator<Item = Vec<T>>,
     is_hardware: impl Fn(&T) -> bool,

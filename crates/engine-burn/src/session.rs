@@ -226,7 +226,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         matches!(self.memory, DeviceMemory::Empty)
     }
 
-    /// Gives up what the session holds on the device if it failed. Nothing of that can be trusted.
+    /// Abandons what the session holds on a device that failed, because none of it can be trusted. Frees it if memory ran out.
     fn after<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         match &result {
             // The memory is needed for a smaller session.

@@ -80,9 +80,11 @@ pub(crate) type StepResult<T> = Result<T, StepError>;
 
 /// What a step reads and writes.
 pub(crate) struct Context<'a> {
+    /// Instruction set whose kernels the steps run.
     pub isa: Isa,
     /// The lowered graph, with its constants.
     pub graph: &'a Graph,
+    /// Slot table of the program; steps name a slot by its index.
     pub slots: &'a [Slot],
     /// Blocked values, in 32-bit words.
     pub arena: &'a mut [f32],

@@ -6,7 +6,9 @@ use cytoscope_volume::{DType, Region, Samples};
 /// Type and positions of the samples.
 #[derive(Debug, Clone)]
 pub(crate) struct Dense {
+    /// Byte order of the samples.
     pub order: ByteOrder,
+    /// Type of the samples, in the file and when read.
     pub dtype: DType,
     /// Position of the first sample in bytes.
     pub data_at: u64,

@@ -43,7 +43,9 @@ pub struct DerivedSpec {
 /// The pixels of a derived image, with their source.
 #[derive(Debug)]
 pub(crate) struct Derived {
+    /// The image from which pixels are computed.
     pub source: Image,
+    /// How they are computed.
     pub pixels: Box<dyn DerivedPixels>,
 }
 

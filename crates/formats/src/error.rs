@@ -160,6 +160,7 @@ impl Fault {
         Fault::Malformed(problem.into(), DAMAGED.into())
     }
 
+    /// A valid file with a feature that cannot be read; `next_step` says how to get around it.
     pub fn unsupported(problem: impl Into<Cow<'static, str>>, next_step: impl Into<Cow<'static, str>>) -> Self {
         Fault::Unsupported(problem.into(), next_step.into())
     }

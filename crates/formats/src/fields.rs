@@ -5,7 +5,9 @@ use crate::{error::Fault, meta::ByteOrder};
 /// Bytes of a header or record with their byte order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a> {
+    /// The bytes; positions of fields count from their start.
     pub bytes: &'a [u8],
+    /// Byte order of numbers of several bytes.
     pub order: ByteOrder,
 }
 

@@ -11,6 +11,7 @@ pub(crate) const MAGIC: &[u8] = npy::MAGIC;
 #[derive(Debug)]
 pub(crate) struct Npy {
     source: Source,
+    /// Type of the samples, and their positions along T, Z, C, Y, X, S.
     pub layout: Dense,
 }
 

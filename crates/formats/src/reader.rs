@@ -51,13 +51,19 @@ pub(crate) struct Opened {
     pub shape_full: [usize; 6],
     /// The same of the lower resolution levels, largest first.
     pub lower_levels: Vec<[usize; 6]>,
+    /// Sample type of the arrays that are read.
     pub dtype: DType,
+    /// Distance between voxel centers along Z, Y, X in µm, as far as the file states it.
     pub voxel_size_um: VoxelSize,
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
     /// Channels; those beyond the end of the list have no name.
     pub channels: Vec<Channel>,
+    /// One of the names in [`crate::ImageMeta::compression`].
     pub compression: &'static str,
+    /// Byte order of the file.
     pub byte_order: ByteOrder,
+    /// Stored bits per sample (12 for 12-bit data in `uint16`).
     pub bits_per_sample: u32,
     /// Number of images in the file.
     pub series_count: usize,
@@ -67,6 +73,7 @@ pub(crate) struct Opened {
     pub missing_planes: usize,
     /// Parts of the file that are not supported and belong to no image.
     pub unread_pages: usize,
+    /// Reads regions of the image.
     pub pixels: Box<dyn Pixels>,
 }
 

@@ -10,11 +10,17 @@ use std::path::Path;
 
 /// Content of a package description, parsed and checked.
 pub(crate) struct Parsed {
+    /// Name of the model, for people.
     pub name: String,
+    /// What the model does, in a sentence or more.
     pub description: String,
+    /// Version of the specification as the description states it, such as `0.5.4`.
     pub format_version: String,
+    /// Input tensors in the order of the description.
     pub inputs: Vec<TensorSpec>,
+    /// Output tensors in the order of the description.
     pub outputs: Vec<TensorSpec>,
+    /// The file of the weights, as the description states it.
     pub weights: Weights,
 }
 

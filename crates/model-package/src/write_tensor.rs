@@ -35,11 +35,13 @@ impl TensorRole {
 
 /// A tensor to be described.
 pub(super) struct Entry<'a> {
+    /// What is described: axes, element type and processing steps.
     pub spec: &'a TensorSpec,
     /// Id of the tensor in the description.
     pub id: String,
     /// Input or output of the network that the tensor is for.
     pub value: Option<ValueId>,
+    /// Test tensor, whose shape gives lengths that nothing else states.
     pub test: Option<&'a Tensor>,
 }
 
@@ -57,8 +59,11 @@ impl Entry<'_> {
 
 /// All tensors of a package; their descriptions depend on each other.
 pub(super) struct Tensors<'a> {
+    /// The network, in which some lengths may be fixed.
     pub graph: &'a Graph,
+    /// In the order of the network's inputs.
     pub inputs: Vec<Entry<'a>>,
+    /// In the order of the network's outputs.
     pub outputs: Vec<Entry<'a>>,
 }
 

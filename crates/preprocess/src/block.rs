@@ -33,7 +33,9 @@ pub(crate) fn halves(bounds: &BoxZyx) -> Option<[BoxZyx; 2]> {
 /// The values of a box, axes Z, Y, X.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
+    /// Where the box is in the volume, in voxels along Z, Y, X.
     pub bounds: BoxZyx,
+    /// One value for each voxel of the box, X fastest.
     pub values: Vec<f32>,
 }
 

@@ -47,15 +47,19 @@ pub(crate) enum Operation {
 /// A step for a stack of a certain shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stage {
+    /// What is computed, with all lengths in voxels.
     pub operation: Operation,
     /// Shape Z, Y, X of the input and of the output.
     pub from: [usize; 3],
+    /// Shape Z, Y, X of the output.
     pub to: [usize; 3],
 }
 
 /// Shape and voxel size before a step.
 pub(crate) struct Grid {
+    /// Number of voxels along Z, Y, X.
     pub shape: [usize; 3],
+    /// Distance between voxel centers along Z, Y, X in µm, as far as it is known.
     pub voxel_um: VoxelSize,
 }
 

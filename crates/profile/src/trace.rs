@@ -21,7 +21,9 @@ pub(crate) const DEVICE_RESERVED_COUNTER: &str = "device memory reserved";
 /// The memory of a run: labeled moments, and samples in between.
 #[derive(Clone, Copy)]
 pub(crate) struct TracedMemory<'a> {
+    /// Memory at labeled moments.
     pub marks: &'a [MemoryMark],
+    /// Memory at regular intervals.
     pub timeline: &'a [MemorySample],
 }
 

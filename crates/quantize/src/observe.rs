@@ -13,8 +13,11 @@ const MAX_RECORDED_BYTES: usize = 256 << 20;
 
 /// Runs graphs tile by tile.
 pub(crate) struct Runner<'a> {
+    /// Receives progress, and tells whether the job was cancelled.
     pub context: &'a Context,
+    /// The engine that runs float and quantized graphs.
     pub engine: &'a dyn Engine,
+    /// Number of threads to compile for; 0 uses all cores.
     pub threads: usize,
 }
 

@@ -47,13 +47,21 @@ struct Corrected {
 
 /// The quantized network that the search chose, how it was quantized, and its errors.
 pub(crate) struct SearchResult {
+    /// The network with QuantizeLinear and DequantizeLinear nodes.
     pub graph: Graph,
+    /// Calibration method; `None` for dynamic ranges.
     pub method: Option<Method>,
+    /// Strength of channel equalization, as in [`Candidate::equalized`].
     pub equalized: Option<f64>,
+    /// Nodes of the convolutions whose bias was corrected.
     pub bias_corrected: Vec<String>,
+    /// All settings that were tried, in the order of the trials.
     pub candidates: Vec<Candidate>,
+    /// Convolutions that are kept in float, with the reason.
     pub left_float: Vec<FloatLayer>,
+    /// Errors of each output of the network on the held-out tiles.
     pub errors: Vec<OutputError>,
+    /// Result of quantization-aware training; `None` if there was none.
     pub qat: Option<QatReport>,
 }
 
@@ -66,17 +74,23 @@ const MAX_FACTOR: f32 = 256.0;
 
 /// A search over quantization settings of one network.
 pub(crate) struct Search<'a> {
+    /// Runs graphs on tiles, on the engine that errors are measured with.
     pub runner: Runner<'a>,
     /// The float network after the rewrites that precede quantization.
     pub graph: Graph,
+    /// Tiles from which ranges are computed.
     pub calibration: Vec<CalibrationTile>,
+    /// Tiles on which errors are measured.
     pub held_out: Vec<CalibrationTile>,
     /// Outputs of the float network for the held-out tiles.
     pub expected: Vec<Vec<Tensor>>,
+    /// Whether outputs are objects or stains; it decides how agreement is measured.
     pub task: ModelTask,
     /// Output values above this are foreground.
     pub threshold: f32,
+    /// Maximum relative L2 error of the worst output.
     pub budget: f64,
+    /// Nodes of convolutions that the user wants to keep in float.
     pub keep_float: BTreeSet<String>,
 }
 

@@ -7,11 +7,17 @@ use cytoscope_graph::{Loss, LossKind, LossTerm};
 
 /// Prediction, target and weight, with matching lengths.
 pub(crate) struct LossData<'a> {
+    /// Values `[batch][channel][voxel]`.
     pub prediction: &'a [f64],
+    /// Values `[batch][channel][voxel]`; also the mask of terms that count only inside of a channel.
     pub target: &'a [f64],
+    /// Weights `[batch][voxel]`; `None` weights all voxels with 1.
     pub weight: Option<&'a [f64]>,
+    /// Number of images.
     pub batch: usize,
+    /// Number of channels.
     pub channels: usize,
+    /// Number of voxels of one channel of one image.
     pub voxels: usize,
 }
 

@@ -71,6 +71,7 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
 
 /// Channels of a tensor: axis 1.
 pub(super) struct Channels {
+    /// Number of channels, at least 1; 1 for a tensor without axis 1.
     pub channels: usize,
     inner: usize,
 }

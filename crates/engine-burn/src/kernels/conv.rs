@@ -19,9 +19,11 @@ use cubecl::prelude::*;
 pub(crate) struct Convolution {
     /// Lengths of the kernel along Z, Y, X.
     pub kernel: [usize; 3],
+    /// Distance between the windows of neighboring outputs along Z, Y, X, in voxels of the input.
     pub stride: [usize; 3],
     /// Number of zeros before the first voxel; negative if the first voxels are not read.
     pub padding: [isize; 3],
+    /// Distance between neighboring taps along Z, Y, X, in voxels of the input.
     pub dilation: [usize; 3],
     /// Number of groups of channels, which do not mix. Weights have the input channels of one group.
     pub groups: usize,
@@ -32,6 +34,7 @@ pub(crate) struct Convolution {
     pub upscale: [usize; 3],
     /// Lengths of the result along Z, Y, X before channels become voxels.
     pub lengths: [usize; 3],
+    /// Activation of the result.
     pub curve: Curve,
     /// The type to which factors are rounded for matrix units; `None` multiplies in f32. Devices without such units, and
     /// numbers of channels that do not suit them, are computed in f32, too.

@@ -24,6 +24,7 @@ pub(super) fn factor_type(dtype: DType, wide_factor_type: Option<FactorType>) ->
 
 /// The weights of a convolution, with axes output channel, input channel of a group, Z, Y, X.
 pub(super) struct Filter<R: CubeRuntime> {
+    /// Weights `[O][I / groups][Z][Y][X]`.
     pub weights: CubeTensor<R>,
     /// An array with one number for each channel of the result.
     pub bias: Option<CubeTensor<R>>,

@@ -23,8 +23,11 @@ pub(crate) enum Kind {
 /// An activation with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Curve {
+    /// The function; it decides what the two parameters are.
     pub kind: Kind,
+    /// First parameter: a slope, a bound or a minimum; 0 if there is none.
     pub first: f32,
+    /// Second parameter: a maximum; 0 if there is none.
     pub second: f32,
 }
 

@@ -399,13 +399,16 @@ impl Term {
 
 /// Prediction and target of a loss (axes N, C, Z, Y, X), and the weights of voxels (one channel).
 pub(super) struct Compared<R: CubeRuntime> {
+    /// Prediction: logits for terms that apply a sigmoid, otherwise values that are compared as they are.
     pub x: CubeTensor<R>,
+    /// Target, in the same voxels as the prediction.
     pub target: CubeTensor<R>,
+    /// Weight of each voxel; `None` weights all voxels with 1.
     pub weight: Option<CubeTensor<R>>,
 }
 
-/// Returns a tensor whose voxels are at equal distances in memory: itself, or a copy; and its distances between samples, voxels and
-/// channels.
+/// Returns the tensor, or a copy of it if its voxels are not at equal distances in memory, and the distances of samples, voxels
+/// and channels in elements.
 fn spread<R: CubeRuntime>(of: CubeTensor<R>) -> Option<(CubeTensor<R>, [u32; 3])> {
     let (lengths, strides) = axes(&of)?;
     let mut voxel = None;

@@ -10,8 +10,9 @@ use cubecl::prelude::*;
 /// Alignment of tensors that share memory, in elements: 512 bytes, the most that a backend asks for.
 pub(crate) const ALIGNMENT: usize = 128;
 
-/// A tensor of floats whose voxels lie one after the other, each with its channels one after the other.
+/// A tensor of floats in the order of its voxels, at equal distances; the channels of a voxel are adjacent.
 pub(super) struct Dense<R: CubeRuntime> {
+    /// The memory; `form` and `pitch` describe it, whatever shape the tensor has itself.
     pub tensor: CubeTensor<R>,
     /// Lengths of the axes N, Z, Y, X, C.
     pub form: [usize; 5],
@@ -55,10 +56,15 @@ pub(super) fn per_element<R: CubeRuntime>(on: &CubeTensor<R>, count: usize) -> (
 /// A voxel of a tensor with axes N, Z, Y, X, C, and one of its channels or vectors of channels.
 #[derive(CubeType, Clone)]
 pub(super) struct Place {
+    /// Index along N.
     pub sample: u32,
+    /// Index along Z.
     pub z: u32,
+    /// Index along Y.
     pub y: u32,
+    /// Index along X.
     pub x: u32,
+    /// Index of the channel, or of the vector of channels.
     pub channel: u32,
 }
 
@@ -74,11 +80,14 @@ pub(super) fn place(index: u32, depth: u32, height: u32, width: u32, channels: u
 /// A voxel, counted over all samples, and one of its vectors of channels.
 #[derive(CubeType, Clone)]
 pub(super) struct VoxelVector {
+    /// Index of the voxel over N, Z, Y, X.
     pub voxel: u32,
+    /// Index of the vector among those of the voxel.
     pub channel: u32,
 }
 
-/// Returns the vector of channels that a unit works on if each one works on one, those of a voxel next to each other.
+/// Returns the vector of channels that unit number `unit` works on, if each unit works on one and neighboring units share a
+/// voxel. A voxel has `vectors` vectors.
 #[cube]
 pub(super) fn voxel_vector(unit: u32, vectors: u32) -> VoxelVector {
     VoxelVector { voxel: unit / vectors, channel: unit % vectors }
@@ -93,8 +102,11 @@ pub(super) fn read_vector<F: Float, N: Size>(x: &Array<Vector<F, N>>, at: &Voxel
 /// Lengths of a tensor along Z, Y, X, as an argument of a kernel.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct LengthsZyx {
+    /// Voxels along Z.
     pub depth: u32,
+    /// Voxels along Y.
     pub height: u32,
+    /// Voxels along X.
     pub width: u32,
 }
 
@@ -115,9 +127,11 @@ pub(super) fn voxel_number(sample: u32, z: u32, y: u32, x: u32, lengths: &Length
 pub(super) struct Reach {
     /// Lengths of the kernel.
     pub kernel: [usize; 3],
+    /// Distance between the windows of neighboring outputs, in input positions.
     pub stride: [usize; 3],
     /// Number of voxels before the first one; negative if the first ones are not read.
     pub padding: [isize; 3],
+    /// Distance between neighboring taps, in input positions.
     pub dilation: [usize; 3],
 }
 
@@ -235,7 +249,7 @@ pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usi
     );
 }
 
-/// Returns the lengths and strides of a tensor of floats with five axes; `None` if it is another one.
+/// Returns the lengths and strides of a tensor of floats with five axes; `None` for any other tensor.
 pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5], [usize; 5])> {
     let lengths: Vec<usize> = tensor.meta.shape().iter().copied().collect();
     let strides: Vec<usize> = tensor.meta.strides().iter().copied().collect();
@@ -243,7 +257,8 @@ pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5]
     matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16).then_some(found)
 }
 
-/// Returns a tensor with five axes as one with a single axis, in the same memory, if its elements lie in its order without gaps.
+/// Returns a tensor with five axes as one with a single axis, in the same memory; `None` if its elements have gaps or another
+/// order in memory.
 pub(super) fn in_order<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Dense<R>> {
     let (lengths, strides) = axes(tensor)?;
     let expected = Layout::of(lengths).strides;
@@ -359,8 +374,11 @@ fn cut(x: &Array<f32>, table: &Array<i32>, y: &mut Array<f32>, parts: u32, chann
 /// A part of one sample of a tensor: the first voxel and the lengths along Z, Y, X.
 #[derive(Clone, Copy)]
 pub(super) struct SampleBox {
+    /// Index along N.
     pub sample: usize,
+    /// First voxel along Z, Y, X.
     pub start: [usize; 3],
+    /// Voxels along Z, Y, X; at least 1.
     pub lengths: [usize; 3],
 }
 

@@ -68,8 +68,11 @@ pub(crate) struct Pooling {
     pub max: bool,
     /// Lengths of the kernel along Z, Y, X.
     pub kernel: [usize; 3],
+    /// Distance between neighboring windows along Z, Y, X, in voxels of the input.
     pub stride: [usize; 3],
+    /// Voxels before the first one along Z, Y, X.
     pub padding: [usize; 3],
+    /// Distance between neighboring voxels of a window along Z, Y, X.
     pub dilation: [usize; 3],
 }
 

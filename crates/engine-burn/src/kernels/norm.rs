@@ -338,9 +338,11 @@ fn scale_two<FX: Float, FO: Float, FY: Float, N: Size>(
     y[unit as usize] = Vector::<FY, N>::cast_from(curve::<N>(value + more, first, second, kind));
 }
 
-/// A tensor, and what each channel is multiplied by and increased by: two rows, for each sample or for all.
+/// A tensor with a factor and an increment for each channel.
 pub(super) struct Term<R: CubeRuntime> {
+    /// The tensor, axes N, Z, Y, X, C.
     pub x: Dense<R>,
+    /// Factors of all channels, followed by their increments: 2·C numbers for each sample, or once for all samples.
     pub coefficients: CubeTensor<R>,
 }
 

@@ -136,8 +136,8 @@ fn scale_and_activate<R: CubeRuntime>(
     (y, activated)
 }
 
-/// Returns the derivative of an activation that is linear on both sides of 0, with slope 1 above, at numbers that are not so
-/// close to 0 that they vanish in sums.
+/// Returns the derivative of an activation with slope 1 above 0 and `slope` below. Between 0 and 1e-18, where numbers vanish in
+/// sums anyway, the result is between both.
 #[cube]
 pub(super) fn slope_at<N: Size>(y: Vector<f32, N>, slope: f32) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0);

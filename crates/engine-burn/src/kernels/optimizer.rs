@@ -103,8 +103,11 @@ pub(super) struct Update<R: CubeRuntime> {
     pub hyper: CubeTensor<R>,
     /// The norm of all gradients.
     pub norm: CubeTensor<R>,
+    /// Values before the update.
     pub parameters: CubeTensor<R>,
+    /// Gradient of each parameter, before it is scaled and clipped.
     pub gradients: CubeTensor<R>,
+    /// First moment of each parameter; for SGD, its momentum.
     pub first: CubeTensor<R>,
     /// The second moments; `None` for optimizers without them.
     pub second: Option<CubeTensor<R>>,

@@ -9,8 +9,8 @@ use cubecl::prelude::*;
 /// Number of parts that a launch copies. WebGPU guarantees eight arrays for a kernel, one of which CubeCL uses.
 const PARTS_AT_ONCE: usize = 6;
 
-/// Copies parts to a stretch of `y` that starts at `first`. The range of each part ends where that of the next one starts; what a
-/// part does not fill becomes 0. Positions are relative to `first`.
+/// Copies parts to a stretch of `y` that starts at `first`. The range of each part ends where that of the next one starts; the
+/// rest of a range, after its part, becomes 0. Positions are relative to `first`.
 #[cube(launch)]
 fn copy_parts(
     a: &Array<f32>,

@@ -27,6 +27,7 @@ pub(crate) struct Kernels {
 
 /// The same computation as steps for kernels.
 pub(super) struct Lowered {
+    /// In execution order.
     pub steps: Vec<GpuStep>,
     /// All constants, one after the other.
     pub packed: Constant,
@@ -37,7 +38,9 @@ pub(super) struct Lowered {
 /// Where a constant lies in memory that it shares with others, in elements, and its form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
+    /// First element.
     pub start: usize,
+    /// Lengths of the axes N, C, Z, Y, X.
     pub form: Form,
     /// The 16-bit type to which it is converted, if any.
     pub half: Option<ElementType>,
@@ -431,7 +434,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns how often each position is repeated along Z, Y, X; `None` if resampling is something else.
+/// Returns how often each position is repeated along Z, Y, X; `None` if resampling does anything but repeat positions.
 fn repeats(form: Form, axes: &[(usize, Vec<Tap>)], tables: &[Vec<i32>]) -> Option<[usize; 3]> {
     let mut factors = [1; 3];
     for (axis, taps) in axes {

@@ -32,7 +32,9 @@ pub(crate) enum Source {
 /// A constant to be uploaded to the device.
 #[derive(Debug)]
 pub(crate) struct Constant {
+    /// Lengths of the axes N, C, Z, Y, X.
     pub form: Form,
+    /// Elements in f32, the last axis fastest; they are converted when they are uploaded.
     pub values: Vec<f32>,
     /// The 16-bit type that the elements have on the device; `None` for f32.
     pub half: Option<ElementType>,
@@ -41,17 +43,24 @@ pub(crate) struct Constant {
 /// Geometry of a convolution. Asymmetric padding is a separate step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConvGeometry {
+    /// Distance between the windows of neighboring outputs along Z, Y, X, in voxels of the input.
     pub stride: [usize; 3],
+    /// Zeros before the first voxel along Z, Y, X; those after the last one follow from the length of the output.
     pub padding: [usize; 3],
+    /// Distance between neighboring taps along Z, Y, X, in voxels of the input.
     pub dilation: [usize; 3],
+    /// Number of groups of channels, as in ONNX `Conv`.
     pub groups: usize,
 }
 
 /// Part of an axis: `len` elements from `start`, `step` apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
+    /// First element.
     pub start: usize,
+    /// Number of elements that are taken.
     pub len: usize,
+    /// Distance between neighboring elements that are taken; at least 1.
     pub step: usize,
 }
 
@@ -67,9 +76,13 @@ pub(crate) struct Tap {
 /// Pooling over one axis of the form.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolAxis {
+    /// Position in the form: 2, 3, 4 for Z, Y, X.
     pub axis: usize,
+    /// Number of elements of a window.
     pub kernel: usize,
+    /// Distance between neighboring windows, in input elements.
     pub stride: usize,
+    /// Distance between neighboring elements of a window, in input elements.
     pub dilation: usize,
     /// Number of output positions along the axis.
     pub len: usize,
@@ -177,12 +190,15 @@ pub(crate) enum Kind {
 /// A step with its operands, name and amount of work.
 #[derive(Debug)]
 pub(crate) struct GpuStep {
+    /// The operation, with its parameters.
     pub kind: Kind,
+    /// Operands in the order that the kind lists.
     pub inputs: Vec<Source>,
     /// The values that it computes, with their forms.
     pub outputs: Vec<(ValueId, Form)>,
     /// Operator and node name, shown in profiles.
     pub name: String,
+    /// Multiply-accumulate operations of one run.
     pub macs: u64,
     /// Temporary elements, besides the outputs and one copy of the program's largest output.
     pub scratch_elements: usize,
@@ -193,9 +209,13 @@ pub(crate) struct GpuStep {
 /// A graph input.
 #[derive(Debug)]
 pub(crate) struct Input {
+    /// The value in the graph.
     pub value: ValueId,
+    /// Name in the graph, stated by errors.
     pub name: String,
+    /// Shape that the caller's tensor must have.
     pub shape: Vec<usize>,
+    /// The shape with five axes, as the tensor has on the device.
     pub form: Form,
 }
 
@@ -211,9 +231,13 @@ pub(crate) enum Output {
 /// A compiled graph: inputs, steps, outputs and constants.
 #[derive(Debug)]
 pub(crate) struct Program {
+    /// In the order of the graph's inputs.
     pub inputs: Vec<Input>,
+    /// In the order of the graph's outputs.
     pub outputs: Vec<Output>,
+    /// In execution order.
     pub steps: Vec<GpuStep>,
+    /// Uploaded once, at compile time; steps name a constant by its index.
     pub constants: Vec<Constant>,
     /// Tables of input positions for resampled axes.
     pub tables: Vec<Vec<i32>>,
@@ -221,6 +245,7 @@ pub(crate) struct Program {
     pub is_direct: bool,
     /// If all steps are: where the constants that steps read are in the only constant.
     pub parts: Vec<Part>,
+    /// Memory and work of one run.
     pub report: CompileReport,
 }
 

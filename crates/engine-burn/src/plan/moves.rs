@@ -43,7 +43,7 @@ impl Planner<'_> {
     }
 
     /// Returns the inputs of a concatenation of tensors with one axis that are not constant zeros, and their positions in the
-    /// result; `None` if an input is another one, or if the result does not start with a computed tensor.
+    /// result; `None` if an input is of another kind, or if the result does not start with a computed tensor.
     fn long_parts(&self, node: &Node) -> PlanResult<Option<(Vec<Source>, Vec<usize>)>> {
         let (mut parts, mut starts, mut end) = (Vec::new(), Vec::new(), 0);
         for &value in node.inputs.iter().flatten() {

@@ -15,14 +15,14 @@ pub(super) struct DriverGpus {
     _contexts: Vec<Arc<CudaContext>>,
 }
 
-/// Returns the GPUs, for which CUDA is initialized; `None` if that fails, and a test of the devices will say why. Only the
-/// GPU of index `only` is opened, or all of them; of the others, the driver tells the name alone.
+/// Initializes CUDA and returns the GPUs; `None` if that fails, which a test of the devices will explain. Opens the GPU with
+/// index `only`, or all of them without it; for GPUs that are not opened, the driver states only the name.
 pub(super) fn gpus(only: Option<usize>) -> Option<DriverGpus> {
     let listed = guard(DeviceId::Cuda(only.unwrap_or(0)), || Ok(list(only).ok()));
     listed.ok().flatten()
 }
 
-/// Returns the free memory of a GPU in bytes, for which CUDA is initialized; `None` if the driver does not say.
+/// Initializes CUDA and returns the free memory of a GPU in bytes; `None` if the driver does not say.
 pub(super) fn free_bytes(index: usize) -> Option<u64> {
     let asked = guard(DeviceId::Cuda(index), || {
         let memory = CudaContext::new(index).and_then(|context| context.mem_get_info());

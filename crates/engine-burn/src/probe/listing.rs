@@ -5,8 +5,11 @@ use std::path::PathBuf;
 /// A GPU as `nvidia-smi` reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedGpu {
+    /// Product name, such as `NVIDIA H200`.
     pub name: String,
+    /// GPU memory in bytes; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
+    /// Version of the driver, such as `570.86.15`.
     pub driver: String,
     /// Free GPU memory in bytes; `None` if the driver does not say.
     pub free_bytes: Option<u64>,
@@ -30,14 +33,17 @@ fn architecture(capability: Option<u32>) -> String {
 /// A GPU by its index in CUDA, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NumberedGpu {
+    /// Product name, such as `NVIDIA H200`.
     pub name: Option<String>,
+    /// GPU memory in bytes.
     pub memory_bytes: Option<u64>,
+    /// Free GPU memory in bytes.
     pub free_bytes: Option<u64>,
     /// Compute capability, such as 90 for 9.0.
     pub capability: Option<u32>,
 }
 
-/// Which GPUs CUDA numbers, and in which order; environment variables say so.
+/// Which GPUs CUDA numbers, and in which order, according to environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Numbering {
     /// Whether the order is that of the bus, like that of `nvidia-smi`.
@@ -76,8 +82,8 @@ impl Numbering {
         (0..count).map(guess).collect()
     }
 
-    /// Returns the GPUs in the order of CUDA: as the driver describes them, if it was asked, and what it leaves open as far
-    /// as the list tells it. Without a list, `nodes` is the number of GPUs, at least 1.
+    /// Returns the GPUs in the order of CUDA. What the driver did not say, or was not asked, is taken from the list, if that
+    /// is certain. Without a list, `nodes` is the number of GPUs, at least 1.
     pub(crate) fn numbered(
         &self,
         listed: &[ListedGpu],

@@ -154,8 +154,8 @@ fn run_part(request: ProbeRequest, software: bool) -> Vec<Device> {
     found
 }
 
-/// Returns the memory of a device in bytes that is free now, which the driver is asked for in this process; `None` if it does
-/// not say, or for other devices than NVIDIA GPUs.
+/// Returns the free memory of a device in bytes, which is requested from the driver in this process; `None` if the driver does
+/// not say, and for devices other than NVIDIA GPUs.
 pub fn free_bytes(id: DeviceId) -> Option<u64> {
     match id {
         // If CUDA is initialized while a component is missing, it stays unusable for the rest of the process.

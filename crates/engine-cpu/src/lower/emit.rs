@@ -13,12 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// All steps and the arena that they run on.
 pub(crate) struct Emitted {
+    /// Steps in execution order.
     pub steps: Vec<ProgramStep>,
+    /// Slot table; steps name a slot by its index.
     pub slots: Vec<Slot>,
     /// Length of the arena in 32-bit words.
     pub arena_len: usize,
     /// For each step, the dense values that are not read afterwards.
     pub dead_after: Vec<Vec<ValueId>>,
+    /// Operators that the reference executor runs, except losses and optimizers, which it runs by design.
     pub fallbacks: Vec<OpFallback>,
 }
 

@@ -33,6 +33,7 @@ pub(crate) enum Plan {
 
 /// A node, with the nodes fused into it, as a kernel runs it.
 pub(crate) struct KernelPlan {
+    /// The kernel, with its parameters.
     pub kind: PlanKind,
     /// Blocked values that are read; the first is the one that is overwritten in place.
     pub inputs: Vec<ValueId>,
@@ -48,8 +49,11 @@ pub(crate) struct KernelPlan {
 
 /// The 1×1×1 convolution at the end of a pass.
 pub(crate) struct PlanHead {
+    /// Channels that the convolution reads.
     pub channels: usize,
+    /// Weights `[O][C]`.
     pub weights: Vec<f32>,
+    /// Bias `[O]`.
     pub bias: Vec<f32>,
 }
 

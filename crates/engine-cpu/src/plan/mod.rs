@@ -46,6 +46,7 @@ pub(crate) struct DynamicDequantized {
 
 /// The plans of all nodes, and properties of their values.
 pub(crate) struct Plans {
+    /// For each node of the graph, in the same order, how it is executed.
     pub nodes: Vec<Plan>,
     /// Float values that are stored as bytes.
     pub dequantized: BTreeMap<ValueId, Dequantized>,

@@ -31,7 +31,9 @@ pub(crate) struct FlowNode {
 /// Values and operators in execution order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
+    /// All values; nodes name a value by its index.
     pub values: Vec<FlowValue>,
+    /// Operators in execution order.
     pub nodes: Vec<FlowNode>,
     /// Index of the value that is the input of the network.
     pub input: usize,

@@ -28,7 +28,9 @@ use std::ops::Range;
 pub(crate) struct Buffer {
     /// Layout of one plane Y, X in channel blocks.
     pub layout: Blocked,
+    /// Type of the stored elements.
     pub elem: Elem,
+    /// Images in the batch.
     pub images: usize,
 }
 
@@ -131,6 +133,7 @@ impl Work {
 pub(crate) struct RollingNode {
     /// Operator and node name, shown in profiles.
     pub name: String,
+    /// How new planes of the outputs are computed.
     pub work: Work,
     /// Multiply-accumulate operations for the whole stack.
     pub macs: u64,
@@ -147,6 +150,7 @@ pub(crate) struct RollingNode {
 /// A blocked value at the border of the network.
 #[derive(Debug)]
 pub(crate) struct Port {
+    /// Name of the value in the graph.
     pub name: String,
     /// The value in the graph.
     pub id: ValueId,
@@ -165,14 +169,19 @@ pub(crate) struct Port {
 pub(crate) struct RollingProgram {
     /// The graph without constants.
     pub graph: Graph,
+    /// Which planes of each value every slab computes and keeps.
     pub flow: Flow,
+    /// Channel blocks that nodes read and write; a view is a slot with the same index.
     pub views: Vec<View>,
+    /// Memory of the values, without the number of planes, which depends on the slab.
     pub buffers: Vec<Buffer>,
     /// The nodes of the flow.
     pub nodes: Vec<RollingNode>,
     /// For each value of the flow, its view.
     pub of_values: Vec<View>,
+    /// The network's only input.
     pub input: Port,
+    /// The network's outputs, in the order of the graph.
     pub outputs: Vec<Port>,
     /// Bytes of the packed weights.
     pub weight_bytes: u64,

@@ -35,9 +35,11 @@ pub(crate) fn dequantize(input: usize, scale: ByteScale, output: usize, layout: 
 /// Quantizes floats by their range over the whole batch, as ONNX `DynamicQuantizeLinear` defines.
 #[derive(Debug)]
 pub(crate) struct DynamicQuantize {
+    /// Slot that is read.
     pub input: usize,
     /// Index under which scale and zero point are stored.
     pub ranges: usize,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -75,8 +77,11 @@ impl StepOp for DynamicQuantize {
 /// Quantizes planes of floats to narrow blocks of bytes.
 #[derive(Debug)]
 pub(crate) struct QuantizePlanes {
+    /// Slot that is read.
     pub input: usize,
+    /// Scale and zero point of the bytes.
     pub quantizer: Quantizer,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -117,8 +122,11 @@ impl StepOp for DequantizePlanes {
 /// Maps each byte through a table, in place or not.
 #[derive(Debug)]
 pub(crate) struct Translate {
+    /// Slot that is read.
     pub input: usize,
+    /// Output byte for each input byte.
     pub table: Box<[u8; 256]>,
+    /// Slot that is written.
     pub output: usize,
 }
 

@@ -90,10 +90,15 @@ pub(super) fn convolve(
 /// Convolution.
 #[derive(Debug)]
 pub(crate) struct Conv {
+    /// Slot that is read.
     pub input: usize,
+    /// Weights in the order of the instruction set that runs them.
     pub weights: PackedConv,
+    /// How the kernel moves over the input along Z, Y, X.
     pub shape: ConvShape,
+    /// Applied to the sums before they are stored.
     pub epilogue: Epilogue,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -109,10 +114,15 @@ impl StepOp for Conv {
 /// Convolution of bytes with 32-bit integer accumulation.
 #[derive(Debug)]
 pub(crate) struct ConvInt8 {
+    /// Slot that is read.
     pub input: usize,
+    /// Weights in the order of the instruction set that runs them.
     pub weights: PackedConvInt8,
+    /// How the kernel moves over the input along Z, Y, X.
     pub shape: ConvShape,
+    /// Applied to the sums before they are stored.
     pub epilogue: Epilogue,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -129,10 +139,15 @@ impl StepOp for ConvInt8 {
 /// Transposed convolution.
 #[derive(Debug)]
 pub(crate) struct ConvTranspose {
+    /// Slot that is read.
     pub input: usize,
+    /// Weights in the order of the instruction set that runs them.
     pub weights: Transposed<PackedConv>,
+    /// Output voxels that are cropped before the first one along Z, Y, X.
     pub pad_before: [usize; 3],
+    /// Applied to the sums before they are stored; a residual and moments are ignored.
     pub epilogue: Epilogue,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -153,10 +168,15 @@ impl StepOp for ConvTranspose {
 /// Transposed convolution of bytes.
 #[derive(Debug)]
 pub(crate) struct ConvTransposeInt8 {
+    /// Slot that is read.
     pub input: usize,
+    /// Weights in the order of the instruction set that runs them.
     pub weights: Transposed<PackedConvInt8>,
+    /// Output voxels that are cropped before the first one along Z, Y, X.
     pub pad_before: [usize; 3],
+    /// Applied to the sums before they are stored; a residual and moments are ignored.
     pub epilogue: Epilogue,
+    /// Slot that is written.
     pub output: usize,
 }
 

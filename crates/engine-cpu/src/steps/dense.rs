@@ -10,7 +10,9 @@ use std::borrow::Cow;
 /// Copies a dense tensor into a slot.
 #[derive(Debug)]
 pub(crate) struct Pack {
+    /// Dense value that is read, N, C and then the axes of space.
     pub from: ValueId,
+    /// Slot that is written.
     pub to: usize,
 }
 
@@ -46,8 +48,11 @@ impl StepOp for Pack {
 /// Copies a slot into a dense tensor.
 #[derive(Debug)]
 pub(crate) struct Unpack {
+    /// Slot that is read.
     pub from: usize,
+    /// Dense value that is written.
     pub to: ValueId,
+    /// Shape of the dense tensor, batch included.
     pub shape: Vec<usize>,
     /// Whether the tensor's elements are signed bytes.
     pub signed: bool,
@@ -85,6 +90,7 @@ impl StepOp for Unpack {
 /// Fills the border of a slot with zeros before its first use.
 #[derive(Debug)]
 pub(crate) struct ClearBorder {
+    /// Slot whose border is filled, with the zero point if it holds bytes.
     pub slot: usize,
 }
 

@@ -12,9 +12,13 @@ use cytoscope_kernels::train::{self, Derivative, InputGradient};
 /// The gradient of a convolution's weights, as a dense tensor.
 #[derive(Debug)]
 pub(crate) struct WeightGradient {
+    /// Slot of the convolution's input.
     pub x: usize,
+    /// Slot of the gradient of the convolution's output.
     pub dy: usize,
+    /// How the kernel of the forward pass moves over its input.
     pub shape: ConvShape,
+    /// Dense value of the gradient, in the shape of the weights.
     pub output: ValueId,
 }
 
@@ -38,11 +42,15 @@ impl StepOp for WeightGradient {
 /// The gradient of a convolution's input.
 #[derive(Debug)]
 pub(crate) struct InputGradientStep {
+    /// Dense value of the weights.
     pub weight: ValueId,
+    /// Slot of the gradient of the convolution's output.
     pub dy: usize,
+    /// How the kernel of the forward pass moves over its input.
     pub shape: ConvShape,
     /// A gradient to which this one is added, in place or not.
     pub accumulate_into: Option<usize>,
+    /// Slot of the gradient of the convolution's input.
     pub output: usize,
 }
 
@@ -71,7 +79,9 @@ impl StepOp for InputGradientStep {
 /// Sums over batch and space, one per channel, as a dense vector: the gradient of a bias.
 #[derive(Debug)]
 pub(crate) struct ChannelSums {
+    /// Slot whose voxels are summed.
     pub x: usize,
+    /// Dense value of the sums `[C]`.
     pub output: ValueId,
 }
 
@@ -94,9 +104,13 @@ impl StepOp for ChannelSums {
 /// The gradient of an element-wise function. `y` determines the derivative: input or output of a (leaky) ReLU.
 #[derive(Debug)]
 pub(crate) struct UnaryGradient {
+    /// Slot from which the derivative is computed.
     pub y: usize,
+    /// Slot of the gradient of the function's output.
     pub dy: usize,
+    /// The derivative of the function.
     pub of: Derivative,
+    /// Slot of the gradient of the function's input.
     pub output: usize,
 }
 
@@ -115,10 +129,15 @@ impl StepOp for UnaryGradient {
 /// The gradient of max or average pooling.
 #[derive(Debug)]
 pub(crate) struct PoolGradient {
+    /// Whether the forward pass takes maxima or means.
     pub pool: Pool,
+    /// How the window of the forward pass moves over its input.
     pub shape: ConvShape,
+    /// Slot of the pooling's input; max pooling finds the maxima in it again.
     pub x: usize,
+    /// Slot of the gradient of the pooling's output.
     pub dy: usize,
+    /// Slot of the gradient of the pooling's input.
     pub output: usize,
 }
 
@@ -137,8 +156,11 @@ impl StepOp for PoolGradient {
 /// The gradient of resampling.
 #[derive(Debug)]
 pub(crate) struct ResizeGradient {
+    /// Tables of the forward pass along Z, Y, X, with one entry per voxel of its output.
     pub tables: Box<[Vec<Tap>; 3]>,
+    /// Slot of the gradient of the resampled image.
     pub dy: usize,
+    /// Slot of the gradient of the image that was resampled.
     pub output: usize,
 }
 

@@ -17,9 +17,11 @@ pub(crate) fn copy_part(input: usize, table: Option<Box<[u8; 256]>>, output: usi
 /// Copies the channels of all inputs, one after the other.
 #[derive(Debug)]
 pub(crate) struct Join {
+    /// Slots in the order of their channels in the output.
     pub inputs: Vec<usize>,
     /// For each input the conversion of bytes with other quantization parameters, if it has others than the output.
     pub tables: Vec<Option<Box<[u8; 256]>>>,
+    /// Slot that is written.
     pub output: usize,
 }
 

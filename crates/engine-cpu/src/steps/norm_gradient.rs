@@ -14,7 +14,9 @@ use cytoscope_kernels::train::{self, Activated, NormFactors};
 pub(crate) struct MergeMoments {
     /// Index of the moments.
     pub moments: usize,
+    /// Dense value of the batch's mean `[C]`.
     pub mean: Option<ValueId>,
+    /// Dense value of the batch's variance `[C]`, the mean square deviation.
     pub variance: Option<ValueId>,
 }
 
@@ -48,13 +50,19 @@ impl StepOp for MergeMoments {
 /// The requested gradients of a norm's input, scale and bias.
 #[derive(Debug)]
 pub(crate) struct NormGradient {
+    /// Slot of the norm's input.
     pub x: usize,
+    /// Slot of the gradient of the activation's output.
     pub dy: usize,
+    /// The norm of the forward pass, whose moments must still be stored.
     pub norm: Norm,
     /// Activation after the norm whose gradient is applied first.
     pub activation: Activation,
+    /// Slot of the gradient of the norm's input.
     pub dx: Option<usize>,
+    /// Dense value of the gradient of the scale `[C]`.
     pub d_scale: Option<ValueId>,
+    /// Dense value of the gradient of the bias `[C]`.
     pub d_bias: Option<ValueId>,
 }
 

@@ -65,7 +65,9 @@ pub(crate) enum Affine {
 pub(crate) struct Norm {
     /// Index of the moments.
     pub moments: usize,
+    /// Dense value of the scale `[C]`.
     pub scale: ValueId,
+    /// Dense value of the bias `[C]`.
     pub bias: ValueId,
     /// Added to the variance.
     pub epsilon: f32,
@@ -190,6 +192,7 @@ fn dense_inputs(terms: &[Term]) -> Vec<ValueId> {
 /// Mean and variance of a slot's channels.
 #[derive(Debug)]
 pub(crate) struct MomentsOf {
+    /// Slot whose channels are measured.
     pub input: usize,
     /// Index under which they are stored.
     pub moments: usize,
@@ -216,9 +219,13 @@ impl StepOp for MomentsOf {
 /// Sums terms, applies an activation, and optionally quantizes; in place or not.
 #[derive(Debug)]
 pub(crate) struct Apply {
+    /// Operands, summed after each is scaled and shifted.
     pub terms: Vec<Term>,
+    /// Applied to the sum.
     pub activation: Activation,
+    /// How the result is quantized; only if the output holds bytes.
     pub quantizer: Option<Quantizer>,
+    /// Slot that is written; it may be that of a term.
     pub output: usize,
 }
 
@@ -248,13 +255,19 @@ impl StepOp for Apply {
 /// As [`Apply`], followed by a 1×1×1 convolution to few channels.
 #[derive(Debug)]
 pub(crate) struct Head {
+    /// Operands, summed after each is scaled and shifted.
     pub terms: Vec<Term>,
     /// Channels of the terms.
     pub channels: usize,
+    /// Applied to the sum.
     pub activation: Activation,
+    /// Weights `[O][C]` of the convolution.
     pub weights: Vec<f32>,
+    /// Bias `[O]` of the convolution.
     pub bias: Vec<f32>,
+    /// If set, the sum is quantized first, and the weights apply to the integers.
     pub quantizer: Option<Quantizer>,
+    /// Slot that is written, one plane per channel.
     pub output: usize,
 }
 
@@ -283,12 +296,17 @@ impl StepOp for Head {
 /// Scales and shifts each channel, in place or not.
 #[derive(Debug)]
 pub(crate) struct AffinePass {
+    /// Slot that is read.
     pub input: usize,
+    /// Factor of each channel.
     pub scale: Vec<f32>,
+    /// Added to each channel after scaling.
     pub shift: Vec<f32>,
     /// A slot that is added.
     pub residual: Option<usize>,
+    /// Applied last.
     pub activation: Activation,
+    /// Slot that is written; it may be the one that is read.
     pub output: usize,
 }
 
@@ -313,11 +331,17 @@ impl StepOp for AffinePass {
 /// Instance normalization of planes, in place or not.
 #[derive(Debug)]
 pub(crate) struct PlanarNorm {
+    /// Slot that is read.
     pub input: usize,
+    /// Scale of the norm, by channel.
     pub scale: Vec<f32>,
+    /// Bias of the norm, by channel.
     pub bias: Vec<f32>,
+    /// Added to the variance.
     pub epsilon: f32,
+    /// Applied after the norm.
     pub activation: Activation,
+    /// Slot that is written; it may be the one that is read.
     pub output: usize,
 }
 

@@ -9,11 +9,17 @@ use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, Target, Trans
 /// Convolution.
 #[derive(Debug)]
 pub(crate) struct ConvOfTensors {
+    /// Slot that is read.
     pub input: usize,
+    /// Dense value of the weights `[O][I][kz][ky][kx]`.
     pub weight: ValueId,
+    /// Dense value of the bias `[O]`; without one, 0.
     pub bias: Option<ValueId>,
+    /// How the kernel moves over the input along Z, Y, X.
     pub shape: ConvShape,
+    /// Applied to the sums before they are stored.
     pub epilogue: Epilogue,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -37,10 +43,15 @@ impl StepOp for ConvOfTensors {
 /// Transposed convolution whose kernel size equals its stride.
 #[derive(Debug)]
 pub(crate) struct TransposedOfTensors {
+    /// Slot that is read.
     pub input: usize,
+    /// Dense value of the weights `[I][O][kz][ky][kx]`.
     pub weight: ValueId,
+    /// Dense value of the bias `[O]`; without one, 0.
     pub bias: Option<ValueId>,
+    /// Size of the kernel along Z, Y, X, which is also the stride.
     pub kernel: [usize; 3],
+    /// Slot that is written.
     pub output: usize,
 }
 

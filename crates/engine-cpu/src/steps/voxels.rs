@@ -12,8 +12,11 @@ use cytoscope_kernels::train;
 /// Element-wise function of one operand, in place or not.
 #[derive(Debug)]
 pub(crate) struct UnaryStep {
+    /// The function.
     pub f: Unary,
+    /// Slot that is read.
     pub input: usize,
+    /// Slot that is written; it may be the one that is read.
     pub output: usize,
 }
 
@@ -34,9 +37,13 @@ impl StepOp for UnaryStep {
 /// Element-wise function of two operands; a sum may be written over its first operand.
 #[derive(Debug)]
 pub(crate) struct BinaryStep {
+    /// The function.
     pub f: Binary,
+    /// Slot of the first operand.
     pub a: usize,
+    /// Slot of the second operand.
     pub b: usize,
+    /// Slot that is written; that of `a` only for a sum.
     pub output: usize,
 }
 
@@ -59,9 +66,13 @@ impl StepOp for BinaryStep {
 /// Max or average pooling.
 #[derive(Debug)]
 pub(crate) struct PoolStep {
+    /// Whether maxima or means are taken.
     pub kind: Pool,
+    /// How the window moves over the input along Z, Y, X.
     pub shape: ConvShape,
+    /// Slot that is read.
     pub input: usize,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -85,8 +96,11 @@ impl StepOp for PoolStep {
 /// Resampling, or padding with existing voxels.
 #[derive(Debug)]
 pub(crate) struct ResizeStep {
+    /// Tables along Z, Y, X, with one entry per voxel of the output.
     pub tables: Box<[Vec<Tap>; 3]>,
+    /// Slot that is read.
     pub input: usize,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -111,8 +125,11 @@ impl StepOp for ResizeStep {
 pub(crate) struct PadStep {
     /// Voxels added before the first one along Z, Y, X; negative if voxels are removed.
     pub before: [isize; 3],
+    /// The constant; ignored for bytes.
     pub value: f32,
+    /// Slot that is read.
     pub input: usize,
+    /// Slot that is written.
     pub output: usize,
 }
 
@@ -137,7 +154,9 @@ impl StepOp for PadStep {
 /// Copies a slot into another one with the same channels.
 #[derive(Debug)]
 pub(crate) struct Copy {
+    /// Slot that is read.
     pub input: usize,
+    /// Slot that is written, of the same element type.
     pub output: usize,
 }
 

@@ -20,7 +20,9 @@ pub(super) struct ArrayValue {
     pub shape: Vec<usize>,
     /// NumPy's type code without byte order, such as `u2`.
     pub code: String,
+    /// Byte order of the samples; false also for types of single bytes.
     pub big_endian: bool,
+    /// Whether the first axis is the fastest.
     pub fortran_order: bool,
     /// The samples ([`Value::Bytes`]), or the objects of an object array ([`Value::List`]).
     pub data: ValueId,

@@ -19,11 +19,14 @@ const BEFORE_XML: u64 = 32 + 256;
 
 /// Positions of the directory and of the metadata in the file; 0 if there are none.
 pub(super) struct FileHeader {
+    /// Position of the segment that lists the subblocks, in bytes.
     pub directory_at: u64,
+    /// Position of the segment with the XML metadata, in bytes.
     pub metadata_at: u64,
 }
 
 impl FileHeader {
+    /// Reads the header. A later part of a CZI of several files is an error.
     pub fn read(source: &Source) -> Result<Self, Fault> {
         let bytes = source.read_vec(0, 104)?;
         let f = Fields::little(&bytes);
@@ -38,7 +41,9 @@ impl FileHeader {
 /// A subblock: a tile of one plane.
 #[derive(Debug, Clone)]
 pub(super) struct Subblock {
+    /// Sample type and samples per pixel as CZI numbers them, such as 1 for 16-bit gray.
     pub pixel_type: i32,
+    /// Compression as CZI numbers it: 0 for none, 5 and 6 for Zstandard.
     pub compression: i32,
     /// Position of its segment in the file.
     pub at: u64,
@@ -50,17 +55,23 @@ pub(super) struct Subblock {
     pub has_scene: bool,
     /// First index along time, Z, channel and scene.
     pub t: i32,
+    /// Slice.
     pub z: i32,
+    /// Channel.
     pub c: i32,
+    /// Scene; 0 if the subblock states none.
     pub scene: i32,
     /// Left and top edge in pixels of the whole scan.
     pub x: i64,
+    /// Top edge in pixels of the whole scan.
     pub y: i64,
     /// Extents in pixels of the full resolution.
     pub width: usize,
+    /// Extent along Y in pixels of the full resolution.
     pub height: usize,
     /// Extents that are stored; smaller in a lower resolution.
     pub stored_width: usize,
+    /// Stored extent along Y.
     pub stored_height: usize,
 }
 

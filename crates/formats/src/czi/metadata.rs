@@ -13,8 +13,11 @@ use quick_xml::{
 /// What the XML states. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Metadata {
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
+    /// Names and colors in the order of the C axis.
     pub channels: Vec<Channel>,
     /// Numbers and names of the scenes.
     pub scenes: Vec<(i32, String)>,

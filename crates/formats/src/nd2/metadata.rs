@@ -10,14 +10,19 @@ use cytoscope_volume::DType;
 /// The layout of a frame, which is one picture of all channels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
+    /// Pixels along X.
     pub width: usize,
+    /// Pixels along Y.
     pub height: usize,
     /// Distance between rows in bytes.
     pub row_bytes: usize,
     /// Channels, which are stored side by side for each pixel.
     pub channels: usize,
+    /// Sample type: 8 or 16 bits, or 32-bit floats.
     pub dtype: DType,
+    /// Bits of a sample that carry the signal, such as 12 of 16.
     pub significant_bits: u32,
+    /// Whether each frame is compressed with zlib.
     pub is_compressed: bool,
     /// Number of frames that the file declares.
     pub declared: usize,
@@ -77,7 +82,9 @@ pub(super) enum Over {
 /// A loop of the experiment.
 #[derive(Debug, Clone)]
 pub(super) struct Loop {
+    /// The axis.
     pub over: Over,
+    /// Number of time points, positions or slices; those that were not used do not count.
     pub count: usize,
     /// Seconds between time points, or micrometers between slices.
     pub step: Option<f64>,
@@ -188,7 +195,9 @@ fn phases(parameters: &Level<'_>) -> Result<Loop, Fault> {
 /// Channels and pixel size of the first frame.
 #[derive(Debug, Default)]
 pub(super) struct Picture {
+    /// Names and colors in the order in which a frame stores the channels.
     pub channels: Vec<Channel>,
+    /// Edge of a pixel in µm, along Y and X; `None` if the file is not calibrated.
     pub pixel_um: Option<f64>,
 }
 

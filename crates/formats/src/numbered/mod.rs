@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// Names of the files in the folder of a file; `None` if the folder cannot be listed, in which the file may still be readable.
+/// Names of the files in the folder of a file; `None` if the folder cannot be listed; the file itself may still be readable.
 fn names_beside(path: &Path) -> Result<Option<Vec<OsString>>, Fault> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(None) };

@@ -28,7 +28,9 @@ fn extension_of(path: &Path) -> Option<String> {
 /// A number in a file name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number {
+    /// The number, at most 18 digits long.
     pub value: u64,
+    /// Number of digits as written, leading zeros included.
     pub digits: usize,
     /// Whether it is written with leading zeros.
     pub padded: bool,
@@ -52,10 +54,13 @@ impl Number {
 pub(super) struct Numbered {
     prefix: String,
     extension: String,
+    /// The number before the extension.
     pub number: Number,
 }
 
 impl Numbered {
+    /// Parses the name of a file. `None` if it is hidden, has another extension than those of slices, or does not end
+    /// in a number.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = extension_of(path)?;
         let stem = path.file_stem()?.to_str()?;
@@ -90,6 +95,8 @@ pub(super) struct PlaneName {
 }
 
 impl PlaneName {
+    /// Parses the name of a file. `None` if it is no TIFF, ends in no number with the letter of an axis, or repeats an
+    /// axis.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = extension_of(path).filter(|_| is_tiff(path))?;
         let stem = path.file_stem()?.to_str()?;

@@ -17,7 +17,9 @@ pub(crate) struct ZarrArray {
     path: String,
     /// Number of samples along each axis.
     pub shape: Vec<usize>,
+    /// Sample type.
     pub dtype: DType,
+    /// Byte order of the samples in decoded chunks.
     pub order: ByteOrder,
     /// Extents of a file: a chunk or a shard.
     pub file_shape: Vec<usize>,
@@ -27,7 +29,9 @@ pub(crate) struct ZarrArray {
     pub chunk_strides: Vec<usize>,
     /// The sample that fills chunks that are not stored, in native byte order.
     pub fill: Vec<u8>,
+    /// Codecs in the order in which they encode; decoding is the other way around.
     pub codecs: Vec<BytesCodec>,
+    /// How shards are read; `None` if each file is one chunk.
     pub shards: Option<Shards>,
     keys: KeyEncoding,
 }
@@ -35,7 +39,9 @@ pub(crate) struct ZarrArray {
 /// How the inner chunks of a shard are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shards {
+    /// Whether the index is at the end of the file; otherwise it is at the start.
     pub index_at_end: bool,
+    /// Whether a checksum (CRC-32C) follows the index.
     pub index_has_checksum: bool,
 }
 

@@ -24,9 +24,11 @@ pub(crate) fn labels_group(names: &[&str]) -> Value {
 
 /// What is known about an image after all its samples have been written.
 pub(crate) struct Written<'a> {
+    /// What the caller stated: voxel size, time interval, channels and kind of image.
     pub spec: &'a ZarrImageSpec,
     /// Axes of the arrays, slowest first.
     pub axes: &'a [Axis],
+    /// Number of resolution levels, level 0 included.
     pub levels: usize,
     /// Smallest and largest value of each channel.
     pub ranges: &'a [(f64, f64)],

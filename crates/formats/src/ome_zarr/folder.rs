@@ -29,6 +29,7 @@ enum Files {
 /// A group of the hierarchy.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
+    /// The attributes of `zarr.json`, or the content of `.zattrs`.
     pub attributes: Map<String, Value>,
 }
 

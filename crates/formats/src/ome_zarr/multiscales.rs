@@ -18,7 +18,9 @@ const MAX_CHANNELS: usize = 4096;
 /// An image of the folder: its group, and the index in the group's list of multiscales.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageRef {
+    /// Path of the group inside the folder; empty for the folder's own group.
     pub group: String,
+    /// Index in the list `multiscales` of the group.
     pub multiscale: usize,
     /// Path of the group, or for images of the folder's own group the name of the multiscale.
     pub name: String,
@@ -31,9 +33,13 @@ pub(crate) struct Multiscale {
     pub axes: Vec<Axis>,
     /// Paths of the arrays inside the folder, full resolution first.
     pub levels: Vec<String>,
+    /// Distance between voxel centers of the full resolution along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
+    /// Names and colors in the order of the C axis.
     pub channels: Vec<Channel>,
+    /// Values shown as black and white, for an image of one channel.
     pub display_range: Option<(f64, f64)>,
 }
 

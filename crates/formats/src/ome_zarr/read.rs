@@ -21,11 +21,13 @@ const NOT_STORED: u64 = u64::MAX;
 /// The arrays of an open image.
 #[derive(Debug)]
 pub(crate) struct OmeZarr {
+    /// Where the files of chunks are: a folder, or a ZIP file.
     pub folder: Folder,
     /// Arrays of the levels, full resolution first. All have the same axes and sample type.
     pub levels: Vec<ZarrArray>,
     /// The index in T, Z, C, Y, X, S of each axis of the arrays.
     pub canonical: Vec<usize>,
+    /// Decoded chunks that later reads may need again.
     pub cache: Cache,
 }
 

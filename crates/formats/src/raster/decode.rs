@@ -25,8 +25,11 @@ impl Codec {
 /// Size and sample type of an image; equal for all files of a series.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
+    /// Format of the file.
     pub codec: Codec,
+    /// Pixels along X.
     pub width: usize,
+    /// Pixels along Y.
     pub height: usize,
     /// Samples per pixel: 1 (gray or palette), 2 (gray and alpha), 3 (RGB) or 4 (RGB and alpha).
     pub samples: usize,

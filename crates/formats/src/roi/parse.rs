@@ -9,6 +9,7 @@ pub(super) type Loop = Vec<[f64; 2]>;
 /// An area with its position in the stack.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Roi {
+    /// Name of the entry in a ROI set, or else the name in the file.
     pub name: String,
     /// Outlines; an outline inside another one is a hole.
     pub loops: Vec<Loop>,
@@ -56,10 +57,15 @@ impl Roi {
 
 /// Types of regions in the header.
 mod kind {
+    /// Straight lines between points.
     pub const POLYGON: u8 = 0;
+    /// A rectangle, parallel to the axes.
     pub const RECTANGLE: u8 = 1;
+    /// An ellipse that fills a rectangle; its axes are parallel to those of the image.
     pub const OVAL: u8 = 2;
+    /// An outline that the user drew, or an ellipse of any orientation.
     pub const FREEHAND: u8 = 7;
+    /// An outline that ImageJ's wand found.
     pub const TRACED: u8 = 8;
 }
 

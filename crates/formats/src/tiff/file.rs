@@ -19,7 +19,9 @@ use std::{
 /// A file whose directories have been read.
 #[derive(Debug)]
 pub(crate) struct TiffFile {
+    /// Path for messages, and for finding other files of the set.
     pub path: PathBuf,
+    /// The open file, its byte order and its limits.
     pub container: Container,
     /// The first directory, with the metadata of the whole file.
     pub first: Ifd,
@@ -200,10 +202,12 @@ pub(crate) struct FileSet {
 }
 
 impl FileSet {
+    /// An empty set; `limits` apply to each file, and reads are added to `counters`.
     pub fn new(limits: Limits, counters: Arc<Counters>) -> Self {
         Self { files: Vec::new(), limits, counters }
     }
 
+    /// Limits of each file.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -4,43 +4,75 @@ use crate::{error::Fault, limits::Limits, meta::ByteOrder, source::Source};
 
 /// Tags that are read or written.
 pub(crate) mod tag {
+    /// `NewSubfileType`: bit 0 marks a lower resolution of another page.
     pub const NEW_SUBFILE_TYPE: u16 = 254;
+    /// `ImageWidth` in pixels.
     pub const WIDTH: u16 = 256;
+    /// `ImageLength`: height in pixels.
     pub const HEIGHT: u16 = 257;
+    /// `BitsPerSample`, one number for each sample of a pixel.
     pub const BITS: u16 = 258;
+    /// `Compression`: 1 for none, 5 for LZW, 8 for Deflate, and others.
     pub const COMPRESSION: u16 = 259;
+    /// `PhotometricInterpretation`: 0 and 1 for gray, 2 for RGB, 3 for a palette, 6 for YCbCr.
     pub const PHOTOMETRIC: u16 = 262;
+    /// `FillOrder`: 2 if the first sample of a byte is in its lowest bits.
     pub const FILL_ORDER: u16 = 266;
+    /// `ImageDescription`: free text, OME-XML, or ImageJ's metadata.
     pub const DESCRIPTION: u16 = 270;
+    /// `StripOffsets`: where each strip begins, in bytes.
     pub const STRIP_OFFSETS: u16 = 273;
+    /// `SamplesPerPixel`.
     pub const SAMPLES: u16 = 277;
+    /// `RowsPerStrip`.
     pub const ROWS_PER_STRIP: u16 = 278;
+    /// `StripByteCounts`: stored size of each strip.
     pub const STRIP_COUNTS: u16 = 279;
+    /// `XResolution`: pixels per unit of length along X.
     pub const X_RESOLUTION: u16 = 282;
+    /// `YResolution`: pixels per unit of length along Y.
     pub const Y_RESOLUTION: u16 = 283;
+    /// `PlanarConfiguration`: 1 if the samples of a pixel are side by side, 2 if each sample has a plane of its own.
     pub const PLANAR: u16 = 284;
+    /// `ResolutionUnit`: 1 for none, 2 for inches, 3 for centimeters.
     pub const RESOLUTION_UNIT: u16 = 296;
+    /// `Predictor`: 1 for none, 2 for horizontal differences, 3 for those of floats.
     pub const PREDICTOR: u16 = 317;
+    /// `TileWidth` in pixels.
     pub const TILE_WIDTH: u16 = 322;
+    /// `TileLength`: height of a tile in pixels.
     pub const TILE_HEIGHT: u16 = 323;
+    /// `TileOffsets`: where each tile begins, in bytes.
     pub const TILE_OFFSETS: u16 = 324;
+    /// `TileByteCounts`: stored size of each tile.
     pub const TILE_COUNTS: u16 = 325;
+    /// `SubIFDs`: offsets of directories that belong to this one, such as lower resolutions.
     pub const SUB_IFDS: u16 = 330;
+    /// `ExtraSamples`: 0 for samples of any meaning, 2 for transparency.
     pub const EXTRA_SAMPLES: u16 = 338;
+    /// `SampleFormat`: 1 for unsigned integers, 2 for signed ones, 3 for floats.
     pub const SAMPLE_FORMAT: u16 = 339;
+    /// `SMinSampleValue`: value shown as black.
     pub const S_MIN: u16 = 340;
+    /// `SMaxSampleValue`: value shown as white.
     pub const S_MAX: u16 = 341;
+    /// `JPEGTables`: quantization and Huffman tables that all strips or tiles share.
     pub const JPEG_TABLES: u16 = 347;
+    /// `YCbCrSubSampling`: pixels along X and Y that share their color.
     pub const YCBCR_SUBSAMPLING: u16 = 530;
+    /// ImageJ's `MetaDataByteCounts`: length of each part of [`IJ_METADATA`], its header first.
     pub const IJ_METADATA_COUNTS: u16 = 50838;
+    /// ImageJ's `MetaData`: slice labels, display ranges and color tables.
     pub const IJ_METADATA: u16 = 50839;
 }
 
 /// One entry of a directory: tag, type, count, and the value or its offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
+    /// One of the numbers in [`tag`], or any other.
     pub tag: u16,
     kind: u16,
+    /// Number of values; 1 for a text means one byte.
     pub count: u64,
     data: [u8; 8],
 }
@@ -48,7 +80,9 @@ pub(crate) struct Entry {
 /// One directory: its entries, and the offset of the next directory (0 for none).
 #[derive(Debug, Clone)]
 pub(crate) struct Ifd {
+    /// Entries in the order of the file.
     pub entries: Vec<Entry>,
+    /// Offset in bytes; 0 for the last directory.
     pub next: u64,
 }
 
@@ -72,10 +106,15 @@ fn kind_size(kind: u16) -> Option<u64> {
 /// Reads the directories and tag values of one file.
 #[derive(Debug)]
 pub(crate) struct Container {
+    /// The bytes of the file.
     pub source: Source,
+    /// Byte order of all numbers.
     pub order: ByteOrder,
+    /// Whether it is a BigTIFF, with counts and offsets of 64 bits.
     pub big: bool,
+    /// Offset of the first directory in bytes.
     pub first_ifd: u64,
+    /// Limits that apply to this file.
     pub limits: Limits,
 }
 

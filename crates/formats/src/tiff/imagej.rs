@@ -8,12 +8,19 @@ use std::collections::HashMap;
 /// Content of an ImageJ description.
 #[derive(Debug, Default)]
 pub(crate) struct ImageJ {
+    /// Number of planes in all; like the other counts, 1 if it is not stated.
     pub images: usize,
+    /// Number of time points.
     pub frames: usize,
+    /// Number of slices.
     pub slices: usize,
+    /// Number of channels.
     pub channels: usize,
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
+    /// Values shown as black and white.
     pub display_range: Option<(f64, f64)>,
 }
 
@@ -71,6 +78,7 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
 /// Content of tags 50838 and 50839: slice labels and color tables.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
+    /// Labels of the planes in storage order.
     pub labels: Vec<String>,
     /// The last (brightest) color of each channel's table.
     pub colors: Vec<[u8; 3]>,

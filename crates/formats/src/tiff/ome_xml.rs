@@ -14,9 +14,11 @@ use std::collections::HashMap;
 /// An OME-XML document.
 #[derive(Debug, Default)]
 pub(crate) struct Document {
+    /// Identifier of the file, to which `TiffData` elements refer.
     pub uuid: Option<String>,
     /// The file with the metadata, if this one contains only pixels (`BinaryOnly`).
     pub metadata_file: Option<String>,
+    /// In the order of the document, which is that of the series.
     pub images: Vec<OmeImage>,
 }
 
@@ -27,26 +29,42 @@ pub(crate) struct OmeImage {
     pub name: String,
     /// The axes T, Z, C from the slowest to the fastest.
     pub order: Vec<Axis>,
+    /// Pixels along X.
     pub size_x: usize,
+    /// Pixels along Y.
     pub size_y: usize,
+    /// Number of slices.
     pub size_z: usize,
+    /// Number of channels times samples per pixel.
     pub size_c: usize,
+    /// Number of time points.
     pub size_t: usize,
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
+    /// Names and colors; one with several samples per pixel counts once.
     pub channels: Vec<Channel>,
+    /// Where the planes are; without any element, they are the pages of the files in their order.
     pub tiff_data: Vec<TiffData>,
 }
 
 /// One `TiffData` element: consecutive planes, from a directory of a file on.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct TiffData {
+    /// Index of the first directory; without it, the first one of the file.
     pub ifd: Option<usize>,
+    /// Slice of the first plane, counted from 0.
     pub first_z: usize,
+    /// Channel of the first plane, counted from 0 as in `size_c`.
     pub first_c: usize,
+    /// Time point of the first plane, counted from 0.
     pub first_t: usize,
+    /// Number of planes; without it, one plane if `ifd` is stated, otherwise all of the file.
     pub plane_count: Option<usize>,
+    /// Name of the file with the planes; without it, they are in the file with the document.
     pub file_name: Option<String>,
+    /// UUID of the file with the planes; if it is that of the document, `file_name` does not matter.
     pub uuid: Option<String>,
 }
 

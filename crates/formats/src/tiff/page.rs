@@ -11,7 +11,9 @@ use std::sync::Arc;
 /// Parameters for decoding the strips or tiles of a page; shared by the pages of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
+    /// Pixels along X.
     pub width: usize,
+    /// Pixels along Y.
     pub height: usize,
     /// Number of samples per pixel, such as 3 for RGB.
     pub samples: usize,
@@ -19,14 +21,21 @@ pub(crate) struct Layout {
     pub bits: u32,
     /// Type of the samples after decoding.
     pub dtype: DType,
+    /// Compression of strips and tiles.
     pub codec: Codec,
+    /// Transformation of the samples before compression.
     pub predictor: Predictor,
     /// Whether each sample is stored in its own plane.
     pub planar: bool,
+    /// Whether colors are stored as YCbCr, which the JPEG decoder converts to RGB.
     pub ycbcr: bool,
+    /// Whether the first sample of a byte is in its lowest bits.
     pub bits_reversed: bool,
+    /// Whether the page is stored in tiles, otherwise in strips.
     pub tiled: bool,
+    /// Pixels along X of a tile; of a strip, all of a row.
     pub chunk_width: usize,
+    /// Pixels along Y of a tile or strip.
     pub chunk_height: usize,
     /// NewSubfileType bit 0: a lower resolution of another page.
     pub reduced: bool,
@@ -94,9 +103,13 @@ impl Layout {
 /// One page: its layout, and where its pixels are.
 #[derive(Debug, Clone)]
 pub(crate) struct Page {
+    /// How strips or tiles are decoded.
     pub layout: Arc<Layout>,
+    /// Where each strip or tile begins.
     pub offsets: Entry,
+    /// Stored size of each strip or tile in bytes; `None` if the page does not state it.
     pub counts: Option<Entry>,
+    /// Tables that all JPEG strips or tiles share.
     pub jpeg_tables: Option<Entry>,
     /// Offsets of SubIFDs; `None` for most pages.
     pub sub_ifds: Option<Entry>,

@@ -10,8 +10,11 @@ use std::{ops::Range, sync::Arc};
 /// A box inside a plane: ranges along Y, X, S.
 #[derive(Debug, Clone)]
 pub(crate) struct PlaneWindow {
+    /// Rows.
     pub y: Range<usize>,
+    /// Columns.
     pub x: Range<usize>,
+    /// Samples of a pixel.
     pub s: Range<usize>,
 }
 
@@ -19,15 +22,20 @@ pub(crate) struct PlaneWindow {
 /// zeros.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk {
+    /// Position of the first byte.
     pub offset: u64,
+    /// Number of stored bytes.
     pub count: u64,
 }
 
 /// A plane of a stack with everything needed to decode a window of it.
 #[derive(Debug)]
 pub(crate) struct PlaneSource {
+    /// The file with the pixels.
     pub file: Arc<TiffFile>,
+    /// The page with the plane, and its layout.
     pub page: Page,
+    /// The content of the page's tables; empty without JPEG.
     pub jpeg_tables: Vec<u8>,
     /// Chunks of the window, ordered by chunk row, sample plane, column.
     pub chunks: Vec<Chunk>,
@@ -36,7 +44,9 @@ pub(crate) struct PlaneSource {
 /// Bytes of all chunks of one read, to check them against limits: chunks that are not stored, and stored ones.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
+    /// Bytes, after decoding, of chunks that are not stored.
     pub unstored: u64,
+    /// Bytes in the file of chunks that are stored.
     pub referenced: u64,
 }
 

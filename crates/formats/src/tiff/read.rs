@@ -18,6 +18,7 @@ use std::{cell::RefCell, collections::HashSet, ops::Range, path::Path, sync::Arc
 /// The planes of an image, and where their pixels are.
 #[derive(Debug)]
 pub(crate) struct Stack {
+    /// The files that `planes` refer to.
     pub files: FileSet,
     /// Planes in the order T, Z, C.
     pub planes: Vec<Option<PlaneRef>>,

@@ -10,6 +10,7 @@ use cytoscope_volume::Axis;
 pub(super) struct Acquisition {
     /// Number of saved channels, at least 1.
     pub channels: usize,
+    /// Number of slices of a volume, at least 1.
     pub slices: usize,
     /// Number of stored frames of a slice, which follow each other; at least 1.
     pub frames: usize,

@@ -22,22 +22,30 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 /// the page's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaneRef {
+    /// Index in the [`FileSet`].
     pub file: u32,
+    /// Index in [`TiffFile::pages`].
     pub page: u32,
+    /// Index of the plane in the page's data; 0 if a page is one plane.
     pub slice: u32,
 }
 
 /// One image of a file or set.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
+    /// Name of the format in reports, such as `ome-tiff`.
     pub format: &'static str,
     /// Leading axes (T, Z, C) and their extents in storage order, slowest first.
     pub dims: Vec<(Axis, usize)>,
     /// Planes in storage order; `None` for a plane that no file contains.
     pub planes: Vec<Option<PlaneRef>>,
+    /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
+    /// Names and colors in the order of the C axis.
     pub channels: Vec<Channel>,
+    /// Values shown as black and white.
     pub display_range: Option<(f64, f64)>,
     /// Whether the samples of a pixel are channels rather than the parts of a color.
     pub samples_are_channels: bool,
@@ -49,9 +57,13 @@ pub(crate) struct Series {
 
 /// The opened image, its files, and the number of images in the file with their names, if it states any.
 pub(crate) struct OpenedSeries {
+    /// The opened image.
     pub series: Series,
+    /// The files that its planes refer to.
     pub files: FileSet,
+    /// Number of images in the file.
     pub count: usize,
+    /// Name of each image; empty texts, or no list, where the file states none.
     pub names: Vec<String>,
 }
 

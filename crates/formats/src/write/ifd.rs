@@ -44,6 +44,7 @@ impl Value {
 /// A directory encoded for one position in the file, with the positions of its values and its link.
 #[derive(Debug)]
 pub(crate) struct Encoded {
+    /// The directory, followed by the values that do not fit their entries.
     pub bytes: Vec<u8>,
     /// Position in the file of the link to the next directory.
     pub link_at: u64,

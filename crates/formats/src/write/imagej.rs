@@ -101,8 +101,11 @@ pub(crate) fn range_text(spec: &WriteSpec, ranges: &Ranges) -> String {
 
 /// Values of tags 50838 and 50839, and the position of the channels' display ranges in the latter.
 pub(crate) struct Private {
+    /// Lengths in bytes for tag 50838: that of the header, then that of each value.
     pub counts: Vec<u32>,
+    /// Header and values for tag 50839, big-endian.
     pub data: Vec<u8>,
+    /// Position of the display ranges in `data`; `None` for an image of one channel.
     pub ranges_at: Option<usize>,
 }
 

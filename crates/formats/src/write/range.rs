@@ -11,6 +11,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
+    /// Ranges of no values yet; the display range of `spec`, if it has one, counts for all channels.
     pub fn new(spec: &WriteSpec) -> Self {
         let count = spec.size(cytoscope_volume::Axis::C);
         Self { given: spec.display_range, channels: vec![None; count] }

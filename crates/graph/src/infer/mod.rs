@@ -80,8 +80,11 @@ pub fn shape_text(shape: &[Dim]) -> String {
 
 /// The inputs of one operator, with checks that all rules share.
 pub(crate) struct OpInputs<'a> {
+    /// What is known about each input; `None` for an absent optional one.
     pub inputs: &'a [Option<&'a Info>],
+    /// Number of outputs that the node names.
     pub outputs: usize,
+    /// Limits that the shapes of the outputs must respect.
     pub limits: &'a GraphLimits,
 }
 

@@ -14,6 +14,7 @@ impl Op {
 
 /// The attributes of [`Op::Concat`].
 pub(crate) struct Concat {
+    /// Axis along which the inputs are joined; a negative one counts from the end.
     pub axis: i64,
 }
 

@@ -16,8 +16,11 @@ pub(super) enum Input<'a> {
 /// What follows the dot product `sum` of an output channel: `activation((sum + start) · scale + bias)`.
 #[derive(Clone, Copy)]
 pub(super) struct End {
+    /// Added to the sum before scaling: with bytes, it corrects for the input's zero point.
     pub start: f32,
+    /// Factor of the sum.
     pub scale: f32,
+    /// Added after scaling.
     pub bias: f32,
     /// Slope of the activation's negative side.
     pub slope: f32,

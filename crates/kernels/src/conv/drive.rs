@@ -18,13 +18,19 @@ pub(crate) struct Micro<'a, X, W, S> {
     pub input_left: usize,
     /// Distance of the inputs of neighboring output voxels.
     pub in_step: usize,
+    /// Values from one input block to the next.
     pub in_block_stride: usize,
+    /// Number of input blocks that the group reads.
     pub in_blocks: usize,
+    /// Channels that an input block stores: 16, 4 or 1.
     pub in_per_block: usize,
+    /// Channels of the last of these input blocks that the image has; the others hold zeros.
     pub last_in_per_block: usize,
+    /// Position of each tap, in values from `input`.
     pub taps: &'a [usize],
     /// Number of successive taps that are one voxel apart.
     pub adjacent: usize,
+    /// First weight of the group, in the order in which [`PackedConv`] or [`PackedConvInt8`] stores them.
     pub weights: *const W,
     /// Weights that are multiplied in addition; see [`crate::int8::pairs`].
     pub excess: &'a [Excess],
@@ -34,6 +40,7 @@ pub(crate) struct Micro<'a, X, W, S> {
     pub start: *const S,
     /// Output of the sums: 16 per voxel, `sum_block_stride` from block to block.
     pub sums: *mut S,
+    /// Distance of the sums of neighboring output blocks.
     pub sum_block_stride: usize,
 }
 
@@ -235,9 +242,11 @@ impl Core for PackedConvInt8 {
 
 /// Taps of a window and how it moves over the image.
 pub(crate) struct Plan {
+    /// Position of each tap, in input values from the position that [`Plan::geometry`] gives.
     pub taps: Vec<usize>,
     /// Number of successive taps that are one voxel apart along W.
     pub adjacent: usize,
+    /// Which outputs are computed, and where their inputs are.
     pub geometry: Geometry,
     /// Whether results are added to the output (floats only).
     pub accumulate: bool,
@@ -246,12 +255,17 @@ pub(crate) struct Plan {
     pub fold: Option<usize>,
 }
 
-/// Positions of the outputs of one pass and of the inputs that they read, in values.
+/// Positions of the outputs of one pass, in voxels, and of the inputs that they read, in values.
 pub(crate) struct Geometry {
+    /// Position of the first output's input, in values.
     pub in_start: usize,
+    /// Distance of the inputs of neighboring outputs along D, H, W, in values.
     pub in_step: [usize; 3],
+    /// First output voxel along D, H, W.
     pub out_offset: [usize; 3],
+    /// Distance of neighboring outputs along D, H, W, in voxels.
     pub out_stride: [usize; 3],
+    /// Number of outputs along D, H, W.
     pub counts: [usize; 3],
 }
 

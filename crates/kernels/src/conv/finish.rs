@@ -13,9 +13,13 @@ pub(crate) enum Out {
 /// Sums relative to a pivot, by lane.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneStats {
+    /// A value near those that are summed: that of the first voxel.
     pub pivot: [f32; 16],
+    /// Sum of the differences from the pivot.
     pub sum: [f32; 16],
+    /// Sum of the squared differences from the pivot.
     pub square: [f32; 16],
+    /// Number of voxels.
     pub count: usize,
 }
 
@@ -27,17 +31,25 @@ impl LaneStats {
 pub(crate) struct OutputRun<'a> {
     /// Sums, 16 per voxel: `i32` if `integer`, else `f32`.
     pub sums: *const i32,
+    /// Whether the sums are integers.
     pub integer: bool,
+    /// Number of voxels.
     pub len: usize,
+    /// Factors of the sums, one for each of the 16 channels.
     pub scale: *const f32,
+    /// Added after scaling, one for each of the 16 channels.
     pub bias: *const f32,
+    /// Slope of the activation's negative side; 1 for no activation.
     pub slope: f32,
     /// 16 values per voxel to add before the activation, or null; `residual_step` is the distance between voxels.
     pub residual: *const f32,
+    /// Number of elements from one voxel of the residual to the next.
     pub residual_step: usize,
+    /// The first output voxel.
     pub out: Out,
     /// Number of elements from one output voxel to the next.
     pub out_step: usize,
+    /// Statistics to which the results are added, if they are wanted.
     pub stats: Option<&'a mut LaneStats>,
 }
 

@@ -12,9 +12,13 @@ pub(super) const FEW_CHANNELS: usize = 4;
 /// Output blocks that are computed together, and the input blocks that they read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
+    /// Index of the first output block.
     pub first_block: usize,
+    /// Number of output blocks.
     pub blocks: usize,
+    /// Index of the first input block.
     pub in_first: usize,
+    /// Number of input blocks.
     pub in_blocks: usize,
     /// Index of its first weight.
     pub at: usize,

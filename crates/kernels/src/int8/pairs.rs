@@ -17,6 +17,7 @@ const LARGEST_PAIR: i16 = 128;
 pub(crate) struct Excess {
     /// Index of the input block, in the group.
     pub in_block: usize,
+    /// Index of the tap in the kernel.
     pub tap: usize,
     /// Index of the quad in the input block.
     pub quad: usize,

@@ -6,8 +6,11 @@ use crate::lanes::{Lanes, with_lanes};
 /// Strides of one operand in a box of voxels along D, H, W.
 #[derive(Clone, Copy)]
 pub(super) struct Steps {
+    /// Values from one slice to the next.
     pub slice: usize,
+    /// Values from one row to the next.
     pub row: usize,
+    /// Values from one voxel to the next.
     pub voxel: usize,
 }
 
@@ -17,12 +20,15 @@ pub(super) struct Outer<'a> {
     pub counts: [usize; 3],
     /// Start of each vector, and the offset of its sums.
     pub vectors: &'a [(*const f32, usize)],
+    /// Strides of all vectors.
     pub vector_steps: Steps,
     /// Start of each group of adjacent single values, and the offset of its sums relative to a vector's.
     pub values: &'a [(*const f32, usize)],
+    /// Strides of all single values.
     pub value_steps: Steps,
     /// Number of adjacent values in a group: 1, 2, 4, 8 or 16. Their sums are 16 apart.
     pub adjacent: usize,
+    /// Start of the memory of the sums, to which the offsets of vectors and values refer.
     pub sums: *mut f32,
 }
 
@@ -104,15 +110,18 @@ unsafe fn outer_of<L: Lanes, const V: usize, const B: usize, const J: usize>(o: 
 pub(super) struct Slide<'a> {
     /// Size of the box: slices, rows, and voxels per row.
     pub counts: [usize; 3],
+    /// The 16 lanes of the first voxel.
     pub vector: *const f32,
     /// Strides of the vector; its voxels are 16 apart.
     pub vector_steps: Steps,
     /// Start of each single value at the first tap, and the offset of its sums. The voxel stride is a block or one
     /// value.
     pub values: &'a [(*const f32, usize)],
+    /// Strides of all single values.
     pub value_steps: Steps,
     /// Distance of the sums of neighboring taps.
     pub tap_stride: usize,
+    /// Start of the memory of the sums, to which the offsets of the values refer.
     pub sums: *mut f32,
 }
 
@@ -199,9 +208,13 @@ unsafe fn slide_of<L: Lanes, const J: usize, const STEP: usize>(s: &Slide<'_>) {
 pub(super) struct Dot {
     /// Size of the box: slices, rows, and voxels per row.
     pub counts: [usize; 3],
+    /// First voxel of the first operand.
     pub first: *const f32,
+    /// Strides of the first operand; its voxels are adjacent.
     pub first_steps: Steps,
+    /// First voxel of the second operand.
     pub second: *const f32,
+    /// Strides of the second operand.
     pub second_steps: Steps,
 }
 

@@ -90,11 +90,17 @@ fn is_default(domain: &str) -> bool {
 
 /// A node during import. Its conversion may still change its inputs.
 pub(crate) struct Pending<'a> {
+    /// Name of the node, stated by errors.
     pub name: String,
+    /// ONNX name of the operator.
     pub op_type: &'a str,
+    /// Version of the operator set of the default domain that the file uses.
     pub opset: i64,
+    /// Attributes as in the file.
     pub attributes: Attributes<'a>,
+    /// Values that are read; `None` for an absent optional input.
     pub inputs: Vec<Option<ValueId>>,
+    /// Values that are computed; `None` for an output that is not used.
     pub outputs: Vec<Option<ValueId>>,
 }
 

@@ -16,39 +16,58 @@ const MAX_AXES: usize = 1024;
 pub(crate) struct ModelProto<'a> {
     /// Version of the file format, 0 if absent.
     pub ir_version: i64,
+    /// Domain and version of each operator set.
     pub opsets: Vec<(&'a str, i64)>,
+    /// Keys and values of `metadata_props`.
     pub metadata: Vec<(&'a str, &'a str)>,
+    /// The graph, without which a model is refused.
     pub graph: Option<GraphProto<'a>>,
+    /// Whether the model defines functions of its own, which are not supported.
     pub has_functions: bool,
 }
 
 /// `GraphProto`
 #[derive(Debug, Default)]
 pub(crate) struct GraphProto<'a> {
+    /// Name of the graph; may be empty.
     pub name: &'a str,
+    /// Nodes in the order of the file, which need not be that of execution.
     pub nodes: Vec<NodeProto<'a>>,
+    /// Tensors with constant values.
     pub initializers: Vec<TensorProto<'a>>,
+    /// Inputs of the graph; files of old versions list the initializers here, too.
     pub inputs: Vec<ValueInfo<'a>>,
+    /// Outputs of the graph.
     pub outputs: Vec<ValueInfo<'a>>,
+    /// Types and shapes that the file declares for values inside the graph.
     pub value_infos: Vec<ValueInfo<'a>>,
+    /// Whether there are sparse initializers, which are not supported.
     pub has_sparse: bool,
 }
 
 /// `NodeProto`
 #[derive(Debug, Default)]
 pub(crate) struct NodeProto<'a> {
+    /// Name of the node; may be empty.
     pub name: &'a str,
+    /// ONNX name of the operator.
     pub op_type: &'a str,
+    /// Domain of the operator; empty for that of ONNX.
     pub domain: &'a str,
+    /// Names of the values that are read; empty for an absent optional input.
     pub inputs: Vec<&'a str>,
+    /// Names of the values that are computed; empty for an output that is not used.
     pub outputs: Vec<&'a str>,
+    /// At most [`MAX_ATTRIBUTES`].
     pub attributes: Vec<Attribute<'a>>,
 }
 
 /// `AttributeProto`
 #[derive(Debug)]
 pub(crate) struct Attribute<'a> {
+    /// Name that the operator gives to the attribute.
     pub name: &'a str,
+    /// The value; texts and raw tensors are borrowed from the file.
     pub value: AttributeValue<'a>,
 }
 
@@ -68,25 +87,39 @@ pub(crate) enum AttributeValue<'a> {
 /// `TensorProto`
 #[derive(Debug, Default)]
 pub(crate) struct TensorProto<'a> {
+    /// Name of the value that the tensor initializes; empty in attributes.
     pub name: &'a str,
+    /// Length of each axis, not checked.
     pub dims: Vec<i64>,
+    /// `TensorProto.DataType`, 0 if absent.
     pub data_type: i32,
+    /// Elements as little-endian bytes, which take precedence over the lists of numbers.
     pub raw: Option<&'a [u8]>,
+    /// Elements of type f32.
     pub floats: Vec<f32>,
+    /// Elements of integer and 16-bit float types, from `int32_data` and `int64_data`.
     pub ints: Vec<i64>,
+    /// Elements of type f64.
     pub doubles: Vec<f64>,
+    /// Elements of unsigned 32- and 64-bit types, from `uint64_data`, with the same bits.
     pub uints: Vec<i64>,
+    /// Keys and values that say where elements outside of the file are: `location`, `offset`, `length`.
     pub external: Vec<(&'a str, &'a str)>,
+    /// Whether the elements are outside of the file.
     pub is_external: bool,
+    /// Whether the elements are strings, which are not supported.
     pub has_strings: bool,
 }
 
 /// `ValueInfoProto`
 #[derive(Debug, Default)]
 pub(crate) struct ValueInfo<'a> {
+    /// Name of the value.
     pub name: &'a str,
     /// `TensorProto.DataType`, 0 if absent.
     pub element: i32,
+    /// Lengths of the axes; one that the file neither states nor names gets a name from the value's name and the axis.
+    /// `None` if the file declares no shape.
     pub shape: Option<Vec<Dim>>,
     /// A sequence, map, optional or sparse tensor.
     pub not_tensor: bool,

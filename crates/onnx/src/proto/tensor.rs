@@ -14,6 +14,7 @@ use cytoscope_storage::read::{Refusal, open_inside, refusal};
 
 /// Location of tensor data outside the model file.
 pub(crate) struct ExternalData<'a> {
+    /// Folder of the model file, to which locations are relative; without it, external data are refused.
     pub base: Option<&'a Path>,
 }
 

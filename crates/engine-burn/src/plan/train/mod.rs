@@ -23,9 +23,13 @@ pub(crate) enum NormScope {
 /// Geometry of a convolution's taps on its input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taps {
+    /// Lengths of the kernel along Z, Y, X.
     pub kernel: [usize; 3],
+    /// Distance between neighboring windows along Z, Y, X, in voxels of the input.
     pub stride: [usize; 3],
+    /// Distance between neighboring taps along Z, Y, X, in voxels of the input.
     pub dilation: [usize; 3],
+    /// Number of groups of channels, as in ONNX `Conv`.
     pub groups: usize,
     /// Number of zeros before the first voxel along Z, Y, X; of transposed convolutions, also negative.
     pub before: [isize; 3],
@@ -35,9 +39,11 @@ pub(crate) struct Taps {
 /// voxels of a block, as large as the stride, for each input channel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Adjoint {
+    /// Lengths of the kernel along Z, Y, X.
     pub kernel: [usize; 3],
     /// Number of zeros before the first voxel along Z, Y, X; negative if the first voxels are not read.
     pub padding: [isize; 3],
+    /// Distance between neighboring taps along Z, Y, X, in voxels of the output gradient.
     pub dilation: [usize; 3],
     /// Number of blocks along Z, Y, X.
     pub lengths: [usize; 3],

@@ -12,10 +12,13 @@ use cytoscope_kernels::pointwise::Unary;
 
 /// A convolution of floats or bytes before its weights are packed.
 pub(super) struct ConvParts<'a> {
+    /// Channels, groups and taps of the weights.
     pub of: WeightShape,
+    /// How the kernel moves over the input along Z, Y, X.
     pub shape: ConvShape,
     /// Channels of a block of the input.
     pub in_block: usize,
+    /// Bias of each output channel; `None` means 0.
     pub bias: Option<&'a [f32]>,
     /// The activation and the residual.
     pub epilogue: Epilogue,
@@ -23,18 +26,23 @@ pub(super) struct ConvParts<'a> {
     pub post: Option<Unary>,
     /// Whether the output is stored in narrow blocks.
     pub planar: bool,
+    /// Blocked values that are read: the input or its bytes, then the residual, if there is one.
     pub inputs: Vec<ValueId>,
+    /// Values that need a border, with its width along Z, Y, X.
     pub borders: Vec<(ValueId, [usize; 3])>,
 }
 
 /// A transposed convolution of floats or bytes before its weights are packed.
 pub(super) struct TransposedParts<'a> {
+    /// How the kernel moves over the output along Z, Y, X.
     pub shape: TransposedShape,
     /// Input and output channels.
     pub channels: [usize; 2],
     /// Channels of a block of the input.
     pub in_block: usize,
+    /// Bias of each output channel; `None` means 0.
     pub bias: Option<&'a [f32]>,
+    /// Values that need a border, with its width along Z, Y, X.
     pub borders: Vec<(ValueId, [usize; 3])>,
 }
 
