@@ -7,8 +7,9 @@
 Reads crates/*/src, ui/src, src, src-tauri/src and xtask/src of the working tree, or of a commit (through `git archive`).
 Test code is left out: folders named `tests`, files named `tests.rs` or ending in `_tests.rs`, and `#[cfg(test)]` modules.
 Lines of code are lines that are neither blank nor only a comment. A public item is a `pub` function, type, trait, constant,
-static, module or field, fields of private types included; it is documented if a doc comment stands above it. With
---compare, each figure is shown with its change since the commit. Needs only Python and git.
+static, module or field, fields of private types included; it is documented if a doc comment stands above it or, for a
+module, at the beginning of its file. With --compare, each figure is shown with its change since the commit. Needs only
+Python and git.
 """
 import argparse
 import io
@@ -22,6 +23,7 @@ from pathlib import Path
 from longest_functions import ROOT, blanked, closing, functions
 
 ITEM = re.compile(r"^\s*pub (?:(?:const |async |unsafe )*fn|struct|enum|union|trait|mod|type|const|static|\w+\s*:)")
+MODULE = re.compile(r"^\s*pub mod (\w+);")
 TESTS = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*\))\)\]\s*(?:#\[[^\n]*\n\s*)*(?:pub(?:\([^)]*\))? )?mod \w+ \{")
 COLUMNS = ["files", "lines", "code", "public", "undocumented", "longest_file", "longest_function"]
 
@@ -65,6 +67,16 @@ def is_documented(lines, at):
     return False
 
 
+def has_module_doc(path, code):
+    """Whether a line declares a module whose own file begins with a doc comment."""
+    declared = MODULE.match(code)
+    if not declared:
+        return False
+    folder = path.parent if path.name in ("lib.rs", "main.rs", "mod.rs") else path.with_suffix("")
+    files = (folder / f"{declared[1]}.rs", folder / declared[1] / "mod.rs")
+    return any(file.is_file() and file.read_text(encoding="utf-8").startswith("//!") for file in files)
+
+
 def figures_of(files):
     """The figures of one crate."""
     row = dict.fromkeys(COLUMNS, 0)
@@ -78,7 +90,7 @@ def figures_of(files):
         for at, (_, code) in enumerate(lines):
             if ITEM.match(code):
                 row["public"] += 1
-                row["undocumented"] += not is_documented(lines, at)
+                row["undocumented"] += not (is_documented(lines, at) or has_module_doc(path, code))
         row["longest_function"] = max([row["longest_function"], *(length for _, _, length in functions(path))])
     return row
 

@@ -67,7 +67,7 @@ impl LabelVolume {
                 }
                 let start = [z, y, 0];
                 let end = [(z + CHUNK_ZYX[0]).min(nz), (y + rows).min(ny), nx];
-                let part = crate::Bounds { start, end };
+                let part = crate::BoundsZyx { start, end };
                 let values = stack.read(&image, part.start, part.size())?;
                 let values = to_labels(path, values, part.start, part.size())?;
                 for chunk in grid.overlapping(&part) {
@@ -163,6 +163,7 @@ pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Resu
 
 /// One channel and time point of an image, as a volume.
 pub(crate) struct Stack {
+    /// Number of voxels along Z, Y, X.
     pub shape_zyx: [usize; 3],
     time: usize,
     channel: usize,

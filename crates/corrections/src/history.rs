@@ -11,7 +11,9 @@ const STEP_BYTES: u64 = size_of::<UndoStep>() as u64 + 64;
 pub(crate) struct UndoStep {
     /// Number of the state after the step; numbers increase and are never reused.
     pub id: u64,
+    /// What the edit did, as menus show it: "Paint 3".
     pub name: String,
+    /// The voxels that the edit changed, with their old and new labels.
     pub patch: Patch,
 }
 
@@ -34,6 +36,8 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// An empty history of at most `budget_bytes`, whose current state has the number `floor` and whose first
+    /// step gets the number `next_id`.
     pub fn new(budget_bytes: u64, floor: u64, next_id: u64) -> Self {
         Self { done: VecDeque::new(), undone: Vec::new(), bytes: 0, budget_bytes, floor, next_id }
     }

@@ -58,7 +58,7 @@ pub use edit::{Brush, BrushShape, Change, DrawOver, Edit};
 pub use error::CorrectionError;
 pub use export::{ExportedPair, RawSource, export_pair, export_part};
 pub use files::{LoadOptions, Progress};
-pub use geometry::{Bounds, Plane, Scope, SliceAxis};
+pub use geometry::{BoundsZyx, Plane, Scope, SliceAxis};
 pub use known_voxels::{KnownVoxels, UNKNOWN_LABEL};
 pub use limits::Limits;
 pub use replay::{DroppedTail, Replay};

@@ -6,7 +6,7 @@
 //! undo history and the journal use the same bytes. Parsed bytes are not trusted.
 
 use crate::chunks::Grid;
-use crate::geometry::{Bounds, extend_bounds};
+use crate::geometry::{BoundsZyx, extend_bounds};
 use std::collections::HashMap;
 
 /// Appends a number in LEB128.
@@ -44,9 +44,13 @@ pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, &'static str> {
 /// A change of `len` voxels of a chunk, from index `start` on, from one label to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LabelRun {
+    /// Index of the first voxel in its chunk, in C order.
     pub start: u32,
+    /// Number of voxels, at least 1.
     pub len: u32,
+    /// Label of all voxels of the run before the edit.
     pub old: u32,
+    /// Label of all voxels of the run after the edit, other than `old`.
     pub new: u32,
 }
 
@@ -59,12 +63,13 @@ pub(crate) struct Runs {
     /// Changes of the number of voxels per label and chunk since the last update of the index.
     pub deltas: HashMap<(u32, u32), i64>,
     /// The box around all changes since the last report.
-    pub unreported_bounds: Option<Bounds>,
+    pub unreported_bounds: Option<BoundsZyx>,
     /// Number of voxels changed since the last report.
     pub unreported_voxels: u64,
 }
 
 impl Runs {
+    /// Adds a run of a chunk, and counts it in `deltas` and in the number of unreported voxels.
     pub fn push(&mut self, chunk: u32, run: LabelRun) {
         if self.lists.get(self.current).is_none_or(|l| l.0 != chunk) {
             self.current = *self.place.entry(chunk).or_insert(self.lists.len());
@@ -125,8 +130,10 @@ impl Runs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Patch {
     bytes: Box<[u8]>,
+    /// Number of changed voxels.
     pub voxels: u64,
-    pub bounds: Bounds,
+    /// The smallest box around the changed voxels.
+    pub bounds: BoundsZyx,
 }
 
 impl Patch {
@@ -141,6 +148,7 @@ impl Patch {
         Ok(Self { bytes: bytes.into(), voxels, bounds })
     }
 
+    /// The differences in packed form, as the journal stores them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -245,7 +253,7 @@ mod tests {
         assert_eq!(patch.voxels, 12);
         // 600 is z 1, y 2, x 6 of a chunk of 64 × 9 columns; the run continues in the next row; chunk 3 starts at z 32,
         // y 64.
-        assert_eq!(patch.bounds, Bounds { start: [0, 1, 0], end: [33, 65, 9] });
+        assert_eq!(patch.bounds, BoundsZyx { start: [0, 1, 0], end: [33, 65, 9] });
         assert_eq!(Runs::default().pack(&grid), None);
     }
 }

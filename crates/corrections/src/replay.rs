@@ -34,13 +34,17 @@ pub struct DroppedTail {
 
 /// The labels and the history after the edits of a journal, and the journal, opened for further edits.
 pub(crate) struct ReplayedJournal {
+    /// Labels after the last valid record.
     pub volume: LabelVolume,
+    /// Steps of the journal that can be undone or redone, trimmed to the undo budget.
     pub history: History,
+    /// The journal, locked and without its invalid end.
     pub journal: JournalFile,
     /// Number of the state of the given labels, if known.
     pub base_state: Option<u64>,
     /// Fingerprint of the given labels.
     pub fingerprint: Fingerprint,
+    /// What the caller is told about the journal.
     pub report: Replay,
 }
 

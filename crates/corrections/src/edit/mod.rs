@@ -15,7 +15,7 @@ mod tests;
 
 pub use brush::{Brush, BrushShape};
 
-use crate::geometry::{Bounds, Scope};
+use crate::geometry::{BoundsZyx, Scope};
 use crate::volume::LabelWriter;
 use crate::{CorrectionError, SliceAxis};
 
@@ -164,7 +164,7 @@ pub struct Change {
     /// Name of the step, such as `Paint 12`.
     pub name: String,
     /// The smallest box around the changed voxels; `None` if nothing changed, in which case no step is recorded.
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<BoundsZyx>,
     /// Number of changed voxels.
     pub voxels: u64,
     /// Labels that a split created.

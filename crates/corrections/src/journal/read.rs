@@ -38,7 +38,9 @@ pub(crate) struct Reader<R> {
     pub at: u64,
     /// Number of valid records read so far.
     pub position: u64,
+    /// The labels that the journal belongs to.
     pub header: Header,
+    /// Chunks of the shape that the header states, which records are checked against.
     pub grid: Grid,
     body: Vec<u8>,
 }
