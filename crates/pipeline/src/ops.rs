@@ -80,7 +80,9 @@ pub(crate) enum Statistics {
 
 /// An input tensor before preprocessing, which steps can refer to by its id.
 pub(crate) struct Reference<'a, E> {
+    /// Id of the tensor in the model's description.
     pub id: &'a str,
+    /// Reads the tensor's values; statistics need all of them.
     pub volume: &'a mut dyn Volume<Error = E>,
 }
 

@@ -198,17 +198,25 @@ pub(crate) fn program() -> String {
 
 /// The contents of a new record.
 pub(crate) struct Parts<'a> {
+    /// The job, whose paths are made absolute in the record.
     pub job: &'a PredictJob,
+    /// The model that ran; the record states its name, path and fingerprint.
     pub model: &'a Model,
     /// The input as it was before it was read.
     pub input: InputRecord,
     /// The other files of its image.
     pub input_files: Option<ImageFiles>,
+    /// Hash of everything that determines the result; see [`fingerprint`].
     pub fingerprint: &'a str,
+    /// Precision that the network ran in, which may differ from the requested one.
     pub precision: Precision,
+    /// What was computed for the input: device, tiles, diameter, objects.
     pub report: &'a InputReport,
+    /// The user's preprocessing steps; `None` without any.
     pub preprocessed: Option<PreprocessRecord>,
+    /// Files and channels of the model's input tensors; empty for a single tensor of the stack.
     pub input_tensors: Vec<InputTensorRecord>,
+    /// The written files, with their final paths and hashes.
     pub outputs: Vec<FileRecord>,
 }
 

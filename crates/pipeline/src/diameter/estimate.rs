@@ -81,10 +81,15 @@ const DEFAULT_VOXELS: f64 = 20.0;
 
 /// Estimates the object diameter of one stack.
 pub(crate) struct Estimator<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// The model of the short predictions, which declares a nominal object diameter.
     pub model: &'a Model,
+    /// Compiles and runs the model's network for the short predictions.
     pub engine: &'a dyn Engine,
+    /// Precision and threads of the prediction; the memory budget is replaced for each short prediction.
     pub options: &'a CompileOptions,
+    /// The time point that is looked at.
     pub stack: &'a Stack,
     /// Channels of the stack that are the model's input.
     pub channels: &'a [usize],

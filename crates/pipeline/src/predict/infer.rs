@@ -115,12 +115,17 @@ const EMITTED_SLICES: usize = 4;
 
 /// A run of a compiled network over one volume.
 pub(crate) struct InferenceRun<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// Size, halo and blending of the tiles.
     pub plan: &'a TilePlan,
+    /// Runs the compiled network on tiles of the plan's size.
     pub tiles: TileRunner<'a>,
     /// Slices that are finished; if tiles are blended, in the same tiles.
     pub finished: usize,
+    /// Counts finished voxels on the model's grid.
     pub meter: Meter<'a>,
+    /// Differences across tile borders so far, of all volumes of the job.
     pub seams: Seams,
     /// Receives finished tiles, if present.
     pub live: Option<Live<'a>>,

@@ -230,7 +230,9 @@ pub(super) struct KeptSlices {
 
 /// What determines whether slices are kept, and which are continued.
 pub(super) struct KeptRequest<'a, 'b> {
+    /// The job and the input whose slices are kept.
     pub run: &'a InputRun<'a>,
+    /// Engine, grid and time points of the prediction.
     pub resolved: &'a Resolved<'b>,
     /// Fingerprint of the job and its input, whatever the device, the precision and the size of the tiles.
     pub fingerprint: &'a str,

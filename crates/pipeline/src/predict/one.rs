@@ -24,9 +24,13 @@ use std::time::Instant;
 /// The prediction of one input.
 #[derive(Clone, Copy)]
 pub(super) struct InputRun<'a> {
+    /// The job with the settings that all its inputs share.
     pub job: &'a PredictJob,
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// The job's model, loaded.
     pub model: &'a Model,
+    /// Path of the input, one of the job's.
     pub input: &'a Path,
     /// Name of the results without their endings.
     pub stem: &'a str,

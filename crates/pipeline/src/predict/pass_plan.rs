@@ -35,7 +35,9 @@ pub(super) struct PlannedPass {
     pub tile: [usize; 3],
     /// The first slice that passes.
     pub first_z: usize,
+    /// Slabs, bands and buffers of the network, not allocated yet.
     pub plan: Box<dyn RollingPlan>,
+    /// Highest memory of the job during the pass and the segmentation after it, in bytes.
     pub peak_bytes: u64,
     /// Voxels of the input that are read in all bands, and those that an untiled network reads.
     pub read_voxels: [u64; 2],

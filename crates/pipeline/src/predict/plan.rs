@@ -71,7 +71,9 @@ pub(super) enum Runner {
 
 /// The tiles of a volume, and the network compiled for them.
 pub(super) struct PlannedTiles {
+    /// Size, halo and blending of the tiles, with the expected memory.
     pub plan: TilePlan,
+    /// The network, compiled for tiles of this size or for a pass.
     pub runner: Runner,
     /// Why the recorded tiles are not used; `None` if they are, or if there are none.
     pub replanned: Option<String>,

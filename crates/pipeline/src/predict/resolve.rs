@@ -58,13 +58,17 @@ impl<'a> Selection<'a> {
 
 /// A prediction that is ready to be planned. All later steps trust it.
 pub(super) struct Resolved<'a> {
+    /// The job's model, loaded.
     pub model: &'a Model,
+    /// The device that was chosen, with its engine and precision.
     pub engine: &'a SelectedEngine,
+    /// The input, after the user's preprocessing steps.
     pub image: &'a Image,
     /// Path of the image, for messages.
     pub input: &'a Path,
     /// The image's metadata, with the voxel size that is used.
     pub meta: ImageMeta,
+    /// Time points, shape and channels of the image.
     pub extents: Extents,
     /// Channels of the image that are the model's input.
     pub channels: Vec<usize>,
@@ -74,7 +78,9 @@ pub(super) struct Resolved<'a> {
     pub outputs: BTreeSet<Output>,
     /// Precision, threads and limits of the engine.
     pub compile: CompileOptions,
+    /// Size and blending of tiles as far as the user or an earlier run states them.
     pub tiles: TileRequest,
+    /// Memory that the job may use.
     pub budget: Budget,
     /// Voxel size Z, Y, X in µm, or in voxels along X if it is unknown and the model has a nominal object diameter.
     pub voxel_um: [f64; 3],
