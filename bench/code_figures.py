@@ -60,7 +60,8 @@ def is_documented(lines, at):
     """Whether a doc comment stands above a line, attributes between them."""
     for line, _ in reversed(lines[:at]):
         shown = line.strip()
-        if shown.startswith("///"):
+        # In a macro, `$(#[...])*` stands for the doc comment of its caller.
+        if shown.startswith(("///", "$(#[")):
             return True
         if not shown.startswith(("#[", "//")) and not shown.endswith(("]", ")]")):
             return False

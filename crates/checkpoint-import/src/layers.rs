@@ -22,6 +22,7 @@ const NAMED: usize = 5;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Features {
     value: ValueId,
+    /// Length of the value's channel axis, which the next layer's weights must match.
     pub channels: usize,
 }
 

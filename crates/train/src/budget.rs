@@ -10,6 +10,7 @@ use std::time::Duration;
 /// Measured duration of a step and of a validation in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Costs {
+    /// Duration of an optimizer step, waiting for patches included.
     pub step: f64,
     /// 0 if there is no validation set.
     pub validation: f64,
@@ -87,6 +88,7 @@ pub(crate) fn epoch_steps(tiles: usize, patches_per_step: usize) -> u64 {
 /// Budget of a training run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget<'a> {
+    /// Limits that the settings state: minutes, steps or epochs.
     pub config: &'a BudgetConfig,
     /// Number of optimizer steps per epoch.
     pub epoch_steps: u64,

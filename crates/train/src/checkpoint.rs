@@ -223,6 +223,7 @@ pub fn check_checkpoint_tensors(path: &Path, bytes: &[u8]) -> Result<(), JobErro
 /// The checkpoint folder of a training run.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFolder {
+    /// Path of the folder: the output package's with `.training` appended.
     pub path: PathBuf,
 }
 

@@ -64,7 +64,9 @@ pub(crate) enum StepOutput {
 /// Options of a [`Stepper`].
 #[derive(Clone)]
 pub(crate) struct StepperOptions {
+    /// Compares the network's output with a batch's targets; voxels without weight do not count.
     pub loss: Loss,
+    /// Update rule of the parameters with its constants; the learning rate is passed with each step.
     pub optimizer: Optimizer,
     /// Shape of the network's input for a batch of patches.
     pub shape: Vec<usize>,
@@ -76,6 +78,7 @@ pub(crate) struct StepperOptions {
     pub only: Vec<String>,
     /// Decay of the EMA of the parameters; 0 disables it.
     pub ema: f64,
+    /// Number of threads on the CPU; 0 uses all cores.
     pub threads: usize,
     /// Memory limit for activations in bytes; by default half of the device's free memory.
     pub memory_budget_bytes: Option<u64>,
@@ -83,6 +86,7 @@ pub(crate) struct StepperOptions {
     pub half: Option<ElementType>,
     /// Whether 32-bit convolutions may not round their factors to TF32.
     pub exact: bool,
+    /// Collects the spans of compiling and of each step.
     pub recorder: Recorder,
     /// Notified while the device is tuned for the first step.
     pub tuning: TuningListener,

@@ -96,8 +96,11 @@ pub(crate) fn batch_buffer(index: usize) -> String {
 
 /// A graph with the names of the buffers of all its inputs and outputs, as [`cytoscope_engine::BoundSession::new`] takes them.
 pub(crate) struct BufferGraph {
+    /// The computation; its parameters, gradients or moments are inputs and outputs.
     pub graph: Graph,
+    /// For each input in graph order, the buffer that is read; `None` if the caller passes the tensor.
     pub inputs: Vec<Option<String>>,
+    /// For each output in graph order, the buffer that is replaced; `None` if the caller receives the tensor.
     pub outputs: Vec<Option<String>>,
 }
 

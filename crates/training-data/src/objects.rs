@@ -32,6 +32,7 @@ pub(crate) struct LabelCode {
 }
 
 impl LabelCode {
+    /// The conversion for labels that a file stores as `dtype`, which determines [`IgnoreLabel::Greatest`].
     pub fn new(ignore: Option<IgnoreLabel>, dtype: DType) -> Self {
         let ignore = match ignore {
             None => f64::NAN,
@@ -333,6 +334,7 @@ impl Indexer {
         }
     }
 
+    /// Ends the index: objects in ascending order of their labels, seeds for patches in the order of their random keys.
     pub fn finish(mut self) -> ObjectIndex {
         self.objects.sort_unstable_by_key(|o| o.label);
         let spread = self.spread.into_sorted_vec().into_iter().map(|(_, at)| at).collect();

@@ -63,6 +63,7 @@ pub(crate) enum ScoredPart {
 /// What a part of an image adds to the two sums whose ratio is the score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share {
+    /// Matches the shares of two networks.
     pub part: ScoredPart,
     /// Added to the numerator.
     pub score: f64,

@@ -110,15 +110,18 @@ pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -
 /// Results of a search so far.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResults {
-    pub pairs: Vec<Pair>,
-    pub problems: Vec<Problem>,
-    pub conventions: Vec<Convention>,
-    pub ignore_label: Option<i64>,
-    pub labels_are_classes: bool,
+    pairs: Vec<Pair>,
+    /// Files without a counterpart, and other problems that do not end the search.
+    problems: Vec<Problem>,
+    conventions: Vec<Convention>,
+    /// Ignore label that nnU-Net's `dataset.json` or a table declares.
+    ignore_label: Option<i64>,
+    /// Whether nnU-Net's `dataset.json` declares classes, so that labels are not objects.
+    labels_are_classes: bool,
     /// Label files that were chosen by their own name, that of their folder or of their column.
-    pub named_labels: BTreeSet<PathBuf>,
+    named_labels: BTreeSet<PathBuf>,
     /// Number of files and folders searched.
-    pub seen: u64,
+    seen: u64,
 }
 
 impl SearchResults {
