@@ -54,7 +54,9 @@ pub(super) enum TaskKind {
 /// A row of the table.
 #[derive(Debug, PartialEq)]
 pub(super) struct Task {
+    /// Name that identifies the task in the results.
     pub name: String,
+    /// The command that runs the task: `train` or `predict`.
     pub kind: TaskKind,
     model: String,
     data: String,

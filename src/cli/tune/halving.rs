@@ -59,6 +59,7 @@ pub(super) enum TrialEnd {
 /// A candidate with its runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Trial<C> {
+    /// The settings that were tried.
     #[serde(flatten)]
     pub candidate: C,
     /// Time of each run in seconds.
@@ -67,6 +68,7 @@ pub(super) struct Trial<C> {
     pub peak_bytes: Option<u64>,
     /// Relative L2 difference of the result to that of 32-bit floats, if known.
     pub relative_l2: Option<f64>,
+    /// Why no more runs followed.
     #[serde(flatten)]
     pub end: TrialEnd,
 }

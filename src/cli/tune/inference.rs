@@ -25,7 +25,9 @@ const EXACT: f64 = 1e-5;
 /// Settings of a prediction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct InferenceCandidate {
+    /// Device that runs the network.
     pub device: DeviceId,
+    /// Number format of the network; int8 on the CPU only.
     pub precision: Precision,
     /// Tile size Z, Y, X in voxels; `None` for the size that the program chooses.
     pub tile_zyx: Option<[usize; 3]>,
@@ -42,7 +44,8 @@ impl Candidate for InferenceCandidate {
 }
 
 /// The prediction that is repeated.
-pub(super) struct Workload<'a> {
+pub(super) struct InferenceWorkload<'a> {
+    /// Name or path of the model, as `predict --model` takes it.
     pub model: &'a str,
     /// The stack.
     pub data: PathBuf,
@@ -50,7 +53,7 @@ pub(super) struct Workload<'a> {
     pub options: Vec<String>,
 }
 
-impl Workload<'_> {
+impl InferenceWorkload<'_> {
     /// Returns the words of the command line after the program's name.
     fn words(&self, candidate: &InferenceCandidate, out: &Path, trace: &Path) -> Vec<String> {
         let mut words = vec![
@@ -118,7 +121,7 @@ fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
 /// Cancellation, or the failure of all candidates.
 pub(super) fn run(
     candidates: Vec<InferenceCandidate>,
-    workload: &Workload<'_>,
+    workload: &InferenceWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
@@ -147,7 +150,7 @@ struct InferenceRun {
 /// Runs a candidate once.
 fn run_once(
     candidate: &InferenceCandidate,
-    workload: &Workload<'_>,
+    workload: &InferenceWorkload<'_>,
     scratch: &Path,
     limit: Option<Duration>,
 ) -> Result<Option<InferenceRun>, Failure> {

@@ -207,7 +207,7 @@ impl Tune {
         options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
-        let workload = inference::Workload { model: self.model.as_str(), data, options };
+        let workload = inference::InferenceWorkload { model: self.model.as_str(), data, options };
         let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: inference::presets(&trials), candidates: trials })
     }
@@ -226,8 +226,13 @@ impl Tune {
             (Some(TuneTask::Segmentation), _) | (None, _) => TrainingTask::Segmentation,
         };
         let candidates = training::candidates(&config, devices);
-        let workload =
-            training::Workload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
+        let workload = training::TrainingWorkload {
+            from: &self.model,
+            task,
+            data,
+            config: self.config.as_deref(),
+            steps: self.steps,
+        };
         let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: training::presets(&trials), candidates: trials })
     }
