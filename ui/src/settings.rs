@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Maximum number of recent files.
-pub const MAX_RECENT: usize = 12;
+const MAX_RECENT: usize = 12;
 
 /// Maximum number of folders with remembered axes, and of those with a remembered voxel size.
 const MAX_FOLDERS: usize = 200;

@@ -91,7 +91,7 @@ pub fn blocks_zyx(size_zyx: [usize; 3]) -> [usize; 3] {
 }
 
 /// Half-precision bits of a value from 0 to 1, rounded to nearest; NaN becomes 0.
-pub fn to_half(share: f32) -> u16 {
+fn to_half(share: f32) -> u16 {
     let share = if share > 0.0 { share.min(1.0) } else { 0.0 };
     if share < 6.103_515_6e-5 {
         // Subnormal numbers are multiples of 2^-24.

@@ -3,10 +3,7 @@
 use crate::data::plane::{Orientation, PlaneAt};
 
 /// Maximum number of texels of a volume along an axis; all graphics drivers support textures of this size.
-pub const MAX_SIDE: usize = 256;
-
-/// Maximum size of a label volume, the largest kind, in bytes.
-pub const MAX_VOLUME_BYTES: usize = MAX_SIDE * MAX_SIDE * MAX_SIDE * 4;
+const MAX_SIDE: usize = 256;
 
 /// Sampling of a stack by its volume, whose voxels are called texels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,7 +78,6 @@ mod tests {
             for pyramid in [false, true] {
                 let grid = Grid::of(full, pyramid);
                 assert!(grid.size_zyx.iter().all(|n| (1..=MAX_SIDE).contains(n)), "{grid:?}");
-                assert!(grid.voxels() * 4 <= MAX_VOLUME_BYTES);
                 for axis in 0..3 {
                     assert!(grid.size_zyx[axis] * grid.stride_zyx[axis] >= full[axis], "all of it is covered");
                 }
