@@ -15,14 +15,14 @@ pub const CHUNK_ZYX: [usize; 3] = [32, 64, 64];
 
 /// The division of a volume into chunks, and the position of each voxel in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grid {
+pub(crate) struct ChunkGrid {
     /// Number of voxels of the volume along Z, Y, X; at least 1 each.
     pub shape: [usize; 3],
     /// Number of chunks along each axis.
     counts: [usize; 3],
 }
 
-impl Grid {
+impl ChunkGrid {
     /// Divides a volume of this shape Z, Y, X; refuses shapes with a length of 0 or more than [`MAX_CHUNKS`] chunks.
     pub fn new(shape: [usize; 3]) -> Result<Self, CorrectionError> {
         if shape.contains(&0) {
@@ -285,13 +285,13 @@ impl TryFrom<String> for Fingerprint {
 /// may read or save one while editing continues.
 #[derive(Debug, Clone)]
 pub struct LabelSnapshot {
-    pub(crate) grid: Grid,
+    pub(crate) grid: ChunkGrid,
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) voxel_size_um: VoxelSize,
 }
 
 impl LabelSnapshot {
-    pub(crate) fn empty(grid: Grid, voxel_size_um: VoxelSize) -> Self {
+    pub(crate) fn empty(grid: ChunkGrid, voxel_size_um: VoxelSize) -> Self {
         Self { grid, chunks: vec![Chunk::Uniform(0); grid.chunk_count()], voxel_size_um }
     }
 
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn every_voxel_has_its_own_index() {
-        let grid = Grid::new([33, 65, 130]).unwrap();
+        let grid = ChunkGrid::new([33, 65, 130]).unwrap();
         let mut seen: Vec<Vec<bool>> = (0..grid.chunk_count()).map(|c| vec![false; grid.chunk_voxels(c)]).collect();
         for z in 0..33 {
             for y in 0..65 {
@@ -485,11 +485,11 @@ mod tests {
     #[test]
     fn shapes_above_the_limits_are_refused() {
         assert!(matches!(
-            Grid::new([usize::MAX, 9, 9]),
+            ChunkGrid::new([usize::MAX, 9, 9]),
             Err(CorrectionError::TooLarge { limit_name: "MAX_CHUNKS", .. })
         ));
-        assert!(matches!(Grid::new([1 << 40, 1, 1]), Err(CorrectionError::TooLarge { .. })));
-        assert!(matches!(Grid::new([1, 0, 5]), Err(CorrectionError::BadParameter { .. })));
+        assert!(matches!(ChunkGrid::new([1 << 40, 1, 1]), Err(CorrectionError::TooLarge { .. })));
+        assert!(matches!(ChunkGrid::new([1, 0, 5]), Err(CorrectionError::BadParameter { .. })));
     }
 
     proptest! {

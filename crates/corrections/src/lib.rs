@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod chunks;
+mod diff;
 mod edit;
 mod error;
 mod export;
@@ -48,7 +49,6 @@ mod index;
 mod journal;
 mod known_voxels;
 pub mod limits;
-mod patch;
 mod replay;
 mod session;
 mod volume;

@@ -1,10 +1,10 @@
 //! An editable label volume: chunks, and an index of the chunks of each label.
 
-use crate::chunks::{Chunk, Grid, LabelSnapshot};
+use crate::chunks::{Chunk, ChunkGrid, LabelSnapshot};
+use crate::diff::{EditDiff, LabelRun, Runs};
 use crate::geometry::{BoundsZyx, Scope, extend_bounds};
 use crate::index::LabelIndex;
 use crate::limits::{self, Limits, MAX_BOX_VOXELS};
-use crate::patch::{LabelRun, Patch, Runs};
 use crate::{CorrectionError, Fingerprint, SliceAxis};
 use cytoscope_volume::VoxelSize;
 use rayon::prelude::*;
@@ -34,7 +34,7 @@ impl LabelVolume {
     /// [`CorrectionError::TooLarge`] or [`CorrectionError::BadParameter`] for a shape above the limits or with an empty
     /// axis.
     pub fn new(shape_zyx: [usize; 3], voxel_size_um: VoxelSize) -> Result<Self, CorrectionError> {
-        let grid = Grid::new(shape_zyx)?;
+        let grid = ChunkGrid::new(shape_zyx)?;
         let index = LabelIndex::new(grid.chunk_count());
         Ok(Self { labels: LabelSnapshot::empty(grid, voxel_size_um), index })
     }
@@ -48,7 +48,7 @@ impl LabelVolume {
         voxel_size_um: VoxelSize,
         labels: &[u32],
     ) -> Result<Self, CorrectionError> {
-        let grid = Grid::new(shape_zyx)?;
+        let grid = ChunkGrid::new(shape_zyx)?;
         if shape_zyx.iter().product::<usize>() != labels.len() {
             return Err(CorrectionError::BadParameter {
                 what: "the number of labels",
@@ -264,9 +264,9 @@ impl LabelVolume {
     ///
     /// # Errors
     /// If the labels do not match the differences; nothing is changed then.
-    pub(crate) fn patch(&mut self, patch: &Patch, direction: Direction) -> Result<(), &'static str> {
+    pub(crate) fn apply_diff(&mut self, diff: &EditDiff, direction: Direction) -> Result<(), &'static str> {
         let mut deltas: HashMap<(u32, u32), i64> = HashMap::new();
-        patch_snapshot(&mut self.labels, patch, direction, |chunk, run| {
+        apply_diff_to_snapshot(&mut self.labels, diff, direction, |chunk, run| {
             *deltas.entry((run.old, chunk)).or_default() -= i64::from(run.len);
             *deltas.entry((run.new, chunk)).or_default() += i64::from(run.len);
         })?;
@@ -293,9 +293,9 @@ impl LabelVolume {
 }
 
 /// Applies differences to chunks and calls `each` for every applied run.
-pub(crate) fn patch_snapshot(
+pub(crate) fn apply_diff_to_snapshot(
     labels: &mut LabelSnapshot,
-    patch: &Patch,
+    diff: &EditDiff,
     direction: Direction,
     mut each: impl FnMut(u32, LabelRun),
 ) -> Result<(), &'static str> {
@@ -306,14 +306,14 @@ pub(crate) fn patch_snapshot(
     let grid = labels.grid;
     let range = |run: LabelRun| run.start as usize..(run.start + run.len) as usize;
     let mut fits = true;
-    patch.each(&grid, &mut |chunk, run| {
+    diff.each(&grid, &mut |chunk, run| {
         let run = oriented(run);
         labels.chunks[chunk as usize].runs(range(run), |_, _, value| fits &= value == run.old);
     });
     if !fits {
         return Err("the labels do not match its differences");
     }
-    patch.each(&grid, &mut |chunk, run| {
+    diff.each(&grid, &mut |chunk, run| {
         let run = oriented(run);
         let len = grid.chunk_voxels(chunk as usize);
         labels.chunks[chunk as usize].write(len, range(run), run.new, |_| true, |_, _, _| {});

@@ -5,7 +5,7 @@
 //! distance from the end of the previous run, its length and, if there are several pairs, the index of its pair. The
 //! undo history and the journal use the same bytes. Parsed bytes are not trusted.
 
-use crate::chunks::Grid;
+use crate::chunks::ChunkGrid;
 use crate::geometry::{BoundsZyx, extend_bounds};
 use std::collections::HashMap;
 
@@ -92,7 +92,7 @@ impl Runs {
     }
 
     /// Packs the runs; `None` if nothing changed.
-    pub fn pack(mut self, grid: &Grid) -> Option<Patch> {
+    pub fn pack(mut self, grid: &ChunkGrid) -> Option<EditDiff> {
         self.lists.sort_unstable_by_key(|l| l.0);
         let mut bytes = Vec::new();
         let (mut before, mut voxels, mut bounds) = (0, 0, None);
@@ -122,13 +122,13 @@ impl Runs {
                 extend_bounds(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
             }
         }
-        Some(Patch { bytes: bytes.into(), voxels, bounds: bounds? })
+        Some(EditDiff { bytes: bytes.into(), voxels, bounds: bounds? })
     }
 }
 
 /// The packed differences of an edit, checked against the grid of the volume, with their box and number of voxels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Patch {
+pub(crate) struct EditDiff {
     bytes: Box<[u8]>,
     /// Number of changed voxels.
     pub voxels: u64,
@@ -136,9 +136,9 @@ pub(crate) struct Patch {
     pub bounds: BoundsZyx,
 }
 
-impl Patch {
+impl EditDiff {
     /// Parses packed differences and checks them against a grid.
-    pub fn parse(bytes: &[u8], grid: &Grid) -> Result<Self, &'static str> {
+    pub fn parse(bytes: &[u8], grid: &ChunkGrid) -> Result<Self, &'static str> {
         let (mut voxels, mut bounds) = (0, None);
         decode(bytes, grid, &mut |chunk, run| {
             voxels += u64::from(run.len);
@@ -154,13 +154,13 @@ impl Patch {
     }
 
     /// Calls `f` for each run, chunk by chunk in ascending order.
-    pub fn each(&self, grid: &Grid, f: &mut dyn FnMut(u32, LabelRun)) {
+    pub fn each(&self, grid: &ChunkGrid, f: &mut dyn FnMut(u32, LabelRun)) {
         // The bytes were checked when this value was created.
         let _ = decode(&self.bytes, grid, f);
     }
 }
 
-fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, LabelRun)) -> Result<(), &'static str> {
+fn decode(mut bytes: &[u8], grid: &ChunkGrid, f: &mut dyn FnMut(u32, LabelRun)) -> Result<(), &'static str> {
     let rest = &mut bytes;
     let mut chunk: Option<u64> = None;
     let mut pairs = Vec::new();
@@ -223,21 +223,21 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_are_refused_or_valid(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60)) {
-            let grid = Grid::new([40, 70, 9]).unwrap();
+            let grid = ChunkGrid::new([40, 70, 9]).unwrap();
             let mut last = None;
             if decode(&bytes, &grid, &mut |chunk, run| {
                 assert!((run.start + run.len) as usize <= grid.chunk_voxels(chunk as usize) && run.len > 0);
                 assert!(last.is_none_or(|l| l < (chunk, run.start)));
                 last = Some((chunk, run.start + run.len - 1));
             }).is_ok() && !bytes.is_empty() {
-                prop_assert!(Patch::parse(&bytes, &grid).is_ok());
+                prop_assert!(EditDiff::parse(&bytes, &grid).is_ok());
             }
         }
     }
 
     #[test]
     fn runs_round_trip_with_their_bounds() {
-        let grid = Grid::new([40, 70, 9]).unwrap();
+        let grid = ChunkGrid::new([40, 70, 9]).unwrap();
         let mut runs = Runs::default();
         let given = [
             (3, LabelRun { start: 4, len: 2, old: 0, new: 70_000 }),
@@ -245,15 +245,15 @@ mod tests {
             (0, LabelRun { start: 10, len: 1, old: 0, new: 70_000 }),
         ];
         given.iter().for_each(|(c, r)| runs.push(*c, *r));
-        let patch = runs.pack(&grid).unwrap();
+        let diff = runs.pack(&grid).unwrap();
         let mut seen = Vec::new();
-        patch.each(&grid, &mut |c, r| seen.push((c, r)));
+        diff.each(&grid, &mut |c, r| seen.push((c, r)));
         assert_eq!(seen, [given[2], given[1], given[0]]);
-        assert_eq!(Patch::parse(patch.bytes(), &grid).unwrap(), patch);
-        assert_eq!(patch.voxels, 12);
+        assert_eq!(EditDiff::parse(diff.bytes(), &grid).unwrap(), diff);
+        assert_eq!(diff.voxels, 12);
         // 600 is z 1, y 2, x 6 of a chunk of 64 × 9 columns; the run continues in the next row; chunk 3 starts at z 32,
         // y 64.
-        assert_eq!(patch.bounds, BoundsZyx { start: [0, 1, 0], end: [33, 65, 9] });
+        assert_eq!(diff.bounds, BoundsZyx { start: [0, 1, 0], end: [33, 65, 9] });
         assert_eq!(Runs::default().pack(&grid), None);
     }
 }
