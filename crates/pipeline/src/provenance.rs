@@ -197,7 +197,7 @@ pub(crate) fn program() -> String {
 }
 
 /// The contents of a new record.
-pub(crate) struct Parts<'a> {
+pub(crate) struct NewRecord<'a> {
     /// The job, whose paths are made absolute in the record.
     pub job: &'a PredictJob,
     /// The model that ran; the record states its name, path and fingerprint.
@@ -224,9 +224,19 @@ pub(crate) struct Parts<'a> {
 ///
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
-pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
-    let Parts { job, model, input, input_files, fingerprint, precision, report, preprocessed, input_tensors, outputs } =
-        parts;
+pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<(), JobError> {
+    let NewRecord {
+        job,
+        model,
+        input,
+        input_files,
+        fingerprint,
+        precision,
+        report,
+        preprocessed,
+        input_tensors,
+        outputs,
+    } = record;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));

@@ -11,7 +11,7 @@ use super::resolve::{ALONE_BY_AXES, Resolved, Selection, numbered_series_note, o
 use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
-use crate::provenance::{InputTensorRecord, Parts};
+use crate::provenance::{InputTensorRecord, NewRecord};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
 use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressStage, provenance};
@@ -213,7 +213,7 @@ fn publish(
     let Written { publication, artifacts, counts } = written;
     report.outputs = artifacts;
     report.objects = counts;
-    let parts = Parts {
+    let record = NewRecord {
         job,
         model: resolved.model,
         input: files.input.clone(),
@@ -225,7 +225,7 @@ fn publish(
         input_tensors,
         outputs: records,
     };
-    provenance::write(&files.paths.provenance, parts)?;
+    provenance::write(&files.paths.provenance, record)?;
     for aside in publication.publish(job.overwrite)? {
         report.notes.push(moved_aside_note(&aside));
     }
