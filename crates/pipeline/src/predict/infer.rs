@@ -252,8 +252,8 @@ impl InferenceRun<'_> {
         Ok(())
     }
 
-    /// Passes on those of the slices `z`, whose values are `[C][z][Y][X]`, that are not finished. Other tiles than before may
-    /// compute some of them again.
+    /// Passes on the slices `z`, with values `[C][z][Y][X]`, except for finished ones: if the tiles differ from those
+    /// of the earlier run, they compute some finished slices again.
     fn pass_on(&self, z: Range<usize>, mut values: Vec<f32>, sink: &mut Sink<'_>) -> Result<(), JobError> {
         let skipped = self.finished.saturating_sub(z.start).min(z.len());
         if skipped > 0 {

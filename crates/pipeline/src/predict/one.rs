@@ -152,8 +152,8 @@ fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
     notes
 }
 
-/// Replaces the plan of a report, which was that of the last slices of a time point, by that of whole time points. The
-/// stated peak is the larger one, and the notes are those of both.
+/// Replaces the plan in a report: the earlier one was for the last slices of a time point, `next` is for whole time
+/// points. The report states the larger peak, and the notes of both plans.
 fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTiles) {
     let peak_bytes = report.plan.stated_peak_bytes.max(next.plan.stated_peak_bytes);
     report.plan = super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() };

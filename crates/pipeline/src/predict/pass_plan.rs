@@ -13,8 +13,7 @@ pub struct PassPlan {
     /// Bands of rows, each of which passes from the first slice to the last; 1 if whole slices pass. Bands overlap by
     /// the receptive field along Y.
     pub bands: usize,
-    /// Computed multiply-accumulates, and the reading of the stack, relative to those of the untiled network; above 1 where
-    /// bands overlap.
+    /// Multiply-accumulates and reading of the stack, relative to the untiled network; above 1 where bands overlap.
     pub work: f64,
 }
 

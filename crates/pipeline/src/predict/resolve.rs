@@ -102,7 +102,7 @@ pub(super) struct Resolved<'a> {
 
 impl<'a> Resolved<'a> {
     /// Resolves the prediction of a selection; reads the first and last rows of each stack, and up to three stacks
-    /// themselves if the object diameter is estimated. `known_diameter` is that of an earlier attempt.
+    /// themselves if the object diameter is estimated. `known_diameter` was found by an earlier attempt.
     ///
     /// # Errors
     /// [`JobError`] if the image cannot be read or does not match the model, or the network does not run.
@@ -310,7 +310,7 @@ pub(crate) fn numbered_series_note(image: &Image, alone: &str) -> Option<String>
     Some(format!("{} files, {} to {}, were read as one stack ({alone})", files.len(), name(first), name(last)))
 }
 
-/// A part of a file, of which a job uses one.
+/// An axis of a file along which a job uses one element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilePart {
     Channel,
