@@ -34,7 +34,7 @@ pub struct Devices {
 pub struct DeviceChoice {
     /// Kind and index of the chosen device.
     pub id: DeviceId,
-    /// Name of the device as its driver states it, such as `NVIDIA H100`; for the CPU, its model.
+    /// Product name of the device, as the driver reports it.
     pub name: String,
     /// Why it was chosen, as text for the user.
     pub why: String,

@@ -69,8 +69,8 @@ pub struct TrainConfig {
     pub ema: f64,
     /// Maximum gradient norm (gradient clipping); 0 disables it.
     pub clip_norm: f32,
-    /// Fraction of the training run after which batch norms are folded into the convolutions; those of a start model
-    /// are folded at once. With 1, they stay, in the package, too.
+    /// Fraction of the training run after which batch norms are folded into the convolutions; batch norms of a start
+    /// model are folded at once. With 1, batch norms are kept, also in the package.
     pub norm_share: f64,
     /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,

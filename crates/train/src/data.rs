@@ -46,7 +46,7 @@ pub(crate) struct DataRequest<'a> {
     pub path: &'a Path,
     /// Whether the targets are labels or stains.
     pub task: TrainingTask,
-    /// Settings of the run, of which those of data, validation and budget are used.
+    /// Settings of the run; only data, target, validation and budget are used.
     pub config: &'a TrainConfig,
     /// Seed of the split.
     pub seed: u64,
@@ -131,7 +131,7 @@ fn leave_out_known(
     true
 }
 
-/// Finds the pairs according to the data settings. The outer error is that of invalid settings.
+/// Finds the pairs according to the data settings. The outer error is for invalid settings.
 pub(crate) fn find(
     path: &Path,
     task: TrainingTask,

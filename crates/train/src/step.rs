@@ -414,7 +414,8 @@ impl Stepper {
         Ok((loss.is_finite() && norm.is_finite()).then_some(loss))
     }
 
-    /// Copies the total of the gradient norms and what was added to that of the losses from the device.
+    /// Copies two totals from the device. Returns by how much the total of the losses has grown, and the total of the
+    /// gradient norms.
     fn read_totals(&mut self) -> Result<[f64; 2], JobError> {
         let [loss, norm] = TOTALS.map(|name| -> Result<f64, JobError> {
             let read = self.buffers.read(name).map_err(engine_error)?;
@@ -422,7 +423,7 @@ impl Stepper {
         });
         let (loss, norm) = (loss?, norm?);
         let added = loss - self.read_loss;
-        // In 32 bits, a total that is much larger than what is added loses it, as after a spike.
+        // A total in 32 bits loses what is added if it is much larger, as after a spike.
         let is_large = loss.abs() > MAX_READINGS as f64 * added.abs().min(self.last_added);
         (self.unread, self.read_loss, self.readings, self.last_added) = (0, loss, self.readings + 1, added.abs());
         if is_large || self.readings >= MAX_READINGS || !loss.is_finite() || !norm.is_finite() {

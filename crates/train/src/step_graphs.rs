@@ -49,10 +49,11 @@ impl ParameterBuffer {
 /// Buffers of the totals of loss and gradient norm over the batches since they were last set to 0.
 pub(crate) const TOTALS: [&str; 2] = ["total/loss", "total/norm"];
 
-/// The buffer of the numbers that change from step to step: those of [`cytoscope_graph::Hyper`], then the weights of the old
-/// average and of the parameter in a new average. They are one tensor, because each upload takes time.
+/// The buffer of the numbers that change from step to step: the elements of [`cytoscope_graph::Hyper`], then the
+/// weights of the old average and of the parameter in a new average. They are one tensor, because each upload takes
+/// time.
 pub(crate) const HYPER: &str = "hyper";
-/// Number of elements of [`HYPER`] that are of [`cytoscope_graph::Hyper`].
+/// Number of elements at the beginning of [`HYPER`] that belong to [`cytoscope_graph::Hyper`].
 const HYPER_LENGTH: usize = 4;
 /// Number of elements of [`HYPER`].
 const ALL_LENGTH: usize = HYPER_LENGTH + 2;

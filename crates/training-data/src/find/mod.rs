@@ -118,7 +118,7 @@ pub(crate) struct SearchResults {
     ignore_label: Option<i64>,
     /// Whether nnU-Net's `dataset.json` declares classes, so that labels are not objects.
     labels_are_classes: bool,
-    /// Label files that were chosen by their own name, that of their folder or of their column.
+    /// Label files that were chosen by the name of the file, its folder or its column.
     named_labels: BTreeSet<PathBuf>,
     /// Number of files and folders searched.
     seen: u64,
@@ -254,8 +254,8 @@ impl SearchResults {
     }
 }
 
-/// Returns a pair with the channels, time point and axes of the options. `is_named` is whether the file of its labels was
-/// chosen by name.
+/// Returns a pair with the channels, time point and axes of the options. `is_named` says whether the file of its labels
+/// was chosen by name.
 fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Result<Pair, Problem> {
     let set = |image: &mut ImageRef, channel: Option<usize>| {
         image.channel = image.channel.or(channel);
