@@ -214,7 +214,7 @@ impl<'a> ShownRun<'a> {
         }
     }
 
-    /// Number that grows whenever what is derived from the run may change.
+    /// Value that changes whenever views of the run must be computed again.
     pub(crate) fn revision(self) -> (usize, u64, bool) {
         match self {
             ShownRun::Job(job) => {
@@ -277,7 +277,7 @@ pub(crate) fn rate_text(rate: f64) -> String {
 }
 
 /// Durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step. Time
-/// between the parts, such as that of a validation, does not count.
+/// between the parts, such as a validation, does not count.
 pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
     let is_relevant = |s: &&SpanRecord| {
         use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};

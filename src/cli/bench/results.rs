@@ -290,8 +290,8 @@ fn comparison_lines(result: &TaskResult, reference: &TaskResult) -> Vec<String> 
     all.filter_map(line).collect()
 }
 
-/// Returns the line of one figure and its reference; `None` if their ratio is undefined. `is_single` is whether one of them is
-/// that of a single run, so that there is no spread.
+/// Returns the line of one figure and its reference; `None` if their ratio is undefined. `is_single` says whether one
+/// of them comes from a single run, so that there is no spread.
 fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_single: bool) -> Option<String> {
     let (change, range) = match measure {
         Measure::Time | Measure::Size | Measure::Rate => {

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 /// Tile sizes Z, Y, X that are tried, in voxels, besides the one that the program chooses.
 const TILES: [[usize; 3]; 4] = [[16, 96, 96], [32, 128, 128], [64, 128, 128], [64, 256, 256]];
-/// Number of cores from which half of them is tried, too.
+/// Number of cores from which half of them is also tried.
 const MANY_CORES: usize = 4;
-/// Relative L2 difference up to which maps count as equal to those of 32-bit floats: sums in another order.
+/// Relative L2 difference up to which maps count as equal to the maps of 32-bit floats, because sums were taken in
+/// another order.
 const EXACT: f64 = 1e-5;
 
 /// Settings of a prediction.

@@ -54,7 +54,7 @@ enum ProfileView {
     Training,
     /// Memory over time.
     Memory,
-    /// Times beside those of another run.
+    /// Times of this run beside the times of another one.
     Comparison,
 }
 

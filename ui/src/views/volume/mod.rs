@@ -257,7 +257,7 @@ impl VolumeView {
         }
     }
 
-    /// Width and height of the picture: those of the pane, halved while moving.
+    /// Width and height of the picture in pixels: as the pane, and half of it while moving.
     fn pixels(&self, ui: &Ui, rect: Rect) -> [u32; 2] {
         let scale = ui.ctx().pixels_per_point();
         let across = |from: f32, to: f32| (((to * scale).round() - (from * scale).round()).max(1.0)) as u32;
