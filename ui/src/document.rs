@@ -152,7 +152,7 @@ pub enum OpenError {
     },
 }
 
-/// What the user has set about a stack in place of what its file states.
+/// Metadata of a stack that the user has set, which replace those of its file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GivenMetadata {
     /// The axes; `None` if the axes of the file are used.
@@ -189,7 +189,7 @@ pub struct Document {
     pub object_size: ObjectSize,
     /// Preprocessing settings.
     pub preprocessing: Preprocessing,
-    /// The preprocessed stack that views show in place of the stack.
+    /// The preprocessed stack that views show instead of the stack.
     pub preview: Option<PreprocessPreview>,
     /// Why the preprocessed stack cannot be shown.
     pub preview_error: Option<String>,
@@ -356,7 +356,7 @@ impl Document {
         })
     }
 
-    /// Adds an overlay in place of one with the same role.
+    /// Adds an overlay, which replaces one with the same role.
     pub fn put(&mut self, overlay: Overlay) {
         if overlay.role == Role::Labels {
             self.saved_labels = None;

@@ -20,11 +20,11 @@ use std::sync::Arc;
 pub struct Preprocessing {
     /// Steps of predictions, in order. They do not move voxels, so that results lie on the stack.
     pub steps: Vec<PreprocessStep>,
-    /// Whether views show the preprocessed stack in place of the stack.
+    /// Whether views show the preprocessed stack instead of the stack.
     pub preview: bool,
 }
 
-/// The preprocessed stack in place of a document's own.
+/// The preprocessed stack, shown instead of a document's own.
 pub struct PreprocessPreview {
     /// Source of its planes.
     pub source: Arc<dyn PlaneSource>,

@@ -183,7 +183,7 @@ impl<J> JobRecord<J> {
         found
     }
 
-    /// Returns whether the record is that of this output: folders of results may be moved, so only names are compared.
+    /// Returns whether the record belongs to this output. Folders of results may be moved, so only names are compared.
     fn is_of(&self, output: &Path) -> bool {
         self.outputs.first().is_some_and(|first| first.is_named(output))
     }

@@ -66,8 +66,8 @@ pub(crate) struct LabelSettings<'a> {
     pub overlap_um: f64,
 }
 
-/// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is that of the map, if it was found
-/// while the map was made.
+/// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is the foreground of the map, if it
+/// was found while the map was made.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,

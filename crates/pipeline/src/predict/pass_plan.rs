@@ -162,7 +162,7 @@ mod tests {
             has_softmax: false,
         };
         let band = |fed| Band { fed, kept: 0..1 };
-        // The last row is that of the volume extended to what the network accepts.
+        // The last row is the last one of the volume after it was extended to what the network accepts.
         let bands = [band(0..32), band(28..60)];
         assert_eq!(sizes([20, 59, 48]).read_voxels(&bands, 0), [(32 + 31) * 48 * 20 * 2, 59 * 48 * 20 * 2]);
         assert_eq!(sizes([20, 59, 48]).read_voxels(&bands[..1], 10), [59 * 48 * 10 * 2; 2]);

@@ -78,7 +78,7 @@ pub(super) struct Resolved<'a> {
     pub outputs: BTreeSet<Output>,
     /// Precision, threads and limits of the engine.
     pub compile: CompileOptions,
-    /// Size and blending of tiles as far as the user or an earlier run states them.
+    /// Size and blending of tiles that the user or an earlier run states; the rest is planned.
     pub tiles: TileRequest,
     /// Memory that the job may use.
     pub budget: Budget,
