@@ -20,7 +20,7 @@ pub(crate) struct Description<'a> {
     pub name: String,
     /// Voxel size Z, Y, X in µm that the network was trained at; `None` if the package states none.
     pub voxel_um: Option<[f64; 3]>,
-    /// Segmentation settings, tuned on the validation set; written for targets that are labels.
+    /// Segmentation settings with lengths in µm; the package states them if the targets are labels.
     pub segment: SegmentOptions,
     /// Mean and standard deviation of each stain, by which the network's outputs are rescaled; empty for labels.
     pub intensities: Vec<(f64, f64)>,

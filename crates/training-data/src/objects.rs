@@ -334,7 +334,7 @@ impl Indexer {
         }
     }
 
-    /// Ends the index: objects in ascending order of their labels, seeds for patches in the order of their random keys.
+    /// Ends the index: objects in ascending order of their labels, random voxels in the order of their hashes.
     pub fn finish(mut self) -> ObjectIndex {
         self.objects.sort_unstable_by_key(|o| o.label);
         let spread = self.spread.into_sorted_vec().into_iter().map(|(_, at)| at).collect();

@@ -82,7 +82,7 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
 /// Metadata of a stack; its file is opened when voxels are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
-    /// File and channel, time point or series that are read.
+    /// The file, and the series, channel and time point in it.
     pub image: ImageRef,
     /// Determines which setting error messages name for the channel.
     pub role: Role,

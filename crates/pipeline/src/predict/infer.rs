@@ -125,7 +125,7 @@ pub(crate) struct InferenceRun<'a> {
     pub finished: usize,
     /// Counts finished voxels on the model's grid.
     pub meter: Meter<'a>,
-    /// Differences across tile borders so far, of all volumes of the job.
+    /// Differences across tile borders so far, including earlier time points of the image.
     pub seams: Seams,
     /// Receives finished tiles, if present.
     pub live: Option<Live<'a>>,
