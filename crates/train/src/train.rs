@@ -88,6 +88,7 @@ pub(crate) struct Training<'a> {
     pub(crate) started: Instant,
 }
 
+/// Runs a training job: checks it, locks its folder, and starts, resumes or refuses the run as the job says.
 pub(crate) fn run(
     job: &TrainJob,
     context: &Context,
@@ -257,6 +258,7 @@ impl LoopState {
 }
 
 impl Training<'_> {
+    /// Compiles the training step of a network; `batch_statistics` as in [`StepperOptions`].
     pub(crate) fn stepper(&self, graph: Graph, batch_statistics: bool) -> Result<Stepper, JobError> {
         let options = StepperOptions { batch_statistics, ..self.options.clone() };
         Stepper::new(graph, self.engine.as_ref(), &options)
@@ -267,6 +269,7 @@ impl Training<'_> {
         DataWorkers::of(&self.config, self.engine.device().id, self.job.threads, self.batch)
     }
 
+    /// Starts the data workers, which prepare the patches from number `start` of the run on.
     pub(crate) fn loader(&self, start: u64) -> Result<Loader, JobError> {
         let DataWorkers { workers, prefetch } = self.data_workers();
         let options = LoaderOptions { workers, prefetch, start };
@@ -307,6 +310,7 @@ impl Training<'_> {
         Ok(tensors)
     }
 
+    /// Returns the metadata of a package of this run, without cover images and with a synthetic test input.
     pub(crate) fn describe(&self, record: serde_json::Value, card: String, name: String) -> Description<'_> {
         Description {
             start: &self.start,

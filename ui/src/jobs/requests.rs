@@ -191,6 +191,8 @@ impl Jobs {
         self.copies.insert(copy);
     }
 
+    /// Starts a job that estimates the object diameter of a document at its shown time point, with the settings of its
+    /// prediction.
     pub(super) fn estimate_diameter(&mut self, id: u64, documents: &Documents, display: &Display) {
         let Some(document) = documents.get(id) else { return };
         // Nothing is written, so the folder need not exist.

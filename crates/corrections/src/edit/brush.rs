@@ -34,6 +34,7 @@ pub struct Brush {
 }
 
 impl Brush {
+    /// Name of a step that was drawn with the brush, such as "Paint 3" or "Erase".
     pub(crate) fn name(&self) -> String {
         match (self.value, self.over) {
             (0, DrawOver::Inside(label)) => format!("Erase {label}"),

@@ -7,6 +7,8 @@ use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use cytoscope_objects::filter;
 
+/// Gives a label the holes that it encloses: in one slice, holes that no path in the slice leaves; in the volume, holes
+/// that no path in 3-D leaves. `over` decides which labels are overwritten.
 pub(super) fn fill_holes(
     writer: &mut LabelWriter,
     label: u32,

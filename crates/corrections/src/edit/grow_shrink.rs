@@ -31,6 +31,7 @@ fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> R
     Ok(bounds)
 }
 
+/// Adds the voxels within a distance of a label to it; `over` decides which labels are overwritten.
 pub(super) fn grow(
     writer: &mut LabelWriter,
     label: u32,
@@ -48,6 +49,7 @@ pub(super) fn grow(
     Ok(())
 }
 
+/// Removes the voxels of a label within a distance of other labels and of background.
 pub(super) fn shrink(writer: &mut LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<(), CorrectionError> {
     check(by_um)?;
     // One voxel around the label suffices, because the nearest outside voxel is always adjacent to the label.

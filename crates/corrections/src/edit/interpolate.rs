@@ -10,6 +10,10 @@ use crate::volume::LabelWriter;
 use crate::{CorrectionError, LabelVolume};
 use cytoscope_objects::distance::distance_um;
 
+/// Fills gaps of a label between slices across `axis`: the gap around slice `at`, or all gaps if it is `None`.
+///
+/// # Errors
+/// [`CorrectionError::NoSuchLabel`] or, without a gap, [`CorrectionError::NotPossible`].
 pub(super) fn interpolate(
     writer: &mut LabelWriter,
     label: u32,

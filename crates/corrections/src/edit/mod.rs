@@ -32,6 +32,7 @@ pub enum DrawOver {
 }
 
 impl DrawOver {
+    /// Whether a voxel with the label `old` may be overwritten.
     pub(crate) fn allows(self, old: u32) -> bool {
         match self {
             DrawOver::Any => true,

@@ -387,6 +387,8 @@ impl LabelWriter {
     }
 }
 
+/// Creates a label image of `times` time points: 16-bit labels as uncompressed ImageJ TIFF, others as compressed
+/// OME-TIFF. Viewers display labels from 0 to `max_label`.
 pub(crate) fn label_writer(
     path: &Path,
     meta: &ImageMeta,
@@ -409,6 +411,8 @@ pub(crate) fn label_writer(
     Ok(StackWriter::create(path, &spec)?)
 }
 
+/// Returns the rows of each time point as CSV with the channel names `names`; a series (`timed`) has the column `time`
+/// first.
 pub(crate) fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
     if !timed {
         return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));
