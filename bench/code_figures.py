@@ -7,9 +7,9 @@
 Reads crates/*/src, ui/src, src, src-tauri/src and xtask/src of the working tree, or of a commit (through `git archive`).
 Test code is left out: folders named `tests`, files named `tests.rs` or ending in `_tests.rs`, and `#[cfg(test)]` modules.
 Lines of code are lines that are neither blank nor only a comment. A public item is a `pub` function, type, trait, constant,
-static, module or field, fields of private types included; it is documented if a doc comment stands above it, a module in
-a file of its own also if that file starts with one. With --compare, each figure is shown with its change since the commit.
-Needs only Python and git.
+static, module or field, fields of private types included; it is documented if a doc comment stands above it or, for a
+module, at the beginning of its file. With --compare, each figure is shown with its change since the commit. Needs only
+Python and git.
 """
 import argparse
 import io
@@ -60,21 +60,22 @@ def is_documented(lines, at):
     """Whether a doc comment stands above a line, attributes between them."""
     for line, _ in reversed(lines[:at]):
         shown = line.strip()
-        if shown.startswith("///"):
+        # In a macro, `$(#[...])*` stands for the doc comment of its caller.
+        if shown.startswith(("///", "$(#[")):
             return True
         if not shown.startswith(("#[", "//")) and not shown.endswith(("]", ")]")):
             return False
     return False
 
 
-def describes_itself(path, code):
-    """Whether a line declares a module in a file of its own that starts with a doc comment; `path` is the line's file."""
-    module = MODULE.match(code)
-    if module is None:
+def has_module_doc(path, code):
+    """Whether a line declares a module whose own file begins with a doc comment."""
+    declared = MODULE.match(code)
+    if not declared:
         return False
     folder = path.parent if path.name in ("lib.rs", "main.rs", "mod.rs") else path.with_suffix("")
-    own = [folder / f"{module[1]}.rs", folder / module[1] / "mod.rs"]
-    return any(file.read_text(encoding="utf-8").startswith("//!") for file in own if file.exists())
+    files = (folder / f"{declared[1]}.rs", folder / declared[1] / "mod.rs")
+    return any(file.is_file() and file.read_text(encoding="utf-8").startswith("//!") for file in files)
 
 
 def figures_of(files):
@@ -90,7 +91,7 @@ def figures_of(files):
         for at, (_, code) in enumerate(lines):
             if ITEM.match(code):
                 row["public"] += 1
-                row["undocumented"] += not (is_documented(lines, at) or describes_itself(path, code))
+                row["undocumented"] += not (is_documented(lines, at) or has_module_doc(path, code))
         row["longest_function"] = max([row["longest_function"], *(length for _, _, length in functions(path))])
     return row
 

@@ -33,8 +33,11 @@ impl OpenRequest {
 /// First message to a window that is started after a crash.
 #[derive(Debug, Serialize)]
 pub(crate) struct Recovery<'a> {
+    /// Absolute paths of the files to open again; empty if they are left closed.
     pub open: &'a [PathBuf],
+    /// Why the previous window ended, such as `signal 11`.
     pub recovered: &'a str,
+    /// Absolute paths that are not opened again, because the window crashed twice with them.
     pub left_closed: &'a [PathBuf],
 }
 
@@ -42,5 +45,6 @@ pub(crate) struct Recovery<'a> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WindowMessage {
+    /// Absolute paths of all open stacks; `None` in messages about something else.
     pub files: Option<Vec<PathBuf>>,
 }

@@ -41,6 +41,7 @@ impl Failure {
         self.kind
     }
 
+    /// Exit code of the program, from 1.
     pub(crate) fn exit_code(&self) -> u8 {
         self.kind.exit_code() as u8
     }

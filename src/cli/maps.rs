@@ -1,4 +1,4 @@
-//! Reading the maps of a prediction, and comparing them with those of another.
+//! Reading the maps of a prediction, and comparing them with the maps of another one.
 
 use super::reports::PredictCommandReport;
 use cytoscope_formats::{FormatError, OpenOptions};
@@ -12,7 +12,7 @@ pub(super) fn maps_of(report: &PredictCommandReport) -> Option<Vec<f32>> {
     Some(image.read_all().inspect_err(unread).ok()?.samples().to_f32())
 }
 
-/// Returns the L2 norm of the difference divided by that of the reference; `None` if the sizes differ.
+/// Returns the L2 norm of the difference, divided by the L2 norm of the reference; `None` if the sizes differ.
 pub(super) fn relative_l2(reference: &[f32], other: &[f32]) -> Option<f64> {
     if reference.len() != other.len() {
         return None;

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// Name and version of this program, as run records state them.
 pub(crate) const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
 
-/// Returns the recorder of a command: with spans for a trace, with those of operators unless `stages_only`, and with
-/// totals alone without a trace.
+/// Returns the recorder of a command. For a trace, it records spans, including operators unless `stages_only`; without
+/// a trace, it records only totals.
 pub(crate) fn recorder(trace: Option<&Path>, stages_only: bool) -> Recorder {
     match trace {
         None => Recorder::totals_only(),
@@ -165,11 +165,11 @@ impl<'a> Measurement<'a> {
         self.recorder.clone()
     }
 
-    /// Ends the measurement and writes the trace, also that of a job that failed after it had started to work. `threads` is
-    /// 0 for all cores.
+    /// Ends the measurement and writes the trace, even if the job failed after it had started to work. `threads` is 0
+    /// for all cores.
     ///
     /// # Errors
-    /// The failure of the job, or else that of writing the trace.
+    /// The failure of the job, or else the failure of writing the trace.
     pub(crate) fn finish<T, E: Into<Failure>>(
         self,
         result: Result<T, E>,

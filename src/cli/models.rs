@@ -35,13 +35,13 @@ pub(crate) struct Import {
     /// the label-free models of CytoDL predict a stain, and other networks objects.
     #[arg(long, value_parser = one_of::<ModelTask>(TASKS), hide_possible_values = true)]
     task: Option<ModelTask>,
-    /// Activation that follows the network and is not part of it: none, sigmoid or softmax. By default that which the file
-    /// states, otherwise none.
+    /// Activation that follows the network and is not part of it: none, sigmoid or softmax. By default the one that the
+    /// file states, or else none.
     #[arg(long = "final", value_name = "ACTIVATION",
           value_parser = one_of::<FinalActivation>(ACTIVATIONS), hide_possible_values = true)]
     final_activation: Option<FinalActivation>,
-    /// Voxel size Z,Y,X in µm of the stacks that the network was trained on; stacks are resampled to it. A network on slices
-    /// ignores Z. By default that of nnU-Net's plans.
+    /// Voxel size Z,Y,X in µm of the stacks that the network was trained on; stacks are resampled to it. A network on
+    /// slices ignores Z. By default the one in nnU-Net's plans.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.

@@ -1,5 +1,5 @@
 //! The reports that `predict` and `train` print with `--json`: the commands write them, and `bench`, `tune` and `train
-//! --search` read those of the runs that they start.
+//! --search` read the reports of the runs that they start.
 
 use super::train::PrecisionComparison;
 use cytoscope_pipeline::{AppliedProfile, Artifact, InputReport};

@@ -64,25 +64,25 @@ pub(crate) struct Train {
     /// Budget: number of steps (optimizer updates).
     #[arg(long)]
     steps: Option<usize>,
-    /// Patch size Z,Y,X in voxels; by default that of --config, or else 24,64,64.
+    /// Patch size Z,Y,X in voxels; by default as in --config, or else 24,64,64.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx)]
     patch: Option<[usize; 3]>,
     /// Median diameter of the objects in µm (in voxels if the files give no voxel size), or auto to measure it on the
-    /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter. By default that of
+    /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter. By default as in
     /// --config, or else auto.
     #[arg(long, value_name = "UM|auto")]
     diameter: Option<DiameterRequest>,
-    /// Batch size: patches per step; by default that of --config, or else 2.
+    /// Batch size: patches per step; by default as in --config, or else 2.
     #[arg(long)]
     batch: Option<usize>,
-    /// Device to train on: auto (that of the machine profile, or else the one with the fastest measured step), cpu,
+    /// Device to train on: auto (from the machine profile, or else the one with the fastest measured step), cpu,
     /// cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
     /// Measure the step on each device again, instead of using earlier measurements of this network.
     #[arg(long, conflicts_with = "search")]
     remeasure: bool,
-    /// Precision of convolutions and their gradients: auto (that of --config, or else tf32 on CUDA and f32 elsewhere),
+    /// Precision of convolutions and their gradients: auto (as in --config, or else tf32 on CUDA and f32 elsewhere),
     /// f32, tf32, f16 or bf16; tf32 and bf16 need CUDA, f16 needs a GPU.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: TrainPrecisionName,
@@ -111,7 +111,7 @@ pub(crate) struct Train {
     #[command(flatten)]
     threading: ThreadsOption,
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
-    /// off, fastest, least-memory or most-accurate. By default that of --config, or else auto.
+    /// off, fastest, least-memory or most-accurate. By default as in --config, or else auto.
     #[arg(long, value_name = "PRESET", value_parser = one_of::<PerformanceRequest>(PERFORMANCE),
           hide_possible_values = true)]
     performance: Option<PerformanceRequest>,

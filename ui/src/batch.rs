@@ -79,7 +79,7 @@ pub(crate) enum BatchAction {
     Forget(PathBuf),
     /// Removes all files from the list.
     ForgetAll,
-    /// Sets the folder for the converted files; `None` is that of each file.
+    /// Sets the folder for the converted files; `None` for the folder of each file.
     Folder(Option<PathBuf>),
     /// Sets the format.
     Format(ConvertFormat),
@@ -105,7 +105,7 @@ pub(crate) enum BatchAction {
     Channel(PairRole, Option<usize>),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
-    /// Scores the predictions, with a voxel size Z, Y, X in µm in place of that of the files.
+    /// Scores the predictions, with a voxel size Z, Y, X in µm instead of the one that the files state.
     Evaluate(Option<[f64; 3]>),
     /// Asks for the file of the table of scores.
     AskSave,
@@ -145,7 +145,7 @@ pub(crate) struct Batch {
     pub(crate) files: Vec<PathBuf>,
     /// Series of the open stacks among them, from 0.
     series: BTreeMap<PathBuf, usize>,
-    /// Folder for the converted files; `None` is that of each file.
+    /// Folder for the converted files; `None` for the folder of each file.
     pub(crate) folder: Option<PathBuf>,
     /// Format to convert to.
     pub(crate) format: ConvertFormat,
@@ -462,8 +462,8 @@ fn saved_labels(document: &Document) -> Option<PathBuf> {
     document.labels_path().filter(|_| !is_preview).map(Path::to_owned)
 }
 
-/// Folder in which a dialog starts after a path was chosen: that of a file, or the chosen folder. Paths with an ending are
-/// files or OME-Zarr folders.
+/// Folder in which a dialog starts after a path was chosen: the folder of the file, or the chosen folder itself. Paths
+/// with an ending are files or OME-Zarr folders.
 pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
     if ending(chosen).is_some() { chosen.parent() } else { Some(chosen) }
 }

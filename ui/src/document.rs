@@ -105,7 +105,7 @@ impl Overlay {
         matches!(self.role, Role::Labels | Role::Truth)
     }
 
-    /// Name of the layer; that of a map is what its network predicts, which the name of its file states.
+    /// Name of the layer. A map is named after what its network predicts, which the name of its file states.
     pub fn title(&self) -> &'static str {
         match self.role {
             Role::Labels => "Labels",
@@ -152,12 +152,12 @@ pub enum OpenError {
     },
 }
 
-/// What the user has set about a stack in place of what its file states.
+/// Metadata of a stack that the user has set, which replace those of its file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GivenMetadata {
-    /// The axes; `None` for those of the file.
+    /// The axes; `None` if the axes of the file are used.
     pub axes: Option<Axes>,
-    /// The voxel size in µm; along axes where it is unknown, that of the file is used.
+    /// The voxel size in µm; along axes where it is unknown, the voxel size of the file is used.
     pub voxel_size_um: VoxelSize,
 }
 
@@ -175,11 +175,11 @@ pub struct Document {
     pub image: Image,
     /// Number of voxels along Z, Y, X, of channels, time points and samples per pixel.
     pub extents: Extents,
-    /// Voxel size Z, Y, X in µm: the one that the user has set, or that of the file; 1 where it is unknown.
+    /// Voxel size Z, Y, X in µm that the user has set, or else that the file states; 1 where it is unknown.
     pub voxel_um: [f64; 3],
     /// Whether the voxel size is completely known.
     pub voxel_known: bool,
-    /// Voxel size in µm that the user has set; unknown along axes where that of the file is used.
+    /// Voxel size in µm that the user has set; unknown along axes where the voxel size of the file is used.
     pub given_voxel_size_um: VoxelSize,
     /// Voxel size in µm that the file states.
     pub file_voxel_size_um: VoxelSize,
@@ -189,7 +189,7 @@ pub struct Document {
     pub object_size: ObjectSize,
     /// Preprocessing settings.
     pub preprocessing: Preprocessing,
-    /// The preprocessed stack that views show in place of the stack.
+    /// The preprocessed stack that views show instead of the stack.
     pub preview: Option<PreprocessPreview>,
     /// Why the preprocessed stack cannot be shown.
     pub preview_error: Option<String>,
@@ -356,7 +356,7 @@ impl Document {
         })
     }
 
-    /// Adds an overlay in place of one with the same role.
+    /// Adds an overlay, which replaces one with the same role.
     pub fn put(&mut self, overlay: Overlay) {
         if overlay.role == Role::Labels {
             self.saved_labels = None;
@@ -473,8 +473,8 @@ impl Document {
         }
     }
 
-    /// Sets the preprocessing, and shows the preprocessed stack or the stack itself. The contrast limits of a preview are
-    /// set from its first plane, those of the stack are restored after it.
+    /// Sets the preprocessing, and shows the preprocessed stack or the stack itself. The contrast limits of a preview
+    /// are set from its first plane; the contrast limits of the stack are restored after it.
     fn set_preprocessing(&mut self, settings: Preprocessing) {
         let steps = &settings.steps;
         let wanted = (settings.preview && !steps.is_empty()).then(|| PreprocessPreview::new(&self.image, steps));
@@ -515,7 +515,8 @@ impl Document {
     }
 }
 
-/// What the names of a series' results end in, as those of predictions do; empty for the first series.
+/// Ending of the names of a series' results, before the kind of result, as predictions name them; empty for the first
+/// series.
 pub(crate) fn series_suffix(series: usize) -> String {
     if series == 0 { String::new() } else { format!("_s{series}") }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Endings of models that can be opened.
 const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safetensors"];
 
-/// Endings of descriptions of packages, each of which stands for the folder that it is in.
+/// Endings of files that describe packages; such a file stands for the folder that it is in.
 const DESCRIPTION_EXTENSIONS: [&str; 2] = ["yaml", "yml"];
 
 /// Maximum size in bytes of a description of a desktop's dialogs.
@@ -125,7 +125,7 @@ pub(crate) fn desktop_has_dialogs() -> bool {
     if std::env::split_paths(&paths).any(|folder| folder.join("zenity").is_file()) {
         return true;
     }
-    // In a sandbox, the portal is that of the host.
+    // In a sandbox, the host provides the portal.
     Path::new("/.flatpak-info").is_file() || (has_session_bus() && data_folders().iter().any(|f| has_portal(f)))
 }
 

@@ -223,7 +223,7 @@ impl Models {
                     let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
                     self.settings.insert(model.clone(), settings);
                     if !is_tested {
-                        // The result of the last test is that of other settings, and the next test may fail.
+                        // The last test had other settings, and the next test may fail.
                         if let Some(findings) = self.findings.get_mut(&model) {
                             findings.test = None;
                         }

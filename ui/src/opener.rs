@@ -154,7 +154,7 @@ pub enum ProfileTable {
     Memory,
     /// Times of the training steps.
     Steps,
-    /// Times beside those of another run.
+    /// Times of this run beside the times of another one.
     Comparison(RunId),
 }
 
@@ -226,7 +226,8 @@ impl Opener {
         spawned.ok()
     }
 
-    /// Opens a series of a stack on a thread; `given` replaces what the file states, and the result the document `replaces`.
+    /// Opens a series of a stack on a thread. `given` replaces what the file states; the opened document takes the
+    /// place of the document `replaces`.
     pub fn open(&mut self, path: PathBuf, given: GivenMetadata, series: usize, replaces: Option<u64>) {
         self.spawn(move || match open_series(&path, given, series) {
             Ok(document) => {
@@ -368,14 +369,14 @@ fn may_be_axes(error: &FormatError) -> bool {
 /// Files, and the stacks in folders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expanded {
-    /// The files, in the order of the paths; those of a folder are sorted.
+    /// The files, in the order of the paths; files of a folder are sorted.
     pub files: Vec<PathBuf>,
     /// Whether a folder has more stacks than were listed.
     pub truncated: bool,
 }
 
-/// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or that of its metadata, is a stack. Of the
-/// files of a numbered series, the first one is kept: it opens the series.
+/// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or by the path of its metadata, is a
+/// stack. The first file of a numbered series stands for all of them, because it opens the series.
 pub fn expand(paths: &[PathBuf]) -> Expanded {
     expand_up_to(paths, MAX_FILES_OF_FOLDER)
 }

@@ -20,11 +20,11 @@ use std::sync::Arc;
 pub struct Preprocessing {
     /// Steps of predictions, in order. They do not move voxels, so that results lie on the stack.
     pub steps: Vec<PreprocessStep>,
-    /// Whether views show the preprocessed stack in place of the stack.
+    /// Whether views show the preprocessed stack instead of the stack.
     pub preview: bool,
 }
 
-/// The preprocessed stack in place of a document's own.
+/// The preprocessed stack, shown instead of a document's own.
 pub struct PreprocessPreview {
     /// Source of its planes.
     pub source: Arc<dyn PlaneSource>,
@@ -114,7 +114,7 @@ fn parsed(text: &str) -> Result<PreprocessStep, String> {
     Ok(step)
 }
 
-/// Returns the steps of a preprocessed copy: those of a text, then those of the document.
+/// Returns the steps of a preprocessed copy: the steps that `text` states, then the steps of the document.
 fn steps_of_copy(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessStep>, String> {
     let mut all = match text.trim() {
         "" => Vec::new(),
@@ -127,7 +127,7 @@ fn steps_of_copy(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessS
     Ok(all)
 }
 
-/// Draws what writes a preprocessed copy of a stack, whose steps may change the grid, and opens it.
+/// Draws the controls that write and open a preprocessed copy of a stack; its steps may change the grid.
 pub(crate) fn copy_control(
     ui: &mut Ui,
     document: &Document,

@@ -214,7 +214,7 @@ impl<'a> ShownRun<'a> {
         }
     }
 
-    /// Number that grows whenever what is derived from the run may change.
+    /// Value that changes whenever views of the run must be computed again.
     pub(crate) fn revision(self) -> (usize, u64, bool) {
         match self {
             ShownRun::Job(job) => {
@@ -277,7 +277,7 @@ pub(crate) fn rate_text(rate: f64) -> String {
 }
 
 /// Durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step. Time
-/// between the parts, such as that of a validation, does not count.
+/// between the parts, such as a validation, does not count.
 pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
     let is_relevant = |s: &&SpanRecord| {
         use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};
@@ -303,7 +303,7 @@ pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
 
 /// A histogram of durations.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Histogram {
+pub(crate) struct DurationHistogram {
     /// Shortest duration in seconds, where the first bar starts.
     pub(crate) from_secs: f64,
     /// Width of a bar in seconds.
@@ -316,7 +316,7 @@ pub(crate) struct Histogram {
     pub(crate) longest_secs: f64,
 }
 
-impl Histogram {
+impl DurationHistogram {
     /// The histogram of durations in seconds; `None` without any.
     pub(crate) fn new(mut durations_secs: Vec<f64>) -> Option<Self> {
         durations_secs.retain(|secs| secs.is_finite());
@@ -381,12 +381,12 @@ mod tests {
     fn a_histogram_counts_every_step_and_is_not_stretched_by_a_slow_one() {
         let mut durations: Vec<f64> = (0..200).map(|i| 1.0 + f64::from(i % 10) / 10.0).collect();
         durations.push(500.0);
-        let histogram = Histogram::new(durations).unwrap();
+        let histogram = DurationHistogram::new(durations).unwrap();
         assert_eq!(histogram.counts.iter().sum::<u64>(), 201);
         let end = histogram.from_secs + histogram.width_secs * histogram.counts.len() as f64;
         assert!(end < 3.0 && histogram.longest_secs == 500.0, "{histogram:?}");
-        assert_eq!(Histogram::new(vec![2.0; 5]).map(|h| (h.counts[0], h.median_secs)), Some((5, 2.0)));
-        assert_eq!(Histogram::new(vec![f64::NAN]), None);
+        assert_eq!(DurationHistogram::new(vec![2.0; 5]).map(|h| (h.counts[0], h.median_secs)), Some((5, 2.0)));
+        assert_eq!(DurationHistogram::new(vec![f64::NAN]), None);
     }
 
     #[test]

@@ -119,8 +119,8 @@ impl Screenshots {
         !self.without_bar
     }
 
-    /// Requests the pending screenshot of the window, and saves it when it arrives. The areas are those of the 3-D view
-    /// and the profiler.
+    /// Requests the pending screenshot of the window, and saves it when it arrives. `volume` and `profiler` are the
+    /// areas of the 3-D view and the profiler.
     pub(crate) fn poll(&mut self, ctx: &egui::Context, volume: Rect, profiler: Rect) -> Effects {
         let mut effects = Effects::default();
         let Some(pending) = &mut self.pending else { return effects };

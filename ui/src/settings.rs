@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Maximum number of recent files.
-pub const MAX_RECENT: usize = 12;
+const MAX_RECENT: usize = 12;
 
 /// Maximum number of folders with remembered axes, and of those with a remembered voxel size.
 const MAX_FOLDERS: usize = 200;
@@ -29,13 +29,13 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Colors of the window: light, dark, or those of the system.
+    /// Colors of the window: light, dark, or as the system has them.
     pub theme: ThemeChoice,
     /// Recently opened files, newest first.
     pub recent: Vec<PathBuf>,
     /// Axes set by the user, by folder.
     pub axes_of_folder: BTreeMap<PathBuf, String>,
-    /// Voxel size in µm set by the user, by folder; unknown along axes where that of each file is used.
+    /// Voxel size in µm set by the user, by folder; unknown along axes where each file's own voxel size is used.
     pub voxel_size_of_folder: BTreeMap<PathBuf, VoxelSize>,
     /// Series other than the first that the user has chosen, by file.
     pub series_of_file: BTreeMap<PathBuf, usize>,

@@ -1,4 +1,4 @@
-//! Voxel size of a document: that of its file, or one that the user has set in its place, and the dialog that sets it.
+//! Voxel size of a document, which its file states or the user has set, and the dialog that sets it.
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
@@ -38,8 +38,8 @@ pub(crate) fn resolved(size_um: VoxelSize, zyx: [usize; 3]) -> ([f64; 3], bool) 
 }
 
 impl Document {
-    /// The document with a voxel size in µm in place of that of its file, which is kept along axes where the given one is
-    /// unknown. If the size is incomplete then, it is not used.
+    /// The document with a voxel size in µm that replaces the one of its file; along axes where `given_um` is unknown,
+    /// the file's is kept. If the result is incomplete, jobs do not use it.
     pub(crate) fn with_voxel_size(mut self, given_um: VoxelSize) -> Self {
         let size_um = given_um.or(self.file_voxel_size_um);
         let (voxel_um, is_complete) = resolved(size_um, self.extents.zyx);
@@ -51,8 +51,8 @@ impl Document {
         self
     }
 
-    /// The voxel size Z, Y, X in µm that jobs use in place of that of the file; `None` if the user has set none, or an
-    /// incomplete one.
+    /// The voxel size Z, Y, X in µm that jobs use instead of the one in the file; `None` if the user has set none, or
+    /// an incomplete one.
     pub fn given_voxel_um(&self) -> Option<[f64; 3]> {
         let is_given = self.given_voxel_size_um != VoxelSize::default() && self.voxel_known;
         is_given.then_some(self.voxel_um)
@@ -63,7 +63,7 @@ impl Document {
         self.given_voxel_um().map_or_else(VoxelSize::default, |_| self.given_voxel_size_um)
     }
 
-    /// What the user has set in place of what the file states.
+    /// The axes and voxel size that the user has set, which replace those of the file.
     pub(crate) fn given(&self) -> GivenMetadata {
         GivenMetadata { axes: self.axes.clone(), voxel_size_um: self.given_voxel_size_um }
     }
@@ -80,7 +80,7 @@ impl Document {
 /// typed.
 ///
 /// # Errors
-/// What is wrong with the size that results together with that of the file.
+/// What is wrong with the voxel size, completed by the one that the file states.
 fn typed(zyx: &[String; 3], file_um: VoxelSize, slices: usize) -> Result<VoxelSize, String> {
     let texts = zyx.each_ref().map(|text| text.trim());
     if texts.iter().all(|text| text.is_empty()) {
@@ -199,7 +199,7 @@ mod tests {
         }
         let in_meters = typed(&texts("1", "0.5", "0.00000025"), VoxelSize::default(), 9).unwrap_err();
         assert!(in_meters.contains("along X") && in_meters.contains("meters"), "{in_meters}");
-        // Together with that of the file.
+        // Completed by the voxel size of the file.
         let file = VoxelSize { z: None, y: Some(0.002), x: Some(0.002) };
         let ratio = typed(&texts("900", "", ""), file, 9).unwrap_err();
         assert!(ratio.contains("ratio"), "{ratio}");

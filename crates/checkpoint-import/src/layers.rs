@@ -22,6 +22,7 @@ const NAMED: usize = 5;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Features {
     value: ValueId,
+    /// Length of the value's channel axis, which the next layer's weights must match.
     pub channels: usize,
 }
 
@@ -65,6 +66,8 @@ impl<'a> Layers<'a> {
         Ok((layers, Features { value, channels }))
     }
 
+    /// Returns the error that a tensor does not fit the architecture; `problem` continues the tensor's name: "has shape
+    /// …".
     pub(crate) fn bad(&self, tensor: &str, problem: impl Into<String>) -> ImportError {
         let (tensor, problem) = (tensor.to_owned(), problem.into());
         ImportError::Tensor { tensor, problem, architecture: self.architecture }
@@ -91,6 +94,10 @@ impl<'a> Layers<'a> {
         (0..MAX_NUMBERED).take_while(|i| self.has_any(&name(*i))).count()
     }
 
+    /// Returns the shape of a tensor of the checkpoint.
+    ///
+    /// # Errors
+    /// [`ImportError::Tensor`] if there is no tensor of this name.
     pub(crate) fn shape(&self, name: &str) -> Result<&'a [usize], ImportError> {
         self.tensors.get(name).map(|tensor| tensor.shape()).ok_or_else(|| self.bad(name, "is missing"))
     }
@@ -260,6 +267,7 @@ impl<'a> Layers<'a> {
         self.push(&format!("{name}.resized"), Op::resize(attrs), &[Some(x.value), None, Some(scales)], x.channels)
     }
 
+    /// Joins two values along the channel axis.
     pub(crate) fn concat(&mut self, name: &str, a: Features, b: Features) -> Features {
         let channels = a.channels.saturating_add(b.channels);
         self.push(&format!("{name}.concat"), Op::concat(1), &[Some(a.value), Some(b.value)], channels)

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use cytoscope_corrections::{
-    Bounds, Brush, BrushShape, CorrectionError, DrawOver, Edit, LabelVolume, LoadOptions, Plane, Scope, Session,
+    BoundsZyx, Brush, BrushShape, CorrectionError, DrawOver, Edit, LabelVolume, LoadOptions, Plane, Scope, Session,
     SessionOptions, SliceAxis,
 };
 use cytoscope_volume::VoxelSize;
@@ -94,8 +94,8 @@ fn run(size: usize, folder: &std::path::Path) -> Result<(), CorrectionError> {
 }
 
 /// Returns a box of 64³ voxels in the middle.
-fn middle_box(size: usize) -> Bounds {
-    Bounds { start: [size / 2; 3], end: [size / 2 + 64; 3] }
+fn middle_box(size: usize) -> BoundsZyx {
+    BoundsZyx { start: [size / 2; 3], end: [size / 2 + 64; 3] }
 }
 
 /// Returns the voxel of edit `n` in the middle slice.

@@ -1,7 +1,7 @@
 //! Labels stored in chunks. A chunk of a single label is stored as one value; others are shared between snapshots and copied
 //! when one of them is written.
 
-use crate::geometry::{Bounds, Plane};
+use crate::geometry::{BoundsZyx, Plane};
 use crate::limits::{self, MAX_CHUNKS};
 use crate::{CorrectionError, SliceAxis};
 use cytoscope_volume::{VoxelSize, element_count};
@@ -15,13 +15,15 @@ pub const CHUNK_ZYX: [usize; 3] = [32, 64, 64];
 
 /// The division of a volume into chunks, and the position of each voxel in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grid {
+pub(crate) struct ChunkGrid {
+    /// Number of voxels of the volume along Z, Y, X; at least 1 each.
     pub shape: [usize; 3],
     /// Number of chunks along each axis.
     counts: [usize; 3],
 }
 
-impl Grid {
+impl ChunkGrid {
+    /// Divides a volume of this shape Z, Y, X; refuses shapes with a length of 0 or more than [`MAX_CHUNKS`] chunks.
     pub fn new(shape: [usize; 3]) -> Result<Self, CorrectionError> {
         if shape.contains(&0) {
             return Err(CorrectionError::BadParameter {
@@ -39,6 +41,7 @@ impl Grid {
         Ok(Self { shape, counts })
     }
 
+    /// Number of chunks in the volume; they are indexed in C order of their position.
     pub fn chunk_count(&self) -> usize {
         self.counts.iter().product()
     }
@@ -55,19 +58,20 @@ impl Grid {
     }
 
     /// The bounds of a chunk.
-    pub fn bounds(&self, chunk: usize) -> Bounds {
+    pub fn bounds(&self, chunk: usize) -> BoundsZyx {
         let [_, cy, cx] = self.counts;
         let at = [chunk / (cy * cx), chunk / cx % cy, chunk % cx];
         let start = [0, 1, 2].map(|a| at[a] * CHUNK_ZYX[a]);
-        Bounds { start, end: [0, 1, 2].map(|a| (start[a] + CHUNK_ZYX[a]).min(self.shape[a])) }
+        BoundsZyx { start, end: [0, 1, 2].map(|a| (start[a] + CHUNK_ZYX[a]).min(self.shape[a])) }
     }
 
+    /// Number of voxels of a chunk; fewer than those of [`CHUNK_ZYX`] at the end of an axis.
     pub fn chunk_voxels(&self, chunk: usize) -> usize {
         self.bounds(chunk).size().iter().product()
     }
 
     /// Indices of the chunks that overlap a box.
-    pub fn overlapping(&self, bounds: &Bounds) -> impl Iterator<Item = usize> + use<> {
+    pub fn overlapping(&self, bounds: &BoundsZyx) -> impl Iterator<Item = usize> + use<> {
         let range = |a: usize| bounds.start[a] / CHUNK_ZYX[a]..bounds.end[a].div_ceil(CHUNK_ZYX[a]);
         let (zs, ys, xs) = (range(0), range(1), range(2));
         let [_, cy, cx] = self.counts;
@@ -78,7 +82,7 @@ impl Grid {
     }
 
     /// The smallest box around the voxels `start..start + len` of a chunk.
-    pub fn run_bounds(&self, chunk: usize, start: usize, len: usize) -> Bounds {
+    pub fn run_bounds(&self, chunk: usize, start: usize, len: usize) -> BoundsZyx {
         let bounds = self.bounds(chunk);
         let [_, ny, nx] = bounds.size();
         let at = |i: usize| [i / (ny * nx), i / nx % ny, i % nx];
@@ -91,7 +95,7 @@ impl Grid {
         if first[..2] != last[..2] {
             (low[2], high[2]) = (0, nx - 1);
         }
-        Bounds {
+        BoundsZyx {
             start: [0, 1, 2].map(|a| bounds.start[a] + low[a]),
             end: [0, 1, 2].map(|a| bounds.start[a] + high[a] + 1),
         }
@@ -122,6 +126,7 @@ impl Chunk {
         }
     }
 
+    /// The label of the voxel with index `i` in C order.
     #[inline]
     pub fn get(&self, i: usize) -> u32 {
         match self {
@@ -280,13 +285,13 @@ impl TryFrom<String> for Fingerprint {
 /// may read or save one while editing continues.
 #[derive(Debug, Clone)]
 pub struct LabelSnapshot {
-    pub(crate) grid: Grid,
+    pub(crate) grid: ChunkGrid,
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) voxel_size_um: VoxelSize,
 }
 
 impl LabelSnapshot {
-    pub(crate) fn empty(grid: Grid, voxel_size_um: VoxelSize) -> Self {
+    pub(crate) fn empty(grid: ChunkGrid, voxel_size_um: VoxelSize) -> Self {
         Self { grid, chunks: vec![Chunk::Uniform(0); grid.chunk_count()], voxel_size_um }
     }
 
@@ -376,7 +381,7 @@ impl LabelSnapshot {
     ///
     /// # Errors
     /// [`CorrectionError::OutOfBounds`] if the box is not inside the volume.
-    pub fn read(&self, bounds: &Bounds) -> Result<Vec<u32>, CorrectionError> {
+    pub fn read(&self, bounds: &BoundsZyx) -> Result<Vec<u32>, CorrectionError> {
         let shape_zyx = self.grid.shape;
         if (0..3).any(|a| bounds.start[a] > bounds.end[a] || bounds.end[a] > shape_zyx[a]) {
             let at = bounds.end.to_vec();
@@ -410,7 +415,7 @@ impl LabelSnapshot {
     /// All labels in C order. For small volumes.
     pub fn to_dense(&self) -> Vec<u32> {
         // The box of the whole volume is never out of bounds.
-        self.read(&Bounds::whole(self.grid.shape)).unwrap_or_default()
+        self.read(&BoundsZyx::whole(self.grid.shape)).unwrap_or_default()
     }
 
     /// Returns the largest label in use; 0 if there are no objects.
@@ -462,7 +467,7 @@ mod tests {
 
     #[test]
     fn every_voxel_has_its_own_index() {
-        let grid = Grid::new([33, 65, 130]).unwrap();
+        let grid = ChunkGrid::new([33, 65, 130]).unwrap();
         let mut seen: Vec<Vec<bool>> = (0..grid.chunk_count()).map(|c| vec![false; grid.chunk_voxels(c)]).collect();
         for z in 0..33 {
             for y in 0..65 {
@@ -480,11 +485,11 @@ mod tests {
     #[test]
     fn shapes_above_the_limits_are_refused() {
         assert!(matches!(
-            Grid::new([usize::MAX, 9, 9]),
+            ChunkGrid::new([usize::MAX, 9, 9]),
             Err(CorrectionError::TooLarge { limit_name: "MAX_CHUNKS", .. })
         ));
-        assert!(matches!(Grid::new([1 << 40, 1, 1]), Err(CorrectionError::TooLarge { .. })));
-        assert!(matches!(Grid::new([1, 0, 5]), Err(CorrectionError::BadParameter { .. })));
+        assert!(matches!(ChunkGrid::new([1 << 40, 1, 1]), Err(CorrectionError::TooLarge { .. })));
+        assert!(matches!(ChunkGrid::new([1, 0, 5]), Err(CorrectionError::BadParameter { .. })));
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Loading and saving label images, part by part.
 
-use crate::chunks::{CHUNK_ZYX, Chunk, Grid, LabelSnapshot};
+use crate::chunks::{CHUNK_ZYX, Chunk, ChunkGrid, LabelSnapshot};
 use crate::geometry::{Plane, SliceAxis};
 use crate::limits::{self, Limits};
 use crate::{CorrectionError, LabelVolume};
@@ -48,7 +48,7 @@ impl LabelVolume {
         let open_options = OpenOptions { series: options.series, ..OpenOptions::default() };
         let image = open(path, &open_options)?;
         let stack = Stack::of(&image, options.channel, options.time)?;
-        let grid = Grid::new(stack.shape_zyx)?;
+        let grid = ChunkGrid::new(stack.shape_zyx)?;
         let voxels = element_count(&stack.shape_zyx).map_or(u64::MAX, |n| n as u64);
         let next_step = "crop the image, or split it";
         limits::check("the number of voxels", voxels, "max_voxels", options.limits.max_voxels, next_step)?;
@@ -67,7 +67,7 @@ impl LabelVolume {
                 }
                 let start = [z, y, 0];
                 let end = [(z + CHUNK_ZYX[0]).min(nz), (y + rows).min(ny), nx];
-                let part = crate::Bounds { start, end };
+                let part = crate::BoundsZyx { start, end };
                 let values = stack.read(&image, part.start, part.size())?;
                 let values = to_labels(path, values, part.start, part.size())?;
                 for chunk in grid.overlapping(&part) {
@@ -163,6 +163,7 @@ pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Resu
 
 /// One channel and time point of an image, as a volume.
 pub(crate) struct Stack {
+    /// Number of voxels along Z, Y, X.
     pub shape_zyx: [usize; 3],
     time: usize,
     channel: usize,

@@ -57,12 +57,12 @@ impl Plane {
     ///
     /// # Errors
     /// [`CorrectionError::OutOfBounds`] if the slice does not exist.
-    pub fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, CorrectionError> {
+    pub fn bounds(self, shape_zyx: [usize; 3]) -> Result<BoundsZyx, CorrectionError> {
         let axis = self.axis.index();
         if self.index >= shape_zyx[axis] {
             return Err(CorrectionError::OutOfBounds { what: "slice", at: vec![self.index], shape_zyx });
         }
-        let mut bounds = Bounds::whole(shape_zyx);
+        let mut bounds = BoundsZyx::whole(shape_zyx);
         bounds.start[axis] = self.index;
         bounds.end[axis] = self.index + 1;
         Ok(bounds)
@@ -79,10 +79,10 @@ pub enum Scope {
 }
 
 impl Scope {
-    pub(crate) fn bounds(self, shape_zyx: [usize; 3]) -> Result<Bounds, CorrectionError> {
+    pub(crate) fn bounds(self, shape_zyx: [usize; 3]) -> Result<BoundsZyx, CorrectionError> {
         match self {
             Scope::Slice(plane) => plane.bounds(shape_zyx),
-            Scope::Volume => Ok(Bounds::whole(shape_zyx)),
+            Scope::Volume => Ok(BoundsZyx::whole(shape_zyx)),
         }
     }
 
@@ -94,16 +94,17 @@ impl Scope {
     }
 }
 
-/// A box of voxels: first index, and index after the last, along Z, Y, X.
+/// A box of voxels: first index, and index after the last, along Z, Y, X. [`Region`] is a box in an
+/// array with any axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Bounds {
+pub struct BoundsZyx {
     /// First index along Z, Y, X.
     pub start: [usize; 3],
     /// Index after the last along Z, Y, X.
     pub end: [usize; 3],
 }
 
-impl Bounds {
+impl BoundsZyx {
     /// The bounds of a whole volume.
     pub fn whole(shape_zyx: [usize; 3]) -> Self {
         Self { start: [0; 3], end: shape_zyx }
@@ -125,18 +126,18 @@ impl Bounds {
     }
 
     /// The smallest box around both boxes.
-    pub fn union(&self, other: &Bounds) -> Bounds {
-        Bounds {
+    pub fn union(&self, other: &BoundsZyx) -> BoundsZyx {
+        BoundsZyx {
             start: [0, 1, 2].map(|a| self.start[a].min(other.start[a])),
             end: [0, 1, 2].map(|a| self.end[a].max(other.end[a])),
         }
     }
 
     /// The intersection of both boxes; `None` if it is empty.
-    pub fn intersection(&self, other: &Bounds) -> Option<Bounds> {
+    pub fn intersection(&self, other: &BoundsZyx) -> Option<BoundsZyx> {
         let start = [0, 1, 2].map(|a| self.start[a].max(other.start[a]));
         let end = [0, 1, 2].map(|a| self.end[a].min(other.end[a]));
-        (0..3).all(|a| start[a] < end[a]).then_some(Bounds { start, end })
+        (0..3).all(|a| start[a] < end[a]).then_some(BoundsZyx { start, end })
     }
 
     /// The box as a region of an array with axes Z, Y, X.
@@ -145,8 +146,8 @@ impl Bounds {
     }
 
     /// The box extended by a margin along each axis, clipped to `within`.
-    pub(crate) fn padded(&self, margin: [usize; 3], within: &Bounds) -> Bounds {
-        Bounds {
+    pub(crate) fn padded(&self, margin: [usize; 3], within: &BoundsZyx) -> BoundsZyx {
+        BoundsZyx {
             start: [0, 1, 2].map(|a| self.start[a].saturating_sub(margin[a]).max(within.start[a])),
             end: [0, 1, 2].map(|a| self.end[a].saturating_add(margin[a]).min(within.end[a])),
         }
@@ -160,6 +161,6 @@ impl Bounds {
 }
 
 /// Extends `bounds` to include `other`.
-pub(crate) fn extend_bounds(bounds: &mut Option<Bounds>, other: Bounds) {
+pub(crate) fn extend_bounds(bounds: &mut Option<BoundsZyx>, other: BoundsZyx) {
     *bounds = Some(bounds.map_or(other, |b| b.union(&other)));
 }

@@ -1,6 +1,6 @@
 //! The undo history, with limited memory.
 
-use crate::patch::Patch;
+use crate::diff::EditDiff;
 use std::collections::VecDeque;
 
 /// Memory of a step in bytes, without its differences and name.
@@ -11,13 +11,15 @@ const STEP_BYTES: u64 = size_of::<UndoStep>() as u64 + 64;
 pub(crate) struct UndoStep {
     /// Number of the state after the step; numbers increase and are never reused.
     pub id: u64,
+    /// What the edit did, as menus show it: "Paint 3".
     pub name: String,
-    pub patch: Patch,
+    /// The voxels that the edit changed, with their old and new labels.
+    pub diff: EditDiff,
 }
 
 impl UndoStep {
     fn bytes(&self) -> u64 {
-        STEP_BYTES + (self.name.len() + self.patch.bytes().len()) as u64
+        STEP_BYTES + (self.name.len() + self.diff.bytes().len()) as u64
     }
 }
 
@@ -34,6 +36,8 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// An empty history of at most `budget_bytes`, whose current state has the number `floor` and whose first
+    /// step gets the number `next_id`.
     pub fn new(budget_bytes: u64, floor: u64, next_id: u64) -> Self {
         Self { done: VecDeque::new(), undone: Vec::new(), bytes: 0, budget_bytes, floor, next_id }
     }
@@ -119,13 +123,13 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunks::Grid;
-    use crate::patch::{LabelRun, Runs};
+    use crate::chunks::ChunkGrid;
+    use crate::diff::{LabelRun, Runs};
 
     fn step(id: u64) -> UndoStep {
         let mut runs = Runs::default();
         runs.push(0, LabelRun { start: id as u32, len: 1, old: 0, new: 1 });
-        UndoStep { id, name: format!("Paint {id}"), patch: runs.pack(&Grid::new([9, 9, 9]).unwrap()).unwrap() }
+        UndoStep { id, name: format!("Paint {id}"), diff: runs.pack(&ChunkGrid::new([9, 9, 9]).unwrap()).unwrap() }
     }
 
     #[test]

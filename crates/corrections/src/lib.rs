@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod chunks;
+mod diff;
 mod edit;
 mod error;
 mod export;
@@ -48,7 +49,6 @@ mod index;
 mod journal;
 mod known_voxels;
 pub mod limits;
-mod patch;
 mod replay;
 mod session;
 mod volume;
@@ -58,7 +58,7 @@ pub use edit::{Brush, BrushShape, Change, DrawOver, Edit};
 pub use error::CorrectionError;
 pub use export::{ExportedPair, RawSource, export_pair, export_part};
 pub use files::{LoadOptions, Progress};
-pub use geometry::{Bounds, Plane, Scope, SliceAxis};
+pub use geometry::{BoundsZyx, Plane, Scope, SliceAxis};
 pub use known_voxels::{KnownVoxels, UNKNOWN_LABEL};
 pub use limits::Limits;
 pub use replay::{DroppedTail, Replay};

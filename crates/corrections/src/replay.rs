@@ -2,7 +2,7 @@
 
 use crate::chunks::LabelSnapshot;
 use crate::history::{History, UndoStep};
-use crate::journal::{Header, HeaderError, JournalFile, Reader, Record, Resume, Tail};
+use crate::journal::{Header, HeaderError, JournalFile, JournalReader, Record, Resume, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{CorrectionError, Fingerprint, LabelVolume};
@@ -34,13 +34,17 @@ pub struct DroppedTail {
 
 /// The labels and the history after the edits of a journal, and the journal, opened for further edits.
 pub(crate) struct ReplayedJournal {
+    /// Labels after the last valid record.
     pub volume: LabelVolume,
+    /// Steps of the journal that can be undone or redone, trimmed to the undo budget.
     pub history: History,
+    /// The journal, locked and without its invalid end.
     pub journal: JournalFile,
     /// Number of the state of the given labels, if known.
     pub base_state: Option<u64>,
     /// Fingerprint of the given labels.
     pub fingerprint: Fingerprint,
+    /// What the caller is told about the journal.
     pub report: Replay,
 }
 
@@ -112,9 +116,9 @@ impl Replayer<'_> {
         CorrectionError::BadJournal { journal: self.path.to_owned(), problem: problem.into() }
     }
 
-    fn reader(&self) -> Result<Reader<BufReader<&File>>, CorrectionError> {
+    fn reader(&self) -> Result<JournalReader<BufReader<&File>>, CorrectionError> {
         (&self.file).seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
-        Reader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
+        JournalReader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
             HeaderError::Io(e) => self.io("reading the journal")(e),
             HeaderError::NotAJournal(problem) => self.bad(problem),
         })
@@ -274,27 +278,27 @@ struct ReplayState {
 impl ReplayState {
     fn step(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
-            Record::Edit { id, name, patch } => {
+            Record::Edit { id, name, diff } => {
                 if id <= self.last_id {
                     return Err("its steps are not in order");
                 }
                 if self.applying {
-                    self.volume.patch(&patch, Direction::Forward)?;
+                    self.volume.apply_diff(&diff, Direction::Forward)?;
                 }
                 self.last_id = id;
-                self.history.push(UndoStep { id, name, patch });
+                self.history.push(UndoStep { id, name, diff });
             }
             Record::Undo => {
                 let step = self.history.to_undo().ok_or("there is nothing to undo")?;
                 if self.applying {
-                    self.volume.patch(&step.patch, Direction::Backward)?;
+                    self.volume.apply_diff(&step.diff, Direction::Backward)?;
                 }
                 self.history.undo();
             }
             Record::Redo => {
                 let step = self.history.to_redo().ok_or("there is nothing to redo")?;
                 if self.applying {
-                    self.volume.patch(&step.patch, Direction::Forward)?;
+                    self.volume.apply_diff(&step.diff, Direction::Forward)?;
                 }
                 self.history.redo();
             }

@@ -1,14 +1,14 @@
 //! An editing session on a label volume: edits, undo, redo, the journal, saving.
 
 use crate::chunks::LabelSnapshot;
+use crate::diff::{EditDiff, Runs};
 use crate::edit::{self, Brush, Change, Edit, brush};
 use crate::files::{LoadOptions, Progress};
 use crate::history::{History, UndoStep};
 use crate::journal::{Header, JournalFile, Record, put_edit, snapshot_parts};
 use crate::limits::{self, Limits, MAX_RECORD_BYTES};
-use crate::patch::{Patch, Runs};
 use crate::replay::{self, Replay};
-use crate::volume::{Direction, LabelWriter, patch_snapshot};
+use crate::volume::{Direction, LabelWriter, apply_diff_to_snapshot};
 use crate::{CorrectionError, Fingerprint, LabelVolume};
 use cytoscope_storage::folder::move_aside;
 use std::path::{Path, PathBuf};
@@ -125,8 +125,8 @@ impl Session {
         match outcome {
             Ok(new_labels) => self.commit(edit.name(), runs, new_labels),
             Err(e) => {
-                if let Some(patch) = runs.pack(&self.volume.labels().grid) {
-                    self.revert(&patch);
+                if let Some(diff) = runs.pack(&self.volume.labels().grid) {
+                    self.revert(&diff);
                 }
                 Err(e)
             }
@@ -172,9 +172,9 @@ impl Session {
     /// Reverts the stroke in progress and returns the resulting change.
     pub fn cancel_stroke(&mut self) -> Option<Change> {
         let stroke = self.stroke.take()?;
-        let patch = stroke.runs.pack(&self.volume.labels().grid)?;
-        self.revert(&patch);
-        Some(change_of_patch(&stroke.brush.name(), &patch))
+        let diff = stroke.runs.pack(&self.volume.labels().grid)?;
+        self.revert(&diff);
+        Some(change_of_diff(&stroke.brush.name(), &diff))
     }
 
     /// Undoes the newest step; `None` if there is none.
@@ -184,9 +184,9 @@ impl Session {
     pub fn undo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
-        let change = change_of_patch(&step.name, &step.patch);
+        let change = change_of_diff(&step.name, &step.diff);
         write(&self.journal, |j| j.append(&Record::Undo))?;
-        let fits = self.volume.patch(&step.patch, Direction::Backward);
+        let fits = self.volume.apply_diff(&step.diff, Direction::Backward);
         debug_assert_eq!(fits, Ok(()), "the history matches the labels");
         self.history.undo();
         Ok(Some(change))
@@ -199,9 +199,9 @@ impl Session {
     pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
-        let change = change_of_patch(&step.name, &step.patch);
+        let change = change_of_diff(&step.name, &step.diff);
         write(&self.journal, |j| j.append(&Record::Redo))?;
-        let fits = self.volume.patch(&step.patch, Direction::Forward);
+        let fits = self.volume.apply_diff(&step.diff, Direction::Forward);
         debug_assert_eq!(fits, Ok(()), "the history matches the labels");
         self.history.redo();
         Ok(Some(change))
@@ -288,7 +288,7 @@ impl Session {
         let mut journal = lock(journal);
         let mut labels = self.volume.snapshot();
         for step in self.history.done().iter().rev() {
-            patch_snapshot(&mut labels, &step.patch, Direction::Backward, |_, _| {}).map_err(|why| {
+            apply_diff_to_snapshot(&mut labels, &step.diff, Direction::Backward, |_, _| {}).map_err(|why| {
                 CorrectionError::BadJournal {
                     journal: journal.path().to_owned(),
                     problem: format!("a step cannot be undone: {why}"),
@@ -316,7 +316,7 @@ impl Session {
             snapshot_parts(&labels, |part| out.record(&part.body()))?;
             for step in steps() {
                 let mut body = Vec::new();
-                put_edit(&mut body, step.id, &step.name, &step.patch);
+                put_edit(&mut body, step.id, &step.name, &step.diff);
                 out.record(&body)?;
             }
             self.history.undone().iter().try_for_each(|_| out.record(&Record::Undo.body()))?;
@@ -335,12 +335,12 @@ impl Session {
 
     /// Makes the changes a step: first in the journal, then in the history.
     fn commit(&mut self, name: String, runs: Runs, new_labels: Vec<u32>) -> Result<Change, CorrectionError> {
-        let Some(patch) = runs.pack(&self.volume.labels().grid) else {
+        let Some(diff) = runs.pack(&self.volume.labels().grid) else {
             return Ok(Change { name, bounds: None, voxels: 0, new_labels, dropped_steps: 0, undoable: true });
         };
         let id = self.history.next_id();
         let mut body = Vec::new();
-        put_edit(&mut body, id, &name, &patch);
+        put_edit(&mut body, id, &name, &diff);
         let kept = limits::check(
             "the size of the edit's differences in bytes",
             body.len() as u64,
@@ -350,19 +350,19 @@ impl Session {
         )
         .and_then(|()| write(&self.journal, |j| j.append_body(&body)));
         if let Err(e) = kept {
-            self.revert(&patch);
+            self.revert(&diff);
             return Err(e);
         }
-        let mut change = change_of_patch(&name, &patch);
+        let mut change = change_of_diff(&name, &diff);
         change.new_labels = new_labels;
-        change.dropped_steps = self.history.push(UndoStep { id, name, patch });
+        change.dropped_steps = self.history.push(UndoStep { id, name, diff });
         change.undoable = self.history.to_undo().is_some();
         Ok(change)
     }
 
-    fn revert(&mut self, patch: &Patch) {
-        let fits = self.volume.patch(patch, Direction::Backward);
-        debug_assert_eq!(fits, Ok(()), "the patch matches the labels it was made from");
+    fn revert(&mut self, diff: &EditDiff) {
+        let fits = self.volume.apply_diff(diff, Direction::Backward);
+        debug_assert_eq!(fits, Ok(()), "the differences match the labels they were made from");
     }
 }
 
@@ -392,11 +392,11 @@ fn sync(journal: &Mutex<JournalFile>) -> Result<(), CorrectionError> {
     to_sync()
 }
 
-fn change_of_patch(name: &str, patch: &Patch) -> Change {
+fn change_of_diff(name: &str, diff: &EditDiff) -> Change {
     Change {
         name: name.to_owned(),
-        bounds: Some(patch.bounds),
-        voxels: patch.voxels,
+        bounds: Some(diff.bounds),
+        voxels: diff.voxels,
         new_labels: Vec::new(),
         dropped_steps: 0,
         undoable: true,

@@ -1,10 +1,10 @@
 //! An editable label volume: chunks, and an index of the chunks of each label.
 
-use crate::chunks::{Chunk, Grid, LabelSnapshot};
-use crate::geometry::{Bounds, Scope, extend_bounds};
+use crate::chunks::{Chunk, ChunkGrid, LabelSnapshot};
+use crate::diff::{EditDiff, LabelRun, Runs};
+use crate::geometry::{BoundsZyx, Scope, extend_bounds};
 use crate::index::LabelIndex;
 use crate::limits::{self, Limits, MAX_BOX_VOXELS};
-use crate::patch::{LabelRun, Patch, Runs};
 use crate::{CorrectionError, Fingerprint, SliceAxis};
 use cytoscope_volume::VoxelSize;
 use rayon::prelude::*;
@@ -34,7 +34,7 @@ impl LabelVolume {
     /// [`CorrectionError::TooLarge`] or [`CorrectionError::BadParameter`] for a shape above the limits or with an empty
     /// axis.
     pub fn new(shape_zyx: [usize; 3], voxel_size_um: VoxelSize) -> Result<Self, CorrectionError> {
-        let grid = Grid::new(shape_zyx)?;
+        let grid = ChunkGrid::new(shape_zyx)?;
         let index = LabelIndex::new(grid.chunk_count());
         Ok(Self { labels: LabelSnapshot::empty(grid, voxel_size_um), index })
     }
@@ -48,7 +48,7 @@ impl LabelVolume {
         voxel_size_um: VoxelSize,
         labels: &[u32],
     ) -> Result<Self, CorrectionError> {
-        let grid = Grid::new(shape_zyx)?;
+        let grid = ChunkGrid::new(shape_zyx)?;
         if shape_zyx.iter().product::<usize>() != labels.len() {
             return Err(CorrectionError::BadParameter {
                 what: "the number of labels",
@@ -191,34 +191,34 @@ impl LabelVolume {
     }
 
     /// The smallest box around a label; `None` if it does not exist. Only the chunks with the label are searched.
-    pub fn bounds_of(&self, label: u32) -> Option<Bounds> {
-        self.bounds_within(label, &Bounds::whole(self.shape_zyx()))
+    pub fn bounds_of(&self, label: u32) -> Option<BoundsZyx> {
+        self.bounds_within(label, &BoundsZyx::whole(self.shape_zyx()))
     }
 
     /// The smallest box around the part of a label inside a box.
-    pub(crate) fn bounds_within(&self, label: u32, within: &Bounds) -> Option<Bounds> {
+    pub(crate) fn bounds_within(&self, label: u32, within: &BoundsZyx) -> Option<BoundsZyx> {
         let mut found = None;
         self.each_row_of(label, within, |z, y, xs| {
-            extend_bounds(&mut found, Bounds { start: [z, y, xs.start], end: [z + 1, y + 1, xs.end] });
+            extend_bounds(&mut found, BoundsZyx { start: [z, y, xs.start], end: [z + 1, y + 1, xs.end] });
         });
         found
     }
 
     /// As [`LabelVolume::bounds_within`], with an error for background and labels that do not exist.
-    pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<Bounds, CorrectionError> {
+    pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
         let within = scope.bounds(self.shape_zyx())?;
         self.bounds_within(label, &within).ok_or(CorrectionError::NoSuchLabel { label, place: scope.name() })
     }
 
     /// As [`LabelVolume::bounds_in`], with an error for boxes above [`MAX_BOX_VOXELS`].
-    pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<Bounds, CorrectionError> {
+    pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
         let bounds = self.bounds_in(label, scope)?;
         check_box(&bounds)?;
         Ok(bounds)
     }
 
     /// Calls `f(z, y, xs)` for each run of a label along X inside a box; runs end at chunk boundaries.
-    pub(crate) fn each_row_of(&self, label: u32, within: &Bounds, mut f: impl FnMut(usize, usize, Range<usize>)) {
+    pub(crate) fn each_row_of(&self, label: u32, within: &BoundsZyx, mut f: impl FnMut(usize, usize, Range<usize>)) {
         for (chunk, _) in self.index.chunk_counts(label) {
             let chunk = *chunk as usize;
             let own = self.labels.grid.bounds(chunk);
@@ -238,7 +238,7 @@ impl LabelVolume {
     }
 
     /// Mask of a label inside a box, in C order.
-    pub(crate) fn mask_of(&self, label: u32, bounds: &Bounds) -> Vec<bool> {
+    pub(crate) fn mask_of(&self, label: u32, bounds: &BoundsZyx) -> Vec<bool> {
         let [nz, ny, nx] = bounds.size();
         let mut mask = vec![false; nz * ny * nx];
         self.each_row_of(label, bounds, |z, y, xs| {
@@ -252,7 +252,7 @@ impl LabelVolume {
     pub(crate) fn slices_with(&self, label: u32, axis: SliceAxis) -> Vec<bool> {
         let shape = self.shape_zyx();
         let mut found = vec![false; shape[axis.index()]];
-        self.each_row_of(label, &Bounds::whole(shape), |z, y, xs| match axis {
+        self.each_row_of(label, &BoundsZyx::whole(shape), |z, y, xs| match axis {
             SliceAxis::Z => found[z] = true,
             SliceAxis::Y => found[y] = true,
             SliceAxis::X => found[xs].fill(true),
@@ -264,9 +264,9 @@ impl LabelVolume {
     ///
     /// # Errors
     /// If the labels do not match the differences; nothing is changed then.
-    pub(crate) fn patch(&mut self, patch: &Patch, direction: Direction) -> Result<(), &'static str> {
+    pub(crate) fn apply_diff(&mut self, diff: &EditDiff, direction: Direction) -> Result<(), &'static str> {
         let mut deltas: HashMap<(u32, u32), i64> = HashMap::new();
-        patch_snapshot(&mut self.labels, patch, direction, |chunk, run| {
+        apply_diff_to_snapshot(&mut self.labels, diff, direction, |chunk, run| {
             *deltas.entry((run.old, chunk)).or_default() -= i64::from(run.len);
             *deltas.entry((run.new, chunk)).or_default() += i64::from(run.len);
         })?;
@@ -293,9 +293,9 @@ impl LabelVolume {
 }
 
 /// Applies differences to chunks and calls `each` for every applied run.
-pub(crate) fn patch_snapshot(
+pub(crate) fn apply_diff_to_snapshot(
     labels: &mut LabelSnapshot,
-    patch: &Patch,
+    diff: &EditDiff,
     direction: Direction,
     mut each: impl FnMut(u32, LabelRun),
 ) -> Result<(), &'static str> {
@@ -306,14 +306,14 @@ pub(crate) fn patch_snapshot(
     let grid = labels.grid;
     let range = |run: LabelRun| run.start as usize..(run.start + run.len) as usize;
     let mut fits = true;
-    patch.each(&grid, &mut |chunk, run| {
+    diff.each(&grid, &mut |chunk, run| {
         let run = oriented(run);
         labels.chunks[chunk as usize].runs(range(run), |_, _, value| fits &= value == run.old);
     });
     if !fits {
         return Err("the labels do not match its differences");
     }
-    patch.each(&grid, &mut |chunk, run| {
+    diff.each(&grid, &mut |chunk, run| {
         let run = oriented(run);
         let len = grid.chunk_voxels(chunk as usize);
         labels.chunks[chunk as usize].write(len, range(run), run.new, |_| true, |_, _, _| {});
@@ -323,7 +323,7 @@ pub(crate) fn patch_snapshot(
 }
 
 /// Returns an error for a box above [`MAX_BOX_VOXELS`].
-pub(crate) fn check_box(bounds: &Bounds) -> Result<(), CorrectionError> {
+pub(crate) fn check_box(bounds: &BoundsZyx) -> Result<(), CorrectionError> {
     limits::check(
         "the number of voxels of the box around the label",
         bounds.voxels(),
@@ -340,10 +340,12 @@ pub(crate) struct LabelWriter<'a> {
 }
 
 impl<'a> LabelWriter<'a> {
+    /// Begins writing; changes are added to `runs`. The volume's index is updated when the writer is dropped.
     pub fn new(volume: &'a mut LabelVolume, runs: &'a mut Runs) -> Self {
         Self { volume, runs }
     }
 
+    /// The labels as written so far; the index does not count these changes yet.
     pub fn volume(&self) -> &LabelVolume {
         self.volume
     }
@@ -364,7 +366,7 @@ impl<'a> LabelWriter<'a> {
                 let from = x + start - local;
                 extend_bounds(
                     &mut runs.unreported_bounds,
-                    Bounds { start: [z, y, from], end: [z + 1, y + 1, from + len] },
+                    BoundsZyx { start: [z, y, from], end: [z + 1, y + 1, from + len] },
                 );
                 runs.push(chunk as u32, LabelRun { start: start as u32, len: len as u32, old, new });
             });
@@ -373,7 +375,7 @@ impl<'a> LabelWriter<'a> {
     }
 
     /// Sets the voxels of a box: `choose(i)` is the label of the i-th voxel in C order, or `None` to keep its label.
-    pub fn fill_box(&mut self, bounds: &Bounds, choose: impl Fn(usize) -> Option<u32>, allow: impl Fn(u32) -> bool) {
+    pub fn fill_box(&mut self, bounds: &BoundsZyx, choose: impl Fn(usize) -> Option<u32>, allow: impl Fn(u32) -> bool) {
         let nx = bounds.size()[2];
         for (n, (z, y)) in bounds.rows().enumerate() {
             let mut x = 0;

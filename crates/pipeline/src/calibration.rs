@@ -71,7 +71,7 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
 }
 
 fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<CalibrationTile>, JobError> {
-    // Channels, voxel size and preprocessing are those of a prediction of this stack.
+    // Channels, voxel size and preprocessing are the same as in a prediction of this stack.
     let job = prediction_of(model, file);
     let image = job.open(file)?;
     let mut meta = image.meta().clone();
@@ -108,7 +108,7 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
     Ok(tiles)
 }
 
-/// Returns a prediction of the stack, whose channels, voxel size and preprocessing are used.
+/// Returns a prediction of the stack, from which channels, voxel size and preprocessing are taken.
 fn prediction_of(model: &Model, file: &Path) -> PredictJob {
     PredictJob {
         device: DeviceRequest::Device(DeviceId::Cpu),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const MAX_DOCUMENTATION_FILE_BYTES: u64 = 16 << 20;
 
 /// Maximum length in bytes of a card's documentation; longer texts are truncated.
-pub const MAX_DOCUMENTATION_BYTES: usize = 256 << 10;
+const MAX_DOCUMENTATION_BYTES: usize = 256 << 10;
 
 /// Description of an installed model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

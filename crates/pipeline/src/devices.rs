@@ -34,11 +34,12 @@ pub struct Devices {
 pub struct DeviceChoice {
     /// Kind and index of the chosen device.
     pub id: DeviceId,
-    /// Name of the device, such as that of the GPU.
+    /// Product name of the device, as the driver reports it.
     pub name: String,
     /// Why it was chosen, as text for the user.
     pub why: String,
-    /// Measurements that the choice is based on; of a requested device also those of other devices, if they are stored.
+    /// Measurements that the choice is based on. For a requested device, stored measurements of other devices are
+    /// included.
     pub measurements: Vec<Measurement>,
 }
 

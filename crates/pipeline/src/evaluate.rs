@@ -74,7 +74,7 @@ pub struct ChannelScores {
 /// Scores of one pair of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
-    /// Path of the predicted labels or stain; of a model's evaluation, that of the image that was predicted.
+    /// Path of the predicted labels or stain; if a model is evaluated, path of the image that it predicted.
     pub prediction: PathBuf,
     /// Path of the ground truth.
     pub truth: PathBuf,
@@ -215,8 +215,8 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
     (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect()
 }
 
-/// Returns the options to open a file with that was found in a folder, or is the given file itself. In a folder, each TIFF
-/// file is an image of its own, as in training data: numbers in names are those of images more often than of slices.
+/// Returns the options for opening `file`, which was found in the folder `given`, or is `given` itself. In a folder,
+/// each TIFF file is an image of its own, as in training data: numbers in names count images more often than slices.
 fn options_for(file: &Path, given: &Path) -> OpenOptions {
     OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }
@@ -296,7 +296,7 @@ impl EvaluateJob {
             })
         };
         let open = |p: &Path, given: &Path, shape_zyx| open_as(p, &OpenOptions { shape_zyx, ..options_for(p, given) });
-        // Regions of interest have no extents of their own: they get those of the other image.
+        // Regions of interest have no extents of their own: they are drawn on the extents of the other image.
         let mut a = open(prediction, &self.prediction, None)?;
         let mut b = open(truth, &self.truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
         if a.is_without_extents() {

@@ -37,6 +37,7 @@ const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
 /// What is taken over from a package, and what is left out.
 pub(crate) struct Inherited {
+    /// Fields, settings, attachments and sample files, in the form of the new package.
     pub content: InheritedContent,
     /// Each file or section that is left out, with the reason: `NAME: REASON`.
     pub left_out: Vec<String>,

@@ -1,10 +1,10 @@
 //! Provenance records of jobs other than predictions: how a result was made, written beside it so that the job can be
 //! run again.
 //!
-//! The record of the output `NAME` is the file `NAME_provenance.json` in the same folder; `NAME` includes the ending, so
-//! that `cells.tif` and `cells.csv` have records of their own. That of an output without an ending, such as the folder of a
-//! package, is `NAME.package_provenance.json`: `NAME_provenance.json` is that of a prediction of `NAME.tif`. It is beside
-//! the folder, whose marker lists exactly the files in it.
+//! The record of the output `NAME` is the file `NAME_provenance.json` in the same folder; `NAME` includes the ending,
+//! so that `cells.tif` and `cells.csv` have records of their own. An output without an ending, such as the folder of a
+//! package, has the record `NAME.package_provenance.json`, because `NAME_provenance.json` may belong to a prediction of
+//! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 
 use crate::folder_digest::{file_record, input_record};
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
@@ -183,7 +183,7 @@ impl<J> JobRecord<J> {
         found
     }
 
-    /// Returns whether the record is that of this output: folders of results may be moved, so only names are compared.
+    /// Returns whether the record belongs to this output. Folders of results may be moved, so only names are compared.
     fn is_of(&self, output: &Path) -> bool {
         self.outputs.first().is_some_and(|first| first.is_named(output))
     }

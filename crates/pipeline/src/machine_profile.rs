@@ -345,8 +345,8 @@ impl MachineProfiles {
         self.profiles.drain(..surplus);
     }
 
-    /// Sets what a prediction leaves open from the profile of its model on this machine. Returns what was set; `None` for
-    /// nothing.
+    /// Fills the settings that a prediction leaves open from the profile of its model on this machine. Returns the
+    /// settings that were filled; `None` without any.
     ///
     /// # Errors
     /// [`JobError`] if the model cannot be loaded; it is not loaded if no profile can be used.

@@ -408,7 +408,7 @@ impl Model {
         })
     }
 
-    /// Refuses a model with several input tensors; `what` is what supports only one, such as "training".
+    /// Refuses a model with several input tensors; `what` names the task that supports only one, such as "training".
     ///
     /// # Errors
     /// [`JobError::Model`] with the ids of the inputs.

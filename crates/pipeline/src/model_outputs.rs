@@ -170,9 +170,9 @@ fn common_steps(outputs: &[ModelOutput]) -> Result<Vec<Processing>, String> {
 }
 
 impl Model {
-    /// Returns this model with the chosen output tensor as the one that is predicted; without a choice, it is the first.
-    /// The channels with objects and seeds that a package states are those of the first output, and of all outputs
-    /// together; of another one, the first channel is both.
+    /// Returns this model with the chosen output tensor as the one that is predicted; without a choice, it is the
+    /// first. The channels of objects and seeds that a package states apply to the first output, and to all outputs
+    /// together; for any other output, its first channel serves as both.
     ///
     /// # Errors
     /// [`JobError::WrongUse`] if the model has no such output, or its outputs cannot be predicted together;

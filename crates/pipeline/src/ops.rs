@@ -80,7 +80,9 @@ pub(crate) enum Statistics {
 
 /// An input tensor before preprocessing, which steps can refer to by its id.
 pub(crate) struct Reference<'a, E> {
+    /// Id of the tensor in the model's description.
     pub id: &'a str,
+    /// Reads the tensor's values; statistics need all of them.
     pub volume: &'a mut dyn Volume<Error = E>,
 }
 
@@ -295,7 +297,8 @@ fn by_channel<E, T: Clone>(
     Ok(all)
 }
 
-/// Returns the moments of each channel after its chain; if `joint`, those of all channels together.
+/// Returns the moments of each channel after its chain; if `joint`, every channel gets the moments of all channels
+/// together.
 fn moments<E>(volume: &mut dyn Volume<Error = E>, chains: &[Vec<Elementwise>], joint: bool) -> Result<Vec<Moments>, E> {
     by_channel(volume.channels(), joint, |group| {
         let mut moments = Moments::default();
@@ -306,7 +309,8 @@ fn moments<E>(volume: &mut dyn Volume<Error = E>, chains: &[Vec<Elementwise>], j
     })
 }
 
-/// Returns two percentiles of each channel after its chain; if `joint`, those of all channels together.
+/// Returns two percentiles of each channel after its chain; if `joint`, every channel gets the percentiles of all
+/// channels together.
 fn percentiles<E>(
     volume: &mut dyn Volume<Error = E>,
     chains: &[Vec<Elementwise>],

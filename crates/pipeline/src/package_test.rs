@@ -43,6 +43,7 @@ impl fmt::Display for TestResult {
 
 /// A package's self-test, run on the reference executor.
 pub(crate) struct TestRun {
+    /// Whether the stored test outputs are reproduced.
     pub result: TestResult,
     /// Test inputs: the package's, or synthetic ones.
     pub inputs: Vec<Tensor>,

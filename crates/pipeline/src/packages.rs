@@ -210,8 +210,8 @@ pub struct Quantized {
     pub record: Value,
 }
 
-/// Writes a package in bioimage.io format 0.5, as a folder or a zip. Test tensors that are missing, or that fail
-/// bioimage.io's test because they do not include pre- and postprocessing, are computed by the reference executor.
+/// Writes a package in bioimage.io format 0.5, as a folder or a zip. The reference executor computes test tensors that
+/// are missing, or that fail bioimage.io's test because they leave out pre- and postprocessing.
 ///
 /// # Errors
 /// [`JobError::Model`] if the network does not run or the files cannot be written.

@@ -58,8 +58,8 @@ pub(crate) fn check(steps: &[PreprocessStep]) -> Result<(), JobError> {
     steps.iter().try_for_each(PreprocessStep::check).map_err(|error| JobError::WrongUse(error.to_string()))
 }
 
-/// Applies a job's steps to an opened input; returns the image to predict, what the steps do to it if there are any, and the
-/// bytes that they hold at most while it is predicted.
+/// Applies a job's steps to an opened input; returns the image to predict, the record of the steps if there are any,
+/// and the maximum bytes that they hold during the prediction.
 ///
 /// # Errors
 /// As [`preprocessed`]; [`JobError::WrongUse`] or [`JobError::Mismatch`] for an implausible voxel size.
@@ -89,8 +89,8 @@ pub(crate) fn for_prediction(
     Ok((result, Some(record), held_bytes))
 }
 
-/// Returns the bytes that reading a preprocessed image holds at most. Images are read in slabs, the largest of which are
-/// those for measurements and statistics.
+/// Returns the maximum bytes that are held while a preprocessed image is read. It is read in slabs, which are largest
+/// for measurements and statistics.
 fn held_bytes(source: &Image, result: &Image, chain: &Chain, read_channels: usize) -> u64 {
     if chain.crop_start().is_some() {
         // What is read is passed on.

@@ -197,18 +197,26 @@ pub(crate) fn program() -> String {
 }
 
 /// The contents of a new record.
-pub(crate) struct Parts<'a> {
+pub(crate) struct NewRecord<'a> {
+    /// The job, whose paths are made absolute in the record.
     pub job: &'a PredictJob,
+    /// The model that ran; the record states its name, path and fingerprint.
     pub model: &'a Model,
     /// The input as it was before it was read.
     pub input: InputRecord,
     /// The other files of its image.
     pub input_files: Option<ImageFiles>,
+    /// Hash of everything that determines the result; see [`fingerprint`].
     pub fingerprint: &'a str,
+    /// Precision that the network ran in, which may differ from the requested one.
     pub precision: Precision,
+    /// What was computed for the input: device, tiles, diameter, objects.
     pub report: &'a InputReport,
+    /// The user's preprocessing steps; `None` without any.
     pub preprocessed: Option<PreprocessRecord>,
+    /// Files and channels of the model's input tensors; empty for a single tensor of the stack.
     pub input_tensors: Vec<InputTensorRecord>,
+    /// The written files, with their final paths and hashes.
     pub outputs: Vec<FileRecord>,
 }
 
@@ -216,9 +224,19 @@ pub(crate) struct Parts<'a> {
 ///
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
-pub(crate) fn write(path: &Path, parts: Parts<'_>) -> Result<(), JobError> {
-    let Parts { job, model, input, input_files, fingerprint, precision, report, preprocessed, input_tensors, outputs } =
-        parts;
+pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<(), JobError> {
+    let NewRecord {
+        job,
+        model,
+        input,
+        input_files,
+        fingerprint,
+        precision,
+        report,
+        preprocessed,
+        input_tensors,
+        outputs,
+    } = record;
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// A recorded prediction that is ready to be run again.
 #[derive(Debug)]
 pub struct Rerun {
-    /// The recorded job, with the device, precision and tiles of the recorded run as far as they can be used.
+    /// The recorded job, with the device, precision and tiles of the recorded run where this machine can use them.
     pub job: PredictJob,
     /// The devices to run it with.
     pub devices: Devices,

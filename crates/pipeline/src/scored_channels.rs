@@ -20,7 +20,9 @@ pub(crate) struct ChannelPair {
 /// An image of a pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
+    /// Path of the image, for messages.
     pub path: &'a Path,
+    /// Axes and channel names of the image.
     pub meta: &'a ImageMeta,
     /// The channel that the job names, if any.
     pub chosen: Option<&'a ChannelRef>,

@@ -318,7 +318,7 @@ impl SegmentJob {
         };
         let mut image = self.series.open_or_only(path, &OpenOptions::default())?;
         if image.meta().is_numbered_series() && map.extents.zyx[0] == 1 {
-            // The map is that of one of the files.
+            // The map was predicted from one of the files.
             image = self.series.open_or_only(path, &OpenOptions { single_file: true, ..OpenOptions::default() })?;
         }
         let extents = Extents::of(image.meta());

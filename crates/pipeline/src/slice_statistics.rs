@@ -90,8 +90,8 @@ pub(crate) fn preprocessing_of_slices(
     Ok(Chains::Slices(all))
 }
 
-/// Resolves postprocessing steps for each slice of a complete prediction. The outer error is that of reading it or the stack;
-/// the inner one names an unsupported step.
+/// Resolves postprocessing steps for each slice of a complete prediction. The outer error comes from reading the
+/// prediction or the stack; the inner one names an unsupported step.
 ///
 /// # Errors
 /// [`JobError`] if the prediction or the stack cannot be read.

@@ -42,6 +42,7 @@ impl Extents {
 #[derive(Clone)]
 pub(crate) struct Stack {
     image: Image,
+    /// Extents of the whole image, except for `zyx`, which is the size of the window.
     pub extents: Extents,
     time: usize,
     /// First voxel Z, Y, X of the window.
@@ -167,8 +168,11 @@ impl Stack {
 
 /// Selected channels of a stack, for statistics.
 pub(crate) struct StackChannels<'a> {
+    /// The stack, on its own grid and without preprocessing.
     pub stack: &'a Stack,
+    /// Checked for cancellation between slabs; records the time of reading.
     pub context: &'a Context,
+    /// Numbers of the channels in the image, from 0, in the order of the tensor's channels.
     pub channels: &'a [usize],
 }
 

@@ -93,7 +93,7 @@ impl TableFormat {
     }
 }
 
-/// Whether a path is that of a Parquet file.
+/// Whether a path has the ending of a Parquet file.
 fn is_parquet(path: &Path) -> bool {
     ending(path).as_deref() == Some(PARQUET_ENDING)
 }

@@ -10,21 +10,22 @@ use std::time::Duration;
 /// Measured duration of a step and of a validation in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Costs {
-    pub step: f64,
+    /// Duration of an optimizer step, waiting for patches included.
+    pub step_secs: f64,
     /// 0 if there is no validation set.
-    pub validation: f64,
+    pub validation_secs: f64,
 }
 
-/// Progress of a training run. Times are in seconds.
+/// Progress of a training run, by which the rest of its budget is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Progress {
     /// Total duration in all processes of this training run, resumed ones included.
-    pub spent: f64,
-    /// Part of it that was spent on validations.
-    pub validating: f64,
+    pub spent_secs: f64,
+    /// Part of `spent_secs` that validations took.
+    pub validating_secs: f64,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// Validations done, without that of the start model.
+    /// Number of completed validations, without the one of the start model.
     pub validations: usize,
     /// Step of the last validation.
     pub last_validation: u64,
@@ -87,6 +88,7 @@ pub(crate) fn epoch_steps(tiles: usize, patches_per_step: usize) -> u64 {
 /// Budget of a training run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget<'a> {
+    /// Limits that the settings state: minutes, steps or epochs.
     pub config: &'a BudgetConfig,
     /// Number of optimizer steps per epoch.
     pub epoch_steps: u64,
@@ -113,15 +115,15 @@ impl Budget<'_> {
             true => (FINALIZE_SHARES, FINALIZE_VALIDATIONS),
             false => (FLOAT_FINALIZE_SHARES, FLOAT_FINALIZE_VALIDATIONS),
         };
-        (costs.validation * validations).clamp(total * low, total * high)
+        (costs.validation_secs * validations).clamp(total * low, total * high)
     }
 
     /// Returns the number of remaining validations within a time budget, including the last one.
     fn validations_left(&self, total: f64, costs: Costs, now: Progress) -> usize {
-        if costs.validation <= 0.0 {
+        if costs.validation_secs <= 0.0 {
             return 0;
         }
-        let affordable = (total * VALIDATIONS_SHARE - now.validating).max(0.0) / costs.validation;
+        let affordable = (total * VALIDATIONS_SHARE - now.validating_secs).max(0.0) / costs.validation_secs;
         let requested = self.validations.saturating_sub(now.validations);
         (affordable as usize).min(requested).max(1)
     }
@@ -130,7 +132,7 @@ impl Budget<'_> {
     pub(crate) fn validations_planned(&self, costs: Costs, now: Progress) -> usize {
         match self.total_secs() {
             Some(total) => self.validations_left(total, costs, now),
-            None if costs.validation > 0.0 => self.validations.saturating_sub(now.validations),
+            None if costs.validation_secs > 0.0 => self.validations.saturating_sub(now.validations),
             None => 0,
         }
     }
@@ -154,9 +156,9 @@ impl Budget<'_> {
                 let validations = self.validations_left(total, costs, now);
                 let left = total
                     - self.finalize_secs(total, costs)
-                    - now.spent
-                    - validations as f64 * costs.validation.max(0.0);
-                let steps = (left / costs.step.max(MIN_STEP_SECS)).max(0.0) as u64;
+                    - now.spent_secs
+                    - validations as f64 * costs.validation_secs.max(0.0);
+                let steps = (left / costs.step_secs.max(MIN_STEP_SECS)).max(0.0) as u64;
                 (Some(now.step.saturating_add(steps)), validations)
             }
         };
@@ -171,26 +173,30 @@ impl Budget<'_> {
     pub(crate) fn is_over(&self, costs: Costs, now: Progress) -> bool {
         let Some(total) = self.total_secs() else { return false };
         let validated = now.validations > 0 && now.last_validation == now.step;
-        let validation = if validated { 0.0 } else { costs.validation };
-        now.spent + costs.step + validation > total - self.finalize_secs(total, costs)
+        let validation = if validated { 0.0 } else { costs.validation_secs };
+        now.spent_secs + costs.step_secs + validation > total - self.finalize_secs(total, costs)
     }
 
     /// Returns the minimum useful time budget in minutes, if the given one is smaller.
-    pub(crate) fn minutes_needed(&self, costs: Costs, spent: f64) -> Option<f64> {
+    pub(crate) fn minutes_needed(&self, costs: Costs, spent_secs: f64) -> Option<f64> {
         let minutes = self.config.minutes?;
         let enough = |minutes: f64| {
             let config = BudgetConfig { minutes: Some(minutes), epochs: None, steps: None, ..*self.config };
             let of_minutes = Budget { config: &config, ..*self };
-            let validation = of_minutes.max_validation_secs().map_or(0.0, |max| costs.validation.min(max));
-            // The first validation is that of the start model.
-            let now = Progress { spent: spent + validation, validating: validation, ..Progress::default() };
-            of_minutes.plan(Costs { validation, ..costs }, now).steps >= MIN_STEPS
+            let validation_secs = of_minutes.max_validation_secs().map_or(0.0, |max| costs.validation_secs.min(max));
+            // The first validation scores the start model.
+            let now = Progress {
+                spent_secs: spent_secs + validation_secs,
+                validating_secs: validation_secs,
+                ..Progress::default()
+            };
+            of_minutes.plan(Costs { validation_secs, ..costs }, now).steps >= MIN_STEPS
         };
         let few = self.requested_steps().is_some_and(|steps| steps < MIN_STEPS);
-        if enough(minutes) || (few && minutes * 60.0 > spent) {
+        if enough(minutes) || (few && minutes * 60.0 > spent_secs) {
             return None;
         }
-        let mut least = minutes.max(spent / 60.0).max(1e-3);
+        let mut least = minutes.max(spent_secs / 60.0).max(1e-3);
         while !enough(least) && least < 1e9 {
             least *= 1.02;
         }
@@ -279,78 +285,81 @@ mod tests {
 
         /// Makes a validation; `false` if it ran out of time and must be repeated.
         fn validate(&mut self) -> bool {
-            let whole = (self.costs)(self.now.step).validation * self.share();
+            let whole = (self.costs)(self.now.step).validation_secs * self.share();
             let limit = self.budget.validation_timeout().map_or(f64::INFINITY, |l| l.as_secs_f64());
             // A stopped validation still completes its current case or setting, at most a twelfth; its share is an
             // estimate.
             let secs = if whole > limit { limit + whole / 12.0 } else { whole };
             let share = if whole > limit { (1.5 * secs / whole).min(0.99) } else { 1.0 };
             self.spend(secs);
-            self.now.validating += secs;
-            self.measured.validation = secs;
+            self.now.validating_secs += secs;
+            self.measured.validation_secs = secs;
             self.validations += 1;
             let smaller = self.budget.shrink(self.size, secs, share);
             if let Some(size) = smaller {
                 let had = self.share();
                 self.size = size;
-                self.measured.validation *= self.share() / had;
+                self.measured.validation_secs *= self.share() / had;
             }
             smaller.is_none() || share >= 1.0
         }
 
         fn spend(&mut self, secs: f64) {
-            self.now.spent += secs;
+            self.now.spent_secs += secs;
         }
 
         /// Simulates the training run; returns its total duration in seconds.
         fn run(&mut self) -> f64 {
-            let voxel_secs = (self.costs)(0).validation / (ALL.cases * ALL.voxels) as f64;
+            let voxel_secs = (self.costs)(0).validation_secs / (ALL.cases * ALL.voxels) as f64;
             self.size = self.budget.fit_validation_size(&[ALL.voxels; ALL.cases], voxel_secs).unwrap_or(ALL);
             while !self.validate() {}
             let mut plan = self.budget.plan(self.measured, self.now);
-            let mut planned = self.now.spent;
+            let mut planned = self.now.spent_secs;
             while self.now.step < plan.steps {
-                if self.now.spent - planned > 0.05 * self.budget.total_secs().unwrap_or(f64::INFINITY) {
+                if self.now.spent_secs - planned > 0.05 * self.budget.total_secs().unwrap_or(f64::INFINITY) {
                     plan = self.budget.plan(self.measured, self.now);
-                    (planned, self.plans) = (self.now.spent, self.plans + 1);
+                    (planned, self.plans) = (self.now.spent_secs, self.plans + 1);
                 }
                 if self.now.step > 0 && self.budget.is_over(self.measured, self.now) {
                     plan.steps = self.now.step;
                 } else {
-                    let step = (self.costs)(self.now.step).step;
+                    let step = (self.costs)(self.now.step).step_secs;
                     self.spend(step);
                     self.now.step += 1;
-                    self.measured.step += 0.1 * (step - self.measured.step);
+                    self.measured.step_secs += 0.1 * (step - self.measured.step_secs);
                 }
                 if self.now.step >= plan.next_validation.min(plan.steps) {
                     while !self.validate() {}
                     (self.now.validations, self.now.last_validation) = (self.now.validations + 1, self.now.step);
                     if self.now.step < plan.steps {
                         plan = self.budget.plan(self.measured, self.now);
-                        (planned, self.plans) = (self.now.spent, self.plans + 1);
+                        (planned, self.plans) = (self.now.spent_secs, self.plans + 1);
                     }
                 }
             }
-            self.now.spent + self.budget.total_secs().map_or(0.0, |t| self.budget.finalize_secs(t, self.measured))
+            self.now.spent_secs + self.budget.total_secs().map_or(0.0, |t| self.budget.finalize_secs(t, self.measured))
         }
     }
 
     fn clock(config: &BudgetConfig, spent: f64, costs: CostsAt) -> Clock<'_> {
-        let now = Progress { spent, ..Progress::default() };
-        let measured = Costs { validation: 0.0, ..costs(0) };
+        let now = Progress { spent_secs: spent, ..Progress::default() };
+        let measured = Costs { validation_secs: 0.0, ..costs(0) };
         Clock { budget: budget(config), now, size: ALL, costs, measured, validations: 0, plans: 0 }
     }
 
     #[test]
     fn the_time_budget_is_kept_for_any_cost_of_validation() {
         let scenes: [(&str, CostsAt); 6] = [
-            ("cheap", |_| Costs { step: 0.5, validation: 2.0 }),
-            ("expensive", |_| Costs { step: 0.7, validation: 90.0 }),
+            ("cheap", |_| Costs { step_secs: 0.5, validation_secs: 2.0 }),
+            ("expensive", |_| Costs { step_secs: 0.7, validation_secs: 90.0 }),
             // As with a network that finds no objects at first.
-            ("expensive after the first steps", |s| Costs { step: 0.7, validation: if s == 0 { 0.01 } else { 100.0 } }),
-            ("steps that become slow", |s| Costs { step: if s < 20 { 0.3 } else { 2.0 }, validation: 8.0 }),
-            ("steps that become fast", |s| Costs { step: if s < 20 { 2.0 } else { 0.3 }, validation: 8.0 }),
-            ("both become slow", |s| Costs { step: 0.2 + 0.01 * s as f64, validation: 5.0 + s as f64 }),
+            ("expensive after the first steps", |s| Costs {
+                step_secs: 0.7,
+                validation_secs: if s == 0 { 0.01 } else { 100.0 },
+            }),
+            ("steps that become slow", |s| Costs { step_secs: if s < 20 { 0.3 } else { 2.0 }, validation_secs: 8.0 }),
+            ("steps that become fast", |s| Costs { step_secs: if s < 20 { 2.0 } else { 0.3 }, validation_secs: 8.0 }),
+            ("both become slow", |s| Costs { step_secs: 0.2 + 0.01 * s as f64, validation_secs: 5.0 + s as f64 }),
         ];
         for (name, costs) in scenes {
             for minutes in [1.0, 2.0, 5.0, 20.0, 120.0] {
@@ -361,14 +370,14 @@ mod tests {
                 assert!(total < 1.15 * all, "{name}, {minutes} minutes: {total} s");
                 assert!(total > 0.8 * all, "{name}, {minutes} minutes: {total} s");
                 // A misjudged validation and the last one are not part of the limit of 20 %.
-                assert!(clock.now.validating < 0.45 * all, "{name}, {minutes} minutes: {:?}", clock.now);
+                assert!(clock.now.validating_secs < 0.45 * all, "{name}, {minutes} minutes: {:?}", clock.now);
                 assert!((1..=14).contains(&clock.validations), "{name}, {minutes} minutes: {}", clock.validations);
                 assert!(clock.plans <= 40, "{name}, {minutes} minutes: {} plans", clock.plans);
             }
         }
         // With enough time, no validation is reduced or left out.
         let config = config(60.0);
-        let mut clock = clock(&config, 30.0, |_| Costs { step: 0.5, validation: 6.0 });
+        let mut clock = clock(&config, 30.0, |_| Costs { step_secs: 0.5, validation_secs: 6.0 });
         clock.run();
         assert_eq!((clock.size, clock.validations), (ALL, 9));
         assert!(clock.now.step > 6000, "{:?}", clock.now);
@@ -376,30 +385,31 @@ mod tests {
 
     #[test]
     fn a_plan_reserves_time_for_validation_and_finalizing() {
-        let costs = Costs { step: 0.5, validation: 6.0 };
+        let costs = Costs { step_secs: 0.5, validation_secs: 6.0 };
         let twenty = config(20.0);
-        let now = Progress { spent: 30.0, validating: 6.0, ..Progress::default() };
+        let now = Progress { spent_secs: 30.0, validating_secs: 6.0, ..Progress::default() };
         let plan = budget(&twenty).plan(costs, now);
         let whole = 30.0 + plan.steps as f64 * 0.5 + 8.0 * 6.0;
         assert!((whole - 20.0 * 60.0 * 0.9).abs() < 1.0, "{whole}");
         assert_eq!(plan.next_validation, plan.steps.div_ceil(8));
         // A fifth of the time budget allows four validations of 60 s, one of which was that of the start model.
-        let expensive = Costs { validation: 60.0, ..costs };
-        let plan = budget(&twenty).plan(expensive, Progress { spent: 90.0, validating: 60.0, ..now });
+        let expensive = Costs { validation_secs: 60.0, ..costs };
+        let plan = budget(&twenty).plan(expensive, Progress { spent_secs: 90.0, validating_secs: 60.0, ..now });
         assert_eq!(plan.steps, ((1200.0 - 300.0 - 90.0 - 180.0) / 0.5) as u64);
         assert_eq!(plan.next_validation, plan.steps.div_ceil(3));
         // Halfway through the run.
-        let half = Progress { spent: 600.0, validating: 200.0, step: 500, validations: 2, last_validation: 400 };
+        let half =
+            Progress { spent_secs: 600.0, validating_secs: 200.0, step: 500, validations: 2, last_validation: 400 };
         let plan = budget(&twenty).plan(expensive, half);
         assert_eq!((plan.steps, plan.next_validation), (500 + 480, 980), "one validation is left, the last one");
-        let over = Progress { spent: 1190.0, ..half };
+        let over = Progress { spent_secs: 1190.0, ..half };
         assert_eq!(budget(&twenty).plan(expensive, over).steps, 500);
         assert!(budget(&twenty).is_over(expensive, over) && !budget(&twenty).is_over(expensive, half));
     }
 
     #[test]
     fn steps_and_epochs_are_as_requested() {
-        let costs = Costs { step: 0.5, validation: 6.0 };
+        let costs = Costs { step_secs: 0.5, validation_secs: 6.0 };
         let start = Progress::default();
         let steps = |config: BudgetConfig| budget(&config).plan(costs, start).steps;
         assert_eq!(steps(BudgetConfig::default()), 3000);
@@ -407,7 +417,7 @@ mod tests {
         assert_eq!(steps(BudgetConfig { epochs: Some(7), steps: Some(10), ..config(20.0) }), 10);
         let config = BudgetConfig { steps: Some(10), ..BudgetConfig::default() };
         let fixed = budget(&config);
-        assert!(!fixed.is_over(costs, Progress { spent: 1e9, ..start }));
+        assert!(!fixed.is_over(costs, Progress { spent_secs: 1e9, ..start }));
         assert_eq!(fixed.shrink(ALL, 1e9, 0.5), None);
         assert_eq!(
             (
@@ -421,14 +431,14 @@ mod tests {
 
     #[test]
     fn a_time_budget_that_is_too_small_yields_the_minimum() {
-        let costs = Costs { step: 3.0, validation: 80.0 };
+        let costs = Costs { step_secs: 3.0, validation_secs: 80.0 };
         let one = config(1.0);
         let least = budget(&one).minutes_needed(costs, 28.0).unwrap();
         // 28 s and 20 steps of 3 s are 88 s, plus validation and finalizing.
         assert!((2.0..4.0).contains(&least), "{least}");
         let enough = config(least);
         assert_eq!(budget(&enough).minutes_needed(costs, 28.0), None);
-        assert_eq!(budget(&one).minutes_needed(Costs { step: 0.5, ..costs }, 12.0), None);
+        assert_eq!(budget(&one).minutes_needed(Costs { step_secs: 0.5, ..costs }, 12.0), None);
         let long = budget(&one).minutes_needed(costs, 3000.0).unwrap();
         assert!((70.0..120.0).contains(&long), "{long}");
     }

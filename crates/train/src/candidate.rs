@@ -47,8 +47,8 @@ impl Candidate {
         Self::new(cancel, devices, Model::load(&path.display().to_string())?, precision, threads)
     }
 
-    /// Predicts an image in the same way as a prediction job does; `options` are those of the image, without precision
-    /// and threads.
+    /// Predicts an image in the same way as a prediction job does; `options` apply to the image; their precision and
+    /// threads are not used.
     ///
     /// # Errors
     /// As [`predict_volume`].

@@ -223,6 +223,7 @@ pub fn check_checkpoint_tensors(path: &Path, bytes: &[u8]) -> Result<(), JobErro
 /// The checkpoint folder of a training run.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFolder {
+    /// Path of the folder: the output package's with `.training` appended.
     pub path: PathBuf,
 }
 
@@ -421,8 +422,9 @@ fn parse_tensors(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, 
     Ok(tensors)
 }
 
-/// Copies the saved tensors and counters into a network state with the same parameter names and shapes. `precision` is that
-/// of the run that continues; in another precision than the checkpoint's, it starts with the loss scale that `model` has.
+/// Copies the saved tensors and counters into a network state with the same parameter names and shapes. `precision` is
+/// the precision of the continued run; if the checkpoint has another one, the run starts with the loss scale of
+/// `model`.
 pub(crate) fn restore(
     model: &mut ModelState,
     names: &[String],

@@ -69,8 +69,8 @@ pub struct TrainConfig {
     pub ema: f64,
     /// Maximum gradient norm (gradient clipping); 0 disables it.
     pub clip_norm: f32,
-    /// Fraction of the training run after which batch norms are folded into the convolutions; those of a start model
-    /// are folded at once. With 1, they stay, in the package, too.
+    /// Fraction of the training run after which batch norms are folded into the convolutions; batch norms of a start
+    /// model are folded at once. With 1, batch norms are kept, also in the package.
     pub norm_share: f64,
     /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,
@@ -401,6 +401,7 @@ impl Default for OptimizerConfig {
 }
 
 impl OptimizerConfig {
+    /// Returns the update rule; β₁ 0.9, β₂ 0.999 and ε 10⁻⁸ of Adam are fixed.
     pub(crate) fn rule(self) -> Optimizer {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         match self {
@@ -445,6 +446,7 @@ impl Default for ScheduleConfig {
 }
 
 impl ScheduleConfig {
+    /// Returns the schedule; its default learning rate depends on whether training starts from scratch.
     pub(crate) fn schedule(&self, from_scratch: bool) -> Schedule {
         let peak = self.rate.unwrap_or(if from_scratch { SCRATCH_RATE } else { FINE_TUNING_RATE });
         let decay = match self.decay {

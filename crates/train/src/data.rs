@@ -27,8 +27,11 @@ const CHECK_PASSES: f64 = 2.0;
 
 /// A training set that was checked and split.
 pub(crate) struct Data {
+    /// All pairs that were found, usable or not, with the ignore label.
     pub dataset: Dataset,
+    /// What the check measured for each pair, and its problems.
     pub report: Report,
+    /// The usable pairs, divided; validation pairs that the start model was trained on are left out if others remain.
     pub split: Split,
     /// Images that the start model was trained on.
     pub known: TrainedImages,
@@ -41,7 +44,9 @@ pub(crate) struct Data {
 pub(crate) struct DataRequest<'a> {
     /// Folder or table of the pairs.
     pub path: &'a Path,
+    /// Whether the targets are labels or stains.
     pub task: TrainingTask,
+    /// Settings of the run; only data, target, validation and budget are used.
     pub config: &'a TrainConfig,
     /// Seed of the split.
     pub seed: u64,
@@ -126,7 +131,7 @@ fn leave_out_known(
     true
 }
 
-/// Finds the pairs according to the data settings. The outer error is that of invalid settings.
+/// Finds the pairs according to the data settings. The outer error is for invalid settings.
 pub(crate) fn find(
     path: &Path,
     task: TrainingTask,

@@ -22,7 +22,7 @@ struct Place {
 
 /// The tensors that hold the parameters.
 pub(crate) struct Joined {
-    /// The tensors, whose values are updated like those of single parameters.
+    /// The tensors; the optimizer updates each of them like a single parameter.
     pub tensors: Vec<Parameter>,
     /// Where the parameters are, in their order; `None` if each tensor is one parameter.
     places: Option<Vec<Place>>,
@@ -91,7 +91,7 @@ impl Joined {
         Ok(joined.into_iter().map(Tensor::vector).collect())
     }
 
-    /// Returns the values of these parameters from those of the tensors that hold them.
+    /// Cuts the values of these parameters out of the tensors that hold them.
     ///
     /// # Errors
     /// If a tensor has too few elements.

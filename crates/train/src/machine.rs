@@ -23,7 +23,7 @@ fn find<'a>(
 }
 
 impl TrainJob {
-    /// Returns what a machine profile may set.
+    /// Returns the settings that a machine profile may set.
     pub fn open_settings(&mut self) -> OpenSettings<'_> {
         let Self { from, config, device, may_change_device, threads, .. } = self;
         OpenSettings { from, config, device, may_change_device: Some(may_change_device), threads }
@@ -31,7 +31,8 @@ impl TrainJob {
 }
 
 impl EstimateJob {
-    /// Returns what a machine profile may set: the same settings as those of the training run whose cost is estimated.
+    /// Returns the settings that a machine profile may set; they are the same as in the training run whose cost is
+    /// estimated.
     pub fn open_settings(&mut self) -> OpenSettings<'_> {
         let Self { from, config, device, threads, .. } = self;
         OpenSettings { from, config, device, may_change_device: None, threads }
@@ -50,9 +51,9 @@ pub struct OpenSettings<'a> {
 }
 
 impl OpenSettings<'_> {
-    /// Sets what was left open from the profile of the start model on a machine, with the preset that
-    /// `config.performance` asks for. With another device or precision than the profile's, nothing is set. Returns what
-    /// was set; `None` for nothing.
+    /// Fills the settings that were left open from the profile of the start model on a machine, with the preset that
+    /// `config.performance` asks for. If another device or precision than the profile's is requested, nothing is
+    /// filled. Returns the settings that were filled; `None` without any.
     ///
     /// # Errors
     /// [`JobError`] if the start model cannot be read.

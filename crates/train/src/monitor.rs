@@ -70,8 +70,8 @@ pub struct TrainStatus {
     pub batch: usize,
     /// Another batch size that suits the device better, if any.
     pub batch_advice: Option<BatchAdvice>,
-    /// Multiply-accumulates that a step computes a second time to save memory, relative to those of a step that does not;
-    /// `None` if nothing is computed twice.
+    /// Multiply-accumulates that a step computes a second time to save memory, relative to a step that does not; `None`
+    /// if nothing is computed twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recomputed_share: Option<f64>,
 }

@@ -25,7 +25,7 @@ pub(crate) struct StartModel {
     pub name: String,
     /// Names of its input channels; at least one.
     pub inputs: Vec<String>,
-    /// Names of its output channels: those of the target, or the stains.
+    /// Names of its output channels: the channels of the target, or the stains.
     pub outputs: Vec<String>,
     /// The quantity that the network is trained to predict.
     pub target: TargetKind,
@@ -68,8 +68,8 @@ fn int8_network(package: &Package, sigmoid: bool) -> Option<Int8Network> {
     (fits(float) && fits(&package.graph)).then(|| Int8Network { graph: package.graph.clone(), record })
 }
 
-/// Extensions of the file that, beside a package with hand-designed filters, names its trainable counterpart: the current
-/// one and that of earlier versions.
+/// Extensions of the file that names the trainable counterpart of a package with hand-designed filters, and lies beside
+/// it: the current extension, and the one of earlier versions.
 const TRAINABLE_EXTENSIONS: [&str; 2] = ["trainable", "teach"];
 
 /// Returns the name of the package that training starts from if the user chose the model `name`: for models with

@@ -14,9 +14,13 @@ use std::path::Path;
 
 /// Metadata of a package.
 pub(crate) struct Description<'a> {
+    /// The model that training started from, whose tensors and preprocessing the package declares, too.
     pub start: &'a StartModel,
+    /// Name of the model, as the package states it.
     pub name: String,
+    /// Voxel size Z, Y, X in µm that the network was trained at; `None` if the package states none.
     pub voxel_um: Option<[f64; 3]>,
+    /// Segmentation settings with lengths in µm; the package states them if the targets are labels.
     pub segment: SegmentOptions,
     /// Mean and standard deviation of each stain, by which the network's outputs are rescaled; empty for labels.
     pub intensities: Vec<(f64, f64)>,

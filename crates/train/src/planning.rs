@@ -41,19 +41,19 @@ impl Training<'_> {
     fn costs(&self, state: &TrainState) -> Costs {
         let recent = state.history.steps.iter().rev().take(RECENT_POINTS).map(|p| p.step_secs);
         let recent: Vec<f64> = recent.filter(|secs| secs.is_finite()).collect();
-        let step = match recent.len() {
+        let step_secs = match recent.len() {
             0 => state.first_step_secs,
             n => recent.iter().sum::<f64>() / n as f64,
         };
-        let validation = if self.validator.is_empty() { 0.0 } else { state.validation_secs };
-        Costs { step, validation }
+        let validation_secs = if self.validator.is_empty() { 0.0 } else { state.validation_secs };
+        Costs { step_secs, validation_secs }
     }
 
     fn progress(&self, state: &TrainState) -> Progress {
         let later = state.history.validations.iter().filter(|v| v.step > 0);
         Progress {
-            spent: self.seconds(state),
-            validating: state.validating_secs,
+            spent_secs: self.seconds(state),
+            validating_secs: state.validating_secs,
             step: state.step,
             validations: later.clone().count(),
             last_validation: later.map(|v| v.step).max().unwrap_or(0),
@@ -128,7 +128,7 @@ impl Training<'_> {
         let cases = self.validator.voxels();
         let validation = cases.iter().map(|v| *v as f64).sum::<f64>() * voxel_secs;
         let spent = self.started.elapsed().as_secs_f64();
-        let costs = Costs { step: step_secs, validation };
+        let costs = Costs { step_secs, validation_secs: validation };
         if let (Some(minutes), Some(least)) = (self.config.budget.minutes, self.budget().minutes_needed(costs, spent)) {
             let checked = format!("checking the data took {spent:.0} s");
             return Err(budget_too_small(minutes, least, &format!("{checked}, and a step takes {step_secs:.2} s")));
@@ -147,11 +147,11 @@ impl Training<'_> {
         let validations = self.budget().validations_planned(costs, self.progress(state));
         TrainingPlan {
             parameters: stepper.parameter_count(),
-            step_secs: costs.step,
-            validation_secs: costs.validation,
+            step_secs: costs.step_secs,
+            validation_secs: costs.validation_secs,
             steps,
             epochs: steps as f64 / self.epoch_steps.max(1) as f64,
-            minutes: (steps as f64 * costs.step + validations as f64 * costs.validation) / 60.0,
+            minutes: (steps as f64 * costs.step_secs + validations as f64 * costs.validation_secs) / 60.0,
             activation_bytes: stepper.arena_bytes(),
         }
     }

@@ -17,7 +17,7 @@ pub enum ScoreName {
     },
     /// A score that this version of the program does not compute.
     Other(String),
-    /// Pearson's correlation: the mean over all stains, `pearson`, or that of one stain, `pearson actin`.
+    /// Pearson's correlation: `pearson` is the mean over all stains, `pearson actin` the correlation of one stain.
     Pearson(Option<String>),
     /// Panoptic quality of objects that are matched at an IoU: `pq@0.5`.
     PanopticQuality {

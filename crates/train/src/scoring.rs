@@ -36,9 +36,9 @@ pub(crate) struct ScoredNetwork {
     pub(crate) live: Option<Thumbnail>,
     /// Fraction of pairs and settings that were evaluated: 1, unless the validation ran out of time.
     pub(crate) share: f64,
-    /// Duration in seconds that further validations are expected to take: of scoring the float network.
+    /// Expected duration in seconds of a further validation: the time that scoring the float network took.
     pub(crate) secs: f64,
-    /// Duration in seconds of scoring all networks of which this one is the best.
+    /// Duration in seconds of scoring all compared networks, of which this one is the best.
     pub(crate) total_secs: f64,
 }
 

@@ -116,7 +116,7 @@ fn write_f32(path: &Path, stack: Stack, names: &[String], voxel_um: Option<[f64;
     Ok(())
 }
 
-/// Returns the voxel size of a pair along Z, Y, X in µm: that of the pair, or else that of its image file.
+/// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states.
 pub(crate) fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
     if pair.voxel_um.is_some() {
         return Ok(pair.voxel_um);

@@ -3,8 +3,8 @@
 use crate::error::{engine_error, model_error};
 use crate::joined::Joined;
 use crate::step_graphs::{
-    BufferGraph, HYPER, LOSS_SCALE, NORM_MOMENTUM, Part, TOTALS, add_totals, average_graph, batch_buffer, extend_hyper,
-    running_buffer, sum_graph,
+    BufferGraph, HYPER, LOSS_SCALE, NORM_MOMENTUM, ParameterBuffer, TOTALS, add_totals, average_graph, batch_buffer,
+    extend_hyper, running_buffer, sum_graph,
 };
 use cytoscope_autodiff::{
     GradientGraph, Parameter, StepOptions, UpdateGraph, gradient_graph, set_constant, update_graph,
@@ -64,7 +64,9 @@ pub(crate) enum StepOutput {
 /// Options of a [`Stepper`].
 #[derive(Clone)]
 pub(crate) struct StepperOptions {
+    /// Compares the network's output with a batch's targets; voxels without weight do not count.
     pub loss: Loss,
+    /// Update rule of the parameters with its constants; the learning rate is passed with each step.
     pub optimizer: Optimizer,
     /// Shape of the network's input for a batch of patches.
     pub shape: Vec<usize>,
@@ -76,6 +78,7 @@ pub(crate) struct StepperOptions {
     pub only: Vec<String>,
     /// Decay of the EMA of the parameters; 0 disables it.
     pub ema: f64,
+    /// Number of threads on the CPU; 0 uses all cores.
     pub threads: usize,
     /// Memory limit for activations in bytes; by default half of the device's free memory.
     pub memory_budget_bytes: Option<u64>,
@@ -83,6 +86,7 @@ pub(crate) struct StepperOptions {
     pub half: Option<ElementType>,
     /// Whether 32-bit convolutions may not round their factors to TF32.
     pub exact: bool,
+    /// Collects the spans of compiling and of each step.
     pub recorder: Recorder,
     /// Notified while the device is tuned for the first step.
     pub tuning: TuningListener,
@@ -185,10 +189,10 @@ fn bind_gradients(
     let bound = parameters.len() + totals.len() + usize::from(scale.is_some());
     let mut inputs: Vec<Option<String>> = vec![None; graph.graph.inputs.len().saturating_sub(bound)];
     inputs.extend(scale);
-    inputs.extend(Part::Value.buffers(parameters));
+    inputs.extend(ParameterBuffer::Value.names(parameters));
     inputs.extend(totals.iter().cloned());
     let mut outputs = vec![has_totals.then(|| "loss".to_owned())];
-    outputs.extend(Part::Gradient.buffers(parameters));
+    outputs.extend(ParameterBuffer::Gradient.names(parameters));
     outputs.extend((0..2 * graph.norms.len()).map(|index| Some(batch_buffer(index))));
     outputs.extend(totals);
     BoundSession::new(session, inputs, outputs)
@@ -199,13 +203,13 @@ fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn S
     let second = if graph.has_second_moment { parameters } else { &[] };
     let mut inputs: Vec<Option<String>> = vec![Some(HYPER.to_owned())];
     let mut outputs: Vec<Option<String>> = vec![Some("norm".to_owned())];
-    inputs.extend(Part::Value.buffers(parameters));
-    inputs.extend(Part::Sum.buffers(parameters));
-    inputs.extend(Part::FirstMoment.buffers(parameters));
-    inputs.extend(Part::SecondMoment.buffers(second));
-    outputs.extend(Part::Value.buffers(parameters));
-    outputs.extend(Part::FirstMoment.buffers(parameters));
-    outputs.extend(Part::SecondMoment.buffers(second));
+    inputs.extend(ParameterBuffer::Value.names(parameters));
+    inputs.extend(ParameterBuffer::Sum.names(parameters));
+    inputs.extend(ParameterBuffer::FirstMoment.names(parameters));
+    inputs.extend(ParameterBuffer::SecondMoment.names(second));
+    outputs.extend(ParameterBuffer::Value.names(parameters));
+    outputs.extend(ParameterBuffer::FirstMoment.names(parameters));
+    outputs.extend(ParameterBuffer::SecondMoment.names(second));
     BoundSession::new(session, inputs, outputs)
 }
 
@@ -218,14 +222,14 @@ fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Res
     let running_stats = state.running_stats.keys().cloned().collect();
     state.running_stats.into_iter().for_each(|(name, tensor)| buffers.bind(running_buffer(&name), tensor));
     let parts = [
-        (Part::Value, state.values),
-        (Part::FirstMoment, state.first_moment),
-        (Part::SecondMoment, state.second_moment),
-        (Part::Average, state.average),
+        (ParameterBuffer::Value, state.values),
+        (ParameterBuffer::FirstMoment, state.first_moment),
+        (ParameterBuffer::SecondMoment, state.second_moment),
+        (ParameterBuffer::Average, state.average),
     ];
-    for (part, tensors) in parts {
+    for (buffer, tensors) in parts {
         let tensors = joined.join(tensors)?;
-        joined.tensors.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(part.buffer(&p.name), tensor));
+        joined.tensors.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(buffer.name(&p.name), tensor));
     }
     buffers.bind(LOSS_SCALE, Tensor::scalar(state.loss_scale));
     TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
@@ -338,11 +342,11 @@ impl Stepper {
 
     /// Returns a copy of everything that a training step changes.
     pub(crate) fn state(&self) -> Result<ModelState, JobError> {
-        let second_moment = if self.has_second_moment { self.read(Part::SecondMoment)? } else { Vec::new() };
-        let average = if self.host.has_average { self.read(Part::Average)? } else { Vec::new() };
+        let second_moment = if self.has_second_moment { self.read(ParameterBuffer::SecondMoment)? } else { Vec::new() };
+        let average = if self.host.has_average { self.read(ParameterBuffer::Average)? } else { Vec::new() };
         Ok(ModelState {
-            values: self.read(Part::Value)?,
-            first_moment: self.read(Part::FirstMoment)?,
+            values: self.read(ParameterBuffer::Value)?,
+            first_moment: self.read(ParameterBuffer::FirstMoment)?,
             second_moment,
             average,
             running_stats: self.running_stats()?,
@@ -371,8 +375,8 @@ impl Stepper {
     }
 
     /// Returns copies of the buffers of all parameters.
-    fn read(&self, part: Part) -> Result<Vec<Tensor>, JobError> {
-        let of = |p: &Parameter| self.buffers.read(&part.buffer(&p.name)).map_err(engine_error);
+    fn read(&self, which: ParameterBuffer) -> Result<Vec<Tensor>, JobError> {
+        let of = |p: &Parameter| self.buffers.read(&which.name(&p.name)).map_err(engine_error);
         let held = self.joined.tensors.iter().map(of).collect::<Result<Vec<Tensor>, JobError>>()?;
         self.joined.split(&self.graph.parameters, held)
     }
@@ -410,7 +414,8 @@ impl Stepper {
         Ok((loss.is_finite() && norm.is_finite()).then_some(loss))
     }
 
-    /// Copies the total of the gradient norms and what was added to that of the losses from the device.
+    /// Copies two totals from the device. Returns by how much the total of the losses has grown, and the total of the
+    /// gradient norms.
     fn read_totals(&mut self) -> Result<[f64; 2], JobError> {
         let [loss, norm] = TOTALS.map(|name| -> Result<f64, JobError> {
             let read = self.buffers.read(name).map_err(engine_error)?;
@@ -418,7 +423,7 @@ impl Stepper {
         });
         let (loss, norm) = (loss?, norm?);
         let added = loss - self.read_loss;
-        // In 32 bits, a total that is much larger than what is added loses it, as after a spike.
+        // A total in 32 bits loses what is added if it is much larger, as after a spike.
         let is_large = loss.abs() > MAX_READINGS as f64 * added.abs().min(self.last_added);
         (self.unread, self.read_loss, self.readings, self.last_added) = (0, loss, self.readings + 1, added.abs());
         if is_large || self.readings >= MAX_READINGS || !loss.is_finite() || !norm.is_finite() {
@@ -468,7 +473,7 @@ impl Stepper {
     /// Returns whether all gradients of the last batch are finite, on the CPU.
     fn are_gradients_finite(&mut self) -> Result<bool, JobError> {
         for p in &self.graph.parameters {
-            let gradient = self.buffers.host_mut(&Part::Gradient.buffer(&p.name)).map_err(engine_error)?;
+            let gradient = self.buffers.host_mut(&ParameterBuffer::Gradient.name(&p.name)).map_err(engine_error)?;
             if !gradient.as_f32().is_some_and(|v| v.iter().all(|x| x.is_finite())) {
                 return Ok(false);
             }
@@ -482,7 +487,7 @@ impl Stepper {
             return self.buffers.step(sum, Vec::new()).map(drop).map_err(engine_error);
         }
         for p in &self.joined.tensors {
-            let (gradient, sum) = (Part::Gradient.buffer(&p.name), Part::Sum.buffer(&p.name));
+            let (gradient, sum) = (ParameterBuffer::Gradient.name(&p.name), ParameterBuffer::Sum.name(&p.name));
             if self.has_sum {
                 let gradient = self.buffers.take(&gradient).map_err(engine_error)?;
                 blend(self.buffers.host_mut(&sum).map_err(engine_error)?, &gradient, 1.0, 1.0)?;
@@ -531,9 +536,9 @@ impl Stepper {
     fn average_on_host(&mut self, keep: f32) -> Result<(), JobError> {
         let averaged = if self.host.has_average { self.graph.parameters.as_slice() } else { &[] };
         for p in averaged {
-            let name = Part::Average.buffer(&p.name);
+            let name = ParameterBuffer::Average.name(&p.name);
             let mut average = self.buffers.take(&name).map_err(engine_error)?;
-            let value = self.buffers.host_mut(&Part::Value.buffer(&p.name)).map_err(engine_error)?;
+            let value = self.buffers.host_mut(&ParameterBuffer::Value.name(&p.name)).map_err(engine_error)?;
             blend(&mut average, value, keep, 1.0 - keep)?;
             self.buffers.bind(name, average);
         }
@@ -555,15 +560,15 @@ impl Stepper {
     /// Discards the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) {
         self.has_sum = false;
-        self.joined.tensors.iter().for_each(|p| self.buffers.discard(&Part::Sum.buffer(&p.name)));
+        self.joined.tensors.iter().for_each(|p| self.buffers.discard(&ParameterBuffer::Sum.name(&p.name)));
     }
 
     /// Returns the network that is validated and saved: with the EMA of the parameters, if enabled.
     pub(crate) fn network(&self) -> Result<Graph, JobError> {
         let mut graph = self.model.clone();
         let bad = model_error("the network");
-        let part = if self.host.has_average { Part::Average } else { Part::Value };
-        self.graph.set_parameters(&mut graph, &self.read(part)?).map_err(&bad)?;
+        let which = if self.host.has_average { ParameterBuffer::Average } else { ParameterBuffer::Value };
+        self.graph.set_parameters(&mut graph, &self.read(which)?).map_err(&bad)?;
         for (name, tensor) in self.running_stats()? {
             set_constant(&mut graph, &name, tensor).map_err(&bad)?;
         }

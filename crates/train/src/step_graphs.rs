@@ -10,9 +10,9 @@ use std::ops::Range;
 /// Momentum of the running statistics: the weight of the current batch.
 pub(crate) const NORM_MOMENTUM: f32 = 0.1;
 
-/// The buffers of a trainable parameter, each with the parameter's shape.
+/// A buffer of a trainable parameter, with the shape of the parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ParameterBuffer {
     /// The value that the optimizer changes.
     Value,
     /// The first moment of the optimizer.
@@ -27,32 +27,33 @@ pub(crate) enum Part {
     Sum,
 }
 
-impl Part {
+impl ParameterBuffer {
     /// Returns the name of a parameter's buffer.
-    pub(crate) fn buffer(self, parameter: &str) -> String {
+    pub(crate) fn name(self, parameter: &str) -> String {
         match self {
-            Part::Value => format!("value/{parameter}"),
-            Part::FirstMoment => format!("first/{parameter}"),
-            Part::SecondMoment => format!("second/{parameter}"),
-            Part::Average => format!("average/{parameter}"),
-            Part::Gradient => format!("gradient/{parameter}"),
-            Part::Sum => format!("sum/{parameter}"),
+            ParameterBuffer::Value => format!("value/{parameter}"),
+            ParameterBuffer::FirstMoment => format!("first/{parameter}"),
+            ParameterBuffer::SecondMoment => format!("second/{parameter}"),
+            ParameterBuffer::Average => format!("average/{parameter}"),
+            ParameterBuffer::Gradient => format!("gradient/{parameter}"),
+            ParameterBuffer::Sum => format!("sum/{parameter}"),
         }
     }
 
     /// Returns the names of the buffers of all parameters.
-    pub(crate) fn buffers(self, of: &[Parameter]) -> impl Iterator<Item = Option<String>> {
-        of.iter().map(move |p| Some(self.buffer(&p.name)))
+    pub(crate) fn names(self, of: &[Parameter]) -> impl Iterator<Item = Option<String>> {
+        of.iter().map(move |p| Some(self.name(&p.name)))
     }
 }
 
 /// Buffers of the totals of loss and gradient norm over the batches since they were last set to 0.
 pub(crate) const TOTALS: [&str; 2] = ["total/loss", "total/norm"];
 
-/// The buffer of the numbers that change from step to step: those of [`cytoscope_graph::Hyper`], then the weights of the old
-/// average and of the parameter in a new average. They are one tensor, because each upload takes time.
+/// The buffer of the numbers that change from step to step: the elements of [`cytoscope_graph::Hyper`], then the
+/// weights of the old average and of the parameter in a new average. They are one tensor, because each upload takes
+/// time.
 pub(crate) const HYPER: &str = "hyper";
-/// Number of elements of [`HYPER`] that are of [`cytoscope_graph::Hyper`].
+/// Number of elements at the beginning of [`HYPER`] that belong to [`cytoscope_graph::Hyper`].
 const HYPER_LENGTH: usize = 4;
 /// Number of elements of [`HYPER`].
 const ALL_LENGTH: usize = HYPER_LENGTH + 2;
@@ -96,8 +97,11 @@ pub(crate) fn batch_buffer(index: usize) -> String {
 
 /// A graph with the names of the buffers of all its inputs and outputs, as [`cytoscope_engine::BoundSession::new`] takes them.
 pub(crate) struct BufferGraph {
+    /// The computation; its parameters, gradients or moments are inputs and outputs.
     pub graph: Graph,
+    /// For each input in graph order, the buffer that is read; `None` if the caller passes the tensor.
     pub inputs: Vec<Option<String>>,
+    /// For each output in graph order, the buffer that is replaced; `None` if the caller receives the tensor.
     pub outputs: Vec<Option<String>>,
 }
 
@@ -148,11 +152,11 @@ pub(crate) fn add_totals(graph: &mut Graph, gradients: usize) {
 pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
     let mut made = BufferGraph::new("sum");
     for p in parameters {
-        let sum = made.input(&p.name, Part::Sum.buffer(&p.name), &p.shape);
-        let gradient = made.input(&format!("{}.gradient", p.name), Part::Gradient.buffer(&p.name), &p.shape);
+        let sum = made.input(&p.name, ParameterBuffer::Sum.name(&p.name), &p.shape);
+        let gradient = made.input(&format!("{}.gradient", p.name), ParameterBuffer::Gradient.name(&p.name), &p.shape);
         let name = format!("{}.sum", p.name);
         let sum = made.graph.push(name, Op::Binary(BinaryOp::Add), &[Some(sum), Some(gradient)]);
-        made.output(Part::Sum.buffer(&p.name), sum);
+        made.output(ParameterBuffer::Sum.name(&p.name), sum);
     }
     made
 }
@@ -172,10 +176,10 @@ pub(crate) fn average_graph(
     let keep = cut(&mut made.graph, "keep", all, HYPER_LENGTH..HYPER_LENGTH + 1);
     let share = cut(&mut made.graph, "share", all, HYPER_LENGTH + 1..ALL_LENGTH);
     for p in averaged {
-        let average = made.input(&format!("{}.average", p.name), Part::Average.buffer(&p.name), &p.shape);
-        let value = made.input(&p.name, Part::Value.buffer(&p.name), &p.shape);
+        let average = made.input(&format!("{}.average", p.name), ParameterBuffer::Average.name(&p.name), &p.shape);
+        let value = made.input(&p.name, ParameterBuffer::Value.name(&p.name), &p.shape);
         let next = made.blend(&format!("{}.average", p.name), [average, keep], [value, share]);
-        made.output(Part::Average.buffer(&p.name), next);
+        made.output(ParameterBuffer::Average.name(&p.name), next);
     }
     // Several norms may share their statistics.
     let mut current: BTreeMap<&str, ValueId> = BTreeMap::new();
@@ -244,8 +248,8 @@ mod tests {
     fn gradients_of_batches_are_added() {
         let made = sum_graph(&[parameter("a"), parameter("b")]);
         let sums = run(&made, |i, _| vec![i as f32; 4]);
-        assert_eq!(sums[&Part::Sum.buffer("a")], [1.0; 4]);
-        assert_eq!(sums[&Part::Sum.buffer("b")], [5.0; 4]);
+        assert_eq!(sums[&ParameterBuffer::Sum.name("a")], [1.0; 4]);
+        assert_eq!(sums[&ParameterBuffer::Sum.name("b")], [5.0; 4]);
     }
 
     #[test]
@@ -255,12 +259,12 @@ mod tests {
         let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running).unwrap();
         let found = run(&made, |i, buffer| match (i, buffer) {
             (0, _) => vec![9.0, 9.0, 9.0, 9.0, 0.75, 0.25],
-            (_, name) if name == Part::Average.buffer("a") => vec![4.0; 4],
-            (_, name) if name == Part::Value.buffer("a") => vec![8.0; 4],
+            (_, name) if name == ParameterBuffer::Average.name("a") => vec![4.0; 4],
+            (_, name) if name == ParameterBuffer::Value.name("a") => vec![8.0; 4],
             (_, name) if name.starts_with("running/") => vec![10.0; 2],
             _ => vec![20.0; 2],
         });
-        assert_eq!(found[&Part::Average.buffer("a")], [5.0; 4]);
+        assert_eq!(found[&ParameterBuffer::Average.name("a")], [5.0; 4]);
         // Twice 0.9 · x + 0.1 · 20, and for the unbiased variance, 0.1 · 20 · 5 / 4.
         let close =
             |name: &str, expected: f32| found[&running_buffer(name)].iter().all(|v| (v - expected).abs() < 1e-5);

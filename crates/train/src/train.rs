@@ -88,6 +88,7 @@ pub(crate) struct Training<'a> {
     pub(crate) started: Instant,
 }
 
+/// Runs a training job: checks it, locks its folder, and starts, resumes or refuses the run as the job says.
 pub(crate) fn run(
     job: &TrainJob,
     context: &Context,
@@ -155,8 +156,8 @@ pub(crate) fn run(
     outcome
 }
 
-/// Returns the settings of a resumed run: those of its checkpoint, except for the budget and, because another device may not
-/// have it, the precision, if they are given.
+/// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget and precision if there
+/// are any. The precision may change because another device may not have it.
 fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainConfig {
     let budget = if given.budget.is_given() { given.budget } else { checkpoint.budget };
     let precision = if given.precision == TrainPrecision::Auto { checkpoint.precision } else { given.precision };
@@ -174,7 +175,7 @@ fn unfinished(folder: &RunFolder) -> JobError {
     }
 }
 
-/// Runs a job whose folder is locked; `config` are its settings, or those of the checkpoint that it resumes.
+/// Runs a job whose folder is locked; `config` holds its settings, or the settings of the checkpoint that it resumes.
 fn run_locked(
     request: TrainRequest<'_>,
     record: &mut PendingRecord<TrainJob>,
@@ -257,6 +258,7 @@ impl LoopState {
 }
 
 impl Training<'_> {
+    /// Compiles the training step of a network; `batch_statistics` as in [`StepperOptions`].
     pub(crate) fn stepper(&self, graph: Graph, batch_statistics: bool) -> Result<Stepper, JobError> {
         let options = StepperOptions { batch_statistics, ..self.options.clone() };
         Stepper::new(graph, self.engine.as_ref(), &options)
@@ -267,6 +269,7 @@ impl Training<'_> {
         DataWorkers::of(&self.config, self.engine.device().id, self.job.threads, self.batch)
     }
 
+    /// Starts the data workers, which prepare the patches from number `start` of the run on.
     pub(crate) fn loader(&self, start: u64) -> Result<Loader, JobError> {
         let DataWorkers { workers, prefetch } = self.data_workers();
         let options = LoaderOptions { workers, prefetch, start };
@@ -307,6 +310,7 @@ impl Training<'_> {
         Ok(tensors)
     }
 
+    /// Returns the metadata of a package of this run, without cover images and with a synthetic test input.
     pub(crate) fn describe(&self, record: serde_json::Value, card: String, name: String) -> Description<'_> {
         Description {
             start: &self.start,
@@ -334,7 +338,8 @@ impl Training<'_> {
         requested
     }
 
-    /// Returns the seconds that this training run has taken in all processes; `state` holds those of earlier ones.
+    /// Returns the seconds that this training run has taken in all processes; `state` holds the seconds of earlier
+    /// processes.
     pub(crate) fn seconds(&self, state: &TrainState) -> f64 {
         state.seconds + self.started.elapsed().as_secs_f64()
     }
@@ -419,7 +424,7 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Starts a new run or resumes that of a checkpoint.
+    /// Starts a new run, or resumes the run of a checkpoint.
     fn begin(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopState, JobError> {
         let graph = self.start.graph.clone();
         let resumed = checkpoint.is_some();
@@ -560,7 +565,7 @@ impl Training<'_> {
     /// Folds the batch norms into the convolutions, and continues with that network.
     fn fold_norms(&self, run: &mut LoopState) -> Result<(), JobError> {
         let stepper = self.stepper(run.stepper.folded()?, false)?;
-        // If the device fails, the last good state is still that of the network with norms.
+        // Without this, the state to return to if the device fails would still be the network with norms.
         run.last_good = RollbackPoint { model: stepper.state()?, step: run.state.step };
         run.stepper = stepper;
         run.state.folded = true;

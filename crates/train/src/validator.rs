@@ -29,6 +29,7 @@ use std::time::Instant;
 /// A validation pair, or a crop of one.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
+    /// Name of the pair, by which scores and object counts are found.
     pub name: String,
     /// The input channels; at least one.
     images: Vec<ImageRef>,
@@ -91,6 +92,7 @@ impl Truth {
 
 /// Predicts and scores the validation pairs.
 pub(crate) struct Validator {
+    /// What is predicted in each validation, limited to the time that a validation may take.
     pub cases: Vec<Case>,
     /// All validation pairs; `cases` are some of them.
     pub pairs: Vec<Pair>,
@@ -114,6 +116,7 @@ pub(crate) struct ValidatorOptions {
     pub max_cases: usize,
     /// Number of true objects of pairs by name, as far as known.
     pub objects: BTreeMap<String, usize>,
+    /// What the network is trained to output, which determines how it is scored.
     pub target: TargetKind,
     /// Names of the network's outputs, which are the stains for label-free prediction.
     pub stains: Vec<String>,
@@ -121,6 +124,7 @@ pub(crate) struct ValidatorOptions {
     pub model_um: Option<[f64; 3]>,
     /// Ignore label, whose voxels are not compared.
     pub ignored: Option<i64>,
+    /// Diameters by which images are scaled before the prediction.
     pub diameters: Diameters,
 }
 

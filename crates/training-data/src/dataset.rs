@@ -178,6 +178,7 @@ impl Problem {
         Self::new(Severity::Error, file, message, next_step)
     }
 
+    /// Returns the problem with the name of its pair.
     pub(crate) fn of_pair(mut self, name: &str) -> Self {
         self.pair = Some(name.to_owned());
         self

@@ -47,7 +47,7 @@ pub struct Batch {
     pub target: Vec<f32>,
     /// Weights, `[n][1][Z][Y][X]`.
     pub weight: Vec<f32>,
-    /// Weights of the channels after the first, `[n][1][Z][Y][X]`; empty if they are those of the first.
+    /// Weights of the channels after the first, `[n][1][Z][Y][X]`; empty if all channels have the weights of the first.
     pub further_weight: Vec<f32>,
     /// Where each patch was sampled, in the order of the batch.
     pub from: Vec<Origin>,

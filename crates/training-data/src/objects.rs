@@ -32,6 +32,7 @@ pub(crate) struct LabelCode {
 }
 
 impl LabelCode {
+    /// The conversion for labels that a file stores as `dtype`, which determines [`IgnoreLabel::Greatest`].
     pub fn new(ignore: Option<IgnoreLabel>, dtype: DType) -> Self {
         let ignore = match ignore {
             None => f64::NAN,
@@ -159,7 +160,7 @@ pub(crate) fn mix(value: u64) -> u64 {
 
 /// Consecutive voxels of a row with one label other than background.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct LabelRun {
     /// First voxel along X, and the voxel after the last.
     start: usize,
     end: usize,
@@ -167,7 +168,7 @@ struct Run {
 }
 
 /// Returns the label of the object, if one of two adjacent runs is an object and the other one has the ignore label.
-fn beside_ignored(a: Run, b: Run) -> Option<u32> {
+fn beside_ignored(a: LabelRun, b: LabelRun) -> Option<u32> {
     match (a.label == IGNORED, b.label == IGNORED) {
         (true, false) => Some(b.label),
         (false, true) => Some(a.label),
@@ -177,7 +178,7 @@ fn beside_ignored(a: Run, b: Run) -> Option<u32> {
 
 /// Adds to `found` the labels of the objects in one of two adjacent rows that share a face with a voxel of the other that has
 /// the ignore label. The runs of both are in order along X.
-fn add_beside_ignored(row: &[Run], next: &[Run], found: &mut Vec<u32>) {
+fn add_beside_ignored(row: &[LabelRun], next: &[LabelRun], found: &mut Vec<u32>) {
     let (mut i, mut j) = (0, 0);
     while let (Some(a), Some(b)) = (row.get(i), next.get(j)) {
         if a.start < b.end && b.start < a.end {
@@ -202,7 +203,7 @@ pub(crate) struct Indexer {
     voxels: u64,
     seen: Option<[[usize; 3]; 2]>,
     /// The last slice and the runs of each row Y that was added, if there is an ignore label.
-    rows: BTreeMap<usize, (usize, Vec<Run>)>,
+    rows: BTreeMap<usize, (usize, Vec<LabelRun>)>,
 }
 
 impl Indexer {
@@ -254,7 +255,7 @@ impl Indexer {
                     continue;
                 }
                 if code.has_ignored() {
-                    runs.push(Run { start: x, end: x + len as usize, label });
+                    runs.push(LabelRun { start: x, end: x + len as usize, label });
                 }
                 if label == IGNORED {
                     self.ignored += len;
@@ -274,7 +275,7 @@ impl Indexer {
 
     /// Marks the objects that share a face with an ignored voxel within a row, or between it and the rows before it along Y and
     /// Z; keeps the row for those after it.
-    fn mark_partial(&mut self, z: usize, y: usize, row: Vec<Run>) {
+    fn mark_partial(&mut self, z: usize, y: usize, row: Vec<LabelRun>) {
         let touching = row.iter().zip(row.iter().skip(1)).filter(|(a, b)| a.end == b.start);
         let mut found: Vec<u32> = touching.filter_map(|(a, b)| beside_ignored(*a, *b)).collect();
         let above = self.rows.get(&y).filter(|(slice, _)| slice + 1 == z);
@@ -333,6 +334,7 @@ impl Indexer {
         }
     }
 
+    /// Ends the index: objects in ascending order of their labels, random voxels in the order of their hashes.
     pub fn finish(mut self) -> ObjectIndex {
         self.objects.sort_unstable_by_key(|o| o.label);
         let spread = self.spread.into_sorted_vec().into_iter().map(|(_, at)| at).collect();

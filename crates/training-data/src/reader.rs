@@ -134,10 +134,12 @@ impl Reader {
         Self { stacks, blocks, budget_bytes, cache: Mutex::default(), files: Mutex::default() }
     }
 
+    /// The stack with this index; `None` if there is none.
     pub fn stack(&self, number: usize) -> Option<&Stack> {
         self.stacks.get(number)
     }
 
+    /// Bytes in the cache, and hits and misses since the reader was created.
     pub fn cache_use(&self) -> CacheUse {
         lock(&self.cache).about
     }
@@ -320,7 +322,9 @@ impl Reader {
 /// A box that may exceed its stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnclippedBox {
+    /// First voxel along Z, Y, X, counted in the stack; negative before it begins.
     pub start: [i64; 3],
+    /// Number of voxels along Z, Y, X.
     pub size: [usize; 3],
 }
 

@@ -57,7 +57,7 @@ pub struct Patch {
     /// more.
     pub weight: Vec<f32>,
     /// Weight of each voxel in the loss of the channels after the first, `[Z][Y][X]`: as `weight`, and 0 where they are
-    /// unknown. Empty if the weights are those of the first channel ([`Sampler::has_further_weights`]).
+    /// unknown. Empty if all channels have the weights of the first ([`Sampler::has_further_weights`]).
     pub further_weight: Vec<f32>,
     /// Where the patch was sampled.
     pub from: Origin,
@@ -89,8 +89,8 @@ struct PreparedPair {
     file_um: [f64; 3],
     /// Voxel size of its patches along Z, Y, X in µm.
     patch_um: [f64; 3],
-    /// Voxel size of the network in µm, in which targets are measured. It differs from that of the patches if objects
-    /// are scaled.
+    /// Voxel size of the network in µm, in which targets are measured. It differs from `patch_um` if objects are
+    /// scaled.
     network_um: [f64; 3],
     margin: [usize; 3],
     /// Number of tiles of all pairs before this one.
@@ -193,7 +193,8 @@ impl Sampler {
         &self.sources
     }
 
-    /// Returns the intensity normalization of an image channel of a pair; that of the first slice if slices are normalized.
+    /// Returns the intensity normalization of an image channel of a pair; if each slice is normalized by itself, the
+    /// normalization of the first slice.
     pub fn scaling(&self, pair: usize, channel: usize) -> Option<Scaling> {
         self.ready.get(pair)?.scalings.get(channel)?.first().copied()
     }

@@ -25,6 +25,7 @@ impl Default for SourceOptions {
 /// An opened pair.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
+    /// The pair as it was found: paths, channels, part of the data and weight.
     pub pair: Pair,
     /// Indices of the image's channels in the reader; at least one.
     pub images: Vec<usize>,

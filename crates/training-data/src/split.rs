@@ -207,7 +207,7 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDa
     Ok(sorted(if is_one { crop_all(&pool, test, options)? } else { draw_validation_groups(groups, test, options) }))
 }
 
-/// Returns the place at which the stack of a pair was cut: its own, or that of another pair of the same image.
+/// Returns the place at which the stack of a pair was cut, or else the place for another pair of the same image.
 fn kept_place(name: &str, places: &BTreeMap<&str, EndPlace>, together: &[Vec<String>]) -> Option<EndPlace> {
     let mut copies = together.iter().filter(|copies| copies.iter().any(|copy| copy == name)).flatten();
     places.get(name).or_else(|| copies.find_map(|copy| places.get(copy.as_str()))).copied()
@@ -357,8 +357,9 @@ fn crop_all(pairs: &[Pair], test: Vec<Pair>, options: &SplitOptions) -> Result<S
     Ok(Split { train, validation, test, how })
 }
 
-/// Returns the place at which the stack of a pair is cut: that of the pair of the same image with the most objects, so that all
-/// targets of an image are cut at the same place. `None` for stains, and for labels that were not checked.
+/// Returns the place at which the stack of a pair is cut. It is determined by the pair of the same image with the most
+/// objects, so that all targets of an image are cut at the same place. `None` for stains, and for labels that were not
+/// checked.
 ///
 /// # Errors
 /// [`TrainingDataError::Data`] if no cut leaves labels on both sides.

@@ -82,11 +82,15 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
 /// Metadata of a stack; its file is opened when voxels are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
+    /// The file, and the series, channel and time point in it.
     pub image: ImageRef,
+    /// Determines which setting error messages name for the channel.
     pub role: Role,
     /// Shape along Z, Y, X.
     pub zyx: [usize; 3],
+    /// Data type that the file stores; patches are read as floats or labels.
     pub dtype: DType,
+    /// Voxel size that the file states, in µm, unknown along axes without one.
     pub voxel_um: VoxelSize,
     /// Whether the file is compressed, so that reading a part of a plane costs as much as the whole plane.
     pub packed: bool,

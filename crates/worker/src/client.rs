@@ -345,7 +345,7 @@ impl ClientState {
         running
     }
 
-    /// Queues those of the jobs that can be continued, before the waiting ones. Returns them, and the lost ones.
+    /// Queues the jobs that can be continued before the waiting ones. Returns them, and the jobs that are lost.
     fn continue_jobs(&mut self, running: VecDeque<PendingRequest>, reason: &str) -> (Vec<ContinuedJob>, Vec<JobId>) {
         let (mut again, mut lost) = (Vec::new(), Vec::new());
         for open in running {

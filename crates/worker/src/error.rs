@@ -46,8 +46,8 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// Returns the number of the job or query that cannot start because of the error. It is not that of an accepted
-    /// job.
+    /// Returns the number of the job or query that cannot start because of the error. `None` if the number belongs to
+    /// an accepted job.
     pub(crate) fn id(&self) -> Option<JobId> {
         match self {
             Self::InvalidRequest { id, .. } => *id,

@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn only_folders_of_dead_workers_are_removed() {
         let (parent, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        // Unfinished files with the names used on this machine; that of a living process is locked.
+        // Unfinished files with the names used on this machine; the file of a living process is locked.
         let probe = cytoscope_storage::write::PartialFile::create(&out.path().join("a_raw.tif")).unwrap();
         let name = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().file_name();
         drop(probe);

@@ -103,7 +103,8 @@ impl Request {
         Self::Run { id, job: Box::new(job) }
     }
 
-    /// Returns the number of the query or job; for `Cancel`, `Finish` and `Release`, that of the job they refer to.
+    /// Returns the number of the query or job; for `Cancel`, `Finish` and `Release`, the number of the job that they
+    /// refer to.
     pub fn id(&self) -> Option<JobId> {
         match self {
             Self::Hello { .. } | Self::Shutdown => None,

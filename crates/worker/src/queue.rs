@@ -104,10 +104,12 @@ impl Queue {
         }
     }
 
+    /// Whether the client has asked the process to end, or has closed the pipe; no further job starts.
     pub(super) fn is_shutting_down(&self) -> bool {
         self.shutting_down
     }
 
+    /// Whether a job was taken from the queue and has not ended.
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
     }

@@ -50,6 +50,7 @@ impl ReplyWriter {
         }
     }
 
+    /// Reports an error that belongs to no job or query.
     pub(super) fn fault(&self, message: impl Into<String>) {
         self.send(&Reply::Fault { message: message.into() });
     }

@@ -19,8 +19,11 @@ pub(super) enum TaskReport {
 /// Spread of a figure over the runs of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spread {
+    /// Smallest value of all runs; of a comparison, its lower bound.
     pub min: f64,
+    /// Middle value of all runs, or the mean of the two middle ones.
     pub median: f64,
+    /// Largest value of all runs; of a comparison, its upper bound.
     pub max: f64,
 }
 

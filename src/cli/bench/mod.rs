@@ -252,7 +252,7 @@ fn run_once(
     Ok(TaskRun { figures, dataset_info: dataset_info(&report) })
 }
 
-/// Runs this program, or that of a branch, until it ends.
+/// Runs this program, or the program of a branch, until it ends.
 fn run_child<R: DeserializeOwned>(
     program: Option<&Path>,
     words: &[String],

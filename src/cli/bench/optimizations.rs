@@ -64,8 +64,8 @@ fn rows(has_int8: bool) -> Vec<Row> {
     rows
 }
 
-/// Measures each row on a tile of the stack at `data`, in turns, and prints the table. Results hold the times, the ratio
-/// to the baseline in the same round, and the difference of the output to that of the baseline.
+/// Measures each row on a tile of the stack at `data`, in turns, and prints the table. Results hold the times, the
+/// ratio to the baseline in the same round, and the difference of the output to the baseline's.
 ///
 /// # Errors
 /// The failure to load the model, to read the stack, or to run the baseline.

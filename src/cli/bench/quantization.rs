@@ -90,7 +90,7 @@ impl Quantization {
         Ok((Self { qat_steps, network_bytes, reference: None }, tasks))
     }
 
-    /// Adds the size of the network, and the difference of the maps to those of the float network.
+    /// Adds the size of the network, and the difference of its maps to the maps of the float network.
     pub(super) fn add_to(&mut self, task: &str, report: &PredictCommandReport, figures: &mut Figures) {
         figures.extend(self.network_bytes.get(task).map(|bytes| ("network_bytes".to_owned(), *bytes)));
         if task == QAT {

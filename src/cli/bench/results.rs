@@ -57,7 +57,9 @@ enum Measure {
 /// State of the source tree in the current folder, or of the branch whose program ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct GitInfo {
+    /// Name of the branch; `HEAD` if none is checked out.
     pub branch: String,
+    /// Full hash of the commit, 40 hexadecimal digits.
     pub commit_hash: String,
     /// Date of the commit, as ISO 8601.
     pub commit_date: String,
@@ -66,26 +68,38 @@ pub(super) struct GitInfo {
 /// The machine and the program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Machine {
+    /// Name and version of the program, such as `cytoscope 0.1.0`.
     pub program: String,
+    /// Model of the CPU; `None` if the system does not report it.
     pub cpu: Option<String>,
+    /// Number of cores that the program may use.
     pub cores: usize,
+    /// Memory of the machine, or of the control group if it allows less, in bytes; `None` if unknown.
     pub memory_bytes: Option<u64>,
+    /// Operating system as Rust names it: `linux`, `macos` or `windows`.
     pub os: String,
+    /// Instruction set architecture as Rust names it, such as `x86_64` or `aarch64`.
     pub arch: String,
 }
 
 /// Result of a task of the bench, over all its runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct TaskResult {
+    /// Name of the task in the table; results are compared with stored ones of the same name and kind.
     pub name: String,
+    /// Training or inference, which have different figures.
     pub kind: TaskKind,
     /// Start of the bench, as ISO 8601 in UTC.
     pub timestamp: String,
+    /// Whether all runs ended without an error.
     pub success: bool,
+    /// Message of the run that failed; `None` if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The source tree that was measured; `None` outside a git repository, and in results of other programs.
     #[serde(default)]
     pub git_info: Option<GitInfo>,
+    /// Machine of the runs, and the program of the bench; `None` in results of other programs.
     #[serde(default)]
     pub machine: Option<Machine>,
     /// Number of successful runs.
@@ -94,6 +108,7 @@ pub(super) struct TaskResult {
     /// Minimum, median and maximum of each figure.
     #[serde(default)]
     pub metrics: Value,
+    /// Pairs, patch, batch and steps of a training run; `None` for inference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_info: Option<Value>,
 }
@@ -275,8 +290,8 @@ fn comparison_lines(result: &TaskResult, reference: &TaskResult) -> Vec<String> 
     all.filter_map(line).collect()
 }
 
-/// Returns the line of one figure and its reference; `None` if their ratio is undefined. `is_single` is whether one of them is
-/// that of a single run, so that there is no spread.
+/// Returns the line of one figure and its reference; `None` if their ratio is undefined. `is_single` says whether one
+/// of them comes from a single run, so that there is no spread.
 fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_single: bool) -> Option<String> {
     let (change, range) = match measure {
         Measure::Time | Measure::Size | Measure::Rate => {

@@ -67,7 +67,7 @@ struct Taken {
 }
 
 /// Times of a run in one mode, and of the run without recording right before or after it.
-struct Pair {
+struct PairedTimes {
     own: Taken,
     off: Taken,
 }
@@ -98,7 +98,7 @@ pub(super) fn run(
     for (mode, spans) in MODES.iter().zip(&mut spans) {
         *spans = workload.predict(mode)?.1;
     }
-    let mut pairs: [Vec<Pair>; MODES.len()] = Default::default();
+    let mut pairs: [Vec<PairedTimes>; MODES.len()] = Default::default();
     let (mut random, start, mut reported) = (Random::new(1), Instant::now(), Instant::now());
     let mut order: [usize; MODES.len()] = std::array::from_fn(|mode| mode);
     let mut rounds = 0;
@@ -122,11 +122,11 @@ pub(super) fn run(
 }
 
 /// Returns the figures of a mode, and prints them: the spread of times and ratios, and the intervals of the median ratios.
-fn metrics(mode: &Mode, pairs: &[Pair], spans: u64) -> serde_json::Value {
+fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> serde_json::Value {
     let ratio = |own: f64, off: f64| own / off.max(f64::MIN_POSITIVE);
     let figures: Vec<Figures> = pairs
         .iter()
-        .map(|Pair { own, off }| {
+        .map(|PairedTimes { own, off }| {
             Figures::from([
                 ("run_secs".to_owned(), own.wall_secs),
                 ("cost_ratio".to_owned(), ratio(own.wall_secs, off.wall_secs)),
@@ -162,14 +162,14 @@ fn metrics(mode: &Mode, pairs: &[Pair], spans: u64) -> serde_json::Value {
 
 impl Workload<'_> {
     /// Runs a mode and the reference in random order.
-    fn pair(&self, mode: &Mode, random: &mut Random) -> Result<Pair, Failure> {
+    fn pair(&self, mode: &Mode, random: &mut Random) -> Result<PairedTimes, Failure> {
         let reference = &MODES[0];
         if random.below(2) == 0 {
             let own = self.predict(mode)?.0;
-            return Ok(Pair { own, off: self.predict(reference)?.0 });
+            return Ok(PairedTimes { own, off: self.predict(reference)?.0 });
         }
         let off = self.predict(reference)?.0;
-        Ok(Pair { own: self.predict(mode)?.0, off })
+        Ok(PairedTimes { own: self.predict(mode)?.0, off })
     }
 
     /// Predicts the maps of the first time point, and returns the times and the number of spans.

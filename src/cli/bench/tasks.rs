@@ -54,7 +54,9 @@ pub(super) enum TaskKind {
 /// A row of the table.
 #[derive(Debug, PartialEq)]
 pub(super) struct Task {
+    /// Name that identifies the task in the results.
     pub name: String,
+    /// The command that runs the task: `train` or `predict`.
     pub kind: TaskKind,
     model: String,
     data: String,
@@ -278,7 +280,7 @@ impl Row<'_> {
 }
 
 impl Task {
-    /// Returns a prediction of the stack at `data`; `options` are those of `predict`.
+    /// Returns a prediction of the stack at `data`; `options` are options of `predict`.
     pub(super) fn inference(name: &str, model: &str, data: &str, options: Vec<String>) -> Self {
         let (name, model, data) = (name.to_owned(), model.to_owned(), data.to_owned());
         Self { name, kind: TaskKind::Inference, model, data, branch: None, options }

@@ -83,7 +83,7 @@ pub(super) fn compare(
     full.out = scratch.path().join("model");
     (full.resume, full.restart, full.without_int8, full.overwrite) = (false, false, true, Overwrite::Refuse);
     context.note("training again in 32-bit floats, to compare the scores");
-    // The shares of time in its status are those of this run.
+    // The shares of time in its status refer to this run.
     let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
     let report = full.run(&context, devices, on_event)?;
     Ok(PrecisionComparison::new(mixed, &report))

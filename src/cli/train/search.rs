@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const FOLDER_KIND: &str = "search";
 /// Ending of the file of plots, after the name of the package.
 const PLOTS: &str = "search.svg";
-/// Columns of the table before those of the settings.
+/// Columns of the table before the columns of the settings.
 const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
 /// Maximum size of the table in bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
@@ -164,7 +164,7 @@ fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<Res
         )));
     }
     let path = beside(&options.out, "search.csv");
-    // Another program's files are not those of the search that is continued or discarded.
+    // Files of another program do not belong to the search that is continued or discarded.
     let is_own = (options.resume || options.restart) && is_search_table(&path);
     let overwrite = Overwrite::from_force(options.force || is_own);
     for output in [&path, &beside(&options.out, PLOTS)] {

@@ -29,7 +29,7 @@ pub(super) struct Measured {
     pub process_secs: f64,
     /// Peak memory of the process in bytes, if known.
     pub peak_bytes: Option<u64>,
-    /// Relative L2 difference of the result to that of 32-bit floats, if known.
+    /// Relative L2 difference of the result to the result in 32-bit floats, if known.
     pub relative_l2: Option<f64>,
 }
 
@@ -59,14 +59,16 @@ pub(super) enum TrialEnd {
 /// A candidate with its runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Trial<C> {
+    /// The settings that were tried.
     #[serde(flatten)]
     pub candidate: C,
     /// Time of each run in seconds.
     pub secs: Vec<f64>,
     /// Highest peak memory of the process in bytes, if known.
     pub peak_bytes: Option<u64>,
-    /// Relative L2 difference of the result to that of 32-bit floats, if known.
+    /// Relative L2 difference of the result to the result in 32-bit floats, if known.
     pub relative_l2: Option<f64>,
+    /// Why no more runs followed.
     #[serde(flatten)]
     pub end: TrialEnd,
 }

@@ -17,15 +17,18 @@ use std::time::Duration;
 
 /// Tile sizes Z, Y, X that are tried, in voxels, besides the one that the program chooses.
 const TILES: [[usize; 3]; 4] = [[16, 96, 96], [32, 128, 128], [64, 128, 128], [64, 256, 256]];
-/// Number of cores from which half of them is tried, too.
+/// Number of cores from which half of them is also tried.
 const MANY_CORES: usize = 4;
-/// Relative L2 difference up to which maps count as equal to those of 32-bit floats: sums in another order.
+/// Relative L2 difference up to which maps count as equal to the maps of 32-bit floats, because sums were taken in
+/// another order.
 const EXACT: f64 = 1e-5;
 
 /// Settings of a prediction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct InferenceCandidate {
+    /// Device that runs the network.
     pub device: DeviceId,
+    /// Number format of the network; int8 on the CPU only.
     pub precision: Precision,
     /// Tile size Z, Y, X in voxels; `None` for the size that the program chooses.
     pub tile_zyx: Option<[usize; 3]>,
@@ -42,7 +45,8 @@ impl Candidate for InferenceCandidate {
 }
 
 /// The prediction that is repeated.
-pub(super) struct Workload<'a> {
+pub(super) struct InferenceWorkload<'a> {
+    /// Name or path of the model, as `predict --model` takes it.
     pub model: &'a str,
     /// The stack.
     pub data: PathBuf,
@@ -50,7 +54,7 @@ pub(super) struct Workload<'a> {
     pub options: Vec<String>,
 }
 
-impl Workload<'_> {
+impl InferenceWorkload<'_> {
     /// Returns the words of the command line after the program's name.
     fn words(&self, candidate: &InferenceCandidate, out: &Path, trace: &Path) -> Vec<String> {
         let mut words = vec![
@@ -118,7 +122,7 @@ fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
 /// Cancellation, or the failure of all candidates.
 pub(super) fn run(
     candidates: Vec<InferenceCandidate>,
-    workload: &Workload<'_>,
+    workload: &InferenceWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
@@ -147,7 +151,7 @@ struct InferenceRun {
 /// Runs a candidate once.
 fn run_once(
     candidate: &InferenceCandidate,
-    workload: &Workload<'_>,
+    workload: &InferenceWorkload<'_>,
     scratch: &Path,
     limit: Option<Duration>,
 ) -> Result<Option<InferenceRun>, Failure> {

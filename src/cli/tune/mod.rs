@@ -23,12 +23,12 @@ use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes, Axis, VoxelSize};
 use halving::{Candidate, Trial, TrialEnd};
-use inference::InferenceCandidate;
+use inference::{InferenceCandidate, InferenceWorkload};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use training::TrainingCandidate;
+use training::{TrainingCandidate, TrainingWorkload};
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "tune";
@@ -207,7 +207,7 @@ impl Tune {
         options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
-        let workload = inference::Workload { model: self.model.as_str(), data, options };
+        let workload = InferenceWorkload { model: self.model.as_str(), data, options };
         let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: inference::presets(&trials), candidates: trials })
     }
@@ -227,7 +227,7 @@ impl Tune {
         };
         let candidates = training::candidates(&config, devices);
         let workload =
-            training::Workload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
+            TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
         let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
         Ok(Tuned { presets: training::presets(&trials), candidates: trials })
     }

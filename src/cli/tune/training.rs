@@ -24,10 +24,15 @@ const MAX_WORKERS: usize = 8;
 /// Settings of a training run. What is `None` is chosen by the program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct TrainingCandidate {
+    /// Device that the steps run on.
     pub device: DeviceId,
+    /// Number format of convolutions and matrix products in the steps; never int8.
     pub precision: Precision,
+    /// Number of patches in a batch.
     pub batch: Option<usize>,
+    /// Number of data workers, at least 1.
     pub workers: usize,
+    /// Maximum number of patches that are prepared in advance.
     pub prefetch: Option<usize>,
     /// Number of threads; 0 uses all cores.
     pub threads: usize,
@@ -49,15 +54,20 @@ impl Candidate for TrainingCandidate {
 }
 
 /// The training run that is repeated.
-pub(super) struct Workload<'a> {
+pub(super) struct TrainingWorkload<'a> {
+    /// The start model, or training from scratch.
     pub from: &'a TrainStart,
+    /// Whether the targets of the pairs are labels or stains.
     pub task: TrainingTask,
+    /// Folder or table of the training pairs.
     pub data: &'a Path,
+    /// File of training settings in TOML; `None` for the defaults.
     pub config: Option<&'a Path>,
+    /// Optimizer steps of each run.
     pub steps: usize,
 }
 
-impl Workload<'_> {
+impl TrainingWorkload<'_> {
     /// Returns the words of the command line after the program's name.
     fn words(&self, candidate: &TrainingCandidate, out: &Path, trace: &Path) -> Vec<String> {
         let task = match self.task {
@@ -141,7 +151,7 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
 /// Cancellation, or the failure of all candidates.
 pub(super) fn run(
     candidates: Vec<TrainingCandidate>,
-    workload: &Workload<'_>,
+    workload: &TrainingWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,

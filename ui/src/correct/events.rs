@@ -25,7 +25,7 @@ impl Corrections {
         effects
     }
 
-    /// Reports what sessions have finished after their documents were closed, and removes those that have ended.
+    /// Reports what sessions have finished after their documents were closed, and removes sessions that have ended.
     fn poll_closing(&mut self, effects: &mut Effects) {
         // Read before polling: whatever an ended session has sent is in its channel.
         let has_ended: Vec<bool> = self.closing.iter().map(|c| c.corrector.has_ended()).collect();

@@ -44,7 +44,7 @@ pub struct SessionStart {
     pub shape_zyx: [usize; 3],
     /// Voxel size of the stack in µm.
     pub voxel_um: VoxelSize,
-    /// Time point, if the stack has several. It is read from label images that have several, too.
+    /// Time point, if the stack has several. Label images with several time points are read at the same one.
     pub time: Option<usize>,
     /// Paths of the correction files.
     pub files: CorrectionFiles,

@@ -122,8 +122,8 @@ impl PlaneLoader {
         Self { shared, threads }
     }
 
-    /// Returns the plane, or requests it in place of the slot's previous request. A plane that could not be read is read
-    /// again once the slot has requested another one in between.
+    /// Returns the plane, or requests it, which replaces the slot's previous request. A plane that could not be read is
+    /// read again once the slot has requested another one in between.
     pub fn get(&self, slot: Slot, id: SourceId, source: &Arc<dyn PlaneSource>, at: &PlaneAt) -> LoadState {
         if self.threads.is_empty() {
             return LoadState::Failed(NO_THREAD.to_owned());

@@ -83,7 +83,7 @@ impl Search<'_> {
             return if self.of_this() { files } else { Vec::new() };
         }
         let corrected = measured(corrected);
-        // Their own table takes precedence over that of the prediction.
+        // The table of corrected labels takes precedence over the table of the prediction.
         let is_replaced = |kind: ArtifactKind| corrected.iter().any(|a| a.kind == kind);
         let mut all: Vec<Artifact> = files.into_iter().filter(|a| self.of_this() && !is_replaced(a.kind)).collect();
         all.extend(corrected);
@@ -106,7 +106,7 @@ impl Search<'_> {
     fn labels_of_time(&self, folder: &Path, time: usize) -> Option<PathBuf> {
         let stem = format!("{}_t{time}", self.place.stem);
         if folder.join(ArtifactKind::Provenance.file_name(&stem)).is_file() {
-            // They are those of another stack, whose name ends in the time point.
+            // These labels belong to another stack, whose name ends in the time point.
             return None;
         }
         let corrected = CorrectionFiles::of(folder, &self.place.stem, Some(time)).labels;

@@ -25,6 +25,7 @@ pub(crate) struct LiveOutput {
 }
 
 impl Documents {
+    /// Shows a growing output: opens its array when it is first reported, and reloads its planes after that.
     pub(super) fn show_live(&mut self, id: u64, output: LiveOutput, effects: &mut Effects) {
         let Some(document) = self.get(id) else { return };
         if document.overlays.iter().any(|o| o.role == Role::Live && o.path == output.path) {
@@ -63,6 +64,7 @@ impl Documents {
         });
     }
 
+    /// Removes the growing output of a document, even if it is still being opened.
     pub(super) fn remove_live(&mut self, id: u64) {
         self.opening_live.remove(&id);
         self.remove_overlay(id, Role::Live);
@@ -81,6 +83,8 @@ impl Documents {
         }
     }
 
+    /// Opens the labels of a segmentation preview, whose time point is `time`; only the preview that was requested last
+    /// is shown.
     pub(super) fn open_preview(&mut self, id: u64, time: usize, report: Box<SegmentReport>, effects: &mut Effects) {
         self.opening_preview.insert(id, (report.labels.clone(), time));
         self.keep_shown_labels(id);

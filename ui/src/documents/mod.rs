@@ -475,7 +475,7 @@ impl Documents {
                 self.show_results(id, outputs, BTreeMap::new());
             }
             JobOutput::Found { outputs, of_times } => {
-                // They may be those of a prediction that was requested before the stack was opened again.
+                // They may belong to a prediction that was requested before the stack was opened again.
                 let has = |is: fn(ArtifactKind) -> bool| outputs.iter().any(|a| is(a.kind));
                 if has(|kind| kind == ArtifactKind::Labels) && !has(ArtifactKind::is_maps) {
                     self.remove_overlay(id, Role::Map);

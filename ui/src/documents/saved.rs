@@ -1,5 +1,5 @@
-//! Results on disk of stacks with several time points. Labels that were saved for a single time point are shown at it, and
-//! those of all time points elsewhere.
+//! Results on disk of stacks with several time points. Labels that were saved for a single time point are shown at it;
+//! labels of all time points are shown at the others.
 
 use super::Documents;
 use crate::document::{Document, PREVIEW_NAME, Role, file_name};
@@ -58,8 +58,8 @@ fn path_of(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
 }
 
 impl Documents {
-    /// Shows results: those of all time points, and those that were saved for single ones. Labels that the user had added
-    /// before the document was opened again stay.
+    /// Shows the results of all time points, and the results that were saved for single time points. Labels that the
+    /// user had added before the document was opened again stay.
     pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, of_times: BTreeMap<usize, Vec<Artifact>>) {
         let kept = self.kept_labels.remove(&id);
         let is_shown = kept.is_none_or(|kept| path_of(&outputs, ArtifactKind::Labels) == Some(kept.as_path()));

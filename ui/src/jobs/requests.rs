@@ -191,6 +191,8 @@ impl Jobs {
         self.copies.insert(copy);
     }
 
+    /// Starts a job that estimates the object diameter of a document at its shown time point, with the settings of its
+    /// prediction.
     pub(super) fn estimate_diameter(&mut self, id: u64, documents: &Documents, display: &Display) {
         let Some(document) = documents.get(id) else { return };
         // Nothing is written, so the folder need not exist.
@@ -224,7 +226,7 @@ impl Jobs {
             Some((kind, stem)) if kind.is_maps() => stem,
             _ => name.as_str(),
         };
-        // The labels of one time point do not replace those of all.
+        // The labels of one time point do not replace the labels of all.
         let stem = match document.extents.times {
             0 | 1 => stem.to_owned(),
             _ => format!("{stem}_t{time}"),
@@ -296,8 +298,8 @@ impl Jobs {
     }
 }
 
-/// The prediction of all series of a document's file, in place of that of the document: each series keeps its own voxel size
-/// along the axes where none is set.
+/// The job for all series of a document's file, made from the job for the document. Each series keeps its own voxel
+/// size along the axes where none is set.
 fn for_all_series(job: PredictJob, document: &Document) -> PredictJob {
     PredictJob { series: SeriesChoice::All, voxel_um: None, voxel_axes_um: document.given_axes_um(), ..job }
 }
@@ -378,7 +380,7 @@ mod tests {
         assert_eq!(one.voxel_um, Some([2.0, 0.5, 0.25]));
         let all = for_all_series(one, &document);
         assert_eq!((all.series, all.voxel_um, all.voxel_axes_um), (SeriesChoice::All, None, given));
-        // A size that is incomplete together with that of the file is not used.
+        // A size is not used if it is incomplete even together with the size that the file states.
         let incomplete = VoxelSize { x: Some(1.0), ..VoxelSize::default() };
         let document = Document::open(&path, None, 0).unwrap().with_voxel_size(incomplete);
         assert!(for_all_series(PredictJob::default(), &document).voxel_axes_um.is_unknown());

@@ -221,7 +221,7 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let may =
             !is_running && batch.prediction.path.is_some() && batch.truth.path.is_some() && state.jobs.has_engine();
         if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
-            // The one that the user has set for the files of the ground truth, or else for those of the predictions.
+            // The voxel size that the user has set for the files of the ground truth, or else for the predictions.
             let mut paths = [&batch.truth, &batch.prediction].into_iter().filter_map(|files| files.path.as_ref());
             let voxel_um = paths.find_map(|path| state.settings().voxel_um_of(path));
             actions.send(BatchAction::Evaluate(voxel_um));

@@ -211,7 +211,7 @@ pub(crate) struct OptionalNumber<'a> {
 }
 
 impl<'a> OptionalNumber<'a> {
-    /// A number of threads, at first that of the cores.
+    /// A number of threads, at first the number of cores.
     pub(crate) fn threads(hint: &'a str) -> Self {
         let first = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         Self { name: "Threads", unit: "", hint, unset: "automatic", first, range: 1..=MAX_THREADS as u64 }

@@ -100,19 +100,19 @@ pub struct WizardPlan {
     pub from: TrainStart,
     /// Time budget in minutes.
     pub minutes: f64,
-    /// Number of threads that prepare patches; `None` is as many as the cores allow.
+    /// Number of threads that prepare patches; `None` for as many as the cores allow.
     pub workers: Option<usize>,
-    /// Number of patches per batch; `None` is that of the training settings or of the machine profile.
+    /// Number of patches per batch; `None` leaves it to the training settings or the machine profile.
     pub batch: Option<usize>,
-    /// Memory limit for the activations of a training step in MiB; `None` is that of the training settings.
+    /// Memory limit for the activations of a training step in MiB; `None` leaves it to the training settings.
     pub memory_mib: Option<u64>,
     /// Number of threads that compute the training steps; `None` uses all cores.
     pub threads: Option<usize>,
     /// The device that computes the training steps.
     pub device: DeviceRequest,
-    /// Precision of the training steps; `None` is that of the training settings.
+    /// Precision of the training steps; `None` leaves it to the training settings.
     pub precision: Option<Precision>,
-    /// Which preset of the machine profile completes the settings; `None` is that of the training settings.
+    /// Which preset of the machine profile completes the settings; `None` leaves it to the training settings.
     pub performance: Option<PerformanceRequest>,
     /// Name of the model.
     pub name: String,

@@ -264,7 +264,7 @@ impl Training {
         let Some(job) = wizard.job(wizard.folder.join(TRAININGS).join(&name)) else { return };
         wizard.plan.name.clone_from(&name);
         wizard.run = TrainingRun::default();
-        // The name may already be that of the next model, so the previous model keeps its own.
+        // The user may already have typed the name of the next model, so the previous model keeps the name it has.
         self.retire_model(None, jobs, effects);
         self.prepare(job, Some(name), jobs, effects);
     }

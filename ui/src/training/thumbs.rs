@@ -39,7 +39,7 @@ impl ThumbStyle {
     }
 }
 
-/// A thumbnail of a training image, as far as it is loaded.
+/// The thumbnail of a training image, which may still be loading.
 #[derive(Clone)]
 pub enum Thumb {
     /// The image is queued or being read.

@@ -472,9 +472,9 @@ fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
 struct Planes {
     /// All planes, from the lowest to the highest.
     all: Vec<DisplayedPlane>,
-    /// Those of the stack.
+    /// The planes of the stack.
     base: Vec<DisplayedPlane>,
-    /// The roles of the planes; `None` for those of the stack.
+    /// The roles of the planes; `None` for planes of the stack.
     roles: Vec<Option<Role>>,
     /// Whether no plane is still being loaded.
     complete: bool,

@@ -1,7 +1,7 @@
 //! Painting and erasing with discs and balls, whose radius is in µm, along lines without gaps.
 
 use super::DrawOver;
-use crate::geometry::{Bounds, SliceAxis};
+use crate::geometry::{BoundsZyx, SliceAxis};
 use crate::volume::LabelWriter;
 use crate::{CorrectionError, LabelVolume};
 use std::ops::Range;
@@ -34,6 +34,7 @@ pub struct Brush {
 }
 
 impl Brush {
+    /// Name of a step that was drawn with the brush, such as "Paint 3" or "Erase".
     pub(crate) fn name(&self) -> String {
         match (self.value, self.over) {
             (0, DrawOver::Inside(label)) => format!("Erase {label}"),
@@ -105,8 +106,8 @@ pub(crate) fn segment(
 }
 
 /// The part of the volume that a stroke starting at `a` can paint.
-fn drawable(volume: &LabelVolume, brush: &Brush, a: [f64; 3]) -> Option<Bounds> {
-    let mut within = Bounds::whole(volume.shape_zyx());
+fn drawable(volume: &LabelVolume, brush: &Brush, a: [f64; 3]) -> Option<BoundsZyx> {
+    let mut within = BoundsZyx::whole(volume.shape_zyx());
     if let BrushShape::Disc(axis) = brush.shape {
         let i = axis.index();
         let at = a[i];
@@ -121,7 +122,7 @@ fn drawable(volume: &LabelVolume, brush: &Brush, a: [f64; 3]) -> Option<Bounds> 
 
 /// Calls `f` for the voxels on the line from `a` to `b` inside a box. Each voxel shares a face, an edge or a corner
 /// with the next.
-pub(crate) fn line(a: [f64; 3], b: [f64; 3], within: &Bounds, mut f: impl FnMut([usize; 3])) {
+pub(crate) fn line(a: [f64; 3], b: [f64; 3], within: &BoundsZyx, mut f: impl FnMut([usize; 3])) {
     let delta = [0, 1, 2].map(|i| b[i] - a[i]);
     let steps = delta.iter().fold(0.0f64, |n, d| n.max(d.abs())).ceil().max(1.0);
     // The part of the line that is near the box.
@@ -177,7 +178,7 @@ impl Capsule {
     }
 
     /// A box around the capsule, clipped to `within`.
-    fn bounds(&self, within: &Bounds) -> Option<Bounds> {
+    fn bounds(&self, within: &BoundsZyx) -> Option<BoundsZyx> {
         let mut bounds = *within;
         for i in 0..3 {
             let (a, b) = (self.a[i], self.a[i] + self.d[i]);

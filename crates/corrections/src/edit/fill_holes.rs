@@ -2,11 +2,13 @@
 
 use super::DrawOver;
 use crate::CorrectionError;
-use crate::geometry::{Bounds, Scope};
+use crate::geometry::{BoundsZyx, Scope};
 use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use cytoscope_objects::filter;
 
+/// Gives a label the holes that it encloses: in one slice, holes that no path in the slice leaves; in the volume, holes
+/// that no path in 3-D leaves. `over` decides which labels are overwritten.
 pub(super) fn fill_holes(
     writer: &mut LabelWriter,
     label: u32,
@@ -30,7 +32,7 @@ pub(super) fn fill_holes(
 }
 
 /// Returns the mask with its enclosed 3-D holes filled.
-fn enclosed(mask: &[bool], bounds: &Bounds) -> Result<Vec<bool>, CorrectionError> {
+fn enclosed(mask: &[bool], bounds: &BoundsZyx) -> Result<Vec<bool>, CorrectionError> {
     let size = bounds.size();
     let mut regions = vec![0u32; mask.len()];
     let count = components::label(mask, size, Connectivity::Faces, |inside: bool| !inside, &mut regions)?;

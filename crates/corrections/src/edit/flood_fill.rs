@@ -6,6 +6,10 @@ use crate::CorrectionError;
 use crate::geometry::{Scope, SliceAxis};
 use crate::volume::LabelWriter;
 
+/// Sets the connected region around `seed` that has the same label to `value`.
+///
+/// # Errors
+/// [`CorrectionError::OutOfBounds`] if the seed is outside `scope`.
 pub(super) fn flood_fill(
     writer: &mut LabelWriter,
     seed: [usize; 3],

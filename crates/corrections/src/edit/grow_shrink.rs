@@ -2,7 +2,7 @@
 
 use super::DrawOver;
 use crate::CorrectionError;
-use crate::geometry::{Bounds, Scope};
+use crate::geometry::{BoundsZyx, Scope};
 use crate::volume::{LabelWriter, check_box};
 use cytoscope_objects::distance::distance_um;
 
@@ -22,7 +22,7 @@ fn within_distance(distance_um: f32, by_um: f64) -> bool {
 }
 
 /// The bounding box of a label, extended by the distance.
-fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<Bounds, CorrectionError> {
+fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
     let bounds = writer.volume().box_of(label, scope)?;
     let voxel_um = writer.volume().voxel_size_um().zyx_um_or_one();
     let margin = voxel_um.map(|v| (by_um / v).ceil() as usize);
@@ -31,6 +31,7 @@ fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> R
     Ok(bounds)
 }
 
+/// Adds the voxels within a distance of a label to it; `over` decides which labels are overwritten.
 pub(super) fn grow(
     writer: &mut LabelWriter,
     label: u32,
@@ -48,6 +49,7 @@ pub(super) fn grow(
     Ok(())
 }
 
+/// Removes the voxels of a label within a distance of other labels and of background.
 pub(super) fn shrink(writer: &mut LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<(), CorrectionError> {
     check(by_um)?;
     // One voxel around the label suffices, because the nearest outside voxel is always adjacent to the label.

@@ -5,11 +5,15 @@
 //! connected.
 
 use super::DrawOver;
-use crate::geometry::{Bounds, Plane, SliceAxis};
+use crate::geometry::{BoundsZyx, Plane, SliceAxis};
 use crate::volume::LabelWriter;
 use crate::{CorrectionError, LabelVolume};
 use cytoscope_objects::distance::distance_um;
 
+/// Fills gaps of a label between slices across `axis`: the gap around slice `at`, or all gaps if it is `None`.
+///
+/// # Errors
+/// [`CorrectionError::NoSuchLabel`] or, without a gap, [`CorrectionError::NotPossible`].
 pub(super) fn interpolate(
     writer: &mut LabelWriter,
     label: u32,
@@ -49,7 +53,7 @@ pub(super) fn interpolate(
 
 /// Two slices that contain the label, with the signed distances in µm (positive inside) in the box around both.
 struct SliceInterpolator {
-    bounds: Bounds,
+    bounds: BoundsZyx,
     /// Number of rows and columns of the box.
     size: [usize; 2],
     below: usize,
@@ -74,7 +78,7 @@ impl SliceInterpolator {
             volume.bounds_within(label, &planes[0]).ok_or_else(missing)?,
             volume.bounds_within(label, &planes[1]).ok_or_else(missing)?,
         ];
-        let bounds = boxes[0].union(&boxes[1]).padded([1; 3], &Bounds::whole(shape));
+        let bounds = boxes[0].union(&boxes[1]).padded([1; 3], &BoundsZyx::whole(shape));
         let in_slice = |index: usize| {
             let mut b = bounds;
             (b.start[axis.index()], b.end[axis.index()]) = (index, index + 1);

@@ -15,7 +15,7 @@ mod tests;
 
 pub use brush::{Brush, BrushShape};
 
-use crate::geometry::{Bounds, Scope};
+use crate::geometry::{BoundsZyx, Scope};
 use crate::volume::LabelWriter;
 use crate::{CorrectionError, SliceAxis};
 
@@ -32,6 +32,7 @@ pub enum DrawOver {
 }
 
 impl DrawOver {
+    /// Whether a voxel with the label `old` may be overwritten.
     pub(crate) fn allows(self, old: u32) -> bool {
         match self {
             DrawOver::Any => true,
@@ -164,7 +165,7 @@ pub struct Change {
     /// Name of the step, such as `Paint 12`.
     pub name: String,
     /// The smallest box around the changed voxels; `None` if nothing changed, in which case no step is recorded.
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<BoundsZyx>,
     /// Number of changed voxels.
     pub voxels: u64,
     /// Labels that a split created.

@@ -3,7 +3,7 @@
 use super::brush::{check_points, line};
 use super::face_neighbors::each_neighbor;
 use crate::CorrectionError;
-use crate::geometry::{Bounds, Plane, Scope, SliceAxis};
+use crate::geometry::{BoundsZyx, Plane, Scope, SliceAxis};
 use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use std::collections::VecDeque;
@@ -66,7 +66,7 @@ pub(super) fn split_by_line(
 fn rasterize(
     points: &[[f64; 3]],
     plane: Plane,
-    bounds: &Bounds,
+    bounds: &BoundsZyx,
     shape_zyx: [usize; 3],
 ) -> Result<Vec<bool>, CorrectionError> {
     let axis = plane.axis.index();

@@ -136,11 +136,11 @@ fn assert_labels(session: &Session, want: &Dense, what: &str) {
     }
 }
 
-fn bounds_of(places: &[Zyx]) -> Option<crate::Bounds> {
+fn bounds_of(places: &[Zyx]) -> Option<crate::BoundsZyx> {
     let first = places.first()?;
-    let mut bounds = crate::Bounds { start: *first, end: first.map(|c| c + 1) };
+    let mut bounds = crate::BoundsZyx { start: *first, end: first.map(|c| c + 1) };
     for p in places {
-        bounds = bounds.union(&crate::Bounds { start: *p, end: p.map(|c| c + 1) });
+        bounds = bounds.union(&crate::BoundsZyx { start: *p, end: p.map(|c| c + 1) });
     }
     Some(bounds)
 }

@@ -94,6 +94,7 @@ impl JournalFile {
         }
     }
 
+    /// Path of the journal, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -189,11 +190,13 @@ pub(crate) struct RecordWriter<'a> {
 }
 
 impl RecordWriter<'_> {
+    /// Writes bytes as they are: the encoded header, before the first record.
     pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.len += bytes.len() as u64;
         self.out.write_all(bytes)
     }
 
+    /// Adds the length and checksum to the encoded body of a record, and writes it.
     pub fn record(&mut self, body: &[u8]) -> io::Result<()> {
         let bytes = encode_record(self.position, body);
         self.position += 1;

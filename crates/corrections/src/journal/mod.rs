@@ -16,7 +16,7 @@ mod record;
 #[cfg(test)]
 pub(crate) use file::encode_record;
 pub(crate) use file::{JournalFile, Resume};
-pub(crate) use read::{HeaderError, Reader, Tail};
+pub(crate) use read::{HeaderError, JournalReader, Tail};
 pub(crate) use record::{Header, Record, put_edit, snapshot_parts};
 
 /// First bytes of a journal.

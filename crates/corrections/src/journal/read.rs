@@ -2,7 +2,7 @@
 
 use super::record::{Header, Record};
 use super::{MAGIC, VERSION, check_sum};
-use crate::chunks::Grid;
+use crate::chunks::ChunkGrid;
 use crate::limits::{MAX_HEADER_BYTES, MAX_RECORD_BYTES};
 use std::io::{self, Read};
 
@@ -31,19 +31,21 @@ impl From<io::Error> for HeaderError {
 }
 
 /// A reader of the header and records of a journal.
-pub(crate) struct Reader<R> {
+pub(crate) struct JournalReader<R> {
     from: R,
     len: u64,
     /// Position of the next record in bytes; everything before it is valid.
     pub at: u64,
     /// Number of valid records read so far.
     pub position: u64,
+    /// The labels that the journal belongs to.
     pub header: Header,
-    pub grid: Grid,
+    /// Chunks of the shape that the header states, which records are checked against.
+    pub grid: ChunkGrid,
     body: Vec<u8>,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> JournalReader<R> {
     /// Reads the header of a journal of `len` bytes.
     pub fn begin(mut from: R, len: u64) -> Result<Self, HeaderError> {
         let no = |problem: &str| HeaderError::NotAJournal(problem.to_owned());
@@ -71,7 +73,7 @@ impl<R: Read> Reader<R> {
         }
         let header: Header = serde_json::from_slice(&text)
             .map_err(|e| HeaderError::NotAJournal(format!("the header of the journal cannot be read: {e}")))?;
-        let grid = Grid::new(header.shape_zyx).map_err(|e| HeaderError::NotAJournal(e.to_string()))?;
+        let grid = ChunkGrid::new(header.shape_zyx).map_err(|e| HeaderError::NotAJournal(e.to_string()))?;
         Ok(Self { from, len, at: fixed.len() as u64 + count, position: 0, header, grid, body: Vec::new() })
     }
 

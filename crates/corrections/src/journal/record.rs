@@ -2,8 +2,8 @@
 
 use super::{MAGIC, VERSION};
 use crate::Fingerprint;
-use crate::chunks::{Chunk, Grid, LabelSnapshot};
-use crate::patch::{Patch, put, take, take_u32};
+use crate::chunks::{Chunk, ChunkGrid, LabelSnapshot};
+use crate::diff::{EditDiff, put, take, take_u32};
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ pub(crate) fn snapshot_parts(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     /// An edit: the number of the state after it, its name, and its differences.
-    Edit { id: u64, name: String, patch: Patch },
+    Edit { id: u64, name: String, diff: EditDiff },
     /// The newest edit was undone.
     Undo,
     /// The newest undone edit was redone.
@@ -148,7 +148,7 @@ impl Record {
     pub fn body(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
-            Record::Edit { id, name, patch } => put_edit(&mut bytes, *id, name, patch),
+            Record::Edit { id, name, diff } => put_edit(&mut bytes, *id, name, diff),
             Record::Undo => bytes.push(2),
             Record::Redo => bytes.push(3),
             Record::Snapshot(part) => {
@@ -172,7 +172,7 @@ impl Record {
     }
 
     /// Parses the body of a record, without its length and checksum.
-    pub fn parse(body: &[u8], grid: &Grid) -> Result<Self, &'static str> {
+    pub fn parse(body: &[u8], grid: &ChunkGrid) -> Result<Self, &'static str> {
         let (kind, mut rest) = body.split_first().ok_or("it is empty")?;
         let nothing_more = |rest: &[u8]| if rest.is_empty() { Ok(()) } else { Err("it is too long for its kind") };
         Ok(match kind {
@@ -182,9 +182,9 @@ impl Record {
                 if len > MAX_NAME_BYTES {
                     return Err("the name of its step is too long");
                 }
-                let (name, patch) = rest.split_at_checked(len).ok_or("it ends inside the name of its step")?;
+                let (name, diff) = rest.split_at_checked(len).ok_or("it ends inside the name of its step")?;
                 let name = std::str::from_utf8(name).map_err(|_| "the name of its step is not UTF-8 text")?;
-                Record::Edit { id, name: name.to_owned(), patch: Patch::parse(patch, grid)? }
+                Record::Edit { id, name: name.to_owned(), diff: EditDiff::parse(diff, grid)? }
             }
             2 => nothing_more(rest).map(|()| Record::Undo)?,
             3 => nothing_more(rest).map(|()| Record::Redo)?,
@@ -205,12 +205,12 @@ impl Record {
 }
 
 /// Encodes the body of an edit record.
-pub(crate) fn put_edit(bytes: &mut Vec<u8>, id: u64, name: &str, patch: &Patch) {
+pub(crate) fn put_edit(bytes: &mut Vec<u8>, id: u64, name: &str, diff: &EditDiff) {
     bytes.push(1);
     put(bytes, id);
     let end = name.floor_char_boundary(MAX_NAME_BYTES);
     let name = name.get(..end).unwrap_or_default();
     put(bytes, name.len() as u64);
     bytes.extend(name.as_bytes());
-    bytes.extend(patch.bytes());
+    bytes.extend(diff.bytes());
 }

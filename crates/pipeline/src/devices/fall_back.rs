@@ -9,8 +9,9 @@ use cytoscope_engine::{Device, DeviceId, EngineError, Precision};
 use std::mem::discriminant;
 
 impl Devices {
-    /// Selects the device on which an input continues after another one has failed: the fastest GPU that was not `tried`, as
-    /// far as the model was measured on it, or else the CPU. A device that lacks the requested 16 bits computes in f32.
+    /// Selects the device on which an input continues after another one has failed: the GPU not yet `tried` on which
+    /// the model was measured to be fastest, or else the CPU. A device that lacks the requested 16 bits computes in
+    /// f32.
     ///
     /// # Errors
     /// [`JobError::Engine`] if the CPU does not compute the network correctly; [`JobError::Cancelled`].
@@ -102,8 +103,8 @@ fn best_on(measurements: &[Measurement], id: DeviceId) -> Option<(f64, Precision
     of_device.filter_map(|m| Some((m.usable_ms()?, m.precision?))).min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// Returns the precision in which a GPU continues a job: the requested one, or f32 in place of 16 bits that it lacks;
-/// without a request, the fastest one that was measured. `None` if it lacks another requested one.
+/// Returns the precision in which a GPU continues a job: the requested one, or f32 if it lacks the requested 16-bit
+/// format; without a request, the fastest one that was measured. `None` if it lacks another requested one.
 fn precision_to_continue(
     model: &Model,
     device: &Device,

@@ -67,10 +67,10 @@ const LARGE_TILE: [usize; 3] = [48, 128, 128];
 /// of the median is then 6 %.
 const ENOUGH_OBJECTS: usize = 24;
 /// Maximum number of short predictions on one grid.
-const MAX_PASSES: usize = 4;
+const MAX_PREDICTIONS: usize = 4;
 /// Maximum number of short predictions with [`LARGE_TILE`].
-const MAX_LARGE_PASSES: usize = 2;
-/// Maximum factor by which one pass may correct the diameter.
+const MAX_LARGE_PREDICTIONS: usize = 2;
+/// Maximum factor by which one short prediction may correct the diameter.
 const MAX_CORRECTION: f64 = 2.5;
 /// Plausible ratios of object lengths along Z to those in the plane; microscopes elongate objects along Z.
 const PLAUSIBLE_ELONGATION: std::ops::RangeInclusive<f64> = 0.7..=1.9;
@@ -83,10 +83,15 @@ const DEFAULT_VOXELS: f64 = 20.0;
 
 /// Estimates the object diameter of one stack.
 pub(crate) struct Estimator<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// The model of the short predictions, which declares a nominal object diameter.
     pub model: &'a Model,
+    /// Compiles and runs the model's network for the short predictions.
     pub engine: &'a dyn Engine,
+    /// Precision and threads of the prediction; the memory budget is replaced for each short prediction.
     pub options: &'a CompileOptions,
+    /// The time point that is looked at.
     pub stack: &'a Stack,
     /// Channels of the stack that are the model's input.
     pub channels: &'a [usize],
@@ -110,7 +115,7 @@ pub(crate) struct SizeEstimate {
 
 /// Where and on which grid a short prediction is made.
 #[derive(Clone, Copy)]
-struct Pass {
+struct ShortPrediction {
     /// Voxel size Z, Y, X of the stack.
     voxel: [f64; 3],
     /// Diameter that the grid gives the nominal size divided by the factor of the coarsening.
@@ -217,20 +222,21 @@ impl Estimator<'_> {
         let guess = self.guess(&stack, voxel)?;
         let diameter = given.unwrap_or_else(|| guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um));
         let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
-        let first = Pass { voxel, diameter, nominal_um, center, tile: TILE, budget_bytes: None, coarsening: COARSE };
+        let first =
+            ShortPrediction { voxel, diameter, nominal_um, center, tile: TILE, budget_bytes: None, coarsening: COARSE };
         let (mut at, mut last) = (first, None);
         if self.voxel_um.is_some() {
             last = self.measure_around(&stack, &mut at, given)?;
         }
         if last.is_none() {
-            at = Pass { coarsening: FINE, ..first };
+            at = ShortPrediction { coarsening: FINE, ..first };
             last = self.measure_around(&stack, &mut at, given)?;
         }
         if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
             && few.diameters.len() < ENOUGH_OBJECTS
             && !few.is_complete
         {
-            let large = Pass { tile: LARGE_TILE, budget_bytes: Some(self.budget_bytes), ..at };
+            let large = ShortPrediction { tile: LARGE_TILE, budget_bytes: Some(self.budget_bytes), ..at };
             if let Some((measured, change, found)) = self.measure_more(&stack, large, few.diameters.len())? {
                 at.diameter = found;
                 last = Some((measured, change));
@@ -253,14 +259,14 @@ impl Estimator<'_> {
     fn measure_around(
         &self,
         stack: &Stack,
-        at: &mut Pass,
+        at: &mut ShortPrediction,
         given: Option<f64>,
     ) -> Result<Option<(Measured, f64)>, JobError> {
         let mut session: TileSession = None;
         let mut last = None;
-        for pass in 0..MAX_PASSES {
+        for round in 0..MAX_PREDICTIONS {
             self.context.check()?;
-            let measured = self.pass(stack, at, &mut session)?;
+            let measured = self.predict_part(stack, at, &mut session)?;
             if at.coarsening == COARSE && measured.diameters.len() < FEW_OBJECTS {
                 return Ok(None);
             }
@@ -280,7 +286,7 @@ impl Estimator<'_> {
                     break;
                 }
                 // No objects at this size: try smaller, then larger objects.
-                at.diameter *= if pass == 0 { 0.5 } else { 4.0 };
+                at.diameter *= if round == 0 { 0.5 } else { 4.0 };
                 continue;
             };
             if given.is_some() {
@@ -304,12 +310,17 @@ impl Estimator<'_> {
     /// Measures the objects of a larger part of a stack, at the diameter of `at` and once more if they have another one.
     /// Returns them with the logarithm of the last change of the diameter, and the diameter; `None` if no more than `few`
     /// objects were found, or if there is too little memory.
-    fn measure_more(&self, stack: &Stack, mut at: Pass, few: usize) -> Result<Option<(Measured, f64, f64)>, JobError> {
+    fn measure_more(
+        &self,
+        stack: &Stack,
+        mut at: ShortPrediction,
+        few: usize,
+    ) -> Result<Option<(Measured, f64, f64)>, JobError> {
         let mut session: TileSession = None;
         let mut last = None;
-        for _ in 0..MAX_LARGE_PASSES {
+        for _ in 0..MAX_LARGE_PREDICTIONS {
             self.context.check()?;
-            let measured = match self.pass(stack, &at, &mut session) {
+            let measured = match self.predict_part(stack, &at, &mut session) {
                 Err(JobError::Engine(EngineError::OutOfMemory { .. }) | JobError::Budget { .. }) => break,
                 measured => measured?,
             };
@@ -362,8 +373,13 @@ impl Estimator<'_> {
     }
 
     /// Measures the objects of a short prediction.
-    fn pass(&self, stack: &Stack, at: &Pass, session: &mut TileSession) -> Result<Measured, JobError> {
-        let Pass { voxel, diameter, nominal_um, center, tile: max_tile, budget_bytes, coarsening } = *at;
+    fn predict_part(
+        &self,
+        stack: &Stack,
+        at: &ShortPrediction,
+        session: &mut TileSession,
+    ) -> Result<Measured, JobError> {
+        let ShortPrediction { voxel, diameter, nominal_um, center, tile: max_tile, budget_bytes, coarsening } = *at;
         let model = self.model;
         let Some(model_um) = model.voxel_um else { return Ok(Measured::default()) };
         let scale = diameter / nominal_um;
@@ -426,7 +442,7 @@ impl Estimator<'_> {
         shape: [usize; 3],
         tile: [usize; 3],
         work: [f64; 3],
-        at: &Pass,
+        at: &ShortPrediction,
     ) -> Result<Measured, JobError> {
         let model = self.model;
         let later = match model.postprocessing.as_slice() {
@@ -497,7 +513,7 @@ impl Moments {
 }
 
 /// Measures the objects that are not cut by the border of the volume, or all of them if those are fewer than three.
-fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], at: &Pass) -> Measured {
+fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], at: &ShortPrediction) -> Measured {
     let mut objects = vec![Moments::default(); count as usize + 1];
     for (row, line) in labels.chunks_exact(nx.max(1)).enumerate() {
         let (z, y) = (row / ny, row % ny);

@@ -4,7 +4,7 @@
 //! multiplied by the ratio of the stack's median object diameter to the nominal one, so that objects have the nominal
 //! size on the model's grid. Lengths in the model's segmentation settings are multiplied by the same ratio.
 //!
-//! The diameter of an object is that of a sphere with the same volume.
+//! The diameter of an object is the diameter of a sphere with the same volume.
 
 mod estimate;
 mod job;
@@ -170,8 +170,8 @@ pub struct ObjectDiameter {
     pub diameter: f64,
     /// Unit of the diameter: µm, or voxels if the voxel size is unknown.
     pub unit: DiameterUnit,
-    /// Voxel size Z, Y, X in that unit. If it is unknown, the slice spacing is estimated such that objects have a
-    /// typical elongation along Z.
+    /// Voxel size Z, Y, X in that unit. If it is unknown, the slice spacing is estimated from the objects, which are
+    /// assumed to have a typical elongation along Z.
     pub voxel: [f64; 3],
     /// The model's nominal diameter in µm.
     pub nominal_um: f64,

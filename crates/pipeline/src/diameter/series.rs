@@ -14,10 +14,15 @@ const STEADY_RATIO: f64 = 1.25;
 
 /// Estimates the object diameter of an image with one or several time points.
 pub(crate) struct SeriesEstimator<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// The model of the short predictions, which declares a nominal object diameter.
     pub model: &'a Model,
+    /// Compiles and runs the model's network for the short predictions.
     pub engine: &'a dyn Engine,
+    /// Precision and threads of the prediction; see [`Estimator::options`].
     pub options: &'a CompileOptions,
+    /// The image with all its time points, after the user's preprocessing steps.
     pub image: &'a Image,
     /// Channels of the image that are the model's input.
     pub channels: &'a [usize],
@@ -29,6 +34,7 @@ pub(crate) struct SeriesEstimator<'a> {
 
 /// The object diameter of an image.
 pub(crate) struct SeriesDiameter {
+    /// The requested diameter, or the median of the estimates of the first, middle and last time point.
     pub diameter: ObjectDiameter,
     /// Preprocessing of the channels at the first time point.
     pub first_chains: Chains,

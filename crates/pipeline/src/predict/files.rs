@@ -21,12 +21,19 @@ use std::path::{Path, PathBuf};
 
 /// Paths of one input's results.
 pub(super) struct Paths {
+    /// Maps of objects (`NAME_probability.tif`) or stains (`NAME_prediction.tif`).
     pub maps: PathBuf,
+    /// Labels that fit 16 bits: `NAME_labels.tif`.
     pub labels: PathBuf,
+    /// Labels that need 32 bits: `NAME_labels.ome.tif`. A prediction writes one of the two label files.
     pub labels_wide: PathBuf,
+    /// Measurements of the objects: `NAME_objects` with the ending of the table's format.
     pub table: PathBuf,
+    /// The middle slice as PNG: `NAME_preview.png`.
     pub preview: PathBuf,
+    /// The stack after the user's preprocessing steps: `NAME_preprocessed.ome.tif`.
     pub preprocessed: PathBuf,
+    /// The provenance record, which lists the other files with their hashes.
     pub provenance: PathBuf,
     /// The OME-Zarr folder of maps and labels, which takes the place of their files.
     pub zarr: Option<PathBuf>,
@@ -88,6 +95,7 @@ const MAX_WATCHED_FILES: usize = 4096;
 
 /// The files that a prediction of one input reads and writes.
 pub(super) struct ResultFiles {
+    /// Where results are written; paths of results that are not wanted are included.
     pub paths: Paths,
     /// Form of the table.
     pub table_format: TableFormat,
@@ -379,6 +387,8 @@ impl LabelWriter {
     }
 }
 
+/// Creates a label image of `times` time points: 16-bit labels as uncompressed ImageJ TIFF, others as compressed
+/// OME-TIFF. Viewers display labels from 0 to `max_label`.
 pub(crate) fn label_writer(
     path: &Path,
     meta: &ImageMeta,
@@ -401,6 +411,8 @@ pub(crate) fn label_writer(
     Ok(StackWriter::create(path, &spec)?)
 }
 
+/// Returns the rows of each time point as CSV with the channel names `names`; a series (`timed`) has the column `time`
+/// first.
 pub(crate) fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
     if !timed {
         return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));

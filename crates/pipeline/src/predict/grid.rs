@@ -18,7 +18,9 @@ pub(super) const CACHED_SLICES: usize = 16;
 
 /// A preprocessed stack, resampled to the model's grid.
 pub(crate) struct ModelView<'a> {
+    /// The stack on its own grid, before the model's preprocessing.
     pub stack: &'a Stack,
+    /// Channels of the stack that are the model's input, in the model's order.
     pub channels: &'a [usize],
     /// Preprocessing of the channels; slices are counted in the whole stack.
     pub chains: Chains,

@@ -115,12 +115,17 @@ const EMITTED_SLICES: usize = 4;
 
 /// A run of a compiled network over one volume.
 pub(crate) struct InferenceRun<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// Size, halo and blending of the tiles.
     pub plan: &'a TilePlan,
+    /// Runs the compiled network on tiles of the plan's size.
     pub tiles: TileRunner<'a>,
     /// Slices that are finished; if tiles are blended, in the same tiles.
     pub finished: usize,
+    /// Counts finished voxels on the model's grid.
     pub meter: Meter<'a>,
+    /// Differences across tile borders so far, including earlier time points of the image.
     pub seams: Seams,
     /// Receives finished tiles, if present.
     pub live: Option<Live<'a>>,
@@ -247,8 +252,8 @@ impl InferenceRun<'_> {
         Ok(())
     }
 
-    /// Passes on those of the slices `z`, whose values are `[C][z][Y][X]`, that are not finished. Other tiles than before may
-    /// compute some of them again.
+    /// Passes on the slices `z`, with values `[C][z][Y][X]`, except for finished ones: if the tiles differ from those
+    /// of the earlier run, they compute some finished slices again.
     fn pass_on(&self, z: Range<usize>, mut values: Vec<f32>, sink: &mut Sink<'_>) -> Result<(), JobError> {
         let skipped = self.finished.saturating_sub(z.start).min(z.len());
         if skipped > 0 {

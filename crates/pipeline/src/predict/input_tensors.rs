@@ -225,7 +225,7 @@ impl TensorSources {
     }
 }
 
-/// Returns the file of a stack for an input tensor: the given one, or that of the same name in the given folder.
+/// Returns the file of a stack for an input tensor: the given file, or the file of the same name in the given folder.
 fn file_for(given: &Path, stack: &Path) -> PathBuf {
     match stack.file_name().filter(|_| given.is_dir() && !is_zarr_folder(given)) {
         Some(name) => given.join(name),
@@ -343,7 +343,7 @@ fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> R
     let is_other = |(a, b): (&Option<f64>, &Option<f64>)| {
         a.zip(*b).is_some_and(|(a, b): (f64, f64)| (a / b - 1.0).abs() > SAME_VOXEL)
     };
-    // A voxel size that the user gives is that of all images.
+    // A voxel size that the user gives applies to all images.
     if job.voxel_um.is_none() && job.voxel_axes_um.is_unknown() && own.iter().zip(&found).any(is_other) {
         let text = |size: [Option<f64>; 3]| {
             let [z, y, x] = size.map(|um| um.map_or_else(|| "unknown".to_owned(), |um| um.to_string()));

@@ -72,8 +72,8 @@ fn keeps_by_default(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
     voxels >= LARGE_VOXELS && takes_no_more_than_maps(times, has_maps)
 }
 
-/// Whether the file of the slices takes no more space than what is stored anyway. It holds those of all time points, and is
-/// as large as the maps.
+/// Whether the file of kept slices takes no more space than a prediction without it. The file holds the slices of all
+/// time points, so it is as large as the maps.
 fn takes_no_more_than_maps(times: usize, has_maps: bool) -> bool {
     times == 1 || has_maps
 }
@@ -81,7 +81,7 @@ fn takes_no_more_than_maps(times: usize, has_maps: bool) -> bool {
 /// Consecutive slices that one device computed in one precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PredictedSlices {
-    /// Number of slices on the model's grid; those of all time points follow each other.
+    /// Number of slices on the model's grid, counted through all time points.
     pub slices: usize,
     /// Device that computed them.
     pub device: DeviceId,
@@ -173,7 +173,8 @@ impl KeptRecord {
     }
 }
 
-/// Returns what the fingerprints of all kept slices of a job begin with. Another version may compute other values.
+/// Returns the beginning of the fingerprints of a job's kept slices. It has the program's version, because another
+/// version may compute other values.
 fn of_job(fingerprint: &str) -> String {
     format!("{}, {fingerprint}, ", provenance::program())
 }
@@ -212,7 +213,7 @@ pub(super) struct KeptSlices {
     stored: usize,
     /// Those of them that are not computed again.
     finished: usize,
-    /// What is recorded about slices; its parts are those of the stored ones.
+    /// What is recorded about slices; its parts cover the stored ones.
     record: KeptRecord,
     /// The device that computes the others, and its precision.
     device: DeviceId,
@@ -230,7 +231,9 @@ pub(super) struct KeptSlices {
 
 /// What determines whether slices are kept, and which are continued.
 pub(super) struct KeptRequest<'a, 'b> {
+    /// The job and the input whose slices are kept.
     pub run: &'a InputRun<'a>,
+    /// Engine, grid and time points of the prediction.
     pub resolved: &'a Resolved<'b>,
     /// Fingerprint of the job and its input, whatever the device, the precision and the size of the tiles.
     pub fingerprint: &'a str,
@@ -282,7 +285,7 @@ impl KeptRequest<'_, '_> {
         format!("{}blended, {tile:?}, {overlap}", self.on_grid())
     }
 
-    /// Returns whether slices in the precision `earlier` can be followed by those of this run.
+    /// Returns whether this run may continue after slices that were computed in the precision `earlier`.
     fn can_follow(&self, earlier: Precision) -> bool {
         let now = self.resolved.precision();
         let is_int8 = |precision: Precision| precision == Precision::Int8;
@@ -300,12 +303,12 @@ impl KeptRequest<'_, '_> {
         if self.continues() && self.is_cropped() { self.open(&self.of_cropped(), None).map(Some) } else { Ok(None) }
     }
 
-    /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed; `None` if
-    /// it keeps none. `opened` are those of [`KeptRequest::before_plan`]. A job that starts over removes the slices of an
-    /// earlier run.
+    /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed;
+    /// `None` if it keeps none. `opened` is what [`KeptRequest::before_plan`] returned. A job that starts over removes
+    /// the slices of an earlier run.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if the file cannot be opened, or that of an earlier run cannot be removed.
+    /// [`JobError::Storage`] if the file cannot be opened, or the file of an earlier run cannot be removed.
     pub(super) fn after_plan(
         &self,
         opened: Option<KeptSlices>,

@@ -48,6 +48,7 @@ pub(crate) struct Labels {
     shape: [usize; 3],
     /// Final number of each stored label; 0 for dropped objects.
     renumbering: Vec<u32>,
+    /// Number of objects, without those that were dropped.
     pub count: u32,
 }
 
@@ -59,13 +60,14 @@ pub(crate) struct LabelSettings<'a> {
     pub seed_channel: usize,
     /// Voxel size Z, Y, X in µm.
     pub voxel_um: [f64; 3],
+    /// Thresholds, smoothing and seeds, with lengths in µm of the stack.
     pub options: &'a SegmentOptions,
     /// Overlap of slabs in µm.
     pub overlap_um: f64,
 }
 
-/// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is that of the map, if it was found
-/// while the map was made.
+/// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is the foreground of the map, if it
+/// was found while the map was made.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
@@ -258,9 +260,11 @@ impl Labels {
 
 /// The stack whose intensities are measured in objects.
 pub(crate) struct MeasuredStack<'a> {
+    /// The stack, on the grid of the labels.
     pub stack: &'a Stack,
-    /// Channels that are measured, with their names in the same order.
+    /// Numbers of the channels that are measured, from 0.
     pub channels: &'a [usize],
+    /// Names of these channels, in the same order, for the columns of the table.
     pub channel_names: Vec<String>,
     /// Voxel size Z, Y, X in µm.
     pub voxel_um: [f64; 3],

@@ -27,7 +27,9 @@ const NOT_FINITE: &str = "the stack contains values that are NaN or infinite: th
 
 /// Stores what the network returns, and writes the maps that are ready.
 pub(super) struct Store<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// Receives the values on the model's grid.
     pub prediction: &'a mut Prediction,
     /// Whether softmax is applied to what is stored.
     pub softmax: bool,
@@ -35,6 +37,7 @@ pub(super) struct Store<'a> {
     pub maps: Option<&'a mut MapWriter>,
     /// Records what is finished, if the job can be continued.
     pub kept: Option<&'a mut KeptSlices>,
+    /// Counts values that are NaN or infinite, before softmax.
     pub check: OutputCheck,
 }
 

@@ -346,7 +346,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
     Ok(files)
 }
 
-/// Whether the name of a file is that of a PNG or JPEG image.
+/// Whether a file's name has the ending of a PNG or JPEG image.
 pub(crate) fn is_raster(path: &Path) -> bool {
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
     extension.is_some_and(|extension| SLICE_ENDINGS.contains(&extension.as_str()))

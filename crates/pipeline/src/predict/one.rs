@@ -11,7 +11,7 @@ use super::resolve::{ALONE_BY_AXES, Resolved, Selection, numbered_series_note, o
 use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
-use crate::provenance::{InputTensorRecord, Parts};
+use crate::provenance::{InputTensorRecord, NewRecord};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
 use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressStage, provenance};
@@ -24,9 +24,13 @@ use std::time::Instant;
 /// The prediction of one input.
 #[derive(Clone, Copy)]
 pub(super) struct InputRun<'a> {
+    /// The job with the settings that all its inputs share.
     pub job: &'a PredictJob,
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// The job's model, loaded.
     pub model: &'a Model,
+    /// Path of the input, one of the job's.
     pub input: &'a Path,
     /// Name of the results without their endings.
     pub stem: &'a str,
@@ -148,8 +152,8 @@ fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
     notes
 }
 
-/// Replaces the plan of a report, which was that of the last slices of a time point, by that of whole time points. The
-/// stated peak is the larger one, and the notes are those of both.
+/// Replaces the plan in a report: the earlier one was for the last slices of a time point, `next` is for whole time
+/// points. The report states the larger peak, and the notes of both plans.
 fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTiles) {
     let peak_bytes = report.plan.stated_peak_bytes.max(next.plan.stated_peak_bytes);
     report.plan = super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() };
@@ -209,7 +213,7 @@ fn publish(
     let Written { publication, artifacts, counts } = written;
     report.outputs = artifacts;
     report.objects = counts;
-    let parts = Parts {
+    let record = NewRecord {
         job,
         model: resolved.model,
         input: files.input.clone(),
@@ -221,7 +225,7 @@ fn publish(
         input_tensors,
         outputs: records,
     };
-    provenance::write(&files.paths.provenance, parts)?;
+    provenance::write(&files.paths.provenance, record)?;
     for aside in publication.publish(job.overwrite)? {
         report.notes.push(moved_aside_note(&aside));
     }

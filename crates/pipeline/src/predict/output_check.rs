@@ -2,8 +2,9 @@
 
 use cytoscope_engine::{DeviceId, EngineError, Precision};
 
-/// Counts the output values of a network that are NaN or infinite. In 16 bits, they are an error: the network exceeds the
-/// range of the type, and another precision may compute them. In other precisions, they are those of the network.
+/// Counts the output values of a network that are NaN or infinite. In 16 bits, they are an error: the network exceeds
+/// the range of the type, and another precision may compute them. In other precisions, the network itself produces
+/// them, so they are only counted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputCheck {
     device: DeviceId,

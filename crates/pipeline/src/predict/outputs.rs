@@ -39,7 +39,9 @@ pub(super) struct Outputs<'a> {
 
 /// Written results that are not yet renamed to their final names.
 pub(super) struct Written {
+    /// The files and folders, under their temporary names.
     pub publication: Publication,
+    /// What the files contain and their final paths, as the report lists them.
     pub artifacts: Vec<Artifact>,
     /// Number of objects at each time point; empty without segmentation.
     pub counts: Vec<u32>,

@@ -19,12 +19,15 @@ pub(super) const QUEUED_SLABS: usize = 1;
 
 /// A pass over one volume.
 pub(super) struct Pass<'a> {
+    /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
+    /// The model whose network is passed, for its channels and, in messages, its name.
     pub model: &'a Model,
     /// Z, Y, X of the volume, extended to what the network accepts.
     pub size: [usize; 3],
     /// The first slice that passes.
     pub first_z: usize,
+    /// The compiled network, which keeps its state from slab to slab.
     pub session: &'a mut dyn RollingSession,
     /// Bands of rows, each of which is passed from the first slice to the last.
     pub bands: &'a [Band],
@@ -38,6 +41,7 @@ pub(super) struct Pass<'a> {
 
 /// Takes what the network returns.
 pub(super) struct Emitter<'a> {
+    /// The model whose network is passed, for its channels and, in messages, its name.
     pub model: &'a Model,
     /// Z, Y, X of the volume, extended to what the network accepts.
     pub size: [usize; 3],
@@ -45,10 +49,13 @@ pub(super) struct Emitter<'a> {
     pub first_z: usize,
     /// Slices that are already stored.
     pub finished: usize,
+    /// Bands of the pass; only their kept rows are stored.
     pub bands: &'a [Band],
     /// Z, Y, X of the volume on the model's grid.
     pub shape: [usize; 3],
+    /// Receives the kept rows of finished slices.
     pub store: Store<'a>,
+    /// Counts finished voxels on the model's grid.
     pub meter: Meter<'a>,
     /// Receives finished slices, if present.
     pub live: Option<Live<'a>>,

@@ -13,8 +13,7 @@ pub struct PassPlan {
     /// Bands of rows, each of which passes from the first slice to the last; 1 if whole slices pass. Bands overlap by
     /// the receptive field along Y.
     pub bands: usize,
-    /// Computed multiply-accumulates, and the reading of the stack, relative to those of the untiled network; above 1 where
-    /// bands overlap.
+    /// Multiply-accumulates and reading of the stack, relative to the untiled network; above 1 where bands overlap.
     pub work: f64,
 }
 
@@ -35,7 +34,9 @@ pub(super) struct PlannedPass {
     pub tile: [usize; 3],
     /// The first slice that passes.
     pub first_z: usize,
+    /// Slabs, bands and buffers of the network, not allocated yet.
     pub plan: Box<dyn RollingPlan>,
+    /// Highest memory of the job during the pass and the segmentation after it, in bytes.
     pub peak_bytes: u64,
     /// Voxels of the input that are read in all bands, and those that an untiled network reads.
     pub read_voxels: [u64; 2],
@@ -161,7 +162,7 @@ mod tests {
             has_softmax: false,
         };
         let band = |fed| Band { fed, kept: 0..1 };
-        // The last row is that of the volume extended to what the network accepts.
+        // The last row is the last one of the volume after it was extended to what the network accepts.
         let bands = [band(0..32), band(28..60)];
         assert_eq!(sizes([20, 59, 48]).read_voxels(&bands, 0), [(32 + 31) * 48 * 20 * 2, 59 * 48 * 20 * 2]);
         assert_eq!(sizes([20, 59, 48]).read_voxels(&bands[..1], 10), [59 * 48 * 10 * 2; 2]);

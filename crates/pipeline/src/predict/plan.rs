@@ -36,8 +36,8 @@ const BASE_BYTES: u64 = 48 << 20;
 /// Maximum number of attempts to plan a pass with less memory.
 const PASS_ATTEMPTS: usize = 6;
 
-/// The volume to be tiled.
-struct Volume {
+/// The volume that is cut into tiles, or passed, and the memory that it needs besides them.
+struct TiledVolume {
     /// Shape Z, Y, X on the model's grid.
     shape: [usize; 3],
     /// Bytes of a slice as stored in the file.
@@ -71,7 +71,9 @@ pub(super) enum Runner {
 
 /// The tiles of a volume, and the network compiled for them.
 pub(super) struct PlannedTiles {
+    /// Size, halo and blending of the tiles, with the expected memory.
     pub plan: TilePlan,
+    /// The network, compiled for tiles of this size or for a pass.
     pub runner: Runner,
     /// Why the recorded tiles are not used; `None` if they are, or if there are none.
     pub replanned: Option<String>,
@@ -125,7 +127,7 @@ pub(super) fn plan(
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
     let held_bytes = held_bytes.saturating_add(resolved.reader_bytes);
-    let volume = Volume {
+    let volume = TiledVolume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
         later_bytes: if resolved.has_objects() { label::peak_bytes(zyx) } else { 0 },
@@ -151,7 +153,7 @@ struct Planner<'a> {
     context: &'a Context,
     resolved: &'a Resolved<'a>,
     model: &'a Model,
-    volume: Volume,
+    volume: TiledVolume,
     blend: Blend,
     overlap: f64,
     /// Voxels cropped from each side of a tile, Z, Y, X.
@@ -159,7 +161,7 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(context: &'a Context, resolved: &'a Resolved<'a>, volume: Volume) -> Result<Self, JobError> {
+    fn new(context: &'a Context, resolved: &'a Resolved<'a>, volume: TiledVolume) -> Result<Self, JobError> {
         let (model, request) = (resolved.model, &resolved.tiles);
         let reach = model.reach;
         let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });

@@ -14,6 +14,7 @@ use std::ops::Range;
 /// A predicted volume.
 pub(crate) struct Prediction {
     spool: Spool<f32>,
+    /// Number of channels of the predicted output tensor.
     pub channels: usize,
     /// Shape Z, Y, X on the model's grid.
     pub model_shape: [usize; 3],

@@ -58,13 +58,17 @@ impl<'a> Selection<'a> {
 
 /// A prediction that is ready to be planned. All later steps trust it.
 pub(super) struct Resolved<'a> {
+    /// The job's model, loaded.
     pub model: &'a Model,
+    /// The device that was chosen, with its engine and precision.
     pub engine: &'a SelectedEngine,
+    /// The input, after the user's preprocessing steps.
     pub image: &'a Image,
     /// Path of the image, for messages.
     pub input: &'a Path,
     /// The image's metadata, with the voxel size that is used.
     pub meta: ImageMeta,
+    /// Time points, shape and channels of the image.
     pub extents: Extents,
     /// Channels of the image that are the model's input.
     pub channels: Vec<usize>,
@@ -74,7 +78,9 @@ pub(super) struct Resolved<'a> {
     pub outputs: BTreeSet<Output>,
     /// Precision, threads and limits of the engine.
     pub compile: CompileOptions,
+    /// Size and blending of tiles that the user or an earlier run states; the rest is planned.
     pub tiles: TileRequest,
+    /// Memory that the job may use.
     pub budget: Budget,
     /// Voxel size Z, Y, X in µm, or in voxels along X if it is unknown and the model has a nominal object diameter.
     pub voxel_um: [f64; 3],
@@ -96,7 +102,7 @@ pub(super) struct Resolved<'a> {
 
 impl<'a> Resolved<'a> {
     /// Resolves the prediction of a selection; reads the first and last rows of each stack, and up to three stacks
-    /// themselves if the object diameter is estimated. `known_diameter` is that of an earlier attempt.
+    /// themselves if the object diameter is estimated. `known_diameter` was found by an earlier attempt.
     ///
     /// # Errors
     /// [`JobError`] if the image cannot be read or does not match the model, or the network does not run.
@@ -304,7 +310,7 @@ pub(crate) fn numbered_series_note(image: &Image, alone: &str) -> Option<String>
     Some(format!("{} files, {} to {}, were read as one stack ({alone})", files.len(), name(first), name(last)))
 }
 
-/// A part of a file, of which a job uses one.
+/// An axis of a file along which a job uses one element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilePart {
     Channel,

@@ -347,7 +347,7 @@ impl Attempts<'_> {
     }
 }
 
-/// Whether an error is that of a full disk or an exhausted quota, so that the next input would fail, too.
+/// Whether an error means a full disk or an exhausted quota, so that the next input would also fail.
 fn is_full_disk(error: &JobError) -> bool {
     let source = match error {
         JobError::Io { error, .. } => error,

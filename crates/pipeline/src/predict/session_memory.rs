@@ -9,8 +9,8 @@ const MAX_DEVICE_SESSION_BYTES: u64 = (8 << 30) - 1;
 /// for batches of tiles and for slabs.
 const DEVICE_PARTS: u64 = 4;
 
-/// Returns the maximum bytes of a session for one tile in a device's own memory, of which `limit_bytes` are left for
-/// sessions. That limit was already lowered if a session has run out of memory.
+/// Returns the maximum bytes of a session for one tile in a device's own memory, where `limit_bytes` are free for
+/// sessions. If a session has run out of memory (`has_run_out`), that limit was already lowered.
 pub(super) fn device_session_cap_bytes(limit_bytes: u64, has_run_out: bool) -> u64 {
     let part_bytes = if has_run_out { limit_bytes } else { limit_bytes / DEVICE_PARTS };
     part_bytes.min(MAX_DEVICE_SESSION_BYTES)

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 /// Slices of a volume, `[C][Z][Y][X]`.
 pub(super) struct Slab<'a> {
+    /// Preprocessed values on the model's grid.
     pub values: &'a [f32],
     /// Shape Z, Y, X in voxels.
     pub shape: [usize; 3],
@@ -18,7 +19,9 @@ pub(super) struct Slab<'a> {
 pub(super) struct TileNetwork<'a> {
     /// Name of the model, for messages.
     pub name: &'a str,
+    /// Length of the channel axis of the input tensor.
     pub input_channels: usize,
+    /// Length of the channel axis of the output tensor that is predicted.
     pub output_channels: usize,
     /// The output that is predicted.
     pub output_index: usize,
@@ -48,6 +51,7 @@ impl<'a> TileNetwork<'a> {
 /// A compiled network, and the number of tiles that it takes.
 pub(super) struct TileRunner<'a> {
     recorder: &'a Recorder,
+    /// Shapes of the network's tensors.
     pub network: TileNetwork<'a>,
     session: &'a mut dyn Session,
     /// Tiles of one run, at least 1.

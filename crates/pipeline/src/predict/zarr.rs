@@ -25,7 +25,7 @@ const SLAB_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResultFormat {
-    /// That of the input: OME-Zarr for OME-Zarr, TIFF for all others. An output that ends in `.zarr` is OME-Zarr.
+    /// OME-Zarr if the input is OME-Zarr or the output ends in `.zarr`; otherwise TIFF.
     #[default]
     Auto,
     /// TIFF files.
@@ -35,7 +35,7 @@ pub enum ResultFormat {
 }
 
 impl ResultFormat {
-    /// Whether the format is that of the input.
+    /// Whether input and output determine the format.
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }

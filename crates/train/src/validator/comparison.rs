@@ -63,6 +63,7 @@ pub(crate) enum ScoredPart {
 /// What a part of an image adds to the two sums whose ratio is the score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share {
+    /// Matches the shares of two networks.
     pub part: ScoredPart,
     /// Added to the numerator.
     pub score: f64,
@@ -70,8 +71,8 @@ pub(crate) struct Share {
     pub weight: f64,
 }
 
-/// Returns what objects add to panoptic quality: the IoU of matches, divided by the number of matches and half of that of
-/// missed and of false objects.
+/// Returns what objects add to panoptic quality. Its numerator is the sum of the IoUs of matches; its denominator is
+/// the number of matches plus half of the number of missed and false objects.
 pub(super) fn object_shares(overlaps: &Overlaps) -> Vec<Share> {
     let matched: BTreeMap<u32, f64> =
         overlaps.matched(THRESHOLDS[0]).into_iter().map(|(truth, _, iou)| (truth, iou)).collect();
@@ -109,8 +110,8 @@ pub(super) fn mask_shares(truth: &[f32], found: &[f32], shape: [usize; 3]) -> Ve
     sums.into_iter().enumerate().map(share).filter(|share| share.weight > 0.0).collect()
 }
 
-/// Returns what blocks add to the correlation of a stain: that of each block, whose mean is taken. Blocks in which the true
-/// stain is constant are left out. `stain` is the number of the stain.
+/// Returns what blocks add to the correlation of a stain, which is taken as the mean of the blocks' correlations.
+/// Blocks in which the true stain is constant are left out. `stain` is the number of the stain.
 pub(super) fn stain_shares(stain: usize, truth: &[f32], found: &[f32], shape: [usize; 3]) -> Vec<Share> {
     let block = blocks(shape);
     // Per block: the number of voxels and the sums of both images, then the sums of products of deviations.
@@ -151,12 +152,12 @@ pub(super) fn standard_error_of_pairs(gains: &[f64]) -> Option<f64> {
 /// Returns the standard error of the difference of two scores, each the ratio of two sums over the same parts of images, and
 /// the number of these parts; parts are given with the number of their image.
 ///
-/// It is that of linearized ratios (Cochran, Sampling Techniques, 1977, chapter 6), which a bootstrap over the parts
-/// approaches: each part changes a ratio R of sums S / D by about (s − R·d) / D, and the difference of two scores by the
-/// difference of both. Parts that only one network has, such as an additional false object, change only its score; false
-/// objects of both are taken as the same ones as far as their numbers agree. Objects of one image are not independent
-/// samples of all images: if at least three images have parts, the changes of each image are summed and the images are the
-/// samples; otherwise, the uncertainty for other images is larger.
+/// The ratios are linearized (Cochran, Sampling Techniques, 1977, chapter 6), which gives about the result of a
+/// bootstrap over the parts: each part changes a ratio R of sums S / D by about (s − R·d) / D, and the difference of
+/// two scores by the difference of both. Parts that only one network has, such as an additional false object, change
+/// only the score of that network; false objects of the two networks with equal numbers are taken as the same part.
+/// Objects of one image are not independent samples of all images: if at least three images have parts, the changes of
+/// each image are summed and the images are the samples; otherwise, the uncertainty for other images is larger.
 pub(super) fn standard_error_of_parts(before: &[(usize, Share)], after: &[(usize, Share)]) -> (Option<f64>, usize) {
     let mut joint: BTreeMap<(usize, ScoredPart), [[f64; 2]; 2]> = BTreeMap::new();
     for (side, shares) in [before, after].into_iter().enumerate() {

@@ -45,10 +45,10 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Compares these scores with earlier ones on the same images. The standard error of the difference is estimated from the
-    /// pairs or, with fewer than three pairs, from their objects (blocks for foreground and stains). A score that is summed
-    /// over all objects has the standard error of this sum, to which pairs with few objects add little; other scores have
-    /// that of the mean difference of the pairs.
+    /// Compares these scores with earlier ones on the same images. The standard error of the difference is estimated
+    /// from the pairs or, with fewer than three pairs, from their objects (blocks for foreground and stains). For a
+    /// score that is summed over all objects, it is the standard error of this sum, to which pairs with few objects add
+    /// little; for other scores, it is the standard error of the mean difference of the pairs.
     pub(crate) fn compared_with(&self, before: &Scores) -> Comparison {
         let same = self.pairs.iter().zip(&before.pairs).filter(|(a, b)| a.name == b.name);
         let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
@@ -163,7 +163,7 @@ impl Tally {
                     let parts: Vec<Matching> = self.matchings.iter().filter_map(|m| m.get(i).cloned()).collect();
                     let pooled = Matching::pooled(&parts);
                     scores.insert(ScoreName::f1(*threshold), pooled.as_ref().map_or(0.0, |m| m.f1));
-                    // The score that decides is that of the lowest threshold, an IoU of 0.5.
+                    // The score at the lowest threshold, an IoU of 0.5, decides.
                     if *threshold == THRESHOLDS[0] {
                         quality = pooled.map_or(0.0, |m| m.panoptic_quality);
                         scores.insert(ScoreName::panoptic_quality(*threshold), quality);

@@ -20,6 +20,7 @@ pub(crate) struct GeometricParams {
 }
 
 impl GeometricParams {
+    /// The identity: patches are neither mirrored, rotated, scaled nor deformed.
     pub fn none() -> Self {
         Self { mirror: [1.0; 3], turn: (0.0, 1.0), scale: [1.0; 3], elastic: None }
     }

@@ -14,7 +14,9 @@ use sha2::{Digest, Sha256};
 /// Result of the check of a pair.
 #[derive(Debug, Clone)]
 pub(crate) struct PairInspection {
+    /// What the report states about the pair: shape, data types, objects, intensities.
     pub summary: PairSummary,
+    /// Problems of this pair, in the order in which they were found.
     pub problems: Vec<Problem>,
     /// Voxel sizes of image and target.
     pub voxels_um: [VoxelSize; 2],
@@ -67,6 +69,7 @@ impl PairInspection {
         }
     }
 
+    /// Adds a problem, marked with the name of the pair.
     pub fn add(&mut self, problem: Problem) {
         self.problems.push(problem.of_pair(&self.summary.name));
     }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct CheckOptions {
     /// Whether labels are foreground or classes rather than objects, so that a single label is valid.
     pub semantic: bool,
-    /// Ignore label; by default that of the dataset.
+    /// Ignore label; by default the one that the dataset declares.
     pub ignore_label: Option<IgnoreLabel>,
 }
 

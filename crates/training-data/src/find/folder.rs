@@ -134,7 +134,7 @@ fn two_folders(
     Ok(true)
 }
 
-/// Returns the folder of images and that of the label images called `name`: `masks/nuclei`, `nuclei_masks`,
+/// Returns the folder of images, and the folder of the label images called `name`: `masks/nuclei`, `nuclei_masks`,
 /// `masks_nuclei` or `nuclei`.
 fn folder_of_labels(listing: &Listing, name: &str) -> Result<Option<(PathBuf, PathBuf)>, TrainingDataError> {
     for (images, targets) in SEGMENTATION {

@@ -41,8 +41,8 @@ pub(crate) fn image_of<'a>(stem: &'a str, name: &str) -> Option<&'a str> {
     before.or_else(|| strip_name(stem, name).and_then(strip_target_suffix))
 }
 
-/// Adds the problem of an image or a folder with these label images, of which none is used: none is chosen, or the
-/// chosen one does not exist.
+/// Adds a problem to an image or a folder for which none of these label images is used: none is chosen, or the chosen
+/// one does not exist.
 pub(crate) fn report_choice(file: &Path, names: &[String], chosen: Option<&str>, found: &mut SearchResults) {
     let listed = listed(names);
     let (problem, next_step) = match chosen {

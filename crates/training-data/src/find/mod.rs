@@ -110,15 +110,18 @@ pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -
 /// Results of a search so far.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResults {
-    pub pairs: Vec<Pair>,
-    pub problems: Vec<Problem>,
-    pub conventions: Vec<Convention>,
-    pub ignore_label: Option<i64>,
-    pub labels_are_classes: bool,
-    /// Label files that were chosen by their own name, that of their folder or of their column.
-    pub named_labels: BTreeSet<PathBuf>,
+    pairs: Vec<Pair>,
+    /// Files without a counterpart, and other problems that do not end the search.
+    problems: Vec<Problem>,
+    conventions: Vec<Convention>,
+    /// Ignore label that nnU-Net's `dataset.json` or a table declares.
+    ignore_label: Option<i64>,
+    /// Whether nnU-Net's `dataset.json` declares classes, so that labels are not objects.
+    labels_are_classes: bool,
+    /// Label files that were chosen by the name of the file, its folder or its column.
+    named_labels: BTreeSet<PathBuf>,
     /// Number of files and folders searched.
-    pub seen: u64,
+    seen: u64,
 }
 
 impl SearchResults {
@@ -251,8 +254,8 @@ impl SearchResults {
     }
 }
 
-/// Returns a pair with the channels, time point and axes of the options. `is_named` is whether the file of its labels was
-/// chosen by name.
+/// Returns a pair with the channels, time point and axes of the options. `is_named` says whether the file of its labels
+/// was chosen by name.
 fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Result<Pair, Problem> {
     let set = |image: &mut ImageRef, channel: Option<usize>| {
         image.channel = image.channel.or(channel);

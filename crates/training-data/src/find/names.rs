@@ -90,7 +90,9 @@ pub(crate) fn strip_prefix_ignoring_case<'a>(name: &'a str, prefix: &str) -> Opt
 /// Files and subfolders of a folder, sorted, without hidden entries.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
+    /// Regular files, links to files included, as paths.
     pub files: Vec<PathBuf>,
+    /// Folders, links to folders included, as paths.
     pub folders: Vec<PathBuf>,
 }
 

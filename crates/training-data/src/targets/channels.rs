@@ -9,7 +9,9 @@ use std::collections::HashMap;
 /// A part of a volume: its first voxel and its size along Z, Y, X.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inner {
+    /// First voxel along Z, Y, X, counted in the volume.
     pub start: [usize; 3],
+    /// Number of voxels along Z, Y, X.
     pub size: [usize; 3],
 }
 

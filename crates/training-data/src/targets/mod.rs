@@ -36,7 +36,7 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
-    /// Returns the number of channels; for regression, that of each stain.
+    /// Returns the number of channels; for regression, the number for each stain.
     pub fn channels(&self) -> usize {
         match self {
             TargetKind::Semantic | TargetKind::Regression => 1,

@@ -8,12 +8,12 @@ use egui_extras::{Column, TableBuilder};
 
 /// Times of two runs.
 #[derive(Debug)]
-pub(super) struct Comparison {
+pub(super) struct RunComparison {
     stages: Vec<ComparedTime>,
     operators: Vec<ComparedTime>,
 }
 
-impl Comparison {
+impl RunComparison {
     /// Compares `first` with `second`.
     pub(super) fn new(first: ShownRun<'_>, second: ShownRun<'_>) -> Self {
         let operators = |run: ShownRun<'_>| operator_totals(run.spans());
@@ -25,7 +25,7 @@ impl Comparison {
 }
 
 /// Draws the times that match `search`: in all, of stages, of operators.
-pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compared: &Comparison, search: &str) {
+pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compared: &RunComparison, search: &str) {
     let peak = |run: ShownRun<'_>| run.facts().peak_bytes.map_or_else(|| "unknown".to_owned(), bytes_text);
     weak(ui, format!("Peak memory {} and {}", peak(first), peak(second)));
     let query = search.to_lowercase();

@@ -17,12 +17,12 @@ use crate::command::Command;
 use crate::documents::DocumentsAction;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::{FileRequest, ProfileFormat, ProfileTable};
-use crate::runs::{Histogram, RunId, ShownRun, step_durations_secs};
+use crate::runs::{DurationHistogram, RunId, ShownRun, step_durations_secs};
 use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
-use comparison::Comparison;
+use comparison::RunComparison;
 use cytoscope_profile::{
     Advice, MachinePeak, Slowdown, Stage, StageTotal, advise, bytes_text, operator_totals, total_bytes,
 };
@@ -54,7 +54,7 @@ enum ProfileView {
     Training,
     /// Memory over time.
     Memory,
-    /// Times beside those of another run.
+    /// Times of this run beside the times of another one.
     Comparison,
 }
 
@@ -102,8 +102,8 @@ struct Derived {
     advice: Vec<Advice>,
     rows: Vec<Row>,
     roofline: Option<Roofline>,
-    steps: Option<Histogram>,
-    comparison: Option<Comparison>,
+    steps: Option<DurationHistogram>,
+    comparison: Option<RunComparison>,
 }
 
 impl Derived {
@@ -127,8 +127,8 @@ impl Derived {
             advice: advise(&facts, &operators),
             rows: operators::rows(run.spans()),
             roofline,
-            steps: Histogram::new(step_durations_secs(run.spans())),
-            comparison: other.map(|other| Comparison::new(run, other)),
+            steps: DurationHistogram::new(step_durations_secs(run.spans())),
+            comparison: other.map(|other| RunComparison::new(run, other)),
         }
     }
 }

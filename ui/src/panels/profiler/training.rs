@@ -1,14 +1,14 @@
 //! Figures of a training run, and the times of its steps.
 
 use crate::panels::{seconds, weak};
-use crate::runs::{Histogram, ShownRun, rate_text};
+use crate::runs::{DurationHistogram, ShownRun, rate_text};
 use crate::theme;
 use cytoscope_profile::bytes_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_plot::{Bar, BarChart, Plot};
 
 /// Draws the figures of a training run and the histogram of its step times.
-pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&Histogram>) {
+pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&DurationHistogram>) {
     match run.training() {
         None => _ = weak(ui, "No step has ended yet."),
         Some(figures) => {
@@ -42,7 +42,7 @@ pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&Histogram>
     step_times(ui, histogram);
 }
 
-fn step_times(ui: &mut Ui, histogram: &Histogram) {
+fn step_times(ui: &mut Ui, histogram: &DurationHistogram) {
     let count: u64 = histogram.counts.iter().sum();
     let (median, longest) = (seconds(histogram.median_secs), seconds(histogram.longest_secs));
     let text = format!("{count} steps: median {median}, longest {longest}");

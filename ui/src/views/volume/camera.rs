@@ -18,7 +18,7 @@ const FILL: f64 = 0.78;
 const EYE_DIAGONALS: f64 = 1.4;
 
 /// Minimum and maximum zoom.
-pub const ZOOM: [f64; 2] = [0.3, 40.0];
+const ZOOM: [f64; 2] = [0.3, 40.0];
 
 pub(crate) fn add(a: Xyz, b: Xyz) -> Xyz {
     std::array::from_fn(|i| a[i] + b[i])
@@ -41,7 +41,7 @@ impl Rotation {
     pub const IDENTITY: Rotation = Rotation([1.0, 0.0, 0.0, 0.0]);
 
     /// Right-handed rotation about an axis; a zero axis gives the identity.
-    pub fn from_axis_angle(axis: Xyz, radians: f64) -> Self {
+    fn from_axis_angle(axis: Xyz, radians: f64) -> Self {
         let n = length(axis);
         if n.is_nan() || n <= 0.0 {
             return Self::IDENTITY;
@@ -51,7 +51,7 @@ impl Rotation {
     }
 
     /// The rotation that applies `first`, then `self`.
-    pub fn compose(self, first: Rotation) -> Self {
+    fn compose(self, first: Rotation) -> Self {
         let [a, b, c, d] = self.0;
         let [e, f, g, h] = first.0;
         let q = [

@@ -1,7 +1,7 @@
 //! Volume data for rendering and picking: intensities as 8-bit or half floats, labels as indices.
 
 use super::camera::{Ray, Xyz, add, length, scale};
-use super::grid::Grid;
+use super::grid::TexelGrid;
 use crate::data::plane::{Plane, Values};
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ impl Texels {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Intensities {
     /// Grid on which the stack was sampled.
-    pub grid: Grid,
+    pub grid: TexelGrid,
     /// Values with axes Z, Y, X.
     pub texels: Texels,
     /// Maximum of each block including adjacent voxels; axes Z, Y, X.
@@ -57,7 +57,7 @@ pub struct Intensities {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Labels {
     /// Grid on which the stack was sampled.
-    pub grid: Grid,
+    pub grid: TexelGrid,
     /// Indices into `ids`, axes Z, Y, X.
     pub indices: Vec<u32>,
     /// Distinct labels; the first is 0, background.
@@ -91,7 +91,7 @@ pub fn blocks_zyx(size_zyx: [usize; 3]) -> [usize; 3] {
 }
 
 /// Half-precision bits of a value from 0 to 1, rounded to nearest; NaN becomes 0.
-pub fn to_half(share: f32) -> u16 {
+fn to_half(share: f32) -> u16 {
     let share = if share > 0.0 { share.min(1.0) } else { 0.0 };
     if share < 6.103_515_6e-5 {
         // Subnormal numbers are multiples of 2^-24.
@@ -109,13 +109,13 @@ fn from_half(bits: u16) -> f32 {
 
 /// Builds a volume from its planes.
 pub struct Builder {
-    grid: Grid,
+    grid: TexelGrid,
     values: Option<Values>,
 }
 
 impl Builder {
     /// Creates a builder for a volume on this grid, without planes.
-    pub fn new(grid: Grid) -> Self {
+    pub fn new(grid: TexelGrid) -> Self {
         Self { grid, values: None }
     }
 
@@ -162,13 +162,13 @@ impl Builder {
 }
 
 impl Intensities {
-    fn scaled<T>(grid: Grid, values: &[T], value: impl Fn(&T) -> f32, low: f32, high: f32) -> Self {
+    fn scaled<T>(grid: TexelGrid, values: &[T], value: impl Fn(&T) -> f32, low: f32, high: f32) -> Self {
         let range = if high - low > 0.0 && (high - low).is_finite() { high - low } else { 1.0 };
         let texels = values.iter().map(|v| to_half((value(v) - low) / range)).collect();
         Self::new(grid, Texels::F16(texels), low, range)
     }
 
-    fn new(grid: Grid, texels: Texels, offset: f32, range: f32) -> Self {
+    fn new(grid: TexelGrid, texels: Texels, offset: f32, range: f32) -> Self {
         let blocks = match &texels {
             Texels::U8(v) => Texels::U8(block_maxima(v, grid.size_zyx, 1)),
             Texels::F16(v) => Texels::F16(block_maxima(v, grid.size_zyx, 1)),
@@ -190,7 +190,7 @@ impl Intensities {
 }
 
 impl Labels {
-    fn new(grid: Grid, labels: &[u32]) -> Self {
+    fn new(grid: TexelGrid, labels: &[u32]) -> Self {
         let mut ids = vec![0u32];
         let mut places = HashMap::from([(0u32, 0u32)]);
         let mut last = (0u32, 0u32);
@@ -276,7 +276,7 @@ impl TexelRay {
     }
 
     /// Texels (Z, Y, X) along the ray, nearest first, possibly repeated.
-    fn voxels(&self, grid: &Grid) -> impl Iterator<Item = [usize; 3]> + use<> {
+    fn voxels(&self, grid: &TexelGrid) -> impl Iterator<Item = [usize; 3]> + use<> {
         let (origin, direction) = (self.origin, self.direction);
         let extent = grid.size_texels();
         let (mut near, mut far) = (0.0f64, f64::INFINITY);
@@ -307,7 +307,7 @@ mod tests {
     use cytoscope_volume::{DType, Samples};
 
     fn build(size: [usize; 3], plane: impl Fn(usize) -> Values) -> Volume {
-        let grid = Grid::of(size, false);
+        let grid = TexelGrid::of(size, false);
         let mut builder = Builder::new(grid);
         for z in 0..size[0] {
             builder.push(Plane { at: grid.plane(z, 0, 0), size: [size[1], size[2]], values: plane(z) });

@@ -3,14 +3,11 @@
 use crate::data::plane::{Orientation, PlaneAt};
 
 /// Maximum number of texels of a volume along an axis; all graphics drivers support textures of this size.
-pub const MAX_SIDE: usize = 256;
-
-/// Maximum size of a label volume, the largest kind, in bytes.
-pub const MAX_VOLUME_BYTES: usize = MAX_SIDE * MAX_SIDE * MAX_SIDE * 4;
+const MAX_SIDE: usize = 256;
 
 /// Sampling of a stack by its volume, whose voxels are called texels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Grid {
+pub struct TexelGrid {
     /// Number of voxels of the stack along Z, Y, X.
     pub full_zyx: [usize; 3],
     /// Voxels of the stack per texel along Z, Y, X.
@@ -19,7 +16,7 @@ pub struct Grid {
     pub size_zyx: [usize; 3],
 }
 
-impl Grid {
+impl TexelGrid {
     /// The grid for a stack of `full_zyx` voxels. For files with a pyramid, the stride along Y and X is a power of two,
     /// so that a smaller level can be read.
     pub fn of(full_zyx: [usize; 3], pyramid: bool) -> Self {
@@ -75,13 +72,12 @@ mod tests {
 
     #[test]
     fn small_stacks_are_not_downsampled_and_large_ones_fit_the_limit() {
-        let small = Grid::of([60, 128, 256], false);
+        let small = TexelGrid::of([60, 128, 256], false);
         assert_eq!((small.stride_zyx, small.size_zyx), ([1, 1, 1], [60, 128, 256]));
         for full in [[257, 300, 2304], [1, 1, 1], [5000, 9, 9], [40, 100_000, 70_001], [0, 3, 3]] {
             for pyramid in [false, true] {
-                let grid = Grid::of(full, pyramid);
+                let grid = TexelGrid::of(full, pyramid);
                 assert!(grid.size_zyx.iter().all(|n| (1..=MAX_SIDE).contains(n)), "{grid:?}");
-                assert!(grid.voxels() * 4 <= MAX_VOLUME_BYTES);
                 for axis in 0..3 {
                     assert!(grid.size_zyx[axis] * grid.stride_zyx[axis] >= full[axis], "all of it is covered");
                 }
@@ -91,20 +87,20 @@ mod tests {
 
     #[test]
     fn every_nth_slice_is_read_and_none_beyond_the_end() {
-        let grid = Grid::of([1000, 2304, 2304], false);
+        let grid = TexelGrid::of([1000, 2304, 2304], false);
         assert_eq!((grid.stride_zyx, grid.size_zyx), ([4, 9, 9], [250, 256, 256]));
         let planes: Vec<usize> = (0..grid.size_zyx[0]).map(|z| grid.plane(z, 0, 0).index).collect();
         assert_eq!((planes.len(), planes[0], planes[1], planes[249]), (250, 2, 6, 998));
         assert_eq!(grid.plane(3, 1, 2).size(), [256, 256]);
-        let odd = Grid::of([513, 4, 4], false);
+        let odd = TexelGrid::of([513, 4, 4], false);
         assert_eq!(odd.stride_zyx[0], 3);
         assert!((0..odd.size_zyx[0]).all(|z| odd.plane(z, 0, 0).index < 513));
-        assert_eq!(Grid::of([10, 2304, 2304], true).stride_zyx[1], 16, "a level of a pyramid serves this");
+        assert_eq!(TexelGrid::of([10, 2304, 2304], true).stride_zyx[1], 16, "a level of a pyramid serves this");
     }
 
     #[test]
     fn lengths_are_those_of_the_stack() {
-        let grid = Grid::of([10, 300, 400], false);
+        let grid = TexelGrid::of([10, 300, 400], false);
         let voxel_um = [2.0, 0.5, 0.25];
         assert_eq!(grid.size_um(voxel_um), [100.0, 150.0, 20.0]);
         for axis in 0..3 {

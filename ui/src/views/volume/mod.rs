@@ -26,7 +26,7 @@ use content::{TexelRay, Volume};
 use eframe::egui::{self, Align2, FontId, Key, PointerButton, Rect, Sense, Stroke, StrokeKind, Ui, Vec2, vec2};
 use eframe::wgpu::TextureFormat;
 use egui_phosphor::regular as icon;
-use grid::Grid;
+use grid::TexelGrid;
 use picture::{Mode, Picture, PictureParams, label_colors};
 use reader::{VOLUME_CACHE_BYTES, VolumeKey, VolumeLoadState, VolumeReader, VolumeRequest};
 use render::VolumeRenderer;
@@ -166,7 +166,7 @@ impl VolumeView {
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         self.id = Some(response.id);
         self.switch_to(document.id);
-        let grid = Grid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
+        let grid = TexelGrid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
         let size_um = grid.size_um(document.voxel_um);
         let home = Camera { perspective: self.perspective, ..Camera::default() };
         let mut camera = *self.cameras.get(&document.id).unwrap_or(&home);
@@ -257,7 +257,7 @@ impl VolumeView {
         }
     }
 
-    /// Width and height of the picture: those of the pane, halved while moving.
+    /// Width and height of the picture in pixels: as the pane, and half of it while moving.
     fn pixels(&self, ui: &Ui, rect: Rect) -> [u32; 2] {
         let scale = ui.ctx().pixels_per_point();
         let across = |from: f32, to: f32| (((to * scale).round() - (from * scale).round()).max(1.0)) as u32;
@@ -266,7 +266,7 @@ impl VolumeView {
     }
 
     /// Requests the visible volumes and returns the loaded ones.
-    fn layers(&mut self, ui: &Ui, document: &Document, grid: Grid, mode: Mode) -> Layers {
+    fn layers(&mut self, ui: &Ui, document: &Document, grid: TexelGrid, mode: Mode) -> Layers {
         let mut wanted: Vec<(Slot, VolumeRequest)> = Vec::new();
         let time_of = |o: &Overlay| if o.times > 1 { document.time.min(o.times - 1) } else { 0 };
         let of_overlay = |o: &Overlay| VolumeRequest {
@@ -446,7 +446,7 @@ fn interact(ui: &Ui, response: &egui::Response, rect: Rect, projection: &Project
 
 /// The clicked label, if labels are shown (0 is background), and the voxel Z, Y, X to move the crosshair to: the first
 /// label along the ray, or the brightest voxel of the first channel.
-fn pick(grid: Grid, layers: &Layers, ray: &TexelRay) -> (Option<u32>, Option<[usize; 3]>) {
+fn pick(grid: TexelGrid, layers: &Layers, ray: &TexelRay) -> (Option<u32>, Option<[usize; 3]>) {
     if let Some((volume, _)) = &layers.labels
         && let Volume::Labels(labels) = &**volume
     {

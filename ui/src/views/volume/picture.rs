@@ -2,7 +2,7 @@
 
 use super::camera::Projection;
 use super::content::{Intensities, Labels, Volume};
-use super::grid::Grid;
+use super::grid::TexelGrid;
 use super::pipelines::LAYERS;
 use crate::data::composite::{Blending, Intensity, LabelDisplay};
 use eframe::egui::{Rect, pos2};
@@ -106,7 +106,7 @@ pub struct PictureParams<'a> {
     /// Width and height in pixels.
     pub size: [u32; 2],
     /// Sampling grid, the same for all layers.
-    pub grid: Grid,
+    pub grid: TexelGrid,
     /// Voxel size Z, Y, X of the stack in µm.
     pub voxel_um: [f64; 3],
     /// What a ray shows of the voxels that it crosses.
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn contrast_limits_refer_to_original_values() {
-        let grid = Grid::of([1, 1, 1], false);
+        let grid = TexelGrid::of([1, 1, 1], false);
         let texels = Texels::F16(vec![0]);
         let v = Intensities { grid, blocks: texels.clone(), texels, offset: 100.0, range: 400.0 };
         let display = Intensity {

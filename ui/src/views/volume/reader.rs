@@ -2,7 +2,7 @@
 //! cached within a byte budget.
 
 use super::content::{Builder, Volume};
-use super::grid::Grid;
+use super::grid::TexelGrid;
 use crate::data::cache::Cache;
 use crate::data::loader::{NO_THREAD, SourceId};
 use crate::data::source::{Cancel, PlaneSource, SourceError};
@@ -27,7 +27,7 @@ pub struct VolumeKey {
     /// Time point, from 0.
     pub time: usize,
     /// Grid on which the volume is sampled.
-    pub grid: Grid,
+    pub grid: TexelGrid,
 }
 
 /// A request for a volume.
@@ -252,7 +252,7 @@ mod tests {
     use crate::data::test_planes::{NumberedPlanes, wait_until};
 
     fn key(channel: usize) -> VolumeKey {
-        VolumeKey { source: 5, channel, time: 0, grid: Grid::of([20, 10, 10], false) }
+        VolumeKey { source: 5, channel, time: 0, grid: TexelGrid::of([20, 10, 10], false) }
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! distance from the end of the previous run, its length and, if there are several pairs, the index of its pair. The
 //! undo history and the journal use the same bytes. Parsed bytes are not trusted.
 
-use crate::chunks::Grid;
-use crate::geometry::{Bounds, extend_bounds};
+use crate::chunks::ChunkGrid;
+use crate::geometry::{BoundsZyx, extend_bounds};
 use std::collections::HashMap;
 
 /// Appends a number in LEB128.
@@ -44,9 +44,13 @@ pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, &'static str> {
 /// A change of `len` voxels of a chunk, from index `start` on, from one label to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LabelRun {
+    /// Index of the first voxel in its chunk, in C order.
     pub start: u32,
+    /// Number of voxels, at least 1.
     pub len: u32,
+    /// Label of all voxels of the run before the edit.
     pub old: u32,
+    /// Label of all voxels of the run after the edit, other than `old`.
     pub new: u32,
 }
 
@@ -59,12 +63,13 @@ pub(crate) struct Runs {
     /// Changes of the number of voxels per label and chunk since the last update of the index.
     pub deltas: HashMap<(u32, u32), i64>,
     /// The box around all changes since the last report.
-    pub unreported_bounds: Option<Bounds>,
+    pub unreported_bounds: Option<BoundsZyx>,
     /// Number of voxels changed since the last report.
     pub unreported_voxels: u64,
 }
 
 impl Runs {
+    /// Adds a run of a chunk, and counts it in `deltas` and in the number of unreported voxels.
     pub fn push(&mut self, chunk: u32, run: LabelRun) {
         if self.lists.get(self.current).is_none_or(|l| l.0 != chunk) {
             self.current = *self.place.entry(chunk).or_insert(self.lists.len());
@@ -87,7 +92,7 @@ impl Runs {
     }
 
     /// Packs the runs; `None` if nothing changed.
-    pub fn pack(mut self, grid: &Grid) -> Option<Patch> {
+    pub fn pack(mut self, grid: &ChunkGrid) -> Option<EditDiff> {
         self.lists.sort_unstable_by_key(|l| l.0);
         let mut bytes = Vec::new();
         let (mut before, mut voxels, mut bounds) = (0, 0, None);
@@ -117,21 +122,23 @@ impl Runs {
                 extend_bounds(&mut bounds, grid.run_bounds(chunk as usize, run.start as usize, run.len as usize));
             }
         }
-        Some(Patch { bytes: bytes.into(), voxels, bounds: bounds? })
+        Some(EditDiff { bytes: bytes.into(), voxels, bounds: bounds? })
     }
 }
 
 /// The packed differences of an edit, checked against the grid of the volume, with their box and number of voxels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Patch {
+pub(crate) struct EditDiff {
     bytes: Box<[u8]>,
+    /// Number of changed voxels.
     pub voxels: u64,
-    pub bounds: Bounds,
+    /// The smallest box around the changed voxels.
+    pub bounds: BoundsZyx,
 }
 
-impl Patch {
+impl EditDiff {
     /// Parses packed differences and checks them against a grid.
-    pub fn parse(bytes: &[u8], grid: &Grid) -> Result<Self, &'static str> {
+    pub fn parse(bytes: &[u8], grid: &ChunkGrid) -> Result<Self, &'static str> {
         let (mut voxels, mut bounds) = (0, None);
         decode(bytes, grid, &mut |chunk, run| {
             voxels += u64::from(run.len);
@@ -141,18 +148,19 @@ impl Patch {
         Ok(Self { bytes: bytes.into(), voxels, bounds })
     }
 
+    /// The differences in packed form, as the journal stores them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Calls `f` for each run, chunk by chunk in ascending order.
-    pub fn each(&self, grid: &Grid, f: &mut dyn FnMut(u32, LabelRun)) {
+    pub fn each(&self, grid: &ChunkGrid, f: &mut dyn FnMut(u32, LabelRun)) {
         // The bytes were checked when this value was created.
         let _ = decode(&self.bytes, grid, f);
     }
 }
 
-fn decode(mut bytes: &[u8], grid: &Grid, f: &mut dyn FnMut(u32, LabelRun)) -> Result<(), &'static str> {
+fn decode(mut bytes: &[u8], grid: &ChunkGrid, f: &mut dyn FnMut(u32, LabelRun)) -> Result<(), &'static str> {
     let rest = &mut bytes;
     let mut chunk: Option<u64> = None;
     let mut pairs = Vec::new();
@@ -215,21 +223,21 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_are_refused_or_valid(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60)) {
-            let grid = Grid::new([40, 70, 9]).unwrap();
+            let grid = ChunkGrid::new([40, 70, 9]).unwrap();
             let mut last = None;
             if decode(&bytes, &grid, &mut |chunk, run| {
                 assert!((run.start + run.len) as usize <= grid.chunk_voxels(chunk as usize) && run.len > 0);
                 assert!(last.is_none_or(|l| l < (chunk, run.start)));
                 last = Some((chunk, run.start + run.len - 1));
             }).is_ok() && !bytes.is_empty() {
-                prop_assert!(Patch::parse(&bytes, &grid).is_ok());
+                prop_assert!(EditDiff::parse(&bytes, &grid).is_ok());
             }
         }
     }
 
     #[test]
     fn runs_round_trip_with_their_bounds() {
-        let grid = Grid::new([40, 70, 9]).unwrap();
+        let grid = ChunkGrid::new([40, 70, 9]).unwrap();
         let mut runs = Runs::default();
         let given = [
             (3, LabelRun { start: 4, len: 2, old: 0, new: 70_000 }),
@@ -237,15 +245,15 @@ mod tests {
             (0, LabelRun { start: 10, len: 1, old: 0, new: 70_000 }),
         ];
         given.iter().for_each(|(c, r)| runs.push(*c, *r));
-        let patch = runs.pack(&grid).unwrap();
+        let diff = runs.pack(&grid).unwrap();
         let mut seen = Vec::new();
-        patch.each(&grid, &mut |c, r| seen.push((c, r)));
+        diff.each(&grid, &mut |c, r| seen.push((c, r)));
         assert_eq!(seen, [given[2], given[1], given[0]]);
-        assert_eq!(Patch::parse(patch.bytes(), &grid).unwrap(), patch);
-        assert_eq!(patch.voxels, 12);
+        assert_eq!(EditDiff::parse(diff.bytes(), &grid).unwrap(), diff);
+        assert_eq!(diff.voxels, 12);
         // 600 is z 1, y 2, x 6 of a chunk of 64 × 9 columns; the run continues in the next row; chunk 3 starts at z 32,
         // y 64.
-        assert_eq!(patch.bounds, Bounds { start: [0, 1, 0], end: [33, 65, 9] });
+        assert_eq!(diff.bounds, BoundsZyx { start: [0, 1, 0], end: [33, 65, 9] });
         assert_eq!(Runs::default().pack(&grid), None);
     }
 }
