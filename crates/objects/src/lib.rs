@@ -40,8 +40,11 @@ pub mod smooth;
 pub mod stitch;
 mod surroundings;
 pub mod threshold;
+mod trim;
 pub mod watershed;
 
 pub use error::ObjectsError;
 pub use foreground::Foreground;
-pub use segment::{Height, SegmentOptions, Threshold, TissueSeeds, segment, segment_in_place, segment_with_foreground};
+pub use segment::{
+    Height, SegmentOptions, Threshold, TissueOptions, segment, segment_in_place, segment_with_foreground,
+};

@@ -5,6 +5,7 @@ use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
 use crate::surroundings::fill_around;
+use crate::trim::trim;
 use crate::{ObjectsError, distance, smooth, threshold, watershed};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -38,9 +39,9 @@ pub enum Height {
     },
 }
 
-/// Seeds of components in tissue, where objects touch on most sides and the height map falls little between them.
+/// Settings for components in tissue, where objects touch on most sides and the height map falls little between them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct TissueSeeds {
+pub struct TissueOptions {
     /// Share of foreground around a component (0 to 1) above which it is tissue.
     pub min_fill: f64,
     /// Edge length in µm of the window around each voxel in which the foreground is counted; about three objects.
@@ -49,6 +50,10 @@ pub struct TissueSeeds {
     pub height_smooth_um: f64,
     /// Takes the place of [`SegmentOptions::seed_height`].
     pub seed_height: f64,
+    /// Value of the smoothed map below which the outer voxels of an object become background after splitting; `None` keeps
+    /// them. Neighbors in tissue are so close that voxels in the narrow gaps between them exceed the threshold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outline: Option<f64>,
 }
 
 /// Settings for turning a probability map into labels.
@@ -75,9 +80,9 @@ pub struct SegmentOptions {
     pub min_peak: f64,
     /// Whether to remove objects that touch the border of the volume.
     pub drop_border: bool,
-    /// Other seeds for components in tissue; `None` treats all components alike.
+    /// Other settings for components in tissue; `None` treats all components alike.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tissue: Option<TissueSeeds>,
+    pub tissue: Option<TissueOptions>,
 }
 
 impl Default for SegmentOptions {
@@ -125,7 +130,7 @@ impl SegmentOptions {
             height,
             height_smooth_um: self.height_smooth_um * factor,
             seed_height: self.seed_height * seed_factor,
-            tissue: self.tissue.map(|tissue| TissueSeeds {
+            tissue: self.tissue.map(|tissue| TissueOptions {
                 window_um: tissue.window_um * factor,
                 height_smooth_um: tissue.height_smooth_um * factor,
                 seed_height: tissue.seed_height * seed_factor,
@@ -137,8 +142,8 @@ impl SegmentOptions {
     }
 
     /// Returns the options of a component in tissue.
-    fn in_tissue(&self, seeds: &TissueSeeds) -> Self {
-        Self { height_smooth_um: seeds.height_smooth_um, seed_height: seeds.seed_height, ..self.clone() }
+    fn in_tissue(&self, tissue: &TissueOptions) -> Self {
+        Self { height_smooth_um: tissue.height_smooth_um, seed_height: tissue.seed_height, ..self.clone() }
     }
 
     /// Checks every number. [`segment`] and [`segment_in_place`] call it; call it also after reading options.
@@ -159,6 +164,7 @@ impl SegmentOptions {
             within("tissue.window_um", tissue.window_um, (0.0, MAX_SMOOTH_UM), " µm")?;
             within("tissue.height_smooth_um", tissue.height_smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
             within("tissue.seed_height", tissue.seed_height, (0.0, MAX_LEVEL), "")?;
+            within("tissue.outline", tissue.outline.unwrap_or_default(), (-MAX_LEVEL, MAX_LEVEL), "")?;
         }
         if let Threshold::Fixed(level) = self.threshold {
             within("threshold", level, (-MAX_LEVEL, MAX_LEVEL), "")?;
@@ -260,13 +266,15 @@ fn label_map(
         return Ok(finish(labels, map, shape, count, 0, options));
     };
     let found = boxes(&labels, shape, count);
-    let tissue = options.tissue.map(|seeds| {
-        let fill = fill_around(&labels, shape, voxel_um, count, seeds.window_um);
-        (fill, seeds.min_fill, options.in_tissue(&seeds))
+    let tissue = options.tissue.map(|tissue| {
+        let fill = fill_around(&labels, shape, voxel_um, count, tissue.window_um);
+        (fill, tissue, options.in_tissue(&tissue))
     });
     let options_of = |component: usize| match &tissue {
-        Some((fill, min_fill, dense)) if fill.get(component).is_some_and(|f| f > min_fill) => dense,
-        _ => options,
+        Some((fill, tissue, dense)) if fill.get(component).is_some_and(|f| *f > tissue.min_fill) => {
+            (dense, tissue.outline)
+        }
+        _ => (options, None),
     };
     let mut next = 0u32;
     let mut at = 0;
@@ -281,8 +289,9 @@ fn label_map(
             .into_par_iter()
             .map(|i| match found[i] {
                 Some(bounds) => {
-                    let options = options_of(i + 1);
-                    split_component([map, seeds], &labels, shape, voxel_um, i as u32 + 1, bounds, height, options)
+                    let (options, outline) = options_of(i + 1);
+                    let maps = [map, seeds];
+                    split_component(maps, &labels, shape, voxel_um, i as u32 + 1, bounds, height, (options, outline))
                         .map(Some)
                 }
                 None => Ok(None),
@@ -359,7 +368,7 @@ impl ComponentBasins {
             let start = (z * shape[1] + y) * shape[2] + self.origin[2];
             for (target, basin) in labels[start..start + self.shape[2]].iter_mut().zip(basins) {
                 if *target == component {
-                    *target = base + basin;
+                    *target = if *basin > 0 { base + basin } else { 0 };
                 }
             }
         }
@@ -375,7 +384,7 @@ fn split_component(
     component: u32,
     (low, high): ([usize; 3], [usize; 3]),
     height: Height,
-    options: &SegmentOptions,
+    (options, outline): (&SegmentOptions, Option<f64>),
 ) -> Result<ComponentBasins, ObjectsError> {
     let origin = low.map(|v| v.saturating_sub(1));
     let size: [usize; 3] = std::array::from_fn(|a| (high[a] + 2).min(shape[a]) - origin[a]);
@@ -402,7 +411,11 @@ fn split_component(
     if let Height::DistancePlusSeeds { weight_um } = height {
         heights.iter_mut().zip(take(seeds)).for_each(|(d, v)| *d += v * weight_um as f32);
     }
-    let (basins, count) = watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
+    let (mut basins, count) =
+        watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
+    if let Some(level) = outline {
+        trim(&mut basins, &take(map), size, level as f32, options.fill_holes);
+    }
     Ok(ComponentBasins { origin, shape: size, basins, count })
 }
 
@@ -461,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn only_components_in_tissue_use_its_seeds() {
+    fn only_components_in_tissue_use_its_settings() {
         let shape = [20, 60, 100];
         // Ridges every 10 voxels along X, 0.2 above the valleys between them: a filled block with four, a bar with two.
         let value = |i: usize| {
@@ -479,15 +492,26 @@ mod tests {
             min_volume_um3: 0.0,
             ..SegmentOptions::default()
         };
-        let seeds = TissueSeeds { min_fill: 0.5, window_um: 21.0, height_smooth_um: 0.0, seed_height: 0.1 };
+        let seeds =
+            TissueOptions { min_fill: 0.5, window_um: 21.0, height_smooth_um: 0.0, seed_height: 0.1, outline: None };
         let tissue = SegmentOptions { tissue: Some(seeds), ..alike.clone() };
         let count = |options: &SegmentOptions| segment(&map, shape, [1.0; 3], options).unwrap().1;
         assert_eq!(count(&alike), 2);
         assert_eq!(count(&tissue), 5);
-        assert_eq!(count(&SegmentOptions { seed_height: 0.1, ..alike }), 6);
+        assert_eq!(count(&SegmentOptions { seed_height: 0.1, ..alike.clone() }), 6);
         // Objects twice as large, in voxels of twice the size.
         assert_eq!(segment(&map, shape, [2.0; 3], &tissue.scaled(2.0)).unwrap().1, 5);
-        let wrong = SegmentOptions { tissue: Some(TissueSeeds { min_fill: f64::NAN, ..seeds }), ..tissue };
+        // Half of a ridge's voxels along X are above 0.8; those of the bar, which is no tissue, stay.
+        let trimmed = SegmentOptions { tissue: Some(TissueOptions { outline: Some(0.8), ..seeds }), ..alike };
+        let voxels = |options: &SegmentOptions, bar: bool| {
+            let (labels, _) = segment(&map, shape, [1.0; 3], options).unwrap();
+            labels.iter().enumerate().filter(|(i, label)| **label > 0 && (i % 100 > 50) == bar).count()
+        };
+        assert_eq!([false, true].map(|bar| voxels(&tissue, bar)), [20 * 60 * 35, 4 * 4 * 15]);
+        let kept = voxels(&trimmed, false) as f64 / (20.0 * 60.0 * 35.0);
+        assert!((0.45..0.65).contains(&kept), "{kept} of the voxels in tissue are left");
+        assert_eq!(voxels(&trimmed, true), 4 * 4 * 15);
+        let wrong = SegmentOptions { tissue: Some(TissueOptions { min_fill: f64::NAN, ..seeds }), ..tissue };
         assert!(matches!(wrong.validate(), Err(ObjectsError::Option { name: "tissue.min_fill", .. })));
     }
 }

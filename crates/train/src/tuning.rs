@@ -3,7 +3,7 @@
 use crate::candidate::Candidate;
 use crate::validator::{Scores, Validator};
 use cytoscope_objects::components::Connectivity;
-use cytoscope_objects::{Height, SegmentOptions, Threshold, TissueSeeds, segment_in_place};
+use cytoscope_objects::{Height, SegmentOptions, Threshold, TissueOptions, segment_in_place};
 use cytoscope_pipeline::{CancelToken, JobError, VolumeOutputs};
 use cytoscope_training_data::TargetKind;
 use std::time::Instant;
@@ -174,8 +174,12 @@ fn candidates(initial: &SegmentOptions, now: &SegmentOptions, effort: TuneEffort
     };
     let mut all = Vec::new();
     if let Some(tissue) = now.tissue {
-        let seeds = |seed_height| with(&|o| o.tissue = Some(TissueSeeds { seed_height, ..tissue }));
+        let seeds = |seed_height| with(&|o| o.tissue = Some(TissueOptions { seed_height, ..tissue }));
         all.push(vec![with(&|o| o.tissue = None), seeds(0.05), seeds(0.1), seeds(0.2)]);
+        if effort == TuneEffort::Thorough {
+            let outlines = [None, Some(0.6), Some(0.7), Some(0.8)];
+            all.push(outlines.map(|outline| with(&|o| o.tissue = Some(TissueOptions { outline, ..tissue }))).to_vec());
+        }
     }
     if effort == TuneEffort::Quick {
         if matches!(now.threshold, Threshold::Fixed(_)) {

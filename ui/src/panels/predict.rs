@@ -467,7 +467,7 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         }
         if usual.tissue.is_some() {
             let mut more = options.tissue.is_some();
-            let hint = "Where objects touch on most sides, even small gaps split them. Moving the sliders above turns this off.";
+            let hint = "Where objects touch on most sides, even small gaps split them, and outlines are tighter. Moving the two sliders above turns this off.";
             if ui.checkbox(&mut more, "Split more in tissue").on_hover_text(hint).changed() {
                 options.tissue = usual.tissue.filter(|_| more);
             }

@@ -468,6 +468,10 @@ impl Estimator<'_> {
         let mut options = model.segment.scaled(at.diameter / at.nominal_um);
         // Seeds of components in tissue are low already.
         options.seed_height *= SEED_HEIGHT_FACTOR;
+        // The growth is that of outlines at the threshold.
+        if let Some(tissue) = &mut options.tissue {
+            tissue.outline = None;
+        }
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
         Ok(measured(&labels, count, shape, work, at))
     }
