@@ -178,8 +178,9 @@ fn unsaved_text(ui: &mut Ui, failure: Option<&str>) {
              labels in other programs.",
         ),
         Some(why) => {
-            let text =
-                format!("Their journal could not be written to the disk: {why}. Save them, or they may be lost.");
+            let text = format!(
+                "Their journal could not be written to the disk: {why}. Save the corrections, or they may be lost."
+            );
             RichText::new(text).color(theme::bad(ui.visuals()))
         }
     };

@@ -146,7 +146,7 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.spinner();
             ui.label(format!("{running} left to convert"));
             let cancel = named_button(ui, true, icon::STOP_CIRCLE, "Cancel conversions");
-            if cancel.on_hover_text("Files that are converted already are kept").clicked() {
+            if cancel.on_hover_text("Files that are already converted are kept").clicked() {
                 actions.send(BatchAction::CancelConversions);
             }
         }
