@@ -261,7 +261,7 @@ fn scored_channel(ui: &mut Ui, batch: &Batch, role: PairRole, actions: &mut Acti
         }
     });
     response.on_hover_text(
-        "Automatic scores all channels of stains, paired by name or in their order, and otherwise the first channel",
+        "Automatic scores all channels of stains, paired by name or else in order, and the first channel of other files",
     );
     if channel != files.channel {
         actions.send(BatchAction::Channel(role, channel));

@@ -289,7 +289,7 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
         axes.into_iter().filter(|(_, um, counts)| *counts && !is_known(*um)).map(|(name, ..)| name).collect();
     (!unknown.is_empty()).then(|| {
         format!(
-            "the voxel size along {} is unknown: it is taken as 1 µm, so lengths and volumes are not in µm (set it with \
+            "the voxel size along {} is unknown: 1 µm is assumed, so lengths and volumes are not in µm (set it with \
              --voxel-size)",
             unknown.join(", ")
         )

@@ -114,7 +114,7 @@ fn find_copies(inspections: &mut [PairInspection]) {
             inspection.add(if same_target {
                 Problem::error(&own, problem + ", and so does its target", "remove one of them")
             } else {
-                let next_step = "keep the better target; until then, both pairs are on the same side of the split";
+                let next_step = "keep the better target; until then, both pairs stay in the same set";
                 Problem::warning(&own, problem + ", with another target", next_step)
             });
         }
