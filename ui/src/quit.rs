@@ -149,7 +149,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
                 ui.label(RichText::new("Unfinished jobs").strong());
             }
             list(ui, jobs.iter().copied());
-            ui.add(egui::Label::new("Closing the window cancels these jobs; nothing is written.").wrap());
+            ui.add(egui::Label::new("Closing the window cancels these jobs; their results are not written.").wrap());
         }
         ui.add_space(theme::GROUP_GAP);
         let is_unsaved = !names.is_empty();
