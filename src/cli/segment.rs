@@ -22,7 +22,7 @@ pub(crate) struct Segment {
     #[arg(long)]
     table: Option<PathBuf>,
     /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
-    /// on, other columns numeric); by default as the ending of its name says.
+    /// on, other columns numeric); by default csv, or parquet if its name ends in .parquet.
     #[arg(long, value_name = "FORM", requires = "table",
           value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
     table_format: Option<TableFormat>,

@@ -324,7 +324,7 @@ fn a_folder_that_is_replaced_is_moved_aside_and_named() {
     let report = fixture.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
     let notes: Vec<&str> = report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let moved =
-        notes.iter().find_map(|note| note.split_once(" was moved to ")).unwrap_or_else(|| panic!("{notes:?}")).1;
+        notes.iter().find_map(|note| note.split_once(" were moved to ")).unwrap_or_else(|| panic!("{notes:?}")).1;
     assert_eq!(std::fs::read(fixture.path(moved).join("notes.txt")).unwrap(), b"keep");
     assert!(fixture.path("mine/rdf.yaml").is_file());
 }

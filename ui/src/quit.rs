@@ -149,7 +149,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
                 ui.label(RichText::new("Unfinished jobs").strong());
             }
             list(ui, jobs.iter().copied());
-            ui.add(egui::Label::new("Closing the window cancels these jobs; nothing is written.").wrap());
+            ui.add(egui::Label::new("Closing the window cancels these jobs; their results are not written.").wrap());
         }
         ui.add_space(theme::GROUP_GAP);
         let is_unsaved = !names.is_empty();
@@ -178,8 +178,9 @@ fn unsaved_text(ui: &mut Ui, failure: Option<&str>) {
              labels in other programs.",
         ),
         Some(why) => {
-            let text =
-                format!("Their journal could not be written to the disk: {why}. Save them, or they may be lost.");
+            let text = format!(
+                "Their journal could not be written to the disk: {why}. Save the corrections, or they may be lost."
+            );
             RichText::new(text).color(theme::bad(ui.visuals()))
         }
     };

@@ -104,7 +104,7 @@ impl ShellLink {
             Ok(line) => line,
             // Paths that are not Unicode cannot be written as JSON.
             Err(error) => {
-                tracing::warn!("a message to the launcher is left out: {error}");
+                tracing::warn!("a message to the supervisor is left out: {error}");
                 return;
             }
         };

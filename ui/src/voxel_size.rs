@@ -117,7 +117,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.heading("Voxel size of the file");
         weak(ui, file_name(&document.path));
         ui.add_space(8.0);
-        ui.label("Distance between voxel centers. An empty field stands for the voxel size of the file.");
+        ui.label("Distance between voxel centers. An empty field keeps the value of the file.");
         ui.horizontal(|ui| {
             for ((axis, text), of_file) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);

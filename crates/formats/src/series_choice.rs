@@ -157,7 +157,7 @@ impl SeriesChoice {
             [series] => Ok(*series),
             several => Err(FormatError::misused(
                 &meta.path,
-                format!("one series is needed, but all {} of its series are chosen", several.len()),
+                format!("all {} of its series are chosen, expected one", several.len()),
                 listed(meta),
             )),
         }

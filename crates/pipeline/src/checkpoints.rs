@@ -215,7 +215,7 @@ fn voxel_um_of(spacing: &[f64], spatial_axes: usize) -> (Option<[f64; 3]>, Strin
     }
     match VoxelSize::new_um(z, y, x).check() {
         Ok(()) => (zyx, format!("the spacing of the plans, {spacing:?}, is the voxel size of the training data in µm")),
-        Err(error) => unused(&format!("is no voxel size in µm ({error})")),
+        Err(error) => unused(&format!("is not a voxel size in µm ({error})")),
     }
 }
 
@@ -294,7 +294,7 @@ mod tests {
             (&[1.0, 1.0, 1.0][..], 3, "images without a voxel size"),
             (&[0.5, 0.5][..], 3, "not one of the network's axes"),
             (&[2e-4, 5e-5, 5e-5][..], 3, "millimeters"),
-            (&[1.0, 0.0, 1.0][..], 3, "no voxel size in µm"),
+            (&[1.0, 0.0, 1.0][..], 3, "not a voxel size in µm"),
         ] {
             let (um, assumption) = voxel_um_of(spacing, axes);
             assert_eq!(um, None, "{spacing:?}");

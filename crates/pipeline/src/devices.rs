@@ -265,7 +265,7 @@ impl Devices {
                     .collect();
                 Err(EngineError::Unavailable {
                     device: id,
-                    reason: format!("there is no such device; available are {}", reasons.join(", ")),
+                    reason: format!("there is no such device; the devices of this machine are {}", reasons.join(", ")),
                 })
             }
         }

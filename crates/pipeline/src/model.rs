@@ -234,7 +234,7 @@ fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String
     let spatial_axes = match order.as_slice() {
         [Batch, Channel, Z, Y, X] => 3,
         [Batch, Channel, Y, X] => 2,
-        _ => return Err(format!("its input has axes {order:?}; supported are batch, channel, (z,) y, x")),
+        _ => return Err(format!("its input has the axes {order:?}; expected batch, channel, (z,) y, x")),
     };
     if output.axes.iter().map(|a| a.kind).ne(order) {
         return Err("the axes of its output differ from those of its input".to_owned());
@@ -416,8 +416,8 @@ impl Model {
         let [_, _, ..] = self.inputs.as_slice() else { return Ok(()) };
         let ids: Vec<&str> = self.inputs.iter().map(|input| input.id.as_str()).collect();
         let problem = format!(
-            "it has {} inputs ({}), but {what} supports models with one input: use one whose images are the channels of one \
-             input",
+            "it has {} inputs ({}), but {what} supports only models with one input: use a model that reads all images as \
+             channels of one input",
             ids.len(),
             ids.join(", ")
         );

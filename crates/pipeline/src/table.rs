@@ -53,7 +53,7 @@ impl TableFormat {
     pub(crate) fn check_path(self, path: &Path) -> Result<(), JobError> {
         let message = match (self, is_parquet(path)) {
             (Self::AnnData, true) => "ends in .parquet, but AnnData reads tables as CSV: give a name that ends in .csv",
-            (Self::Parquet, false) => "is to be a Parquet table: give a name that ends in .parquet",
+            (Self::Parquet, false) => "cannot hold a Parquet table: give a name that ends in .parquet",
             (Self::Csv, _) | (Self::Parquet, true) | (Self::AnnData, false) => return Ok(()),
         };
         Err(JobError::WrongUse(format!("{} {message}", path.display())))

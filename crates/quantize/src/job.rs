@@ -122,7 +122,7 @@ impl QuantizeJob {
         timing.finish();
         if !engine.device().precisions.contains(&Precision::Int8) {
             notes.push(
-                "the engine of this CPU has no int8 kernels yet: the int8 time was measured with the same values in \
+                "the CPU engine has no int8 kernels for this CPU: the int8 time was measured with the same values in \
                  floats"
                     .to_owned(),
             );

@@ -69,7 +69,11 @@ impl QuantizeJob {
         if let Replaced::MovedTo(aside) =
             packages::save_quantized(package, inputs, quantized, &self.out, self.overwrite)?
         {
-            report.notes.push(format!("what was at {} was moved to {}", self.out.display(), aside.display()));
+            report.notes.push(format!(
+                "the previous contents of {} were moved to {}",
+                self.out.display(),
+                aside.display()
+            ));
         }
         meter.finish();
         Ok(())

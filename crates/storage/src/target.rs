@@ -68,7 +68,7 @@ pub fn check_ending(path: &Path, known: &[&str]) -> Result<(), StorageError> {
     }
     let found = given.map_or_else(|| "has no ending".to_owned(), |ending| format!("ends in .{ending}"));
     let named = known.iter().map(|known| match *known {
-        "" => "a folder without an ending".to_owned(),
+        "" => "no ending (for a folder)".to_owned(),
         ending => format!(".{ending}"),
     });
     let expected = named.collect::<Vec<_>>().join(" or ");
@@ -157,7 +157,7 @@ mod tests {
         }
         assert!(check_ending(Path::new("net.ZIP"), &["", "zip"]).is_ok());
         let refused = check_ending(Path::new("net.pth"), &["", "zip"]).unwrap_err().to_string();
-        assert_eq!(refused, "net.pth ends in .pth; expected a folder without an ending or .zip: choose another name");
+        assert_eq!(refused, "net.pth ends in .pth; expected no ending (for a folder) or .zip: choose another name");
         let refused = check_ending(Path::new("net"), &["onnx"]).unwrap_err().to_string();
         assert_eq!(refused, "net has no ending; expected .onnx: choose another name");
     }

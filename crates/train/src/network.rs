@@ -241,7 +241,7 @@ fn target(
     match (task, config.target, declared) {
         (TrainingTask::LabelFree, ..) => Ok(TargetKind::Regression),
         (_, Some(TargetKind::Flow), _) => Err(wrong_use(
-            "networks trained on the target flow cannot be used for segmentation yet: use instances, boundary or distance",
+            "networks trained on the target flow cannot be used for segmentation: use instances, boundary or distance",
         )),
         (_, Some(requested), _) => Ok(requested),
         (_, None, Some(declared)) if declared.of_labels() && declared != TargetKind::Flow => Ok(declared),

@@ -331,7 +331,9 @@ impl Training<'_> {
         let requested = self.folder.is_finish_requested();
         if !requested && self.context.cancel.is_finishing() {
             if let Err(error) = self.folder.request_finish() {
-                tracing::warn!("this run finishes, but if it is interrupted, a resumed one will not: {error}");
+                tracing::warn!(
+                    "the request to finish could not be stored; if this run is interrupted, repeat it after resuming: {error}"
+                );
             }
             return true;
         }

@@ -87,7 +87,7 @@ fn check_channel_counts(pair: &Pair, pairs: &[Pair]) -> Result<(), TrainingDataE
         return Ok(());
     }
     let problem = format!(
-        "it has {} image channels and {} targets, but other pairs {} and {}",
+        "it has {} image channels and {} targets, but the first pair has {} and {}",
         found.0, found.1, expected.0, expected.1
     );
     Err(TrainingDataError::data(&pair.image.path, problem, "give all pairs the same channels and targets"))

@@ -354,7 +354,7 @@ fn few_objects_are_a_warning_and_unreadable_files_an_error() {
     std::fs::write(folder.path().join("broken.tif"), b"II*\0not really").unwrap();
     write(&folder.path().join("broken_masks.tif"), shape, vec![1u16; 1024]);
     let (_, report) = find_and_check(folder.path());
-    has(&report.problems, Severity::Warning, "has 2 objects, but the other pairs about 64");
+    has(&report.problems, Severity::Warning, "has 2 objects, but the other pairs have about 64");
     let broken: Vec<_> = report.problems.iter().filter(|p| p.pair.as_deref() == Some("broken")).cloned().collect();
     assert_eq!(broken.len(), 1);
     assert_eq!(broken[0].severity, Severity::Error);

@@ -71,8 +71,8 @@ impl Documents {
         };
         if truncated {
             let details = format!(
-                "A folder has more than {MAX_FILES_OF_FOLDER} stacks; the others are not opened. The page for converting \
-                 files lists more of them."
+                "A folder has more than {MAX_FILES_OF_FOLDER} stacks; the others are not opened. Drop single files to \
+                 open them; Convert files… takes more of them at once."
             );
             effects.info(format!("{} stacks are opened", files.len()), details);
         }

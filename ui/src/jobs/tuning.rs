@@ -56,7 +56,7 @@ impl Tuning {
     /// # Errors
     /// Why it cannot be started.
     fn start(&mut self, model: String, performance: PerformanceRequest, arguments: &[OsString]) -> Result<(), String> {
-        let program = self.program.as_ref().ok_or("there is no program that can tune")?;
+        let program = self.program.as_ref().ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // The runs that it starts are in its group, and are cancelled with it.

@@ -254,7 +254,7 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
     let tuning = match job.progress {
         Some(StageProgress { stage: ProgressStage::Tuning, done, .. }) => {
-            format!(": tuning for this device, once ({done} s)")
+            format!(": tuning for this device, only once ({done} s)")
         }
         Some(StageProgress { stage: ProgressStage::Compiling, done, .. }) => {
             format!(": compiling for this device ({done} s)")

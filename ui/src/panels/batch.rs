@@ -146,7 +146,7 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.spinner();
             ui.label(format!("{running} left to convert"));
             let cancel = named_button(ui, true, icon::STOP_CIRCLE, "Cancel conversions");
-            if cancel.on_hover_text("Files that are converted already are kept").clicked() {
+            if cancel.on_hover_text("Files that are already converted are kept").clicked() {
                 actions.send(BatchAction::CancelConversions);
             }
         }
@@ -261,7 +261,7 @@ fn scored_channel(ui: &mut Ui, batch: &Batch, role: PairRole, actions: &mut Acti
         }
     });
     response.on_hover_text(
-        "Automatic scores all channels of stains, paired by name or in their order, and otherwise the first channel",
+        "Automatic scores all channels of stains, paired by name or else in order, and the first channel of other files",
     );
     if channel != files.channel {
         actions.send(BatchAction::Channel(role, channel));

@@ -93,7 +93,7 @@ fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
     } else if state.model().is_none() {
         Some("No usable model. Drop a model file, or open one under Predict > Models.")
     } else if state.jobs.tuning().is_some() {
-        Some("Wait until the settings are tuned, or cancel that: predictions would disturb the measurement.")
+        Some("Wait until tuning has finished, or cancel it: predictions would distort the timing.")
     } else {
         None
     }
@@ -312,7 +312,7 @@ fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actio
     button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
     let button = button.on_hover_text(
         "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest settings. \
-         This takes some minutes, and goes on if the window is closed.",
+         This takes some minutes and continues if the window is closed.",
     );
     if button
         .on_disabled_hover_text("Wait until the running jobs have finished; they would distort the timing")

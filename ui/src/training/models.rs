@@ -49,7 +49,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
     }
     // Only a folder can be moved aside, and those are replaced nowhere in the window.
     if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))? {
-        tracing::warn!("what was at {} was moved to {}", to.display(), aside.display());
+        tracing::warn!("the previous contents of {} were moved to {}", to.display(), aside.display());
     }
     Ok(to.to_owned())
 }

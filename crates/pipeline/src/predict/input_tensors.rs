@@ -304,7 +304,7 @@ fn complete(
                 let id = &tensor.id;
                 return Err(JobError::Mismatch {
                     path: input.to_owned(),
-                    problem: format!("it has no channel of the name of the model's input {id}"),
+                    problem: format!("it has no channel named {id}, as the model's input is"),
                     next_step: format!("give its image with --input {id}=FILE or --input {id}=CHANNEL"),
                 });
             }

@@ -289,7 +289,7 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
         axes.into_iter().filter(|(_, um, counts)| *counts && !is_known(*um)).map(|(name, ..)| name).collect();
     (!unknown.is_empty()).then(|| {
         format!(
-            "the voxel size along {} is unknown: it is taken as 1 µm, so lengths and volumes are not in µm (set it with \
+            "the voxel size along {} is unknown: 1 µm is assumed, so lengths and volumes are not in µm (set it with \
              --voxel-size)",
             unknown.join(", ")
         )
@@ -297,9 +297,9 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
 }
 
 /// How a slice of a numbered series is read alone, with the option of the axes.
-pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file alone";
+pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file by itself";
 /// As [`ALONE_BY_AXES`], for jobs without that option.
-pub(crate) const ALONE_BY_FOLDER: &str = "a file in a folder of its own is read alone";
+pub(crate) const ALONE_BY_FOLDER: &str = "to read one by itself, move it to a folder of its own";
 
 /// Returns the note that several numbered files were read as one stack, and how to read one `alone`; `None` for other images.
 /// The files may be images that do not belong together.

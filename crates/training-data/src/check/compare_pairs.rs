@@ -114,7 +114,7 @@ fn find_copies(inspections: &mut [PairInspection]) {
             inspection.add(if same_target {
                 Problem::error(&own, problem + ", and so does its target", "remove one of them")
             } else {
-                let next_step = "keep the better target; until then, both pairs are on the same side of the split";
+                let next_step = "keep the better target; until then, both pairs stay in the same set";
                 Problem::warning(&own, problem + ", with another target", next_step)
             });
         }
@@ -151,7 +151,7 @@ fn find_few_objects(inspections: &mut [PairInspection]) {
     for inspection in inspections.iter_mut() {
         let Some(count) = inspection.summary.objects.filter(|n| *n > 0) else { continue };
         if counts.len() >= 3 && count * 10 < median {
-            let problem = format!("it has {count} objects, but the other pairs about {median}");
+            let problem = format!("it has {count} objects, but the other pairs have about {median}");
             let file = inspection.summary.target.clone();
             let next_step = "check that all objects are labeled: unlabeled objects are trained as background";
             inspection.add(Problem::warning(&file, problem, next_step));

@@ -186,7 +186,7 @@ fn finish_button(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut
     let may = run.step() > 0 && has_engine;
     let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
         .on_hover_text("Ends training now and writes the best network so far.")
-        .on_disabled_hover_text("No step is completed yet.");
+        .on_disabled_hover_text("No step has been completed yet.");
     if response.clicked() {
         actions.send(TrainingAction::Finish);
     }

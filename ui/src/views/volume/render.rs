@@ -131,7 +131,9 @@ fn with_error_scopes<T>(device: &wgpu::Device, act: impl FnOnce() -> T) -> Resul
     let refused = [poll_ready(validation.pop()), poll_ready(memory.pop())].into_iter().flatten().flatten().next();
     match refused {
         None => Ok(done),
-        Some(wgpu::Error::OutOfMemory { .. }) => Err("The GPU is out of memory.".to_owned()),
+        Some(wgpu::Error::OutOfMemory { .. }) => {
+            Err("The GPU is out of memory. Close other stacks or programs.".to_owned())
+        }
         Some(error) => {
             let text = error.to_string();
             let last = text.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or("no reason given").to_owned();
@@ -309,7 +311,7 @@ impl Gpu {
         let side = sides.max().unwrap_or(1);
         if side > limits.max_texture_dimension_3d as usize {
             return Err(format!(
-                "This volume has {side} voxels along one side; the GPU supports up to {}.",
+                "This volume has {side} voxels along one side; the GPU supports up to {}. The slice views show it.",
                 limits.max_texture_dimension_3d
             ));
         }
