@@ -13,7 +13,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, search_rungs};
+use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, search_rungs};
 use serde::Serialize;
 use serde_json::json;
 use std::io::Read;
@@ -73,8 +73,9 @@ impl ResultsTable {
         )))
     }
 
-    /// Adds a row and writes the table.
+    /// Adds a row, in place of one of an earlier run on the same rung, and writes the table.
     fn add(&mut self, row: Row) -> Result<(), Failure> {
+        self.rows.retain(|earlier| (earlier.trial, earlier.rung) != (row.trial, row.rung));
         self.rows.push(row);
         let failed = |error: String| Failure::other(format!("{}: {error}", self.path.display()));
         let mut writer = csv::Writer::from_writer(Vec::new());
@@ -152,14 +153,31 @@ pub(super) fn beside(out: &Path, ending: &str) -> PathBuf {
     out.with_file_name(format!("{name}.{ending}"))
 }
 
-/// Opens the table of a search. What would stop the last run is reported here, before the first one.
-fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<ResultsTable, Failure> {
+/// Opens the table of a search. What would stop the last run is reported here, before the first one. `job` is the last run,
+/// with any settings, and `settings` are those of each trial.
+fn open_table(
+    options: &Train,
+    space: &Path,
+    ranges: &SearchSpace,
+    job: &TrainJob,
+    settings: &[Vec<SettingAssignment>],
+) -> Result<ResultsTable, Failure> {
     check_destination(&options.out, &[options.data.as_path()], Overwrite::from_force(options.force))?;
-    let unfinished = beside(&options.out, "training");
+    let unfinished = job.folder();
     if unfinished.exists() && !options.resume && !options.restart {
         return Err(Failure::bad_input(format!(
             "{}: an unfinished training run already exists here; use --resume to continue the search, or --restart to \
              discard both",
+            unfinished.display()
+        )));
+    }
+    if options.resume
+        && let Some(config) = job.checkpoint_config()
+        && !settings.iter().any(|trial| is_of_trial(&config, trial))
+    {
+        return Err(Failure::bad_input(format!(
+            "{}: the unfinished training run here has the settings of no trial of this search; give another --out, or \
+             use --restart instead of --resume to discard it",
             unfinished.display()
         )));
     }
@@ -173,6 +191,37 @@ fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<Res
     ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), options.resume)
 }
 
+/// Returns whether a training run with these settings is one of a trial.
+fn is_of_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
+    trial.iter().all(|assignment| assignment.is_in(config))
+}
+
+/// Refuses ranges of settings that are also given by an option: one of both would have no effect.
+fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
+    let given = [
+        ("batch", "--batch", options.batch.is_some()),
+        ("patch_zyx", "--patch", options.patch.is_some()),
+        ("diameter", "--diameter", options.diameter.is_some()),
+        ("data.series", "--series", options.series.is_some()),
+        ("precision", "--precision", options.precision.requested().is_some()),
+        ("performance", "--performance", options.performance.is_some()),
+        // The steps of a trial are the whole budget.
+        ("budget.steps", "--steps", true),
+        ("budget.epochs", "--steps", true),
+        ("budget.minutes", "--steps", true),
+    ];
+    for key in ranges.keys() {
+        let option = given.iter().find(|(setting, _, is_given)| *is_given && *setting == key).map(|(_, name, _)| *name);
+        let is_set = options.set.iter().any(|assignment| assignment.key() == key);
+        if let Some(option) = option.or(is_set.then_some("--set")) {
+            return Err(Failure::wrong_use(format!(
+                "{key} has a range, and {option} gives it one value for all trials; remove one of them"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Searches for the settings with the best validation score, and trains the package with them.
 pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
     if trials == 0 || trials > MAX_TRIALS {
@@ -182,15 +231,21 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
     }
     let ranges = SearchSpace::read(space)?;
+    refuse_given(options, &ranges)?;
     let settings: Vec<Vec<SettingAssignment>> =
         (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
     for trial in &settings {
         let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
         TrainConfig::read_with(options.config.as_deref(), &all)?.check()?;
     }
-    let mut table = open_table(options, space, &ranges)?;
-    let _context = progress::context(false, true, Recorder::totals_only());
+    let job = options.job(TrainConfig::default());
+    let mut table = open_table(options, space, &ranges, &job, &settings)?;
+    let context = progress::context(false, true, Recorder::totals_only());
     let scratch = Scratch::create(beside(&options.out, "search"), FOLDER_KIND)?;
+    if options.restart {
+        // Now, not when the last run starts: if this search is interrupted before, it must not continue that run.
+        job.discard_unused()?;
+    }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
     let mut last_report = None;
@@ -201,14 +256,19 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             let Some(assigned) = settings.get(trial) else { continue };
             let values: Vec<String> = assigned.iter().map(SettingAssignment::value).collect();
             let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
-            let (row, report) = match earlier {
-                Some(row) if !is_last => (row, None),
-                _ => {
+            let (row, report) = match earlier.filter(|row| !is_last && row.score.is_some()) {
+                Some(row) => (row, None),
+                None => {
+                    context.check()?;
                     scratch.clear(&[])?;
                     let out = if is_last { options.out.clone() } else { scratch.path().join("out") };
-                    let words = words(options, assigned, rung.steps, &out, is_last);
+                    let mut words = words(options, assigned, rung.steps, &out);
+                    words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
                     let (row, report) = run_trial(trial, number, rung.steps, values, &words)?;
-                    table.rows.retain(|earlier| (earlier.trial, earlier.rung) != (trial, number));
+                    if report.is_none() {
+                        // A run that was ended together with the search has not failed.
+                        context.check()?;
+                    }
                     table.add(row.clone())?;
                     (row, report)
                 }
@@ -284,8 +344,8 @@ fn run_trial(
     }
 }
 
-/// Returns the words of the command line after the program's name.
-fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path, is_last: bool) -> Vec<String> {
+/// Returns the words of the command line after the program's name, without the switches.
+fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path) -> Vec<String> {
     let task = match options.task {
         TaskName::Segmentation => "segmentation",
         TaskName::Labelfree => "labelfree",
@@ -311,14 +371,26 @@ fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Pa
     words.extend(options.batch.map(|batch| format!("--batch={batch}")));
     words.extend(options.performance.map(|request| format!("--performance={request}")));
     words.extend(options.set.iter().chain(assigned).map(|assignment| format!("--set={assignment}")));
+    words
+}
+
+/// Returns the switches of a run with these settings; `last` is the job of the last run, if it is that one.
+fn switches(
+    options: &Train,
+    last: Option<&TrainJob>,
+    assigned: &[SettingAssignment],
+) -> impl Iterator<Item = &'static str> {
+    // The checkpoint is that of a trial which was the best before failed ones were run again.
+    let checkpoint = last.and_then(TrainJob::checkpoint_config);
+    let is_of_other = options.resume && checkpoint.is_some_and(|config| !is_of_trial(&config, assigned));
+    let is_last = last.is_some();
     let switches = [
         ("--without-int8", options.without_int8 || !is_last),
         ("--force", options.force && is_last),
-        ("--resume", options.resume && is_last),
-        ("--restart", options.restart && is_last),
+        ("--resume", options.resume && is_last && !is_of_other),
+        ("--restart", (options.restart || is_of_other) && is_last),
     ];
-    words.extend(switches.into_iter().filter(|(_, given)| *given).map(|(name, _)| name.to_owned()));
-    words
+    switches.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
 }
 
 #[cfg(test)]
