@@ -28,7 +28,7 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let arguments = [&SMALL[..], &search].concat();
     let report = fixture.run(&arguments).json();
     let rows = fixture.table("m.search.csv");
-    assert_eq!(rows[0], ["trial", "rung", "steps", "score", "seconds", "error", "ema", "schedule.rate"]);
+    assert_eq!(rows[0], ["trial", "rung", "steps", "score", "seconds", "error", "ema", "schedule.rate", "search"]);
     let runs: Vec<[&str; 3]> = rows[1..].iter().map(|r| [r[0].as_str(), r[1].as_str(), r[2].as_str()]).collect();
     assert_eq!((runs[0], runs[1], runs.len()), (["0", "1", "2"], ["1", "1", "2"], 3), "{rows:?}");
     let score = |row: usize| rows[row][3].parse::<f64>().unwrap();
@@ -60,7 +60,9 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let without_seconds =
         |rows: &[Vec<String>]| -> Vec<Vec<String>> { rows.iter().map(|row| [&row[..4], &row[5..]].concat()).collect() };
     assert_eq!(without_seconds(&again), without_seconds(&rows));
-    fixture.fails(3, &[&arguments[..], &["--resume", "--seed", "5"]].concat(), &["other settings", "--restart"]);
+    for other in [["--seed", "5"], ["--set", "batch=2"]] {
+        fixture.fails(3, &[&arguments[..], &["--resume"], &other].concat(), &["other settings", "--restart"]);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
 use crate::cli::{eprint_line, print, print_json, progress};
 use clap::ValueEnum;
+use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::{JobError, JobErrorKind};
 use cytoscope_profile::Recorder;
@@ -25,6 +26,10 @@ const FOLDER_KIND: &str = "search";
 const PLOTS: &str = "search.svg";
 /// Columns of the table before those of the settings.
 const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
+/// Last column of the table, the same in every row: the [`fingerprint_of`] the search.
+const FINGERPRINT: &str = "search";
+/// Options on which the score of a trial hardly depends: how it is computed, not what.
+const HOW_COMPUTED: [&str; 4] = ["--device=", "--threads=", "--precision=", "--performance="];
 /// Maximum size of the table in bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
@@ -47,14 +52,16 @@ pub(super) struct Row {
 struct ResultsTable {
     path: PathBuf,
     keys: Vec<String>,
+    /// The [`fingerprint_of`] the search.
+    fingerprint: String,
     rows: Vec<Row>,
 }
 
 impl ResultsTable {
     /// Returns what the file holds, or an empty table.
-    fn open(path: PathBuf, keys: Vec<String>, resume: bool) -> Result<Self, Failure> {
-        let rows = if resume && path.is_file() { read_rows(&path, &keys)? } else { Vec::new() };
-        Ok(Self { path, keys, rows })
+    fn open(path: PathBuf, keys: Vec<String>, fingerprint: String, resume: bool) -> Result<Self, Failure> {
+        let rows = if resume && path.is_file() { read_rows(&path, &keys, &fingerprint)? } else { Vec::new() };
+        Ok(Self { path, keys, fingerprint, rows })
     }
 
     /// Returns the row of an earlier run with the same settings.
@@ -79,7 +86,7 @@ impl ResultsTable {
         self.rows.push(row);
         let failed = |error: String| Failure::other(format!("{}: {error}", self.path.display()));
         let mut writer = csv::Writer::from_writer(Vec::new());
-        let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str));
+        let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str)).chain([FINGERPRINT]);
         writer.write_record(header).map_err(|e| failed(e.to_string()))?;
         for row in &self.rows {
             let score = row.score.map_or_else(String::new, |score| score.to_string());
@@ -91,15 +98,16 @@ impl ResultsTable {
                 format!("{:.1}", row.seconds),
                 row.error.clone(),
             ];
-            writer.write_record(first.iter().chain(&row.values)).map_err(|e| failed(e.to_string()))?;
+            let cells = first.iter().chain(&row.values).chain([&self.fingerprint]);
+            writer.write_record(cells).map_err(|e| failed(e.to_string()))?;
         }
         let text = writer.into_inner().map_err(|e| failed(e.to_string()))?;
         Ok(atomic_write(&self.path, &text)?)
     }
 }
 
-/// Reads the table of an earlier search.
-fn read_rows(path: &Path, keys: &[String]) -> Result<Vec<Row>, Failure> {
+/// Reads the table of an earlier search with this fingerprint.
+fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>, Failure> {
     let bad = |problem: String| {
         Failure::bad_input(format!("{}: {problem}; use --restart instead of --resume", path.display()))
     };
@@ -111,13 +119,23 @@ fn read_rows(path: &Path, keys: &[String]) -> Result<Vec<Row>, Failure> {
     }
     let mut reader = csv::Reader::from_reader(text.as_slice());
     let header = reader.headers().map_err(|e| bad(e.to_string()))?;
-    if header.iter().ne(COLUMNS.into_iter().chain(keys.iter().map(String::as_str))) {
+    let columns = || COLUMNS.into_iter().chain(keys.iter().map(String::as_str));
+    // Tables of earlier versions have no fingerprint.
+    let is_earlier = header.iter().eq(columns());
+    if !is_earlier && header.iter().ne(columns().chain([FINGERPRINT])) {
         return Err(bad("the columns are not those of this search".to_owned()));
     }
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|e| bad(e.to_string()))?;
-        let row = row_of(&record).ok_or_else(|| bad(format!("row {} cannot be read", rows.len() + 2)))?;
+        let row = row_of(&record, keys.len()).ok_or_else(|| bad(format!("row {} cannot be read", rows.len() + 2)))?;
+        if !is_earlier && record.get(COLUMNS.len() + keys.len()) != Some(fingerprint) {
+            return Err(Failure::bad_input(format!(
+                "{}: it is the table of a search with other data, another seed, or other settings of the trials; give the \
+                 options of that search, or use --restart instead of --resume",
+                path.display()
+            )));
+        }
         rows.push(row);
     }
     Ok(rows)
@@ -130,7 +148,7 @@ fn is_search_table(path: &Path) -> bool {
     reader.headers().is_ok_and(|header| header.iter().take(COLUMNS.len()).eq(COLUMNS))
 }
 
-fn row_of(record: &csv::StringRecord) -> Option<Row> {
+fn row_of(record: &csv::StringRecord, keys: usize) -> Option<Row> {
     let number = |at: usize| record.get(at)?.parse::<usize>().ok();
     let score = match record.get(3)? {
         "" => None,
@@ -143,7 +161,7 @@ fn row_of(record: &csv::StringRecord) -> Option<Row> {
         score,
         seconds: record.get(4)?.parse().ok()?,
         error: record.get(5)?.to_owned(),
-        values: record.iter().skip(COLUMNS.len()).map(str::to_owned).collect(),
+        values: record.iter().skip(COLUMNS.len()).take(keys).map(str::to_owned).collect(),
     })
 }
 
@@ -188,7 +206,19 @@ fn open_table(
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
-    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), options.resume)
+    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), fingerprint_of(options)?, options.resume)
+}
+
+/// Returns a fingerprint of what the scores of a search depend on besides the settings with ranges: the data, the start
+/// model, the seed and the other settings, as they are given.
+fn fingerprint_of(options: &Train) -> Result<String, Failure> {
+    let mut words = words(options, &[], 0, Path::new(""));
+    words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
+    if let Some(path) = &options.config {
+        let text = std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.clone(), error })?;
+        words.push(text);
+    }
+    Ok(fingerprint(words.join("\n").as_bytes()))
 }
 
 /// Returns whether a training run with these settings is one of a trial.
@@ -412,16 +442,26 @@ mod tests {
             error: error.to_owned(),
             values: values.clone(),
         };
-        let mut table = ResultsTable::open(path.clone(), keys.clone(), true).unwrap();
+        let open = |keys: &[String], fingerprint: &str, resume| {
+            ResultsTable::open(path.clone(), keys.to_vec(), fingerprint.to_owned(), resume)
+        };
+        let mut table = open(&keys, "f", true).unwrap();
         table.add(row(0, Some(0.123_456_789), "")).unwrap();
         table.add(row(1, None, "a.tif: not \"a\" TIFF, sorry")).unwrap();
-        let again = ResultsTable::open(path.clone(), keys.clone(), true).unwrap();
+        let again = open(&keys, "f", true).unwrap();
         assert_eq!(again.rows, table.rows);
         assert_eq!(again.earlier(0, 1, 10, &values).unwrap(), Some(&table.rows[0]));
         assert_eq!(again.earlier(0, 2, 20, &values).unwrap(), None);
         let other = again.earlier(0, 1, 10, &["0.6".to_owned(), "[4, 8]".to_owned()]).unwrap_err();
         assert!(other.to_string().contains("--restart"), "{other}");
-        assert!(ResultsTable::open(path.clone(), vec!["ema".to_owned()], true).is_err());
-        assert!(ResultsTable::open(path, keys, false).unwrap().rows.is_empty());
+        assert!(open(&["ema".to_owned()], "f", true).is_err());
+        assert!(open(&keys, "f", false).unwrap().rows.is_empty());
+        // The same settings on other data, for example, are those of another search.
+        assert!(open(&keys, "g", true).err().unwrap().to_string().contains("other data"));
+        // A table of an earlier version.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let without: Vec<&str> = text.lines().map(|line| line.rsplit_once(',').unwrap().0).collect();
+        std::fs::write(&path, without.join("\n")).unwrap();
+        assert_eq!(open(&keys, "g", true).unwrap().rows, table.rows);
     }
 }
