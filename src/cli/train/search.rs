@@ -81,9 +81,14 @@ impl ResultsTable {
     }
 
     /// Adds a row, in place of one of an earlier run on the same rung, and writes the table.
-    fn add(&mut self, row: Row) -> Result<(), Failure> {
+    fn add(&mut self, row: Row) -> Outcome {
         self.rows.retain(|earlier| (earlier.trial, earlier.rung) != (row.trial, row.rung));
         self.rows.push(row);
+        self.write()
+    }
+
+    /// Writes the table.
+    fn write(&self) -> Outcome {
         let failed = |error: String| Failure::other(format!("{}: {error}", self.path.display()));
         let mut writer = csv::Writer::from_writer(Vec::new());
         let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str)).chain([FINGERPRINT]);
@@ -273,8 +278,10 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     let context = progress::context(false, true, Recorder::totals_only());
     let scratch = Scratch::create(beside(&options.out, "search"), FOLDER_KIND)?;
     if options.restart {
-        // Now, not when the last run starts: if this search is interrupted before, it must not continue that run.
+        // Now, not when the first run ends or the last one starts: if this search is interrupted before, the next one with
+        // --resume must not continue what is discarded.
         job.discard_unused()?;
+        table.write()?;
     }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
