@@ -92,7 +92,7 @@ fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     assert!(fixture.path("m.training/training.json").exists());
     // A search that starts over discards it at once, also if its trials fail: here because there are no pairs.
     std::fs::create_dir(fixture.path("empty")).unwrap();
-    let arguments = ["train", "--task", "segmentation", "--data", "empty", "--config", "t.toml"];
+    let arguments = ["train", "--task", "segmentation", "--data", "empty", "--config", "t.toml", "--device", "cpu"];
     fixture.fails(3, &[&arguments[..], &search, &["--restart"]].concat(), &["all trials failed", "empty"]);
     assert!(!fixture.path("m.training").exists() && fixture.path("m.search.csv").exists());
 }
