@@ -118,6 +118,9 @@ fn a_search_that_cannot_start_is_refused() {
     std::fs::write(fixture.path("space.toml"), "ema = { uniform = [2.0, 3.0] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["ema", "0 to 1"]);
     assert!(!fixture.path("m.search.csv").exists() && !fixture.path("m.search").exists());
+    // If all trials fail, the exit code is that of the last one.
+    std::fs::write(fixture.path("space.toml"), SPACE).unwrap();
+    run(&["--trials", "2", "--steps", "4", "--device", "cuda:63"], 2, &["all trials failed", "cuda:63"]);
 }
 
 #[test]

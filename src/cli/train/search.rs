@@ -285,7 +285,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
-    let mut last_report = None;
+    let (mut last_report, mut last_failure) = (None, JobErrorKind::BadInput);
     for (place, rung) in rungs.iter().enumerate() {
         let (number, is_last) = (place + 1, place + 1 == rungs.len());
         let mut scored: Vec<(usize, f64)> = Vec::new();
@@ -301,18 +301,19 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                     let out = if is_last { options.out.clone() } else { scratch.path().join("out") };
                     let mut words = words(options, assigned, rung.steps, &out);
                     words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
-                    let (row, report) = run_trial(trial, number, rung.steps, values, &words)?;
-                    if report.is_none() {
+                    let (row, ended) = run_trial(trial, number, rung.steps, values, &words)?;
+                    if let Err(kind) = &ended {
                         // A run that was ended together with the search has not failed.
                         context.check()?;
+                        last_failure = *kind;
                     }
                     table.add(row.clone())?;
-                    (row, report)
+                    (row, ended.ok())
                 }
             };
             eprint_line(&trial_line(&row, rungs.len()));
             if is_last && report.is_none() {
-                return Err(Failure::other(format!("the best trial failed with all steps: {}", row.error)));
+                return Err(Failure::new(last_failure, format!("the best trial failed with all steps: {}", row.error)));
             }
             last_report = report.or(last_report);
             scored.extend(row.score.map(|score| (trial, score)));
@@ -325,7 +326,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
         if !is_last && active.is_empty() {
             let error = table.rows.last().map_or_else(String::new, |row| row.error.clone());
-            return Err(Failure::bad_input(format!("all trials failed; the last error was: {error}")));
+            return Err(Failure::new(last_failure, format!("all trials failed; the last error was: {error}")));
         }
     }
     finish(options, &table, last_report.as_ref())
@@ -357,7 +358,7 @@ fn trial_line(row: &Row, rungs: usize) -> String {
     format!("[rung {} of {rungs}] trial {}, {} steps: {result}", row.rung, row.trial, row.steps)
 }
 
-/// Runs a trial, and returns its row and, if it succeeded, its report.
+/// Runs a trial, and returns its row and its report, or how it failed.
 ///
 /// # Errors
 /// Cancellation; other failures are a part of the row.
@@ -367,17 +368,17 @@ fn run_trial(
     steps: usize,
     values: Vec<String>,
     words: &[String],
-) -> Result<(Row, Option<TrainCommandReport>), Failure> {
+) -> Result<(Row, Result<TrainCommandReport, JobErrorKind>), Failure> {
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
     match child::report::<TrainCommandReport>(words) {
         Ok(report) => {
             let score = report.report.history.validations.iter().map(|v| v.score).max_by(f64::total_cmp);
             let seconds = report.report.seconds;
             let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
-            Ok((row(score, seconds, error.to_owned()), Some(report)))
+            Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
-        Err(failure) => Ok((row(None, 0.0, failure.to_string()), None)),
+        Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure.kind()))),
     }
 }
 
