@@ -4,9 +4,10 @@ use super::{eprint_json, eprint_line, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress, with_name};
 use cytoscope_profile::Recorder;
 use cytoscope_train::{TrainEvent, ValidationPoint};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Where a job's events go.
 pub(crate) enum Display {
@@ -130,18 +131,19 @@ fn clear(bar: &mut Option<StageBar>) {
 }
 
 fn show(event: &Event, bar: &mut Option<StageBar>) {
-    let Event::Progress(StageProgress { stage, done, total, unit, .. }) = event else {
+    let Event::Progress(progress) = event else {
         clear(bar);
         return print_event(event);
     };
+    let StageProgress { stage, done, total, unit, .. } = progress;
     if bar.as_ref().is_none_or(|(current, _)| *current != (*stage, *unit)) {
         clear(bar);
         let fresh = ProgressBar::new(*total);
         let template = match unit {
             // The length of the stage is unknown.
             ProgressUnit::Seconds => "{msg:9} {pos} s",
-            ProgressUnit::Voxels => "{msg:9} {bar:32} {percent:>3} %  {per_sec}  {eta} left",
-            _ => "{msg:9} {bar:32} {pos}/{len}  {eta} left",
+            ProgressUnit::Voxels => "{msg:9} {bar:32} {percent:>3} %  {prefix}",
+            _ => "{msg:9} {bar:32} {pos}/{len}  {prefix}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             fresh.set_style(style);
@@ -150,8 +152,21 @@ fn show(event: &Event, bar: &mut Option<StageBar>) {
         *bar = Some(((*stage, *unit), fresh));
     }
     if let Some((_, bar)) = bar {
+        // The length of a training run changes with its plan.
+        bar.set_length(*total);
+        bar.set_prefix(remaining(progress));
         bar.set_position(*done);
     }
+}
+
+/// Returns the time that a stage still takes, if it is known, and the rate of voxels. The bar's own estimates would count
+/// what an earlier run has done, and what was done before the bar was drawn again, as done in no time.
+fn remaining(progress: &StageProgress) -> String {
+    let StageProgress { unit, rate, eta_secs, .. } = progress;
+    let rate = (*unit == ProgressUnit::Voxels).then(|| format!("{:.0}/s", HumanFloatCount(*rate)));
+    let left = Duration::try_from_secs_f64(*eta_secs).ok().filter(|left| !left.is_zero());
+    let left = left.map(|left| format!("{:#} left", HumanDuration(left)));
+    rate.into_iter().chain(left).collect::<Vec<_>>().join("  ")
 }
 
 #[cfg(test)]
@@ -170,6 +185,20 @@ mod tests {
             bar.as_ref().map(|(_, bar)| (bar.position(), bar.length()))
         };
         assert_eq!(shown(progress(3, 12, ProgressUnit::Slices)), Some((3, Some(12))));
+        // The plan of the stage has changed.
+        assert_eq!(shown(progress(4, 20, ProgressUnit::Slices)), Some((4, Some(20))));
         assert_eq!(shown(progress(5, 0, ProgressUnit::Seconds)), Some((5, Some(0))));
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_event() {
+        let of = |unit, rate, eta_secs| {
+            remaining(&StageProgress { stage: ProgressStage::Predict, done: 900, total: 1000, unit, rate, eta_secs })
+        };
+        assert_eq!(of(ProgressUnit::Steps, 2.0, 120.0), "2m left");
+        assert_eq!(of(ProgressUnit::Voxels, 2_500_000.4, 180.0), "2,500,000/s  3m left");
+        for unknown in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(of(ProgressUnit::Slices, 0.0, unknown), "", "{unknown}");
+        }
     }
 }

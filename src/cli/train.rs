@@ -175,7 +175,7 @@ impl Train {
             config.budget.minutes = self.minutes;
             config.budget.steps = self.steps;
         }
-        if let Some(minutes) = config.budget.minutes.filter(|m| !m.is_finite() || *m <= 0.0) {
+        if let Some(minutes) = self.minutes.filter(|m| !m.is_finite() || *m <= 0.0) {
             return Err(Failure::wrong_use(format!("--minutes is {minutes}: expected a number above 0")));
         }
         if let Some(path) = &self.tracing.trace {
@@ -185,24 +185,7 @@ impl Train {
         let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let (context, display) = progress::training_context(self.report.json_progress, false, recorder.clone());
-        let mut job = TrainJob {
-            task: match self.task {
-                TaskName::Segmentation => TrainingTask::Segmentation,
-                TaskName::Labelfree => TrainingTask::LabelFree,
-            },
-            data: self.data,
-            from: self.from,
-            out: self.out,
-            config,
-            resume: self.resume,
-            restart: self.restart,
-            seed: self.seed,
-            threads: self.threading.threads,
-            without_int8: self.without_int8,
-            device: self.device,
-            may_change_device: false,
-            overwrite: Overwrite::from_force(self.force),
-        };
+        let mut job = self.job(config);
         let (profile, devices) = performance::for_training(&mut job, &context);
         let devices = if self.remeasure { devices.measured_again() } else { devices };
         if self.compare_precision {
@@ -219,8 +202,13 @@ impl Train {
         let status = last_status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let training = result.as_ref().ok().map(|report| training_facts(&job, report, status.as_ref()));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.tracing.trace.as_deref())?;
+        let written = run.write_trace(&recorder, self.tracing.trace.as_deref());
         let report = result?;
+        if !self.report.json {
+            // Before what may still fail: the package is complete.
+            print_report(&report);
+        }
+        written?;
         let compared = self
             .compare_precision
             .then(|| precision::compare(&job, &report, &context, &devices, &on_event))
@@ -229,11 +217,32 @@ impl Train {
             let MeasuredRun { record, advice } = run;
             return print_json(&TrainCommandReport { report, full_precision: compared, run: record, advice, profile });
         }
-        print_report(&report);
         if let Some(compared) = &compared {
             compared.print(&report);
         }
         Ok(())
+    }
+
+    /// Returns the training job with these settings.
+    fn job(&self, config: TrainConfig) -> TrainJob {
+        TrainJob {
+            task: match self.task {
+                TaskName::Segmentation => TrainingTask::Segmentation,
+                TaskName::Labelfree => TrainingTask::LabelFree,
+            },
+            data: self.data.clone(),
+            from: self.from.clone(),
+            out: self.out.clone(),
+            config,
+            resume: self.resume,
+            restart: self.restart,
+            seed: self.seed,
+            threads: self.threading.threads,
+            without_int8: self.without_int8,
+            device: self.device,
+            may_change_device: false,
+            overwrite: Overwrite::from_force(self.force),
+        }
     }
 
     /// Checks that the trace replaces neither an input nor the package or its checkpoints.

@@ -1,6 +1,6 @@
 //! How accurate the bundled models are on real stacks that took no part in their training.
 
-use crate::common::{Fixture, shared_data};
+use crate::common::{Fixture, pearson, shared_data};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -139,20 +139,6 @@ fn mean_pearson(fixture: &Fixture, folder: &str, precision: &str) -> f64 {
         pearson(&a, &b)
     });
     correlations.sum::<f64>() / stems.len() as f64
-}
-
-fn pearson(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let mean = |v: &[f32]| v.iter().map(|&x| f64::from(x)).sum::<f64>() / v.len() as f64;
-    let (mean_a, mean_b) = (mean(a), mean(b));
-    let mut sums = [0.0; 3];
-    for (&x, &y) in a.iter().zip(b) {
-        let (x, y) = (f64::from(x) - mean_a, f64::from(y) - mean_b);
-        for (sum, product) in sums.iter_mut().zip([x * y, x * x, y * y]) {
-            *sum += product;
-        }
-    }
-    sums[0] / (sums[1] * sums[2]).sqrt()
 }
 
 #[test]

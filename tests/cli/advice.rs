@@ -313,8 +313,7 @@ fn doubts_about_the_object_diameter_end_with_the_option_they_name() {
 #[test]
 fn missing_and_wrong_voxel_sizes_end_with_the_right_one() {
     let fixture = Fixture::new();
-    let values: Vec<u16> =
-        fixture.image(&fixture.nuclei("8,32,32", 1)).samples().to_f32().iter().map(|v| *v as u16).collect();
+    let values = fixture.integers(&fixture.nuclei("8,32,32", 1));
     let unknown = fixture.write("unknown.tif", "ZYX", &[8, 32, 32], values);
     let diameter = ["--diameter", "15"];
     let missing = labels(&fixture, "nuclei-dog", &unknown, &diameter);

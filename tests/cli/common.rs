@@ -145,8 +145,7 @@ impl Fixture {
     pub fn large_stack(&self) -> String {
         let name = "large.tif";
         if !self.path(name).exists() {
-            let small = self.image(&self.nuclei("16,64,64", 1));
-            let values: Vec<u16> = small.samples().to_f32().iter().map(|v| *v as u16).collect();
+            let values = self.integers(&self.nuclei("16,64,64", 1));
             let mut large = Vec::with_capacity(48 * 384 * 384);
             for z in 0..48 {
                 for y in 0..384 {
@@ -170,6 +169,16 @@ impl Fixture {
 
     pub fn image(&self, name: &str) -> Array {
         open(&self.path(name), &OpenOptions::default()).unwrap().read_all().unwrap()
+    }
+
+    /// The values of an image of integers that fit 16 bits.
+    pub fn integers(&self, name: &str) -> Vec<u16> {
+        self.image(name).samples().to_f32().iter().map(|v| *v as u16).collect()
+    }
+
+    /// The labels of an image.
+    pub fn labels(&self, name: &str) -> Vec<u32> {
+        self.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
     }
 
     pub fn bytes(&self, name: &str) -> Vec<u8> {
@@ -229,6 +238,17 @@ pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
         (state >> 40) as f32 / (1u32 << 24) as f32
     };
     (0..n).map(|_| next()).collect()
+}
+
+/// Pearson's correlation by its definition.
+pub fn pearson(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let mean = |v: &[f32]| v.iter().map(|x| f64::from(*x)).sum::<f64>() / v.len() as f64;
+    let (ma, mb) = (mean(a), mean(b));
+    let sum = |f: &dyn Fn(f64, f64) -> f64| {
+        a.iter().zip(b).map(|(x, y)| f(f64::from(*x) - ma, f64::from(*y) - mb)).sum::<f64>()
+    };
+    sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
 }
 
 /// Runs a Python script that needs these modules; reports a skip and returns `None` if they are missing.

@@ -7,11 +7,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Labels of an image as integers.
-fn labels(fixture: &Fixture, name: &str) -> Vec<u32> {
-    fixture.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
-}
-
 /// Median sphere-equivalent diameter of the objects that touch no side of the stack (of all, if fewer than three
 /// remain).
 fn median_diameter(labels: &[u32], [nz, ny, nx]: [usize; 3], voxel: [f64; 3]) -> f64 {
@@ -54,16 +49,16 @@ fn only_the_ratio_of_diameter_and_voxel_size_matters() {
     let counted = rewritten(&fixture, &small, "counted.tif", None);
     predict(&fixture, &small, "a", &["--diameter", "8"]);
     predict(&fixture, &large, "b", &["--diameter", "32"]);
-    let found = labels(&fixture, "a/nuclei_3_raw_labels.tif");
+    let found = fixture.labels("a/nuclei_3_raw_labels.tif");
     assert!(found.iter().max() > Some(&3));
-    assert_eq!(found, labels(&fixture, "b/large_labels.tif"));
+    assert_eq!(found, fixture.labels("b/large_labels.tif"));
     // Without a voxel size, lengths are in voxels along X, and the slice spacing (here 2.5 voxels) is estimated.
     let report = predict(&fixture, &counted, "c", &["--diameter", "21"]);
     assert_eq!(report["diameter"]["unit"], "voxels");
     let slices = report["diameter"]["voxel"][0].as_f64().unwrap();
     assert!((1.6..4.0).contains(&slices), "{slices}");
     predict(&fixture, &counted, "d", &["--diameter", "21", "--voxel-size", &format!("{slices},1,1")]);
-    assert_eq!(labels(&fixture, "c/counted_labels.tif"), labels(&fixture, "d/counted_labels.tif"));
+    assert_eq!(fixture.labels("c/counted_labels.tif"), fixture.labels("d/counted_labels.tif"));
 }
 
 #[test]
@@ -113,7 +108,7 @@ fn wrong_diameters_are_refused() {
 fn time_points_without_objects_do_not_change_the_diameter_of_a_series() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("16,64,64", 3);
-    let one: Vec<u16> = fixture.image(&stack).samples().to_f32().iter().map(|v| *v as u16).collect();
+    let one = fixture.integers(&stack);
     fixture.write("series.tif", "TZYX", &[2, 16, 64, 64], [vec![7u16; one.len()], one].concat());
     let found = |more: &[&str]| {
         let base = ["diameter", "series.tif", "--voxel-size", "1,0.4,0.4", "--device", "cpu", "--json"];
@@ -173,7 +168,7 @@ fn estimates_are_close_to_the_true_median() {
         let name = |part: &str| format!("many/nuclei_{}_{part}.tif", seed + 20);
         let found = fixture.run(&["diameter", &name("raw"), "--device", "cpu", "--json"]).json();
         let found = found["inputs"][0]["object_diameter"]["diameter"].as_f64().unwrap();
-        let truth = median_diameter(&labels(&fixture, &name("labels")), shape, voxel);
+        let truth = median_diameter(&fixture.labels(&name("labels")), shape, voxel);
         near += usize::from((found / truth).ln().abs() < 1.15f64.ln());
         shown.push(format!("{diameter_um} µm: {found:.1} for {truth:.1}"));
     }

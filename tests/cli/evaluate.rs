@@ -1,6 +1,6 @@
 //! `evaluate`, compared with independent implementations of the formulas.
 
-use crate::common::{Fixture, python, uniform};
+use crate::common::{Fixture, pearson, python, uniform};
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_volume::{Array, VoxelSize};
 use serde_json::{Value, json};
@@ -213,16 +213,6 @@ fn write_channels(fixture: &Fixture, name: &str, channels: &[(&str, &[f32])]) {
     let mut spec = WriteSpec::of(&array, Container::OmeTiff);
     spec.channels = channels.iter().map(|(name, _)| Channel { name: (*name).to_owned(), color_rgb: None }).collect();
     write_array(&fixture.path(name), &array, &spec).unwrap();
-}
-
-/// Pearson's correlation by its definition.
-fn pearson(a: &[f32], b: &[f32]) -> f64 {
-    let mean = |v: &[f32]| v.iter().map(|x| f64::from(*x)).sum::<f64>() / v.len() as f64;
-    let (ma, mb) = (mean(a), mean(b));
-    let sum = |f: &dyn Fn(f64, f64) -> f64| {
-        a.iter().zip(b).map(|(x, y)| f(f64::from(*x) - ma, f64::from(*y) - mb)).sum::<f64>()
-    };
-    sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
 }
 
 #[test]

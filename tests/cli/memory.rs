@@ -57,6 +57,20 @@ fn ten_times_the_slices_need_the_same_memory() {
 }
 
 #[test]
+fn slices_that_are_resampled_for_tiles_are_part_of_the_stated_memory() {
+    let fixture = Fixture::new();
+    let block = fixture.image(&fixture.nuclei("16,128,128", 1));
+    write_stack(&fixture, "fine.tif", &block, 16, 768);
+    // The model's grid has a quarter of the rows and columns of the stack.
+    let grid = ["--model", "nuclei-dog", "--voxel-size", "1.75,0.2,0.2", "--diameter", "19"];
+    let (held, stated) =
+        peak(&fixture, "fine.tif", &[&grid[..], &["--tile", "28,64,64", "--outputs", "maps"]].concat());
+    // All slices as floats, and those that are kept for the next tiles.
+    assert!(held >= 2 * 16 * 768 * 768 * 4, "{held}: the slices are no longer held at once");
+    assert!(held <= stated, "more was held than stated: {held} of {stated}");
+}
+
+#[test]
 fn preprocessing_steps_are_part_of_the_stated_memory() {
     let fixture = Fixture::new();
     let steps = ["--preprocess", "gaussian:sigma=2,tophat:radius=3,stretch:low=1:high=99"];

@@ -11,8 +11,7 @@ fn notes(report: &Value) -> String {
 fn flat_tiny_and_blank_images_are_predicted() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,48,48", 1);
-    let slice: Vec<u16> =
-        fixture.image(&raw).samples().to_f32()[3 * 48 * 48..4 * 48 * 48].iter().map(|v| *v as u16).collect();
+    let slice = fixture.integers(&raw)[3 * 48 * 48..4 * 48 * 48].to_vec();
     fixture.write("flat.tif", "YX", &[48, 48], slice);
     fixture.write("one.tif", "ZYX", &[1, 1, 1], vec![7u16]);
     fixture.write("row.tif", "YX", &[1, 40], (0..40).collect::<Vec<u16>>());
@@ -142,7 +141,7 @@ fn file_names_may_contain_spaces_and_any_letters() {
 fn all_sample_types_give_the_same_prediction() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,40,40", 3);
-    let values: Vec<u16> = fixture.image(&raw).samples().to_f32().iter().map(|v| *v as u16).collect();
+    let values = fixture.integers(&raw);
     let shape = [6, 40, 40];
     fixture.write("a.tif", "ZYX", &shape, values.clone());
     fixture.write("b.npy", "ZYX", &shape, values.iter().map(|v| i64::from(*v) - 300).collect::<Vec<_>>());

@@ -11,10 +11,6 @@ use std::path::Path;
 /// A voxel size at which the simulated nuclei have the size that the model was trained on.
 const VOXEL: &str = "1.75,0.8,0.8";
 
-fn labels(fixture: &Fixture, name: &str) -> Vec<u32> {
-    fixture.image(name).samples().to_f32().iter().map(|v| *v as u32).collect()
-}
-
 #[test]
 fn bundled_networks_run_without_fallbacks() {
     let fixture = Fixture::new();
@@ -82,7 +78,7 @@ fn a_prediction_writes_what_it_reports() {
     assert_eq!((map.axes().to_string().as_str(), map.shape()), ("ZCYX", &[14, 2, 80, 96][..]));
     assert!(map.samples().to_f32().iter().all(|v| (0.0..=1.0).contains(v)));
     // Labels run from 1 to the number of objects, and the table has a row with the voxel count of each.
-    let found = labels(&fixture, "o/nuclei_1_raw_labels.tif");
+    let found = fixture.labels("o/nuclei_1_raw_labels.tif");
     let mut voxels: BTreeMap<u32, u64> = BTreeMap::new();
     found.iter().filter(|l| **l > 0).for_each(|l| *voxels.entry(*l).or_default() += 1);
     let objects = one["objects"][0].as_u64().unwrap();
@@ -111,7 +107,7 @@ fn table_means_match_the_stack() {
     let raw = fixture.nuclei("12,64,64", 4);
     fixture.run(&["predict", &raw, "--out", "o", "--voxel-size", VOXEL, "--outputs", "labels,table"]).ok();
     let light = fixture.image(&raw).samples().to_f32();
-    let found = labels(&fixture, "o/nuclei_4_raw_labels.tif");
+    let found = fixture.labels("o/nuclei_4_raw_labels.tif");
     let table = fixture.table("o/nuclei_4_raw_objects.csv");
     let mean = table[0].iter().position(|c| c.starts_with("mean_")).unwrap();
     assert!(table.len() > 2);
@@ -254,26 +250,26 @@ fn chosen_outputs_channels_and_times_are_written() {
     let two: Vec<u16> = bits.chunks(plane).flat_map(|z| [vec![7u16; plane], z.to_vec()].concat()).collect();
     fixture.write("channels.tif", "ZCYX", &[8, 2, 48, 48], two);
     fixture.write("times.tif", "TZYX", &[2, 8, 48, 48], [vec![7u16; bits.len()], bits].concat());
-    let expected = labels(&fixture, "o/nuclei_1_raw_labels.tif");
+    let expected = fixture.labels("o/nuclei_1_raw_labels.tif");
     assert!(expected.iter().any(|l| *l > 0));
     let base = ["--out", "c", "--voxel-size", VOXEL, "--diameter", "15", "--json"];
     let report = fixture.run(&[&["predict", "channels.tif", "--channel", "1"], &base[..]].concat()).json();
-    assert_eq!(labels(&fixture, "c/channels_labels.tif"), expected);
+    assert_eq!(fixture.labels("c/channels_labels.tif"), expected);
     assert!(!report["inputs"][0]["notes"].to_string().contains("--channel"), "a given channel needs no note");
     fixture.run(&[&["predict", "channels.tif", "--channels", "1"], &base[..], &["--force"][..]].concat()).ok();
-    assert_eq!(labels(&fixture, "c/channels_labels.tif"), expected);
+    assert_eq!(fixture.labels("c/channels_labels.tif"), expected);
     let wrong = ["predict", "channels.tif", "--out", "w", "--channels"];
     fixture.fails(3, &[&wrong[..], &["membrane"][..]].concat(), &["channels.tif", "no channel \"membrane\"", "0 ("]);
     fixture.fails(3, &[&wrong[..], &["0,1"][..]].concat(), &["channels.tif", "requires 1 channel", "2 are chosen"]);
     fixture.fails(2, &[&wrong[..], &["0", "--channel", "1"][..]].concat(), &["--channel"]);
     let report = fixture.run(&[&["predict", "channels.tif"], &base[..]].concat()).json();
     assert!(report["inputs"][0]["notes"].to_string().contains("--channel"), "the choice of a channel must be noted");
-    assert!(labels(&fixture, "c/channels_labels.tif").iter().all(|l| *l == 0));
+    assert!(fixture.labels("c/channels_labels.tif").iter().all(|l| *l == 0));
     fixture.run(&[&["predict", "times.tif", "--time", "1"], &base[..]].concat()).ok();
-    assert_eq!(labels(&fixture, "c/times_labels.tif"), expected);
+    assert_eq!(fixture.labels("c/times_labels.tif"), expected);
     let report = fixture.run(&[&["predict", "times.tif"], &base[..]].concat()).json();
     assert_eq!(report["inputs"][0]["times"], 2);
-    let both = labels(&fixture, "c/times_labels.tif");
+    let both = fixture.labels("c/times_labels.tif");
     assert_eq!(fixture.image("c/times_labels.tif").shape(), [2, 8, 48, 48]);
     assert!(both[..expected.len()].iter().all(|l| *l == 0) && both[expected.len()..] == expected[..]);
     let table = fixture.table("c/times_objects.csv");
@@ -434,7 +430,7 @@ fn segment_finds_the_objects_of_a_map() {
     let report =
         fixture.run(&[&common[..], &["--out", "l.tif", "--table", "t.csv", "--min-volume-um3", "10"]].concat()).json();
     assert_eq!(report["objects"], 2);
-    let found = labels(&fixture, "l.tif");
+    let found = fixture.labels("l.tif");
     let expected: Vec<bool> = map.iter().enumerate().map(|(i, v)| *v > 0.5 && i != at(0, 0, 29)).collect();
     assert!(found.iter().zip(&expected).all(|(l, e)| (*l > 0) == *e));
     assert_ne!(found[at(4, 8, 5)], found[at(4, 8, 20)]);
@@ -462,7 +458,7 @@ fn a_preview_is_a_picture_of_the_middle_slice() {
     let picture = image::load_from_memory(&fixture.bytes("o/nuclei_2_raw_preview.png")).unwrap().to_rgb8();
     assert_eq!(picture.dimensions(), (70, 60));
     // Colored at object borders, gray elsewhere.
-    let slice: Vec<u32> = labels(&fixture, "o/nuclei_2_raw_labels.tif")[4 * 60 * 70..5 * 60 * 70].to_vec();
+    let slice: Vec<u32> = fixture.labels("o/nuclei_2_raw_labels.tif")[4 * 60 * 70..5 * 60 * 70].to_vec();
     let at = |y: usize, x: usize| slice[y * 70 + x];
     let mut outlines = 0;
     for y in 1..59 {
@@ -512,7 +508,7 @@ fn a_gpu_finds_the_same_objects_and_auto_measures_all_devices() {
     assert_eq!(on_gpu["inputs"][0]["device"]["id"], *gpu);
     assert_moves_each_value_once(&on_gpu["inputs"][0]);
     predict("cpu", "cpu");
-    assert_eq!(labels(&fixture, "gpu/nuclei_3_raw_labels.tif"), labels(&fixture, "cpu/nuclei_3_raw_labels.tif"));
+    assert_eq!(fixture.labels("gpu/nuclei_3_raw_labels.tif"), fixture.labels("cpu/nuclei_3_raw_labels.tif"));
     let (a, b) = (fixture.image("gpu/nuclei_3_raw_probability.tif"), fixture.image("cpu/nuclei_3_raw_probability.tif"));
     let far = a.samples().to_f32().iter().zip(b.samples().to_f32()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(far < 1e-4, "the maps differ by {far}");
@@ -529,7 +525,7 @@ fn a_gpu_finds_the_same_objects_and_auto_measures_all_devices() {
     assert!(timed.len() >= 2 && chosen["id"] == **fastest, "{chosen}");
     let why = chosen["why"].as_str().unwrap().to_lowercase();
     assert!(timed.keys().take(2).all(|id| why.contains(id)) || timed.len() > 2, "{chosen}");
-    assert_eq!(labels(&fixture, "auto/nuclei_3_raw_labels.tif"), labels(&fixture, "cpu/nuclei_3_raw_labels.tif"));
+    assert_eq!(fixture.labels("auto/nuclei_3_raw_labels.tif"), fixture.labels("cpu/nuclei_3_raw_labels.tif"));
     // The times are kept until they are measured again on request.
     let cached = |more: &[&str], out: &str| {
         let first = ["predict", &raw, "--model", "nuclei-dog", "--voxel-size", VOXEL, "--out", out, "--json"];

@@ -126,7 +126,7 @@ fn cropping_is_advised_where_it_is_possible() {
 fn runs_get_the_advice_that_fits_them() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);
-    let values: Vec<u16> = fixture.image(&raw).samples().to_f32().iter().map(|v| *v as u16).collect();
+    let values = fixture.integers(&raw);
     let unknown = fixture.write("unknown.tif", "ZYX", &[8, 48, 48], values);
     let rules = |stack: &str, more: &[&str]| -> Vec<String> {
         let base = ["predict", stack, "--model", "nuclei-dog", "--out", "o", "--device", "cpu", "--json"];

@@ -133,8 +133,7 @@ fn resume_accepts_changed_data_and_keeps_the_validation_set() {
     assert_eq!(before.as_array().map(Vec::len), Some(1), "{before}");
     // One more pair, and a corrected label image.
     fixture.nuclei("16,64,64", 9);
-    let mut labels: Vec<u16> =
-        fixture.image("sim/nuclei_2_labels.tif").samples().to_f32().iter().map(|v| *v as u16).collect();
+    let mut labels = fixture.integers("sim/nuclei_2_labels.tif");
     let max_label = *labels.iter().max().unwrap();
     labels.iter_mut().filter(|l| **l == max_label).for_each(|l| *l = 0);
     fixture.write("sim/nuclei_2_labels.tif", "ZYX", &[16, 64, 64], labels);

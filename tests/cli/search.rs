@@ -2,7 +2,8 @@
 
 use crate::common::{Fixture, python};
 use crate::train::{SMALL, simulate_pairs, write_settings};
-use serde_json::Value;
+use cytoscope_storage::folder::create_working;
+use serde_json::{Value, json};
 use std::path::Path;
 
 const SPACE: &str = "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { values = [0.5, 0.9] }\n";
@@ -27,7 +28,7 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let arguments = [&SMALL[..], &search].concat();
     let report = fixture.run(&arguments).json();
     let rows = fixture.table("m.search.csv");
-    assert_eq!(rows[0], ["trial", "rung", "steps", "score", "seconds", "error", "ema", "schedule.rate"]);
+    assert_eq!(rows[0], ["trial", "rung", "steps", "score", "seconds", "error", "ema", "schedule.rate", "search"]);
     let runs: Vec<[&str; 3]> = rows[1..].iter().map(|r| [r[0].as_str(), r[1].as_str(), r[2].as_str()]).collect();
     assert_eq!((runs[0], runs[1], runs.len()), (["0", "1", "2"], ["1", "1", "2"], 3), "{rows:?}");
     let score = |row: usize| rows[row][3].parse::<f64>().unwrap();
@@ -47,10 +48,11 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     assert_eq!(plots.matches("<circle").count(), 3 + 2 + 2, "{plots}");
     assert!(plots.contains(">ema</text>") && plots.contains(">trial 0, 2 steps"), "{plots}");
 
-    // Resumed after the first trial: only the others are run again.
+    // Resumed after the first trial has ended and the second one has failed: only the first is not run again.
     let text = String::from_utf8(fixture.bytes("m.search.csv")).unwrap();
-    let first: Vec<&str> = text.lines().take(2).collect();
-    std::fs::write(fixture.path("m.search.csv"), first.join("\n") + "\n").unwrap();
+    let mut lines: Vec<String> = text.lines().take(2).map(str::to_owned).collect();
+    lines.push(format!("1,1,2,,0.0,the disk was full,{}", rows[2][6..].join(",")));
+    std::fs::write(fixture.path("m.search.csv"), lines.join("\n") + "\n").unwrap();
     fixture.fails(2, &arguments, &["m.search.csv"]);
     fixture.run(&[&arguments[..], &["--resume"]].concat()).ok();
     let again = fixture.table("m.search.csv");
@@ -58,7 +60,9 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let without_seconds =
         |rows: &[Vec<String>]| -> Vec<Vec<String>> { rows.iter().map(|row| [&row[..4], &row[5..]].concat()).collect() };
     assert_eq!(without_seconds(&again), without_seconds(&rows));
-    fixture.fails(3, &[&arguments[..], &["--resume", "--seed", "5"]].concat(), &["other settings", "--restart"]);
+    for other in [["--seed", "5"], ["--set", "batch=2"]] {
+        fixture.fails(3, &[&arguments[..], &["--resume"], &other].concat(), &["other settings", "--restart"]);
+    }
 }
 
 #[test]
@@ -76,6 +80,24 @@ fn tables_and_plots_of_other_programs_are_kept_when_a_search_is_restarted() {
 }
 
 #[test]
+fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m"];
+    // As an interrupted training run with other settings leaves it.
+    let job = json!({"task": "segmentation", "data": "sim", "from": "scratch", "out": "m", "config": {"ema": 0.7}});
+    create_working(&fixture.path("m.training"), "training").unwrap();
+    std::fs::write(fixture.path("m.training/training.json"), json!({ "job": job }).to_string()).unwrap();
+    fixture.fails(3, &[&SMALL[..], &search].concat(), &["m.training", "--resume", "--restart"]);
+    fixture.fails(3, &[&SMALL[..], &search, &["--resume"]].concat(), &["m.training", "no trial", "--restart"]);
+    assert!(fixture.path("m.training/training.json").exists());
+    // A search that starts over discards it at once, also if its trials fail: here because there are no pairs.
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    let arguments = ["train", "--task", "segmentation", "--data", "empty", "--config", "t.toml", "--device", "cpu"];
+    fixture.fails(3, &[&arguments[..], &search, &["--restart"]].concat(), &["all trials failed", "empty"]);
+    assert!(!fixture.path("m.training").exists() && fixture.path("m.search.csv").exists());
+}
+
+#[test]
 fn a_search_that_cannot_start_is_refused() {
     let fixture = prepared();
     let run = |more: &[&str], code: i32, words: &[&str]| {
@@ -85,11 +107,20 @@ fn a_search_that_cannot_start_is_refused() {
     run(&["--trials", "4"], 2, &["--steps"]);
     run(&["--trials", "0", "--steps", "4"], 2, &["--trials"]);
     run(&["--trials", "2", "--steps", "4", "--minutes", "1"], 2, &["--minutes"]);
+    // A range would have no effect beside an option that sets the same, or the option beside the range.
+    run(&["--trials", "2", "--steps", "4", "--set", "ema=0.5"], 2, &["ema", "--set"]);
+    std::fs::write(fixture.path("space.toml"), "batch = { values = [1, 2] }\n").unwrap();
+    run(&["--trials", "2", "--steps", "4", "--batch", "1"], 2, &["batch has a range, and --batch"]);
+    std::fs::write(fixture.path("space.toml"), "budget.steps = { values = [1, 2] }\n").unwrap();
+    run(&["--trials", "2", "--steps", "4"], 2, &["budget.steps has a range, and --steps"]);
     std::fs::write(fixture.path("space.toml"), "color = { values = [1] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["color"]);
     std::fs::write(fixture.path("space.toml"), "ema = { uniform = [2.0, 3.0] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["ema", "0 to 1"]);
     assert!(!fixture.path("m.search.csv").exists() && !fixture.path("m.search").exists());
+    // If all trials fail, the exit code is that of the last one.
+    std::fs::write(fixture.path("space.toml"), SPACE).unwrap();
+    run(&["--trials", "2", "--steps", "4", "--device", "cuda:63"], 2, &["all trials failed", "cuda:63"]);
 }
 
 #[test]

@@ -83,3 +83,15 @@ fn tuned_training_settings_are_used_by_later_training_runs() {
     let without = fixture.run(&[&train[..], &["n"]].concat()).json();
     assert_eq!(without["profile"], Value::Null);
 }
+
+#[test]
+fn tuning_is_refused_before_the_runs_if_nothing_can_be_tried_or_saved() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path("half.toml"), "precision = \"f16\"\n").unwrap();
+    let training = ["tune", "--model", "scratch", "--training", "sim", "--config", "half.toml", "--device", "cpu"];
+    fixture.fails(2, &training, &["precision", "--config"]);
+    std::fs::write(fixture.path("profiles.json"), "{}").unwrap();
+    let saving = ["tune", "--model", "nuclei-dog", "--device", "cpu", "--save", "--profiles", "profiles.json"];
+    let refused = fixture.fails(3, &saving, &["profiles.json", "tune --save"]);
+    assert!(!refused.stderr.contains("round 1"), "{}", refused.stderr);
+}

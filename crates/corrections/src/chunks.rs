@@ -1,5 +1,5 @@
-//! Labels stored in chunks. A chunk of a single label is stored as one value; others are shared between snapshots and copied
-//! when one of them is written.
+//! Labels stored in chunks. A chunk with a single label is stored as one value. Other chunks are shared between snapshots, and
+//! copied before they are changed.
 
 use crate::geometry::{BoundsZyx, Plane};
 use crate::limits::{self, MAX_CHUNKS};
@@ -331,7 +331,7 @@ impl LabelSnapshot {
         }
     }
 
-    /// The longest run along X around `x`, inside `xs`, of voxels with the same label.
+    /// The voxels along X around `x` that have the same label as `x` and are connected to it, as far as they are in `xs`.
     pub(crate) fn run_around(&self, z: usize, y: usize, x: usize, xs: &Range<usize>) -> Range<usize> {
         let label = self.at([z, y, x]);
         let piece = |x: usize| {

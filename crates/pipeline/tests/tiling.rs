@@ -125,6 +125,23 @@ proptest! {
     }
 }
 
+/// The tiles at the ends of an axis keep more voxels than those between them.
+#[test]
+fn tiles_are_chosen_by_the_voxels_that_they_compute() {
+    let crop = || TileRequest { blend: Some(Blend::Crop), ..TileRequest::default() };
+    let predict = |columns: usize| {
+        let fixture = Fixture::new([4, 8, columns], 3);
+        let model = fixture.path("model");
+        save_package(&static_network(0), &model);
+        fixture.predict(&model, crop(), "out").1
+    };
+    let halo = predict(44).halo[2];
+    assert!(halo > 0);
+    // Two tiles of 512 columns suffice, three of 384 would compute more.
+    let plan = predict(2 * 512 - 2 * halo);
+    assert_eq!(plan.tile[2], 512, "{plan:?}");
+}
+
 /// The untiled prediction equals the result of the reference executor.
 #[test]
 fn the_untiled_prediction_equals_the_reference_executor() {

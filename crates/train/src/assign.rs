@@ -59,6 +59,24 @@ impl SettingAssignment {
         self.value.to_string()
     }
 
+    /// Returns whether settings have this value.
+    pub fn is_in(&self, config: &TrainConfig) -> bool {
+        self.set_in(config).is_some_and(|changed| changed == *config)
+    }
+
+    /// Returns settings with this value; `None` if they cannot have it.
+    fn set_in(&self, config: &TrainConfig) -> Option<TrainConfig> {
+        // JSON, because TOML has no null for a setting that is none.
+        let mut settings = serde_json::to_value(config).ok()?;
+        let (last, tables) = self.key.split_last()?;
+        let mut table = settings.as_object_mut()?;
+        for part in tables {
+            table = table.get_mut(part)?.as_object_mut()?;
+        }
+        table.insert(last.clone(), serde_json::to_value(&self.value).ok()?);
+        serde_json::from_value(settings).ok()
+    }
+
     /// Sets the value in the settings.
     fn apply(&self, settings: &mut Table) -> Result<(), JobError> {
         let Some((last, tables)) = self.key.split_last() else { return Ok(()) };
@@ -126,6 +144,19 @@ mod tests {
         assert_eq!((config.batch, config.network.filters, config.network.convs_per_block), (Some(4), vec![4, 8], 1));
         assert_eq!((config.schedule.rate, config.precision, config.ema), (Some(1e-3), TrainPrecision::F16, 0.5));
         assert_eq!(TrainConfig::read_with(Some(&file), &[]).unwrap(), TrainConfig::read(&file).unwrap());
+    }
+
+    #[test]
+    fn settings_are_compared_with_single_ones() {
+        let config = set(&["network.filters=[4, 8]", "ema=0.5", "loss.kind=bce", "segment.min_peak=0.25"]).unwrap();
+        let is_in = |text: &str| text.parse::<SettingAssignment>().unwrap().is_in(&config);
+        for same in ["network.filters=[4, 8]", "ema=0.5", "loss.kind=bce", "segment.min_peak=0.25", "accumulate=1"] {
+            assert!(is_in(same), "{same}");
+        }
+        for other in ["network.filters=[4]", "ema=0.6", "loss.kind=dice", "segment.min_peak=0.5", "batch=2", "color=1"]
+        {
+            assert!(!is_in(other), "{other}");
+        }
     }
 
     #[test]

@@ -204,6 +204,13 @@ impl CheckpointSummary {
     }
 }
 
+/// What a checkpoint states about the run that it belongs to.
+#[derive(Deserialize)]
+struct StartedRun {
+    /// The job that the run was started with.
+    job: TrainJob,
+}
+
 /// Checks that a folder holds a checkpoint that can be resumed: its state, tensors, settings and counters.
 ///
 /// # Errors
@@ -241,6 +248,12 @@ impl RunFolder {
     /// Returns whether the folder holds a checkpoint.
     pub(crate) fn has_checkpoint(&self) -> bool {
         self.json().is_file()
+    }
+
+    /// Returns the job that the unfinished run was started with; `None` without a checkpoint that can be read.
+    pub(crate) fn started_job(&self) -> Option<TrainJob> {
+        let run: Option<StartedRun> = read_json(&self.json(), MAX_JSON_BYTES).ok()?;
+        run.map(|run| run.job)
     }
 
     /// Refuses an existing folder that was not created by a training run, and one that is or contains an input.

@@ -182,6 +182,11 @@ impl TrainJob {
         CheckpointSummary::read(&RunFolder::for_package(&self.out))
     }
 
+    /// Returns the settings that an unfinished earlier run was started with; `None` without a checkpoint that can be read.
+    pub fn checkpoint_config(&self) -> Option<TrainConfig> {
+        Some(RunFolder::for_package(&self.out).started_job()?.config)
+    }
+
     /// Returns the path of the preview (PNG) written by the last validation: the prediction on a validation image;
     /// `None` if there is none.
     pub fn preview_path(&self) -> Option<PathBuf> {
@@ -203,6 +208,18 @@ impl TrainJob {
     /// [`JobError::Storage`] if the folder cannot be removed, or was not created by a training run.
     pub fn discard(&self) -> Result<(), JobError> {
         RunFolder::for_package(&self.out).remove()
+    }
+
+    /// Like [`TrainJob::discard`], but refuses to remove the folder of a run that is in progress.
+    ///
+    /// # Errors
+    /// As [`TrainJob::discard`], and [`JobError::Storage`] if a run uses the folder.
+    pub fn discard_unused(&self) -> Result<(), JobError> {
+        let folder = RunFolder::for_package(&self.out);
+        if folder.path.exists() {
+            drop(folder.lock()?);
+        }
+        folder.remove()
     }
 
     /// Returns whether another device may continue if one fails, because the user did not choose that one.

@@ -106,10 +106,10 @@ pub struct Split {
     pub how: String,
 }
 
-/// Start of the suffix of a name in [`Split::validation_names`] if only the end of the image is in the validation set.
+/// How the suffix of a name in [`Split::validation_names`] begins if only the end of the image is in the validation set.
 const END_SUFFIX: &str = " (its end";
 
-/// Where the end of a stack that is in the validation set begins.
+/// Where the part of a stack that is in the validation set begins; it extends to the end of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndPlace {
     /// At the last quarter.
@@ -290,7 +290,7 @@ fn root_key<'a>(smaller: &BTreeMap<&'a str, &'a str>, mut key: &'a str) -> &'a s
     key
 }
 
-/// Returns the mean number of objects of some pairs; pairs whose number is not known count as 0.
+/// Returns the mean number of objects per pair; a pair whose number is not known counts as one without objects.
 fn mean_objects(pairs: &[Pair], options: &SplitOptions) -> f64 {
     let objects = |pair: &Pair| options.objects.get(&pair.name).copied().unwrap_or(0) as f64;
     pairs.iter().map(objects).sum::<f64>() / pairs.len().max(1) as f64
@@ -303,7 +303,8 @@ fn median_objects<'a>(groups: impl Iterator<Item = &'a Vec<Pair>>, options: &Spl
     means.get(means.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Groups are drawn in this order: those that are not avoided, those with many objects, a random number.
+/// The order in which groups are drawn: first those that are not avoided, of these first those with many objects, and of
+/// these in random order.
 type DrawOrder = (bool, bool, [u8; 32]);
 
 /// Draws groups for the validation set until its fraction is reached. There must be at least two groups.
@@ -327,8 +328,8 @@ fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, 
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     let mut left = count;
     for (_, pairs) in drawn {
-        // At least one group is left for training, and at least one used for validation: the smallest if all are too
-        // large.
+        // At least one group is left for training. At least one is used for validation: if all are too large, one of the
+        // smallest.
         let fits = validation.len() + pairs.len() <= wanted.max(smallest);
         if validation.len() < wanted && fits && (left > 1 || validation.is_empty()) {
             validation.extend(pairs);

@@ -4,7 +4,7 @@ use super::search::beside;
 use crate::cli::child::Scratch;
 use crate::cli::failure::Failure;
 use crate::cli::print;
-use cytoscope_engine::DeviceRequest;
+use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_profile::Recorder;
@@ -73,7 +73,10 @@ pub(super) fn compare(
     let mut full = job.clone();
     full.config.precision = TrainPrecision::F32;
     // The times are compared, too: `auto` might choose another device for this precision.
-    if let Some(device) = devices.list().iter().find(|device| device.usable && device.name == mixed.device) {
+    let is_used = |device: &&Device| device.usable && device.name == mixed.device;
+    if job.device == DeviceRequest::Auto
+        && let Some(device) = devices.list().iter().find(is_used)
+    {
         full.device = DeviceRequest::Device(device.id);
     }
     full.config.budget.epochs = None;

@@ -6,6 +6,7 @@ use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
 use crate::cli::{eprint_line, print, print_json, progress};
 use clap::ValueEnum;
+use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::{JobError, JobErrorKind};
 use cytoscope_profile::Recorder;
@@ -13,7 +14,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, search_rungs};
+use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, search_rungs};
 use serde::Serialize;
 use serde_json::json;
 use std::io::Read;
@@ -25,6 +26,10 @@ const FOLDER_KIND: &str = "search";
 const PLOTS: &str = "search.svg";
 /// Columns of the table before the columns of the settings.
 const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
+/// Last column of the table, the same in every row: the [`fingerprint_of`] the search.
+const FINGERPRINT: &str = "search";
+/// Options on which the score of a trial hardly depends: how it is computed, not what.
+const HOW_COMPUTED: [&str; 4] = ["--device=", "--threads=", "--precision=", "--performance="];
 /// Maximum size of the table in bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
@@ -47,14 +52,16 @@ pub(super) struct Row {
 struct ResultsTable {
     path: PathBuf,
     keys: Vec<String>,
+    /// The [`fingerprint_of`] the search.
+    fingerprint: String,
     rows: Vec<Row>,
 }
 
 impl ResultsTable {
     /// Returns what the file holds, or an empty table.
-    fn open(path: PathBuf, keys: Vec<String>, resume: bool) -> Result<Self, Failure> {
-        let rows = if resume && path.is_file() { read_rows(&path, &keys)? } else { Vec::new() };
-        Ok(Self { path, keys, rows })
+    fn open(path: PathBuf, keys: Vec<String>, fingerprint: String, resume: bool) -> Result<Self, Failure> {
+        let rows = if resume && path.is_file() { read_rows(&path, &keys, &fingerprint)? } else { Vec::new() };
+        Ok(Self { path, keys, fingerprint, rows })
     }
 
     /// Returns the row of an earlier run with the same settings.
@@ -73,12 +80,18 @@ impl ResultsTable {
         )))
     }
 
-    /// Adds a row and writes the table.
-    fn add(&mut self, row: Row) -> Result<(), Failure> {
+    /// Adds a row, in place of one of an earlier run on the same rung, and writes the table.
+    fn add(&mut self, row: Row) -> Outcome {
+        self.rows.retain(|earlier| (earlier.trial, earlier.rung) != (row.trial, row.rung));
         self.rows.push(row);
+        self.write()
+    }
+
+    /// Writes the table.
+    fn write(&self) -> Outcome {
         let failed = |error: String| Failure::other(format!("{}: {error}", self.path.display()));
         let mut writer = csv::Writer::from_writer(Vec::new());
-        let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str));
+        let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str)).chain([FINGERPRINT]);
         writer.write_record(header).map_err(|e| failed(e.to_string()))?;
         for row in &self.rows {
             let score = row.score.map_or_else(String::new, |score| score.to_string());
@@ -90,15 +103,16 @@ impl ResultsTable {
                 format!("{:.1}", row.seconds),
                 row.error.clone(),
             ];
-            writer.write_record(first.iter().chain(&row.values)).map_err(|e| failed(e.to_string()))?;
+            let cells = first.iter().chain(&row.values).chain([&self.fingerprint]);
+            writer.write_record(cells).map_err(|e| failed(e.to_string()))?;
         }
         let text = writer.into_inner().map_err(|e| failed(e.to_string()))?;
         Ok(atomic_write(&self.path, &text)?)
     }
 }
 
-/// Reads the table of an earlier search.
-fn read_rows(path: &Path, keys: &[String]) -> Result<Vec<Row>, Failure> {
+/// Reads the table of an earlier search with this fingerprint.
+fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>, Failure> {
     let bad = |problem: String| {
         Failure::bad_input(format!("{}: {problem}; use --restart instead of --resume", path.display()))
     };
@@ -110,13 +124,23 @@ fn read_rows(path: &Path, keys: &[String]) -> Result<Vec<Row>, Failure> {
     }
     let mut reader = csv::Reader::from_reader(text.as_slice());
     let header = reader.headers().map_err(|e| bad(e.to_string()))?;
-    if header.iter().ne(COLUMNS.into_iter().chain(keys.iter().map(String::as_str))) {
+    let columns = || COLUMNS.into_iter().chain(keys.iter().map(String::as_str));
+    // Tables of earlier versions have no fingerprint.
+    let is_earlier = header.iter().eq(columns());
+    if !is_earlier && header.iter().ne(columns().chain([FINGERPRINT])) {
         return Err(bad("the columns are not those of this search".to_owned()));
     }
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|e| bad(e.to_string()))?;
-        let row = row_of(&record).ok_or_else(|| bad(format!("row {} cannot be read", rows.len() + 2)))?;
+        let row = row_of(&record, keys.len()).ok_or_else(|| bad(format!("row {} cannot be read", rows.len() + 2)))?;
+        if !is_earlier && record.get(COLUMNS.len() + keys.len()) != Some(fingerprint) {
+            return Err(Failure::bad_input(format!(
+                "{}: it is the table of a search with other data, another seed, or other settings of the trials; give the \
+                 options of that search, or use --restart instead of --resume",
+                path.display()
+            )));
+        }
         rows.push(row);
     }
     Ok(rows)
@@ -129,7 +153,7 @@ fn is_search_table(path: &Path) -> bool {
     reader.headers().is_ok_and(|header| header.iter().take(COLUMNS.len()).eq(COLUMNS))
 }
 
-fn row_of(record: &csv::StringRecord) -> Option<Row> {
+fn row_of(record: &csv::StringRecord, keys: usize) -> Option<Row> {
     let number = |at: usize| record.get(at)?.parse::<usize>().ok();
     let score = match record.get(3)? {
         "" => None,
@@ -142,7 +166,7 @@ fn row_of(record: &csv::StringRecord) -> Option<Row> {
         score,
         seconds: record.get(4)?.parse().ok()?,
         error: record.get(5)?.to_owned(),
-        values: record.iter().skip(COLUMNS.len()).map(str::to_owned).collect(),
+        values: record.iter().skip(COLUMNS.len()).take(keys).map(str::to_owned).collect(),
     })
 }
 
@@ -152,14 +176,31 @@ pub(super) fn beside(out: &Path, ending: &str) -> PathBuf {
     out.with_file_name(format!("{name}.{ending}"))
 }
 
-/// Opens the table of a search. What would stop the last run is reported here, before the first one.
-fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<ResultsTable, Failure> {
+/// Opens the table of a search. What would stop the last run is reported here, before the first one. `job` is the last run,
+/// with any settings, and `settings` are those of each trial.
+fn open_table(
+    options: &Train,
+    space: &Path,
+    ranges: &SearchSpace,
+    job: &TrainJob,
+    settings: &[Vec<SettingAssignment>],
+) -> Result<ResultsTable, Failure> {
     check_destination(&options.out, &[options.data.as_path()], Overwrite::from_force(options.force))?;
-    let unfinished = beside(&options.out, "training");
+    let unfinished = job.folder();
     if unfinished.exists() && !options.resume && !options.restart {
         return Err(Failure::bad_input(format!(
             "{}: an unfinished training run already exists here; use --resume to continue the search, or --restart to \
              discard both",
+            unfinished.display()
+        )));
+    }
+    if options.resume
+        && let Some(config) = job.checkpoint_config()
+        && !settings.iter().any(|trial| is_of_trial(&config, trial))
+    {
+        return Err(Failure::bad_input(format!(
+            "{}: the unfinished training run here has the settings of no trial of this search; give another --out, or \
+             use --restart instead of --resume to discard it",
             unfinished.display()
         )));
     }
@@ -170,7 +211,50 @@ fn open_table(options: &Train, space: &Path, ranges: &SearchSpace) -> Result<Res
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
-    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), options.resume)
+    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), fingerprint_of(options)?, options.resume)
+}
+
+/// Returns a fingerprint of what the scores of a search depend on besides the settings with ranges: the data, the start
+/// model, the seed and the other settings, as they are given.
+fn fingerprint_of(options: &Train) -> Result<String, Failure> {
+    let mut words = words(options, &[], 0, Path::new(""));
+    words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
+    if let Some(path) = &options.config {
+        let text = std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.clone(), error })?;
+        words.push(text);
+    }
+    Ok(fingerprint(words.join("\n").as_bytes()))
+}
+
+/// Returns whether a training run with these settings is one of a trial.
+fn is_of_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
+    trial.iter().all(|assignment| assignment.is_in(config))
+}
+
+/// Refuses ranges of settings that are also given by an option: one of both would have no effect.
+fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
+    let given = [
+        ("batch", "--batch", options.batch.is_some()),
+        ("patch_zyx", "--patch", options.patch.is_some()),
+        ("diameter", "--diameter", options.diameter.is_some()),
+        ("data.series", "--series", options.series.is_some()),
+        ("precision", "--precision", options.precision.requested().is_some()),
+        ("performance", "--performance", options.performance.is_some()),
+        // The steps of a trial are the whole budget.
+        ("budget.steps", "--steps", true),
+        ("budget.epochs", "--steps", true),
+        ("budget.minutes", "--steps", true),
+    ];
+    for key in ranges.keys() {
+        let option = given.iter().find(|(setting, _, is_given)| *is_given && *setting == key).map(|(_, name, _)| *name);
+        let is_set = options.set.iter().any(|assignment| assignment.key() == key);
+        if let Some(option) = option.or(is_set.then_some("--set")) {
+            return Err(Failure::wrong_use(format!(
+                "{key} has a range, and {option} gives it one value for all trials; remove one of them"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Searches for the settings with the best validation score, and trains the package with them.
@@ -182,18 +266,26 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
     }
     let ranges = SearchSpace::read(space)?;
+    refuse_given(options, &ranges)?;
     let settings: Vec<Vec<SettingAssignment>> =
         (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
     for trial in &settings {
         let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
         TrainConfig::read_with(options.config.as_deref(), &all)?.check()?;
     }
-    let mut table = open_table(options, space, &ranges)?;
-    let _context = progress::context(false, true, Recorder::totals_only());
+    let job = options.job(TrainConfig::default());
+    let mut table = open_table(options, space, &ranges, &job, &settings)?;
+    let context = progress::context(false, true, Recorder::totals_only());
     let scratch = Scratch::create(beside(&options.out, "search"), FOLDER_KIND)?;
+    if options.restart {
+        // Now, not when the first run ends or the last one starts: if this search is interrupted before, the next one with
+        // --resume must not continue what is discarded.
+        job.discard_unused()?;
+        table.write()?;
+    }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
-    let mut last_report = None;
+    let (mut last_report, mut last_failure) = (None, JobErrorKind::BadInput);
     for (place, rung) in rungs.iter().enumerate() {
         let (number, is_last) = (place + 1, place + 1 == rungs.len());
         let mut scored: Vec<(usize, f64)> = Vec::new();
@@ -201,21 +293,27 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             let Some(assigned) = settings.get(trial) else { continue };
             let values: Vec<String> = assigned.iter().map(SettingAssignment::value).collect();
             let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
-            let (row, report) = match earlier {
-                Some(row) if !is_last => (row, None),
-                _ => {
+            let (row, report) = match earlier.filter(|row| !is_last && row.score.is_some()) {
+                Some(row) => (row, None),
+                None => {
+                    context.check()?;
                     scratch.clear(&[])?;
                     let out = if is_last { options.out.clone() } else { scratch.path().join("out") };
-                    let words = words(options, assigned, rung.steps, &out, is_last);
-                    let (row, report) = run_trial(trial, number, rung.steps, values, &words)?;
-                    table.rows.retain(|earlier| (earlier.trial, earlier.rung) != (trial, number));
+                    let mut words = words(options, assigned, rung.steps, &out);
+                    words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
+                    let (row, ended) = run_trial(trial, number, rung.steps, values, &words)?;
+                    if let Err(kind) = &ended {
+                        // A run that was ended together with the search has not failed.
+                        context.check()?;
+                        last_failure = *kind;
+                    }
                     table.add(row.clone())?;
-                    (row, report)
+                    (row, ended.ok())
                 }
             };
             eprint_line(&trial_line(&row, rungs.len()));
             if is_last && report.is_none() {
-                return Err(Failure::other(format!("the best trial failed with all steps: {}", row.error)));
+                return Err(Failure::new(last_failure, format!("the best trial failed with all steps: {}", row.error)));
             }
             last_report = report.or(last_report);
             scored.extend(row.score.map(|score| (trial, score)));
@@ -228,7 +326,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
         if !is_last && active.is_empty() {
             let error = table.rows.last().map_or_else(String::new, |row| row.error.clone());
-            return Err(Failure::bad_input(format!("all trials failed; the last error was: {error}")));
+            return Err(Failure::new(last_failure, format!("all trials failed; the last error was: {error}")));
         }
     }
     finish(options, &table, last_report.as_ref())
@@ -260,7 +358,7 @@ fn trial_line(row: &Row, rungs: usize) -> String {
     format!("[rung {} of {rungs}] trial {}, {} steps: {result}", row.rung, row.trial, row.steps)
 }
 
-/// Runs a trial, and returns its row and, if it succeeded, its report.
+/// Runs a trial, and returns its row and its report, or how it failed.
 ///
 /// # Errors
 /// Cancellation; other failures are a part of the row.
@@ -270,22 +368,22 @@ fn run_trial(
     steps: usize,
     values: Vec<String>,
     words: &[String],
-) -> Result<(Row, Option<TrainCommandReport>), Failure> {
+) -> Result<(Row, Result<TrainCommandReport, JobErrorKind>), Failure> {
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
     match child::report::<TrainCommandReport>(words) {
         Ok(report) => {
             let score = report.report.history.validations.iter().map(|v| v.score).max_by(f64::total_cmp);
             let seconds = report.report.seconds;
             let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
-            Ok((row(score, seconds, error.to_owned()), Some(report)))
+            Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
-        Err(failure) => Ok((row(None, 0.0, failure.to_string()), None)),
+        Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure.kind()))),
     }
 }
 
-/// Returns the words of the command line after the program's name.
-fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path, is_last: bool) -> Vec<String> {
+/// Returns the words of the command line after the program's name, without the switches.
+fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path) -> Vec<String> {
     let task = match options.task {
         TaskName::Segmentation => "segmentation",
         TaskName::Labelfree => "labelfree",
@@ -311,14 +409,26 @@ fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Pa
     words.extend(options.batch.map(|batch| format!("--batch={batch}")));
     words.extend(options.performance.map(|request| format!("--performance={request}")));
     words.extend(options.set.iter().chain(assigned).map(|assignment| format!("--set={assignment}")));
+    words
+}
+
+/// Returns the switches of a run with these settings; `last` is the job of the last run, if it is that one.
+fn switches(
+    options: &Train,
+    last: Option<&TrainJob>,
+    assigned: &[SettingAssignment],
+) -> impl Iterator<Item = &'static str> {
+    // The checkpoint is that of a trial which was the best before failed ones were run again.
+    let checkpoint = last.and_then(TrainJob::checkpoint_config);
+    let is_of_other = options.resume && checkpoint.is_some_and(|config| !is_of_trial(&config, assigned));
+    let is_last = last.is_some();
     let switches = [
         ("--without-int8", options.without_int8 || !is_last),
         ("--force", options.force && is_last),
-        ("--resume", options.resume && is_last),
-        ("--restart", options.restart && is_last),
+        ("--resume", options.resume && is_last && !is_of_other),
+        ("--restart", (options.restart || is_of_other) && is_last),
     ];
-    words.extend(switches.into_iter().filter(|(_, given)| *given).map(|(name, _)| name.to_owned()));
-    words
+    switches.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
 }
 
 #[cfg(test)]
@@ -340,16 +450,26 @@ mod tests {
             error: error.to_owned(),
             values: values.clone(),
         };
-        let mut table = ResultsTable::open(path.clone(), keys.clone(), true).unwrap();
+        let open = |keys: &[String], fingerprint: &str, resume| {
+            ResultsTable::open(path.clone(), keys.to_vec(), fingerprint.to_owned(), resume)
+        };
+        let mut table = open(&keys, "f", true).unwrap();
         table.add(row(0, Some(0.123_456_789), "")).unwrap();
         table.add(row(1, None, "a.tif: not \"a\" TIFF, sorry")).unwrap();
-        let again = ResultsTable::open(path.clone(), keys.clone(), true).unwrap();
+        let again = open(&keys, "f", true).unwrap();
         assert_eq!(again.rows, table.rows);
         assert_eq!(again.earlier(0, 1, 10, &values).unwrap(), Some(&table.rows[0]));
         assert_eq!(again.earlier(0, 2, 20, &values).unwrap(), None);
         let other = again.earlier(0, 1, 10, &["0.6".to_owned(), "[4, 8]".to_owned()]).unwrap_err();
         assert!(other.to_string().contains("--restart"), "{other}");
-        assert!(ResultsTable::open(path.clone(), vec!["ema".to_owned()], true).is_err());
-        assert!(ResultsTable::open(path, keys, false).unwrap().rows.is_empty());
+        assert!(open(&["ema".to_owned()], "f", true).is_err());
+        assert!(open(&keys, "f", false).unwrap().rows.is_empty());
+        // The same settings on other data, for example, are those of another search.
+        assert!(open(&keys, "g", true).err().unwrap().to_string().contains("other data"));
+        // A table of an earlier version.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let without: Vec<&str> = text.lines().map(|line| line.rsplit_once(',').unwrap().0).collect();
+        std::fs::write(&path, without.join("\n")).unwrap();
+        assert_eq!(open(&keys, "g", true).unwrap().rows, table.rows);
     }
 }

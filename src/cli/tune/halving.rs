@@ -149,9 +149,10 @@ pub(super) fn search<C: Candidate>(
 /// A candidate that was run, with its shortest time in seconds.
 pub(super) type TimedTrial<'a, C> = (&'a Trial<C>, f64);
 
-/// Returns the candidates that were run.
+/// Returns the candidates that were run, except those that failed, perhaps in a later round.
 pub(super) fn timed<C>(trials: &[Trial<C>]) -> Vec<TimedTrial<'_, C>> {
-    trials.iter().filter_map(|trial| Some((trial, trial.best_secs()?))).collect()
+    let usable = trials.iter().filter(|trial| !matches!(trial.end, TrialEnd::Failed { .. }));
+    usable.filter_map(|trial| Some((trial, trial.best_secs()?))).collect()
 }
 
 /// Returns the candidate with the shortest time.
@@ -220,6 +221,21 @@ mod tests {
         let ends: Vec<&TrialEnd> = trials.iter().map(|t| &t.end).collect();
         let failed = TrialEnd::Failed { error: "no memory".to_owned() };
         assert_eq!(ends, [&TrialEnd::Fastest, &TrialEnd::TooSlow { round: 1 }, &failed]);
+    }
+
+    #[test]
+    fn a_candidate_that_fails_in_a_later_round_is_in_no_preset() {
+        let mut runs = 0;
+        let trials = search([1.0, 2.0, 3.0, 4.0].map(Takes).to_vec(), |takes, _| {
+            runs += 1;
+            // In its first run, the fastest candidate, which holds the least memory, has not failed yet.
+            if takes.0 < 2.0 && runs > 4 { Err(Failure::other("no memory")) } else { Ok(Some(measured(takes.0))) }
+        })
+        .unwrap();
+        assert_eq!((trials[0].secs.len(), &trials[1].end), (1, &TrialEnd::Fastest));
+        let all = timed(&trials);
+        assert_eq!(fastest(&all).map(|(trial, _)| trial.candidate.0), Some(2.0));
+        assert_eq!(least_memory(&all).map(|(trial, _)| trial.candidate.0), Some(2.0));
     }
 
     #[test]

@@ -108,8 +108,8 @@ fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
             let step = model.step[a].max(1);
             tile[a].min(shape_zyx[a]).max(model.min_size[a]).next_multiple_of(step)
         });
-        let keeps = |a: usize| fitted[a] >= shape_zyx[a] || model.reach.is_none_or(|reach| fitted[a] > 2 * reach[a]);
-        if (0..3).all(keeps) && !tiles.contains(&Some(fitted)) {
+        let least = |a: usize| model.reach.map_or(1, |reach| 2 * reach[a] + model.step[a]);
+        if (0..3).all(|a| fitted[a] >= shape_zyx[a].min(least(a))) && !tiles.contains(&Some(fitted)) {
             tiles.push(Some(fitted));
         }
     }
@@ -208,6 +208,17 @@ mod tests {
     ) -> Trial<InferenceCandidate> {
         let candidate = InferenceCandidate { device: DeviceId::Cpu, precision, tile_zyx: None, threads: 0 };
         Trial { candidate, secs: vec![secs], peak_bytes: Some(peak_bytes), relative_l2: Some(relative_l2), end }
+    }
+
+    #[test]
+    fn tiles_that_a_prediction_would_refuse_are_not_tried() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
+        let mut model = Model::load(path.to_str().unwrap()).unwrap();
+        // A tile needs 2 · 46 + 8 rows and columns.
+        (model.reach, model.step) = (Some([7, 46, 46]), [1, 8, 8]);
+        let tiles = tile_sizes(&model, [100, 400, 400]);
+        assert_eq!(tiles, [None, Some([32, 128, 128]), Some([64, 128, 128]), Some([64, 256, 256])]);
+        assert_eq!(tile_sizes(&model, [10, 90, 90]), [None, Some([10, 96, 96])], "the whole stack");
     }
 
     #[test]

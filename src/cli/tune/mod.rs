@@ -133,6 +133,11 @@ impl Tune {
         if self.steps == 0 {
             return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
         }
+        // What would stop saving is reported before the runs.
+        let profiles = self.save.then(|| profiles_path(self.profiles.as_deref())).transpose()?;
+        if let Some(path) = &profiles {
+            MachineProfiles::read(path)?;
+        }
         let model = self.model.model().map(Model::load).transpose()?;
         if model.is_none() && self.training.is_none() {
             return Err(Failure::wrong_use(
@@ -169,14 +174,16 @@ impl Tune {
             training,
             saved: None,
         };
-        if self.save {
-            report.saved = Some(save(&report, self.preset, self.profiles.as_deref())?);
-        }
+        let saving = match profiles {
+            Some(path) => save(&report, self.preset, &path).map(|()| report.saved = Some(path)),
+            None => Ok(()),
+        };
         if self.json {
-            return print_json(&report);
+            print_json(&report)?;
+        } else {
+            print_report(&report, self.save);
         }
-        print_report(&report);
-        Ok(())
+        saving
     }
 
     fn tune_inference(
@@ -226,6 +233,11 @@ impl Tune {
             (Some(TuneTask::Segmentation), _) | (None, _) => TrainingTask::Segmentation,
         };
         let candidates = training::candidates(&config, devices);
+        if candidates.is_empty() {
+            return Err(Failure::wrong_use(
+                "none of the devices trains in the precision that --config states: choose another precision or --device",
+            ));
+        }
         let workload =
             TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
         let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
@@ -284,13 +296,15 @@ fn synthetic_stack(model: &Model, folder: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Adds the settings to the user's profiles, and returns their file.
-fn save(report: &TuneReport, preset: Preset, profiles: Option<&Path>) -> Result<PathBuf, Failure> {
-    let path = profiles
-        .map(Path::to_owned)
-        .or_else(MachineProfiles::user_path)
-        .ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))?;
-    let mut profiles = MachineProfiles::read(&path)?;
+/// Returns the file of the profiles: the given one, or that of the user.
+fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let path = given.map(Path::to_owned).or_else(MachineProfiles::user_path);
+    path.ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))
+}
+
+/// Adds the settings to the profiles in a file.
+fn save(report: &TuneReport, preset: Preset, path: &Path) -> Outcome {
+    let mut profiles = MachineProfiles::read(path)?;
     profiles.put(MachineProfile {
         model: report.model.clone(),
         fingerprint: report.fingerprint.clone(),
@@ -301,11 +315,10 @@ fn save(report: &TuneReport, preset: Preset, profiles: Option<&Path>) -> Result<
         inference: report.inference.as_ref().map(|tuned| tuned.presets.clone()).unwrap_or_default(),
         training: report.training.as_ref().map(|tuned| tuned.presets.clone()).unwrap_or_default(),
     });
-    profiles.write(&path)?;
-    Ok(path)
+    Ok(profiles.write(path)?)
 }
 
-fn print_report(report: &TuneReport) {
+fn print_report(report: &TuneReport, is_saving: bool) {
     print(&format!("{} on {}", report.model, report.machine));
     if let Some(tuned) = &report.inference {
         print("prediction: shortest time, runs, peak memory, difference to 32-bit floats");
@@ -332,6 +345,7 @@ fn print_report(report: &TuneReport) {
     }
     match &report.saved {
         Some(path) => print(&format!("saved to {}", path.display())),
+        None if is_saving => {}
         None => print("not saved: --save makes these settings the defaults of this machine"),
     }
 }

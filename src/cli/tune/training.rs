@@ -8,7 +8,7 @@ use crate::cli::measured::cores;
 use crate::cli::reports::TrainCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings};
-use cytoscope_train::{TrainConfig, TrainStart};
+use cytoscope_train::{TrainConfig, TrainPrecision, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -112,10 +112,13 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
         let on_cpu = device.id == DeviceId::Cpu;
-        let precisions: Vec<Precision> = match device.id {
+        let mut precisions: Vec<Precision> = match device.id {
             DeviceId::Cpu => vec![Precision::F32],
             _ => device.precisions.iter().copied().filter(|p| *p != Precision::Int8).collect(),
         };
+        if config.precision != TrainPrecision::Auto {
+            precisions.retain(|p| TrainPrecision::of(*p) == Some(config.precision));
+        }
         let mut batches = vec![None];
         if !on_cpu && config.batch.is_none() {
             batches.extend(GPU_BATCHES.map(Some));
@@ -219,6 +222,10 @@ mod tests {
         assert!(on_cpu.iter().all(|c| c.precision == Precision::F32));
         let on_gpu = candidates(&config, std::slice::from_ref(&gpu));
         assert_eq!(on_gpu.len(), 2 * (1 + GPU_BATCHES.len()));
+        let half = TrainConfig { precision: TrainPrecision::F16, ..config.clone() };
+        let of_half = candidates(&half, &[cpu.clone(), gpu.clone()]);
+        assert_eq!(of_half.len(), 1 + GPU_BATCHES.len(), "{of_half:?}");
+        assert!(of_half.iter().all(|c| c.precision == Precision::F16), "{of_half:?}");
         let given = TrainConfig { batch: Some(3), ..config };
         assert!(candidates(&given, &[gpu]).iter().all(|c| c.batch.is_none()), "the file's batch is used");
         let unusable = Device { usable: false, ..cpu };

@@ -70,7 +70,7 @@ impl Architecture {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// Names of tensors of which the architecture has exactly one.
+    /// Names of tensors; a network of the architecture has exactly one of them.
     fn signatures(self) -> &'static [&'static str] {
         match self {
             Self::MonaiUNet => &["model.0.conv.unit0.conv.weight", "model.0.conv.weight"],
@@ -84,7 +84,8 @@ impl Architecture {
     }
 
     /// Returns what precedes the names of the architecture's tensors, such as `model.` in a checkpoint of Lightning;
-    /// `None` if it has none of the tensors.
+    /// `None` if there are no such
+    /// tensors.
     fn prefix(self, tensors: &BTreeMap<String, StoredTensor>) -> Option<&str> {
         let prefixes = tensors.keys().flat_map(|name| self.signatures().iter().map(move |s| name.strip_suffix(*s)));
         prefixes.flatten().filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).min_by_key(|prefix| prefix.len())
@@ -128,8 +129,8 @@ pub struct Imported {
     pub assumptions: Vec<String>,
 }
 
-/// Builds the network of some tensors. `architecture` is recognized if it is `None`; `kwargs` are the arguments of the
-/// network's constructor as far as they are known, or null.
+/// Builds the network that the tensors belong to. Without `architecture`, it is recognized from their names. `kwargs` are
+/// the arguments of the network's constructor as far as they are known, or null.
 ///
 /// # Errors
 /// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit, or the arguments

@@ -8,7 +8,7 @@ use cytoscope_graph::{Activation, Graph};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
-/// Largest number of groups of its group norms.
+/// Maximum number of groups of a group norm in torch-em.
 const MAX_GROUPS: usize = 32;
 
 pub(super) fn build(

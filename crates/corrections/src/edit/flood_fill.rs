@@ -1,4 +1,4 @@
-//! Flood fill: gives the connected region of one value around a voxel a new value.
+//! Flood fill: changes the value of a voxel, and of all voxels with the same value that are connected to it.
 //!
 //! The region is filled in runs of voxels along one axis: a run is found and written at once.
 

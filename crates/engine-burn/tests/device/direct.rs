@@ -211,7 +211,7 @@ fn images_have_kernels_and_other_networks_match_the_reference_without() {
     same("grouped", &graph);
 }
 
-/// As gradients are added up in training: their tensors belong to sessions that run on Burn's tensors.
+/// Training adds up gradients like this, in sessions that run on Burn's tensors.
 #[test]
 fn sums_of_several_inputs_run_on_the_tensors_of_training_steps() {
     let shape = [2, 3, 4, 5, 6];

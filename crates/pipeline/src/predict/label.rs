@@ -12,21 +12,33 @@ use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold, segment_w
 use cytoscope_profile::Stage;
 use std::ops::Range;
 
-/// Maximum number of voxels segmented at once; larger stacks are divided into overlapping slabs.
+/// Maximum number of voxels segmented at once, except in slabs of [`MIN_SLAB_SLICES`]; larger stacks are divided into
+/// overlapping slabs.
 pub(crate) const SLAB_VOXELS: usize = 16 << 20;
+/// Minimum number of slices of a slab, however large they are: objects are joined in the slices that slabs share.
+const MIN_SLAB_SLICES: usize = 4;
+/// Minimum volume of the part of an object that is in a slab, as a fraction of that of a whole object. It is above 0 because
+/// each part of the noise that a map may have costs a watershed.
+const MIN_PART: f64 = 0.125;
 /// Overlap of slabs in µm for objects of the model's nominal size; larger than a nucleus.
 pub(crate) const OVERLAP_UM: f64 = 16.0;
 
 /// Returns the peak memory in bytes of segmenting a volume.
 pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
-    let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(shape[1] * shape[2])) as u64;
+    let least = MIN_SLAB_SLICES.saturating_mul(shape[1] * shape[2]);
+    let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(least)) as u64;
     // Map, seed map, labels, mask, and the boxes in progress.
     voxels * (4 + 4 + 4 + 1) + (64 << 20)
 }
 
 /// Returns the number of slices that are segmented at once.
 fn slab_slices(shape: [usize; 3]) -> usize {
-    (SLAB_VOXELS / (shape[1] * shape[2]).max(1)).max(1)
+    (SLAB_VOXELS / (shape[1] * shape[2]).max(1)).max(MIN_SLAB_SLICES)
+}
+
+/// Returns the number of slices that slabs of `slab` slices share, if an overlap of `wanted` slices is wanted.
+fn overlap_slices(slab: usize, wanted: f64) -> usize {
+    (wanted.ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
 }
 
 /// Returns whether a volume is segmented at once, not in slabs.
@@ -75,24 +87,35 @@ pub(crate) fn label(
     scratch: Scratch<'_>,
     foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
+    let slab = slab_slices(map.shape());
+    label_in_slabs(context, map, settings, scratch, foreground, slab)
+}
+
+/// As [`label`], in slabs of `slab` slices.
+fn label_in_slabs(
+    context: &Context,
+    map: &mut dyn MapSource,
+    settings: &LabelSettings<'_>,
+    scratch: Scratch<'_>,
+    foreground: Option<Foreground>,
+    slab: usize,
+) -> Result<Labels, JobError> {
     let LabelSettings { channel, seed_channel, voxel_um, options, overlap_um } = *settings;
     let shape = map.shape();
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
-    let (slab, whole) = (slab_slices(shape), is_segmented_at_once(shape));
+    let whole = shape[0] <= slab;
     let mut foreground = foreground.filter(|_| whole);
-    let overlap = if whole {
-        0
-    } else {
-        ((overlap_um / voxel_um[0]).ceil() as usize).clamp(1, slab / 3 + 1).min(slab.saturating_sub(1))
-    };
+    let overlap = if whole { 0 } else { overlap_slices(slab, overlap_um / voxel_um[0]) };
     let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
     // Otsu's threshold is computed from the whole volume, not from single slabs.
     let threshold = match options.threshold {
         Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, voxel_um, options.smooth_um)?),
         other => other,
     };
-    let options = SegmentOptions { threshold, drop_border: false, ..options.clone() };
+    // Small objects are dropped when all slabs are joined.
+    let min_volume_um3 = options.min_volume_um3 * if whole { 1.0 } else { MIN_PART };
+    let options = SegmentOptions { threshold, min_volume_um3, drop_border: false, ..options.clone() };
     let mut stitcher = Stitcher::new();
     let mut start = 0;
     loop {
@@ -112,7 +135,8 @@ pub(crate) fn label(
         let span = context.recorder.span(Stage::Write, "label spool").bytes(labels.len() * 4);
         spool.write(start + skip, &labels[skip * plane..])?;
         drop(span);
-        meter.add((end - start - skip) as u64)?;
+        let repeated = if start == 0 { 0 } else { overlap };
+        meter.add((end - start - repeated) as u64)?;
         context.recorder.mark_memory("objects");
         if end == shape[0] {
             break;
@@ -296,4 +320,66 @@ pub(super) fn label_prediction(
     let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
     labels.filter_objects(context, min_voxels, segment.drop_border)?;
     Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A map in memory.
+    struct Map {
+        shape: [usize; 3],
+        values: Vec<f32>,
+    }
+
+    impl MapSource for Map {
+        fn shape(&self) -> [usize; 3] {
+            self.shape
+        }
+
+        fn read(&mut self, _context: &Context, _channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+            let plane = self.shape[1] * self.shape[2];
+            Ok(self.values[z.start * plane..z.end * plane].to_vec())
+        }
+    }
+
+    #[test]
+    fn an_object_is_whole_although_its_parts_in_slabs_are_small() {
+        // A box of 4 × 3 × 3 voxels, which slabs of 4 slices divide.
+        let (context, shape) = (Context::default(), [8, 5, 5]);
+        let inside =
+            |i: usize| (2..6).contains(&(i / 25)) && (1..4).contains(&(i / 5 % 5)) && (1..4).contains(&(i % 5));
+        let mut map = Map { shape, values: (0..200).map(|i| if inside(i) { 1.0 } else { 0.0 }).collect() };
+        let options = SegmentOptions {
+            threshold: Threshold::Fixed(0.5),
+            fill_holes: false,
+            height: None,
+            min_volume_um3: 30.0,
+            ..SegmentOptions::default()
+        };
+        let settings =
+            LabelSettings { channel: 0, seed_channel: 0, voxel_um: [1.0; 3], options: &options, overlap_um: 2.0 };
+        for slab in [4, 8] {
+            let mut labels = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, slab).unwrap();
+            labels.filter_objects(&context, 30, false).unwrap();
+            let expected: Vec<u32> = (0..200).map(|i| u32::from(inside(i))).collect();
+            assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
+        }
+    }
+
+    #[test]
+    fn slabs_overlap_however_large_a_slice_is() {
+        for edge in [16, 2048, 2897, 4096, 20_000] {
+            let shape = [100, edge, edge];
+            let slab = slab_slices(shape);
+            assert!(slab >= MIN_SLAB_SLICES);
+            for wanted in [0.1, 2.5, 1e9] {
+                let overlap = overlap_slices(slab, wanted);
+                assert!((1..slab).contains(&overlap), "{overlap} of {slab} slices of {edge}² voxels");
+            }
+            // Map, seeds and labels of a slab.
+            let held = (slab.min(shape[0]) * edge * edge * 3 * 4) as u64;
+            assert!(peak_bytes(shape) >= held, "{edge}² voxels");
+        }
+    }
 }

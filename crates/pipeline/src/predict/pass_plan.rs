@@ -53,7 +53,7 @@ impl PlannedPass {
     }
 }
 
-/// The sizes that determine the memory of the stages of a pass.
+/// The sizes that determine the memory of the stages of a pass, and of reading a volume for tiles.
 pub(super) struct PassSizes {
     /// Z, Y, X of the volume, extended to what the network accepts.
     pub tile: [usize; 3],
@@ -94,23 +94,37 @@ impl PassSizes {
         [slice(self.tile[1], self.tile[2]), slice(self.zyx[1], self.zyx[2])]
     }
 
-    /// Returns the bytes of the slabs that are read, wait, or are packed for the network.
-    fn reading_bytes(&self, slab_slices: usize) -> u64 {
-        let ([model_bytes, own_bytes], inputs) = (self.slice_bytes(), self.channels[0] as u64);
+    /// Returns the bytes of the slices of the input that `slices` of the model's grid are computed from, if it is resampled;
+    /// otherwise 0.
+    pub(super) fn resampled_bytes(&self, slices: usize) -> u64 {
+        if self.is_resampled() { self.source_bytes(slices) } else { 0 }
+    }
+
+    /// Returns the bytes of the slices of the input that `slices` of the model's grid are computed from, as they are read.
+    fn source_bytes(&self, slices: usize) -> u64 {
+        let ([_, own_bytes], inputs) = (self.slice_bytes(), self.channels[0] as u64);
         // The slices that are read, on the input's grid, and those that the reader caches while it replaces the cache.
         let scale = self.zyx[0].div_ceil(self.shape[0].max(1));
-        let (sources, cached) =
-            if self.is_resampled() { ((slab_slices + 2) * scale, 2 * CACHED_SLICES) } else { (slab_slices, 0) };
+        let (sources, cached) = if self.is_resampled() {
+            (((slices + 2) * scale).min(self.zyx[0]), 2 * CACHED_SLICES.min(self.zyx[0]))
+        } else {
+            (slices, 0)
+        };
         // A few slices at once are decoded and converted, twice as stored and once as floats; of one channel at a time.
         let decoded = sources.min(READ_SLICES) as u64;
         let fresh = decoded * (2 * self.read_slice_bytes + own_bytes);
-        let read = sources as u64 * own_bytes + cached as u64 * own_bytes * inputs;
+        fresh + sources as u64 * own_bytes + cached as u64 * own_bytes * inputs
+    }
+
+    /// Returns the bytes of the slabs that are read, wait, or are packed for the network.
+    fn reading_bytes(&self, slab_slices: usize) -> u64 {
+        let ([model_bytes, _], inputs) = (self.slice_bytes(), self.channels[0] as u64);
         // The slab that is read, those that wait, and the one that is packed; the network releases it then.
         let copies = usize::from(self.tile != self.shape) + usize::from(self.is_resampled());
         let slabs = ((QUEUED_SLABS + 1 + copies) * slab_slices) as u64 * model_bytes * inputs;
         // Several channels are read one by one and joined.
         let joined = if inputs > 1 { slab_slices as u64 * model_bytes * inputs } else { 0 };
-        fresh + read + slabs + joined
+        self.source_bytes(slab_slices) + slabs + joined
     }
 
     /// Returns the bytes of the finished slices, which leave the network slab by slab, also at the end of the stack: those

@@ -223,8 +223,9 @@ impl<'a> Planner<'a> {
         };
         let tile_bytes = (batch * tile.iter().product::<usize>()) as u64 * 4 * (channels_in + channels_out) * 2;
         let stored_bytes = tile[0] as u64 * volume.read_slice_bytes;
+        let read_bytes = stored_bytes.max(self.pass_sizes(tile).resampled_bytes(tile[0]));
         let slabs_bytes = slab_bytes * channels_in * 2 + self.device_slab_bytes(slab_bytes * channels_in);
-        let during_bytes = slabs_bytes + sums_bytes + tile_bytes + session_bytes + stored_bytes;
+        let during_bytes = slabs_bytes + sums_bytes + tile_bytes + session_bytes + read_bytes;
         BASE_BYTES + volume.held_bytes + during_bytes.max(self.later_bytes(session_bytes))
     }
 
@@ -245,7 +246,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the sizes of a pass over the volume, extended to `tile`.
+    /// Returns the sizes of a pass over the volume, extended to `tile`, or of reading it for tiles of this size.
     fn pass_sizes(&self, tile: [usize; 3]) -> PassSizes {
         PassSizes {
             tile,
@@ -563,7 +564,7 @@ impl<'a> Planner<'a> {
             let count = if n >= extent {
                 1
             } else if self.blend == Blend::Crop {
-                extent.div_ceil(n.saturating_sub(2 * self.halo[a]).max(1))
+                crop_spans(extent, n, self.halo[a], self.model.step[a]).map_or(extent, |spans| spans.len())
             } else {
                 window_starts(extent, n, self.overlap).map_or(extent, |starts| starts.len())
             };

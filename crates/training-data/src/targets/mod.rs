@@ -28,8 +28,8 @@ pub enum TargetKind {
         /// Distance in µm at which the target is tanh(1) = 0.76.
         scale_um: f64,
     },
-    /// Foreground, and flow: the unit vector (Z, Y, X) to the voxel of the object that is closest to its centroid; 0 at
-    /// that voxel and outside objects.
+    /// Foreground, and flow: the unit vector (Z, Y, X) toward the center of the object, which is its voxel closest to the
+    /// centroid; 0 at the center and outside objects.
     Flow,
     /// Intensities of the target image.
     Regression,
