@@ -150,6 +150,7 @@ impl CpuEngine {
             free_bytes: None,
             usable: true,
             reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets})"),
+            shortcomings: Vec::new(),
             precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),
         };

@@ -400,6 +400,7 @@ mod tests {
             free_bytes: None,
             usable: true,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: precisions.to_vec(),
             driver: "1.0".to_owned(),
         }))

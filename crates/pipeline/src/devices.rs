@@ -508,6 +508,7 @@ pub fn probe_child(request: ProbeRequest) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_engine::Shortcoming;
 
     fn nuclei() -> Model {
         Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei")).unwrap()
@@ -546,8 +547,9 @@ mod tests {
         assert!(
             check_precision(plain.iter(), Some(Precision::F32)).is_ok() && check_precision(plain.iter(), None).is_ok()
         );
-        let reason = "CUDA works; tf32, f16 and bf16 need mma.h".to_owned();
-        let lacking = Device { reason, ..gpu(&[Precision::F32]) };
+        let headers = vec!["mma.h".to_owned()];
+        let lacks = Shortcoming::MissingHeaders { headers, advice: "tf32, f16 and bf16 need mma.h".to_owned() };
+        let lacking = Device { shortcomings: vec![lacks], ..gpu(&[Precision::F32]) };
         let refused = check_precision(std::iter::once(&lacking), Some(Precision::F16)).unwrap_err().to_string();
         assert!(refused.ends_with("f32 on wgpu:0 (tf32, f16 and bf16 need mma.h)"), "{refused}");
         let half = [cpu.clone(), gpu(&[Precision::F32, Precision::Bf16])];
