@@ -118,6 +118,9 @@ impl Default for Optimizations {
     }
 }
 
+/// The kernels of this build. Part of the key of times that are measured with them and kept between runs.
+pub const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", CPU");
+
 /// The engine that runs graphs on the CPU.
 pub struct CpuEngine {
     device: Device,

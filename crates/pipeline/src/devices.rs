@@ -7,7 +7,7 @@ use crate::predict::PredictOptions;
 use crate::probe_input::{probe_edge, probe_input};
 use crate::verify::{Verification, verify, wrong_result};
 use crate::{AppliedProfile, Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
-use cytoscope_engine::select::{self, Cache, Choice, Measurement, Probe};
+use cytoscope_engine::select::{self, Cache, Choice, KernelVersions, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision};
 pub use cytoscope_engine_burn::probe::ProbeRequest;
 use cytoscope_engine_cpu::CpuEngine;
@@ -387,7 +387,8 @@ fn open_engine(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
 /// Opens the measurements that this build has stored in the file of this name in the user's folder.
 pub fn measurements(name: &str) -> Cache {
     let path = user_folder().map(|folder| folder.join(name));
-    path.map_or_else(Cache::in_memory, |path| Cache::open(&path, cytoscope_engine_burn::KERNELS))
+    let kernels = KernelVersions { cpu: cytoscope_engine_cpu::KERNELS, gpu: cytoscope_engine_burn::KERNELS };
+    path.map_or_else(Cache::in_memory, |path| Cache::open(&path, kernels))
 }
 
 /// Refuses a requested precision that none of the devices has.
