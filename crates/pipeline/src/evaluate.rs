@@ -44,6 +44,10 @@ pub struct EvaluateJob {
     /// Voxel size Z, Y, X in µm, to use instead of the files' own for the diameters of objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voxel_um: Option<[f64; 3]>,
+    /// Voxel size in µm along single axes, to use instead of that of the files, which keep their own along the others.
+    /// [`EvaluateJob::voxel_um`] takes its place.
+    #[serde(default, skip_serializing_if = "VoxelSize::is_unknown")]
+    pub voxel_axes_um: VoxelSize,
     /// File (`.json`) that the report is also written to, with its provenance record beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
@@ -255,6 +259,8 @@ impl EvaluateJob {
         if let Some([z, y, x]) = self.voxel_um {
             check_voxel_size(&self.truth, VoxelSize::new_um(z, y, x), self.voxel_um)?;
         }
+        let given = self.voxel_axes_um;
+        given.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size {given:?}: {error}")))?;
         let mut unpaired = Vec::new();
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
@@ -292,7 +298,7 @@ impl EvaluateJob {
             let image = self.series.open_or_only(p, options)?;
             Ok::<_, JobError>(match self.voxel_um {
                 Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
-                None => image,
+                None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
             })
         };
         let open = |p: &Path, given: &Path, shape_zyx| open_as(p, &OpenOptions { shape_zyx, ..options_for(p, given) });
@@ -326,7 +332,46 @@ impl EvaluateJob {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_objects::segmentation_errors::SizeUnit;
+    use cytoscope_volume::Array;
+
+    #[test]
+    fn a_voxel_size_along_z_alone_completes_that_of_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        // A box of 2 × 4 × 4 voxels, in files that state no slice spacing.
+        let inside = |i: usize| i / 64 < 2 && (i / 8 % 8) < 4 && i % 8 < 4;
+        let labels: Vec<u16> = (0..4 * 64).map(|i| u16::from(inside(i))).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], labels).unwrap();
+        let voxel_size_um = VoxelSize { z: None, y: Some(0.5), x: Some(0.5) };
+        let [prediction, truth] = ["p_labels.ome.tif", "t_labels.ome.tif"].map(|name| folder.path().join(name));
+        for file in [&prediction, &truth] {
+            let spec = WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::OmeTiff) };
+            write_array(file, &array, &spec).unwrap();
+        }
+        let without = EvaluateJob {
+            prediction,
+            truth,
+            ignore_below_voxels: 0,
+            series: SeriesChoice::default(),
+            prediction_channel: None,
+            truth_channel: None,
+            voxel_um: None,
+            voxel_axes_um: VoxelSize::default(),
+            out: None,
+            overwrite: Overwrite::Refuse,
+        };
+        let errors = |job: &EvaluateJob| job.run(&Context::default()).map(|report| report.errors.unwrap());
+        assert_eq!(errors(&without).unwrap().size_unit, SizeUnit::Voxel);
+        let along_z = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(2.0), ..VoxelSize::default() }, ..without };
+        assert_eq!(errors(&along_z).unwrap().size_unit, SizeUnit::Um);
+        let stored = serde_json::to_string(&along_z).unwrap();
+        assert_eq!(serde_json::from_str::<EvaluateJob>(&stored).unwrap().voxel_axes_um, along_z.voxel_axes_um);
+        let wrong = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(-2.0), ..VoxelSize::default() }, ..along_z };
+        assert!(matches!(errors(&wrong), Err(JobError::WrongUse(_))));
+    }
 
     #[test]
     fn files_of_a_pair_have_the_same_key() {
