@@ -59,6 +59,7 @@ impl Members {
         series.planes = (0..u32::try_from(self.files.len()).unwrap_or(u32::MAX)).map(plane).collect();
         // Display range and channel name of one plane are not those of the image.
         series.display_range = None;
+        series.read_as_slices = None;
         if self.dims.iter().any(|(axis, count)| *axis == Axis::C && *count > 1) {
             series.channels.clear();
         }

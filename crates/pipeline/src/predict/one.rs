@@ -7,7 +7,7 @@ use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{PlannedTiles, plan};
-use super::resolve::{ALONE_BY_AXES, Resolved, Selection, numbered_series_note, outputs_or_default};
+use super::resolve::{ALONE_BY_AXES, Resolved, Selection, outputs_or_default, reading_notes};
 use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
@@ -48,7 +48,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let _span = context.recorder.span(Stage::Read, "open");
         job.open(input)?
     };
-    let of_series = numbered_series_note(&image, ALONE_BY_AXES);
+    let of_reading = reading_notes(&image, ALONE_BY_AXES);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
@@ -85,7 +85,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;
-    report.notes.extend(of_series);
+    report.notes.extend(of_reading);
     report.notes.extend(tensors.iter().map(InputTensorRecord::note));
     report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
     let scratch = Scratch::Folder(job.folder());
