@@ -12,6 +12,7 @@ use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, Size
 use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_model};
 use cytoscope_storage::Overwrite;
 use cytoscope_train::EvaluateModelJob;
+use cytoscope_volume::VoxelSize;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -86,6 +87,7 @@ impl Evaluate {
             prediction_channel: self.pred_channel,
             truth_channel: self.truth_channel,
             voxel_um: self.voxel_size,
+            voxel_axes_um: VoxelSize::default(),
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };

@@ -73,6 +73,9 @@ impl Info {
             let name = |p: &PathBuf| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             print(&format!("  files       {}, {} to {}: one slice each", files.len(), name(first), name(last)));
         }
+        if let Some(why) = &meta.read_as_slices {
+            print(&format!("  axes        {why}"));
+        }
         if meta.missing_planes > 0 {
             print(&format!("  missing     {} planes are not in the file and read as zeros", meta.missing_planes));
         }

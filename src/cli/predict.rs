@@ -345,11 +345,13 @@ fn print_report(report: &InputReport) {
     print(&format!("{}{series}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
     let DeviceChoice { id, name, why, .. } = &report.device;
     print(&format!("  on {id} ({name}) in {}: {why}", report.precision));
-    if let Some(pass) = &report.plan.pass {
-        print(&format!("  {}", pass.text()));
+    if let Some(plan) = &report.plan {
+        if let Some(pass) = &plan.pass {
+            print(&format!("  {}", pass.text()));
+        }
+        let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
+        print(&format!("  memory: planned {}{peak}", bytes_text(plan.stated_peak_bytes)));
     }
-    let peak = report.actual_peak_bytes.map_or_else(String::new, |b| format!(", used {}", bytes_text(b)));
-    print(&format!("  memory: planned {}{peak}", bytes_text(report.plan.stated_peak_bytes)));
     if let Some(traffic) = &report.traffic {
         print(&format!("  transfers: {}", traffic.text()));
     }

@@ -105,6 +105,25 @@ fn wrong_diameters_are_refused() {
 }
 
 #[test]
+fn a_diameter_is_not_estimated_without_the_postprocessing_of_the_model() {
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("8,48,48", 1);
+    std::fs::create_dir(fixture.path("pkg")).unwrap();
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
+    for name in ["model.onnx", "test_input_0.npy", "test_output_0.npy", "README.md"] {
+        std::fs::copy(models.join(name), fixture.path(&format!("pkg/{name}"))).unwrap();
+    }
+    let text = std::fs::read_to_string(models.join("rdf.yaml")).unwrap();
+    // Softmax is supported as the first step only.
+    let steps = "  postprocessing: [{id: sigmoid}, {id: softmax}]\n  test_tensor:\n    source: test_output_0.npy";
+    let changed = text.replace("  test_tensor:\n    source: test_output_0.npy", steps);
+    assert_ne!(changed, text);
+    std::fs::write(fixture.path("pkg/rdf.yaml"), changed).unwrap();
+    let arguments = ["diameter", &stack, "--model", "pkg", "--device", "cpu"];
+    fixture.fails(3, &arguments, &["postprocessing step softmax is not supported"]);
+}
+
+#[test]
 fn time_points_without_objects_do_not_change_the_diameter_of_a_series() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("16,64,64", 3);

@@ -206,6 +206,22 @@ fn ome_zarr_folders_are_used_like_files() {
 }
 
 #[test]
+fn a_stack_whose_pages_do_not_fit_its_axes_is_read_as_slices_with_a_note() {
+    let fixture = Fixture::new();
+    fixture.write("s.tif", "ZCYX", &[3, 2, 4, 5], (0..120u16).collect::<Vec<u16>>());
+    let mut bytes = fixture.bytes("s.tif");
+    let at = bytes.windows(8).position(|bytes| bytes == b"slices=3").unwrap();
+    bytes[at + 7] = b'2';
+    std::fs::write(fixture.path("s.tif"), bytes).unwrap();
+    let note = "2 slices and 2 channels, but the file has 6 pages: they are read as slices";
+    let ran = fixture.run(&["convert", "s.tif", "s.npy"]).ok();
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+    assert_eq!(parse_npy(&fixture.bytes("s.npy")).1, [6, 4, 5]);
+    let text = fixture.run(&["info", "s.tif"]).ok().stdout;
+    assert!(text.contains(note), "{text}");
+}
+
+#[test]
 fn convert_writes_a_given_voxel_size_in_place_of_the_files() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,20,24", 3);

@@ -12,6 +12,7 @@ use cytoscope_formats::{ChannelRef, Compression, SeriesChoice};
 use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::ending;
+use cytoscope_volume::VoxelSize;
 use cytoscope_worker::{Job, JobId, JobResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -105,8 +106,9 @@ pub(crate) enum BatchAction {
     Channel(PairRole, Option<usize>),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
-    /// Scores the predictions, with a voxel size Z, Y, X in µm instead of the one that the files state.
-    Evaluate(Option<[f64; 3]>),
+    /// Scores the predictions, with a voxel size in µm in place of that of the files, which keep their own along the axes where
+    /// it is unknown.
+    Evaluate(VoxelSize),
     /// Asks for the file of the table of scores.
     AskSave,
     /// Saves the table of scores.
@@ -272,7 +274,7 @@ impl Batch {
                 self.ignore_below = voxels;
                 self.forget_scores();
             }
-            BatchAction::Evaluate(voxel_um) => self.evaluate(voxel_um, jobs),
+            BatchAction::Evaluate(voxel_axes_um) => self.evaluate(voxel_axes_um, jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
                 let folder = self.prediction.path.as_deref().and_then(start_folder).map(Path::to_owned);
@@ -409,7 +411,7 @@ impl Batch {
         }
     }
 
-    fn evaluate(&mut self, voxel_um: Option<[f64; 3]>, jobs: &mut Jobs) {
+    fn evaluate(&mut self, voxel_axes_um: VoxelSize, jobs: &mut Jobs) {
         let (Some(prediction), Some(truth)) = (self.prediction.path.clone(), self.truth.path.clone()) else { return };
         if self.is_evaluating(jobs) {
             return;
@@ -422,7 +424,8 @@ impl Batch {
             series: SeriesChoice::default(),
             prediction_channel: self.prediction.chosen(),
             truth_channel: self.truth.chosen(),
-            voxel_um,
+            voxel_um: None,
+            voxel_axes_um,
             out: None,
             overwrite: Overwrite::Refuse,
         };

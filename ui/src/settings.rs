@@ -263,9 +263,11 @@ impl Settings {
         folder.and_then(|folder| self.voxel_size_of_folder.get(folder)).copied().unwrap_or_default()
     }
 
-    /// The complete voxel size Z, Y, X in µm remembered for the files in a folder, or for the folder of a file.
-    pub(crate) fn voxel_um_of(&self, path: &Path) -> Option<[f64; 3]> {
-        self.voxel_size_of_folder.get(start_folder(path)?)?.zyx_um()
+    /// The voxel size in µm remembered for the files in a folder, or for the folder of a file; unknown along all axes if there is
+    /// none.
+    pub(crate) fn voxel_size_in(&self, path: &Path) -> VoxelSize {
+        let folder = start_folder(path);
+        folder.and_then(|folder| self.voxel_size_of_folder.get(folder)).copied().unwrap_or_default()
     }
 }
 
@@ -301,9 +303,10 @@ mod tests {
         assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
         let sizes = ["/data/b.tif", "/slices/b.tif", "/other/c.tif"].map(|file| loaded.voxel_size_of(Path::new(file)));
         assert_eq!(sizes.map(|size| (size.z, size.x)), [(Some(2.0), Some(0.25)), (Some(3.0), None), (None, None)]);
-        let complete = ["/data", "/data/a.tif", "/data/truth", "/slices"];
-        let complete = complete.map(|path| loaded.voxel_um_of(Path::new(path)));
-        assert_eq!(complete, [Some([2.0, 0.5, 0.25]), Some([2.0, 0.5, 0.25]), None, None]);
+        let scored = ["/data", "/data/a.tif", "/data/truth", "/slices"];
+        let scored = scored.map(|path| loaded.voxel_size_in(Path::new(path)));
+        let (whole, along_z) = (VoxelSize::new_um(2.0, 0.5, 0.25), VoxelSize { z: Some(3.0), ..VoxelSize::default() });
+        assert_eq!(scored, [whole, whole, VoxelSize::default(), along_z]);
         std::fs::write(&path, "{ half").unwrap();
         assert_eq!(Settings::load(&path), Settings::default());
         std::fs::write(&path, r#"{"theme": "dark", "of a later version": 3}"#).unwrap();

@@ -30,6 +30,7 @@
 //!     free_bytes: None,
 //!     usable: false,
 //!     reason: "no Vulkan driver".into(),
+//!     shortcomings: vec![],
 //!     precisions: vec![],
 //!     driver: String::new(),
 //! };

@@ -253,6 +253,7 @@ mod tests {
             free_bytes: None,
             usable: true,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: Vec::new(),
             driver: driver.to_owned(),
         }

@@ -118,6 +118,9 @@ impl Default for Optimizations {
     }
 }
 
+/// The kernels of this build. Part of the key of times that are measured with them and kept between runs.
+pub const KERNELS: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", CPU");
+
 /// The engine that runs graphs on the CPU.
 pub struct CpuEngine {
     device: Device,
@@ -150,6 +153,7 @@ impl CpuEngine {
             free_bytes: None,
             usable: true,
             reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets})"),
+            shortcomings: Vec::new(),
             precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),
         };

@@ -25,6 +25,7 @@ impl ReferenceEngine {
                 free_bytes: None,
                 usable: true,
                 reason: "for checking other engines".to_owned(),
+                shortcomings: Vec::new(),
                 precisions: vec![Precision::F32],
                 driver: "reference".to_owned(),
             },

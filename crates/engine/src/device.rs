@@ -164,6 +164,38 @@ impl From<Precision> for RunPrecision {
     }
 }
 
+/// Why a usable device is slower than it could be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Shortcoming {
+    /// Headers are missing that some kernels need.
+    MissingHeaders {
+        /// Names of the headers.
+        headers: Vec<String>,
+        /// What needs the headers, and how to install them.
+        advice: String,
+    },
+    /// Precisions that the hardware has failed a test.
+    FailedPrecisions {
+        /// The precisions that are not used.
+        precisions: Vec<Precision>,
+        /// The error of the test.
+        error: String,
+    },
+}
+
+impl fmt::Display for Shortcoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingHeaders { advice, .. } => f.write_str(advice),
+            Self::FailedPrecisions { precisions, error } => {
+                let names: Vec<&str> = precisions.iter().map(|precision| precision.name()).collect();
+                write!(f, "{} cannot be used: {error}", names.join(", "))
+            }
+        }
+    }
+}
+
 /// A device of this machine, usable or not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Device {
@@ -178,8 +210,11 @@ pub struct Device {
     pub free_bytes: Option<u64>,
     /// Whether models can run on it.
     pub usable: bool,
-    /// Why the device is usable, or why not and how to fix that. What a usable device lacks follows after a semicolon.
+    /// Why the device is usable, or why not and how to fix that. For a usable device, the shortcomings follow.
     pub reason: String,
+    /// Why a usable device is slower than it could be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shortcomings: Vec<Shortcoming>,
     /// Precisions that networks can run in on this device.
     pub precisions: Vec<Precision>,
     /// What decides which kernels run, such as driver, architecture and compiler, or the CPU's instruction set; part of
@@ -195,8 +230,9 @@ impl Device {
     }
 
     /// Returns what a usable device lacks to be as fast as it could be, and how to get it; `None` if nothing is known.
-    pub fn shortcoming(&self) -> Option<&str> {
-        self.reason.split_once("; ").filter(|_| self.usable).map(|(_, lacks)| lacks)
+    pub fn shortcoming(&self) -> Option<String> {
+        let texts: Vec<String> = self.shortcomings.iter().map(Shortcoming::to_string).collect();
+        (self.usable && !texts.is_empty()).then(|| texts.join("; "))
     }
 
     /// Returns the bytes that a session may hold at most: the free memory, or all of it if that is unknown; `None` if
@@ -221,6 +257,27 @@ mod tests {
             let of_run = RunPrecision::from(precision);
             assert_eq!((of_run.to_string().as_str(), of_run.is_int8()), (precision.name(), is_int8));
         }
+    }
+
+    #[test]
+    fn a_usable_device_says_why_it_is_slower_than_it_could_be() {
+        let headers = vec!["mma.h".to_owned()];
+        let missing = Shortcoming::MissingHeaders { headers, advice: "tf32 needs mma.h; install it".to_owned() };
+        let (precisions, error) = (vec![Precision::Tf32, Precision::F16], "wrong results".to_owned());
+        let failed = Shortcoming::FailedPrecisions { precisions, error };
+        let stored = serde_json::json!({
+            "id": "cuda:0", "name": "a GPU", "memory_bytes": null, "usable": true, "reason": "works; really",
+            "precisions": ["f32"]
+        });
+        let good: Device = serde_json::from_value(stored).unwrap();
+        assert_eq!(good.shortcoming(), None, "a semicolon in the reason is no shortcoming");
+        let slow = Device { shortcomings: vec![missing, failed], ..good };
+        let text = "tf32 needs mma.h; install it; tf32, f16 cannot be used: wrong results";
+        assert_eq!(slow.shortcoming().as_deref(), Some(text));
+        let json = serde_json::to_value(&slow).unwrap();
+        assert_eq!(json["shortcomings"][0]["kind"], "missing_headers");
+        assert_eq!(serde_json::from_value::<Device>(json).unwrap(), slow);
+        assert_eq!(Device { usable: false, ..slow }.shortcoming(), None);
     }
 
     #[test]

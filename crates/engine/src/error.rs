@@ -128,11 +128,7 @@ impl EngineError {
         Self::UnsupportedPrecision {
             engine: engine.name(),
             precision: precision.to_string(),
-            has: [Some(names.as_str()), engine.device().shortcoming()]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join("; "),
+            has: [Some(names), engine.device().shortcoming()].into_iter().flatten().collect::<Vec<_>>().join("; "),
         }
     }
 }

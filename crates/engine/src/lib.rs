@@ -26,7 +26,7 @@ mod session;
 mod slab;
 
 pub use buffers::{BoundSession, Buffers, Content, DeviceTensor, ResidentSession};
-pub use device::{Device, DeviceId, DeviceRequest, Precision};
+pub use device::{Device, DeviceId, DeviceRequest, Precision, Shortcoming};
 pub use error::EngineError;
 pub use rolling::{Band, NotRolling, OutputPlanes, RollingPlan, RollingSession};
 pub use session::{

@@ -72,28 +72,51 @@ struct Timing {
     error: Option<f64>,
 }
 
+/// The versions of the kernels of this build, on which measured times and errors depend besides the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelVersions {
+    /// Of the kernels of the CPU. Their instruction set is part of [`Device::driver`].
+    pub cpu: &'static str,
+    /// Of the kernels of GPUs.
+    pub gpu: &'static str,
+}
+
+impl KernelVersions {
+    /// Returns the version of the kernels that run on a device.
+    fn of(self, device: DeviceId) -> &'static str {
+        match device {
+            DeviceId::Cpu => self.cpu,
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => self.gpu,
+        }
+    }
+}
+
 /// Measured times and errors by model, device, driver, precision and input shape. An unreadable cache file counts as
 /// empty, and a cache that cannot be written is lost, both of which is logged: everything can be measured again.
 #[derive(Debug, Default)]
 pub struct Cache {
     path: Option<PathBuf>,
     /// The kernels that measurements are made with.
-    kernels: String,
+    kernels: KernelVersions,
     entries: BTreeMap<String, Timing>,
 }
 
 impl Cache {
     /// Opens the cache in a file, which is created on the first write. `kernels` identifies the kernels of this build:
-    /// what was measured with others is forgotten, because they may have had other times and errors.
-    pub fn open(path: &Path, kernels: &str) -> Self {
+    /// what was measured on a device with others is forgotten, because they may have had other times and errors.
+    pub fn open(path: &Path, kernels: KernelVersions) -> Self {
         let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
             tracing::warn!("the measured times in {} are not used: {error}", path.display());
             None
         });
         let mut entries: BTreeMap<String, Timing> = read.unwrap_or_default();
-        let end = format!("|{kernels}");
-        entries.retain(|key, _| key.ends_with(&end));
-        Self { path: Some(path.to_owned()), kernels: kernels.to_owned(), entries }
+        let is_current = |key: &str| {
+            let (_, rest) = key.split_once('|')?;
+            let (_, used) = rest.rsplit_once('|')?;
+            Some(used == kernels.of(device_at_start(rest)?))
+        };
+        entries.retain(|key, _| is_current(key).unwrap_or(false));
+        Self { path: Some(path.to_owned()), kernels, entries }
     }
 
     /// Returns a cache that is not saved to a file.
@@ -111,12 +134,13 @@ impl Cache {
     /// Returns what was measured for the model with this [`fingerprint`] on inputs of these shapes with `threads` threads,
     /// on any device. The devices may be gone since.
     pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
-        let (start, end) = (format!("{fingerprint}|"), format!("|{shapes:?}|{threads}|{}", self.kernels));
+        let start = format!("{fingerprint}|");
         let of_entry = |(key, timing): (&String, &Timing)| {
-            // The rest is the device, its name, memory and driver, and the precision.
-            let rest = key.strip_prefix(&start)?.strip_suffix(&end)?;
-            let ((device, _), (_, precision)) = (rest.split_once('|')?, rest.rsplit_once('|')?);
-            let device: DeviceId = device.parse().ok()?;
+            let rest = key.strip_prefix(&start)?;
+            let device = device_at_start(rest)?;
+            // What is left is the device, its name, memory and driver, and the precision.
+            let rest = rest.strip_suffix(&format!("|{shapes:?}|{threads}|{}", self.kernels.of(device)))?;
+            let (_, precision) = rest.rsplit_once('|')?;
             let precision: Precision = precision.parse().ok()?;
             let (Timing { best_ms, error }, reason) = (*timing, error_problem(timing.error));
             let (best_ms, precision) = (Some(best_ms), Some(precision));
@@ -127,7 +151,8 @@ impl Cache {
 
     fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
         let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
-        let (Device { id, name, driver, .. }, kernels) = (device, &self.kernels);
+        let Device { id, name, driver, .. } = device;
+        let kernels = self.kernels.of(*id);
         // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is available at the moment.
         let memory_bytes = device.memory_bytes.filter(|_| *id != DeviceId::Cpu);
         let device = format!("{id}|{name}|{memory_bytes:?}|{driver}");
@@ -145,6 +170,11 @@ impl Cache {
             tracing::warn!("measured times are not stored, and will be measured again: {error}");
         }
     }
+}
+
+/// Returns the device that a text begins with, up to the first bar; `None` if there is none.
+fn device_at_start(text: &str) -> Option<DeviceId> {
+    text.split_once('|')?.0.parse().ok()
 }
 
 /// Returns the first 128 bits of the SHA-256 of a model's bytes as hex.
@@ -400,6 +430,7 @@ mod tests {
             free_bytes: None,
             usable: true,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: precisions.to_vec(),
             driver: "1.0".to_owned(),
         }))
@@ -477,14 +508,25 @@ mod tests {
     fn measurements_of_other_kernels_are_not_used() {
         let folder = std::env::temp_dir().join(format!("cytoscope-measurements-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let (file, engines) = (folder.join("times.json"), [fake(DeviceId::Cuda(0), &ALL)]);
-        chosen(&engines, &session, &mut Cache::open(&file, "kernels 1")).unwrap();
-        let mut same = Cache::open(&file, "kernels 1");
-        assert_eq!(same.stored("m", &[], 1).len(), 3);
-        assert!(chosen(&engines, &never, &mut same).is_ok());
-        let mut other = Cache::open(&file, "kernels 2");
-        assert!(other.stored("m", &[], 1).is_empty());
-        assert!(chosen(&engines, &never, &mut other).is_err(), "everything is measured again");
+        let file = folder.join("times.json");
+        let gpu = || [fake(DeviceId::Cuda(0), &ALL)];
+        let cpu = || [fake(DeviceId::Cpu, &[Precision::F32, Precision::Int8])];
+        let open = |cpu, gpu| Cache::open(&file, KernelVersions { cpu, gpu });
+        let mut first = open("cpu 1", "gpu 1");
+        chosen(&gpu(), &session, &mut first).unwrap();
+        chosen(&cpu(), &session, &mut first).unwrap();
+        let mut same = open("cpu 1", "gpu 1");
+        assert_eq!(same.stored("m", &[], 1).len(), 5);
+        assert!(chosen(&gpu(), &never, &mut same).is_ok() && chosen(&cpu(), &never, &mut same).is_ok());
+        // The times of the CPU do not depend on the kernels of GPUs, nor the other way round.
+        let changed_gpu = (("cpu 1", "gpu 2"), cpu(), 2, gpu());
+        let changed_cpu = (("cpu 2", "gpu 1"), gpu(), 3, cpu());
+        for ((cpu, gpu), known, count, other) in [changed_gpu, changed_cpu] {
+            let mut cache = open(cpu, gpu);
+            assert_eq!(cache.stored("m", &[], 1).len(), count, "{cpu}, {gpu}");
+            assert!(chosen(&known, &never, &mut cache).is_ok(), "{cpu}, {gpu}");
+            assert!(chosen(&other, &never, &mut cache).is_err(), "measured again: {cpu}, {gpu}");
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

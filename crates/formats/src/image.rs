@@ -158,6 +158,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         display_range: None,
         missing_planes: 0,
         unread_pages: 0,
+        read_as_slices: None,
     };
     let (data, limits) = (Data::Memory(data), Limits::default());
     Ok(Image::new(meta, data, limits, Arc::default()))
@@ -253,6 +254,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         display_range: None,
         missing_planes: opened.missing_planes,
         unread_pages: opened.unread_pages,
+        read_as_slices: None,
     };
     let (data, limits) = (Data::Other(opened.pixels), options.limits.clone());
     Image::new(meta, data, limits, counters)
@@ -290,6 +292,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         display_range: None,
         missing_planes: 0,
         unread_pages: 0,
+        read_as_slices: None,
     };
     Ok(Image::new(meta, Data::Npy(npy), options.limits.clone(), counters))
 }
@@ -350,7 +353,11 @@ fn from_tiff(
         display_range: series.display_range,
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count() + series.unread_pages,
+        read_as_slices: series.read_as_slices.clone(),
     };
+    if let Some(why) = &meta.read_as_slices {
+        tracing::warn!("{}: {why}", path.display());
+    }
     let stack = Stack { files, planes, levels: layouts, level_pages: series.level_pages.clone(), tzc };
     let data = if as_channels { Data::Other(Box::new(ChannelSamples(stack))) } else { Data::Tiff(stack) };
     Ok(Image::new(meta, data, options.limits.clone(), counters))

@@ -99,6 +99,9 @@ pub struct ImageMeta {
     /// and belong to no series.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread_pages: usize,
+    /// Why all pages are read as slices, as a sentence, if the file states axes that do not fit them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_as_slices: Option<String>,
 }
 
 fn is_zero(n: &usize) -> bool {

@@ -372,6 +372,24 @@ fn means_of_scanimage_frames_are_as_far_apart_as_the_frames_they_were_made_of() 
 }
 
 #[test]
+fn an_image_says_why_its_pages_are_slices_although_the_file_states_other_axes() {
+    let description = "ImageJ=1.54f\nimages=6\nchannels=2\nslices=3\nhyperstack=true\n";
+    let whole = opened(pages(6, &[text(270, description)], &[])).unwrap();
+    assert_eq!((whole.meta().axes.to_string().as_str(), &whole.meta().read_as_slices), ("ZCYX", &None));
+    // The acquisition was stopped early.
+    let stopped = pages(5, &[text(270, description)], &[]);
+    let image = opened(stopped.clone()).unwrap();
+    assert_eq!(image.meta().axes.to_string(), "ZYX");
+    let why = image.meta().read_as_slices.clone().unwrap();
+    assert!(why.contains("3 slices and 2 channels, but the file has 5 pages"), "{why}");
+    let given = OpenOptions { axes: Some("TYX".parse().unwrap()), ..OpenOptions::default() };
+    assert_eq!(open_bytes(stopped, &given).unwrap().meta().read_as_slices, None);
+    let settings = "SI.hChannels.channelSave = [1;2]\nSI.hStackManager.enable = false\n";
+    let image = opened(pages(3, &[text(305, settings)], &[])).unwrap();
+    assert!(image.meta().read_as_slices.as_deref().is_some_and(|why| why.contains("2 channels")), "{:?}", image.meta());
+}
+
+#[test]
 fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_is_that_of_the_stack() {
     let description = "ImageJ=1.49i\nimages=50\nslices=50\nloop=false\n";
     let image = opened(pages(1, &[text(270, description)], &[])).unwrap();

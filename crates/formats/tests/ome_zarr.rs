@@ -340,6 +340,7 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
         ("axes", json!([{"name": "z"}, {"name": "c"}, {"name": "x"}]), Unsupported),
         ("axes", json!([{"name": "y"}, {"name": "x"}]), Malformed),
         ("coordinateTransformations", json!([{"type": "scale", "scale": [1]}]), Malformed),
+        ("coordinateTransformations", json!([{"type": "scale", "scale": [null, 1, 2, 3]}]), Malformed),
     ] {
         assert_eq!(refused(&multiscale(key, value.clone())), kind, "{key} {value}");
     }

@@ -186,6 +186,49 @@ fn numbered_tiff_slices_are_a_stack_from_any_member_or_their_folder() {
 }
 
 #[test]
+fn opening_a_long_series_reads_few_of_its_files_and_a_different_one_is_refused_when_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for z in 0..40u16 {
+        std::fs::write(at(&format!("img_{z:03}.tif")), tiff_bytes(3, &[plane(z * 100)], 1)).unwrap();
+        std::fs::write(at(&format!("t_Z{z:03}.tif")), tiff_bytes(3, &[plane(z * 100)], 1)).unwrap();
+    }
+    series(folder.path(), "p", &(0..40).collect::<Vec<u16>>(), 3);
+    // These are not among the files that are checked when the series is opened: the first, the last and every 2.6th.
+    for name in ["img_021.tif", "t_Z021.tif"] {
+        std::fs::write(at(name), tiff_bytes(4, &[(0..8).collect()], 1)).unwrap();
+    }
+    std::fs::write(at("img_024.tif"), tiff_bytes(3, &[plane(0), plane(0)], 1)).unwrap();
+    std::fs::write(at("p021.png"), png_bytes(3, 2, ColorType::Grayscale, BitDepth::Eight, &[0; 6])).unwrap();
+    let differs = "differs from the other files of its series";
+    for (opened, different) in [
+        ("img_003.tif", "img_021.tif"),
+        ("img_003.tif", "img_024.tif"),
+        ("t_Z003.tif", "t_Z021.tif"),
+        ("p003.png", "p021.png"),
+    ] {
+        let image = default_open(&at(opened)).unwrap();
+        assert_eq!(image.meta().shape_full, [1, 40, 1, 2, 3, 1], "{opened}");
+        let slice = |z: usize| {
+            let region = Region { start: vec![0, z, 0, 0, 0, 0], size: vec![1, 1, 1, 2, 3, 1] };
+            image.read(0, &region).map(cytoscope_volume::Array::into_samples)
+        };
+        assert_eq!(slice(20).unwrap(), Samples::U16(plane(2000)), "{opened}");
+        let z = different.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
+        let error = slice(z).unwrap_err();
+        assert_eq!(error.file(), at(different), "{error}");
+        assert!(error.kind() == FormatErrorKind::Malformed && error.to_string().contains(differs), "{error}");
+    }
+    // A different file at an end is noticed at once: each file is then checked, and the series ends before the first that
+    // differs.
+    std::fs::write(at("img_039.tif"), tiff_bytes(4, &[(0..8).collect()], 1)).unwrap();
+    assert_eq!(default_open(&at("img_003.tif")).unwrap().meta().shape_full, [1, 21, 1, 2, 3, 1]);
+    std::fs::write(at("t_Z039.tif"), tiff_bytes(4, &[(0..8).collect()], 1)).unwrap();
+    let error = default_open(&at("t_Z003.tif")).unwrap_err();
+    assert!(error.to_string().contains("t_Z021.tif is not a single page of the same size"), "{error}");
+}
+
+#[test]
 fn tiff_slices_without_leading_zeros_are_a_stack_if_the_last_number_has_three_digits() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

@@ -103,7 +103,7 @@ pub enum BinaryOp {
 
 impl BinaryOp {
     /// Whether the result is bool regardless of the operand type.
-    pub fn is_comparison(self) -> bool {
+    pub fn returns_bool(self) -> bool {
         matches!(
             self,
             Self::Equal

@@ -8,7 +8,8 @@ use serde::Serialize;
 /// Scores of a label-free prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Regression {
-    /// Pearson's correlation; `None` if an image is constant.
+    /// Pearson's correlation; 0 if only the prediction is constant or not finite, because means over several images would be
+    /// too high without it. `None` if the truth is constant.
     pub pearson: Option<f64>,
     /// Peak signal-to-noise ratio in dB relative to the truth's range; `None` for equal images or a constant truth.
     pub psnr_db: Option<f64>,
@@ -42,7 +43,7 @@ pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> R
     let mse = squares / n;
     let range = (high - low).max(0.0);
     Ok(Regression {
-        pearson: (tt > 0.0 && pp > 0.0).then(|| tp / (tt * pp).sqrt()),
+        pearson: (tt > 0.0).then(|| if pp > 0.0 && pp.is_finite() { tp / (tt * pp).sqrt() } else { 0.0 }),
         psnr_db: (mse > 0.0 && range > 0.0).then(|| 10.0 * (range * range / mse).log10()),
         ssim: if range > 0.0 { Some(ssim(truth, prediction, shape_zyx, range)?) } else { None },
         mse,
@@ -85,5 +86,10 @@ mod tests {
         let r = regression(&truth, &scaled, [5, 6, 7]).unwrap();
         assert!((r.pearson.unwrap() - 1.0).abs() < 1e-9 && r.ssim.unwrap() < 0.9);
         assert_eq!(regression(&[1.0; 4], &[2.0; 4], [1, 2, 2]).unwrap().pearson, None);
+        assert_eq!(regression(&[1.0; 4], &[2.0, 3.0, 4.0, 5.0], [1, 2, 2]).unwrap().pearson, None);
+        // A prediction without any structure counts: without it, the mean over several images would be that of the others.
+        for prediction in [[2.0; 4], [2.0, f32::NAN, 3.0, 4.0]] {
+            assert_eq!(regression(&[1.0, 2.0, 3.0, 4.0], &prediction, [1, 2, 2]).unwrap().pearson, Some(0.0));
+        }
     }
 }

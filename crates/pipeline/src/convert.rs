@@ -3,7 +3,7 @@
 
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
-use crate::predict::resolve::{ALONE_BY_AXES, check_voxel_size, numbered_series_note};
+use crate::predict::resolve::{ALONE_BY_AXES, check_voxel_size, reading_notes};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
@@ -141,9 +141,7 @@ impl ConvertJob {
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
         }
-        if let Some(note) = numbered_series_note(&image, ALONE_BY_AXES) {
-            context.note(note);
-        }
+        reading_notes(&image, ALONE_BY_AXES).into_iter().for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::WrongUse(format!(
                 "{}: --like gives the extents of an ImageJ ROI set, but this file has its own; leave out --like",

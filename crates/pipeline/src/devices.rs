@@ -7,7 +7,7 @@ use crate::predict::PredictOptions;
 use crate::probe_input::{probe_edge, probe_input};
 use crate::verify::{Verification, verify, wrong_result};
 use crate::{AppliedProfile, Context, DeviceInUse, Event, JobError, JobErrorKind, Model, user_folder};
-use cytoscope_engine::select::{self, Cache, Choice, Measurement, Probe};
+use cytoscope_engine::select::{self, Cache, Choice, KernelVersions, Measurement, Probe};
 use cytoscope_engine::{CompileOptions, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision};
 pub use cytoscope_engine_burn::probe::ProbeRequest;
 use cytoscope_engine_cpu::CpuEngine;
@@ -388,7 +388,8 @@ fn open_engine(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
 /// Opens the measurements that this build has stored in the file of this name in the user's folder.
 pub fn measurements(name: &str) -> Cache {
     let path = user_folder().map(|folder| folder.join(name));
-    path.map_or_else(Cache::in_memory, |path| Cache::open(&path, cytoscope_engine_burn::KERNELS))
+    let kernels = KernelVersions { cpu: cytoscope_engine_cpu::KERNELS, gpu: cytoscope_engine_burn::KERNELS };
+    path.map_or_else(Cache::in_memory, |path| Cache::open(&path, kernels))
 }
 
 /// Refuses a requested precision that none of the devices has.
@@ -509,6 +510,7 @@ pub fn probe_child(request: ProbeRequest) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_engine::Shortcoming;
 
     fn nuclei() -> Model {
         Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei")).unwrap()
@@ -547,8 +549,9 @@ mod tests {
         assert!(
             check_precision(plain.iter(), Some(Precision::F32)).is_ok() && check_precision(plain.iter(), None).is_ok()
         );
-        let reason = "CUDA works; tf32, f16 and bf16 need mma.h".to_owned();
-        let lacking = Device { reason, ..gpu(&[Precision::F32]) };
+        let headers = vec!["mma.h".to_owned()];
+        let lacks = Shortcoming::MissingHeaders { headers, advice: "tf32, f16 and bf16 need mma.h".to_owned() };
+        let lacking = Device { shortcomings: vec![lacks], ..gpu(&[Precision::F32]) };
         let refused = check_precision(std::iter::once(&lacking), Some(Precision::F16)).unwrap_err().to_string();
         assert!(refused.ends_with("f32 on wgpu:0 (tf32, f16 and bf16 need mma.h)"), "{refused}");
         let half = [cpu.clone(), gpu(&[Precision::F32, Precision::Bf16])];

@@ -44,6 +44,10 @@ pub struct EvaluateJob {
     /// Voxel size Z, Y, X in µm, to use instead of the files' own for the diameters of objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voxel_um: Option<[f64; 3]>,
+    /// Voxel size in µm along single axes, to use instead of that of the files, which keep their own along the others.
+    /// [`EvaluateJob::voxel_um`] takes its place.
+    #[serde(default, skip_serializing_if = "VoxelSize::is_unknown")]
+    pub voxel_axes_um: VoxelSize,
     /// File (`.json`) that the report is also written to, with its provenance record beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
@@ -167,6 +171,30 @@ const ROLES: [&str; 17] = [
     "objects",
 ];
 
+/// The [`ROLES`] of images that a model reads: such a file is neither a prediction nor ground truth.
+const INPUT_ROLES: [&str; 4] = ["raw", "img", "image", "signal"];
+
+/// What a file of a folder is by its name; of several files with the same key, the greatest is scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum FileRole {
+    /// An image that a model reads, or one without a role.
+    Input,
+    /// A prediction or ground truth that is not labels.
+    Intensities,
+    Labels,
+}
+
+impl FileRole {
+    fn of(path: &Path) -> Self {
+        if looks_like_labels(path) {
+            return Self::Labels;
+        }
+        let stem = stack_stem(path).to_lowercase();
+        let role = stem.strip_suffix(".ome").unwrap_or(&stem).rsplit(['_', '-']).next().unwrap_or_default();
+        if ROLES.contains(&role) && !INPUT_ROLES.contains(&role) { Self::Intensities } else { Self::Input }
+    }
+}
+
 /// Returns the part of a file name that both files of a pair have in common.
 pub(crate) fn pair_key(path: &Path) -> String {
     let stem = stack_stem(path).to_lowercase();
@@ -187,23 +215,34 @@ pub(crate) fn looks_like_labels(path: &Path) -> bool {
     ["label", "mask", "seg", "gt"].iter().any(|r| name.contains(r))
 }
 
-/// Returns the files by pair key; of several with the same key, the label image is kept.
-fn by_key(path: &Path) -> Result<BTreeMap<String, PathBuf>, JobError> {
-    let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
+/// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
+/// notes on files that are left out although they have that role, too.
+fn by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
+    let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in list_inputs(&[path.to_owned()])? {
-        let key = pair_key(&file);
-        match found.get(&key) {
-            Some(kept) if looks_like_labels(kept) || !looks_like_labels(&file) => {}
-            _ => _ = found.insert(key, file),
-        }
+        all.entry(pair_key(&file)).or_default().push(file);
     }
-    Ok(found)
+    let (mut found, mut notes) = (BTreeMap::new(), Vec::new());
+    for (key, files) in all {
+        let role = files.iter().map(|file| FileRole::of(file)).max();
+        let mut of_role = files.into_iter().filter(|file| Some(FileRole::of(file)) == role);
+        let Some(kept) = of_role.next() else { continue };
+        notes.extend(of_role.map(|left_out| {
+            format!(
+                "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
+                left_out.display(),
+                kept.display()
+            )
+        }));
+        found.insert(key, kept);
+    }
+    Ok((found, notes))
 }
 
 /// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
 /// none if it cannot be read. Those without a name in the file have one made of their number.
 pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
-    let file = match by_key(path).ok().and_then(|files| files.into_values().next()) {
+    let file = match by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
         _ if is_image(path) => path.to_owned(),
         Some(first) => first,
         None => return Vec::new(),
@@ -255,11 +294,15 @@ impl EvaluateJob {
         if let Some([z, y, x]) = self.voxel_um {
             check_voxel_size(&self.truth, VoxelSize::new_um(z, y, x), self.voxel_um)?;
         }
-        let mut unpaired = Vec::new();
+        let given = self.voxel_axes_um;
+        given.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size {given:?}: {error}")))?;
+        let (mut unpaired, mut notes) = (Vec::new(), Vec::new());
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
         } else {
-            let (predictions, mut truths) = (by_key(&self.prediction)?, by_key(&self.truth)?);
+            let ((predictions, of_predictions), (mut truths, of_truths)) =
+                (by_key(&self.prediction)?, by_key(&self.truth)?);
+            notes.extend(of_predictions.into_iter().chain(of_truths));
             let mut pairs = Vec::new();
             for (key, prediction) in predictions {
                 match truths.remove(&key) {
@@ -279,6 +322,7 @@ impl EvaluateJob {
         }
         let mut meter = context.meter(ProgressStage::Evaluate, pairs.len() as u64, ProgressUnit::Files);
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels);
+        notes.into_iter().for_each(|note| evaluation.add_note(note));
         for (prediction, truth) in pairs {
             self.score(&mut evaluation, &labels_of(&prediction), &truth)?;
             meter.add(1)?;
@@ -292,7 +336,7 @@ impl EvaluateJob {
             let image = self.series.open_or_only(p, options)?;
             Ok::<_, JobError>(match self.voxel_um {
                 Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
-                None => image,
+                None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
             })
         };
         let open = |p: &Path, given: &Path, shape_zyx| open_as(p, &OpenOptions { shape_zyx, ..options_for(p, given) });
@@ -326,7 +370,64 @@ impl EvaluateJob {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_objects::segmentation_errors::SizeUnit;
+    use cytoscope_volume::Array;
+
+    fn job(prediction: PathBuf, truth: PathBuf) -> EvaluateJob {
+        serde_json::from_value(serde_json::json!({"prediction": prediction, "truth": truth})).unwrap()
+    }
+
+    #[test]
+    fn images_beside_the_ground_truth_are_not_taken_for_it_and_files_that_are_left_out_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let [predictions, truths] = ["p", "t"].map(|name| folder.path().join(name));
+        let write = |folder: &Path, name: &str, factor: f32| {
+            std::fs::create_dir_all(folder).unwrap();
+            let values: Vec<f32> = (0..16).map(|i| factor * i as f32 + (i % 3) as f32).collect();
+            let array = Array::new("YX".parse().unwrap(), vec![4, 4], values).unwrap();
+            write_array(&folder.join(name), &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+        };
+        write(&predictions, "a_raw_prediction.ome.tif", 2.0);
+        // The image that was predicted comes first in the alphabet.
+        write(&truths, "a_raw.ome.tif", -5.0);
+        write(&truths, "a_target.ome.tif", 2.0);
+        let report = job(predictions.clone(), truths.clone()).run(&Context::default()).unwrap();
+        assert_eq!(report.pairs[0].truth, truths.join("a_target.ome.tif"));
+        let left_out =
+            |report: &EvaluateReport| report.notes.iter().find(|note| note.contains("is not scored")).cloned();
+        assert!(report.pairs[0].regression.unwrap().mse == 0.0 && left_out(&report).is_none(), "{report:?}");
+        write(&truths, "a_truth.ome.tif", 3.0);
+        let report = job(predictions, truths).run(&Context::default()).unwrap();
+        let note = left_out(&report).unwrap();
+        assert!(note.contains("a_truth.ome.tif is not scored") && note.contains("a_target.ome.tif"), "{note}");
+    }
+
+    #[test]
+    fn a_voxel_size_along_z_alone_completes_that_of_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        // A box of 2 × 4 × 4 voxels, in files that state no slice spacing.
+        let inside = |i: usize| i / 64 < 2 && (i / 8 % 8) < 4 && i % 8 < 4;
+        let labels: Vec<u16> = (0..4 * 64).map(|i| u16::from(inside(i))).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], labels).unwrap();
+        let voxel_size_um = VoxelSize { z: None, y: Some(0.5), x: Some(0.5) };
+        let [prediction, truth] = ["p_labels.ome.tif", "t_labels.ome.tif"].map(|name| folder.path().join(name));
+        for file in [&prediction, &truth] {
+            let spec = WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::OmeTiff) };
+            write_array(file, &array, &spec).unwrap();
+        }
+        let without = job(prediction, truth);
+        let errors = |job: &EvaluateJob| job.run(&Context::default()).map(|report| report.errors.unwrap());
+        assert_eq!(errors(&without).unwrap().size_unit, SizeUnit::Voxel);
+        let along_z = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(2.0), ..VoxelSize::default() }, ..without };
+        assert_eq!(errors(&along_z).unwrap().size_unit, SizeUnit::Um);
+        let stored = serde_json::to_string(&along_z).unwrap();
+        assert_eq!(serde_json::from_str::<EvaluateJob>(&stored).unwrap().voxel_axes_um, along_z.voxel_axes_um);
+        let wrong = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(-2.0), ..VoxelSize::default() }, ..along_z };
+        assert!(matches!(errors(&wrong), Err(JobError::WrongUse(_))));
+    }
 
     #[test]
     fn files_of_a_pair_have_the_same_key() {

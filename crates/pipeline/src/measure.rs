@@ -3,7 +3,7 @@
 use crate::job_record::{PendingRecord, recorded};
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
-    ALONE_BY_AXES, FilePart, channel_name, check_voxel_size, numbered_series_note, one_of_several_note,
+    ALONE_BY_AXES, FilePart, channel_name, check_voxel_size, one_of_several_note, reading_notes,
     unknown_voxel_size_note,
 };
 use crate::results::{FileRecord, Publication};
@@ -136,7 +136,7 @@ impl MeasureJob {
             table: self.table.clone(),
             record: records.into_iter().next(),
             voxel_um,
-            notes: numbered_series_note(&image, ALONE_BY_AXES)
+            notes: reading_notes(&image, ALONE_BY_AXES)
                 .into_iter()
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))

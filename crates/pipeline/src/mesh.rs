@@ -5,7 +5,7 @@ mod files;
 use crate::job_record::recorded;
 use crate::measure::numbers;
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, FilePart, check_voxel_size, numbered_series_note, one_of_several_note, unknown_voxel_size_note,
+    ALONE_BY_FOLDER, FilePart, check_voxel_size, one_of_several_note, reading_notes, unknown_voxel_size_note,
 };
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
@@ -155,8 +155,8 @@ impl MeshJob {
         atomic_write(&self.out, &bytes)?;
         writing.finish();
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
-        let of_series = numbered_series_note(&image, ALONE_BY_FOLDER).into_iter();
-        let notes = of_series.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(of_time).collect();
+        let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter();
+        let notes = of_reading.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(of_time).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 

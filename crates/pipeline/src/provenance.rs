@@ -240,6 +240,8 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<(), JobError> 
     // Absolute, so that the record can be run again from any folder.
     let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));
+    let plan = report.plan.as_ref();
+    let plan = plan.ok_or_else(|| JobError::Internal("provenance: the prediction has no plan".to_owned()))?;
     let by_path = Path::new(&job.model).exists();
     let earlier = earlier(path);
     // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the
@@ -289,7 +291,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<(), JobError> 
         parts: report.parts.clone(),
         profile: report.profile.clone(),
         diameter: report.diameter,
-        plan: Recorded::new(report.plan.clone()).map_err(unwritable)?,
+        plan: Recorded::new(plan.clone()).map_err(unwritable)?,
         statistics: StatisticsScope::of(model),
         preprocessed,
         objects: report.objects.clone(),

@@ -189,6 +189,7 @@ mod tests {
             free_bytes: None,
             usable,
             reason: "its driver is too old".to_owned(),
+            shortcomings: Vec::new(),
             precisions: vec![Precision::F32, Precision::F16],
             driver: String::new(),
         }

@@ -4,7 +4,7 @@ use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, MapSource, MeasuredStack};
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, FilePart, channel_name, check_voxel_size, numbered_series_note, one_of_several_note,
+    ALONE_BY_FOLDER, FilePart, channel_name, check_voxel_size, one_of_several_note, reading_notes,
     unknown_voxel_size_note,
 };
 use crate::predict::zarr;
@@ -292,12 +292,12 @@ impl SegmentJob {
 
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
-        let series = numbered_series_note(map, ALONE_BY_FOLDER);
+        let reading = reading_notes(map, ALONE_BY_FOLDER);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        series.into_iter().chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(time).chain(channel).collect()
+        reading.into_iter().chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(time).chain(channel).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.

@@ -65,7 +65,7 @@ impl Fixture {
         let job = self.job(model, tiles, out);
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
         assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
-        (self.maps(out), outcome.done[0].plan.clone())
+        (self.maps(out), outcome.done[0].plan.clone().unwrap())
     }
 
     /// The maps that a prediction wrote.
@@ -465,15 +465,17 @@ fn the_plan_is_reported_before_inference() {
         let job = fixture.job(&model, TileRequest { blend, ..TileRequest::default() }, out);
         let outcome = job.run(&context, &Devices::cpu_only()).unwrap();
         let report = &outcome.done[0];
-        assert_eq!(report.plan.pass.is_some(), blend.is_none(), "{:?}", report.plan);
+        let stated = report.plan.as_ref().unwrap();
+        assert_eq!(stated.pass.is_some(), blend.is_none(), "{stated:?}");
         let seen = seen.lock().unwrap();
-        let is_plan = |e: &Event| matches!(e, Event::Planned { input, plan } if *input == fixture.input() && **plan == report.plan);
+        let is_plan =
+            |e: &Event| matches!(e, Event::Planned { input, plan } if *input == fixture.input() && **plan == *stated);
         let planned = seen.iter().position(is_plan).unwrap();
         let is_inference =
             |e: &Event| matches!(e, Event::Progress(progress) if progress.stage == ProgressStage::Predict);
         let began = seen.iter().position(is_inference).unwrap();
         assert!(planned < began, "event {planned} follows event {began}");
-        assert!(report.plan.text().contains(&cytoscope_profile::bytes_text(report.plan.stated_peak_bytes)));
+        assert!(stated.text().contains(&cytoscope_profile::bytes_text(stated.stated_peak_bytes)));
     }
 }
 
@@ -497,7 +499,7 @@ fn the_stated_memory_includes_what_the_reader_of_a_stack_keeps() {
         let job = fixture.job(&model, tiles.clone(), out);
         let job = PredictJob { inputs: vec![input], axes: None, format, memory_budget_bytes, ..job };
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
-        outcome.done[0].plan.stated_peak_bytes
+        outcome.done[0].plan.as_ref().unwrap().stated_peak_bytes
     };
     let [plain, zarr] = [(fixture.input(), "plain"), (path.clone(), "zarr")].map(|(input, out)| stated(input, out));
     let kept = open(&path, &OpenOptions::default()).unwrap().cache_bytes();
@@ -533,7 +535,7 @@ fn a_memory_budget_that_is_too_small_for_a_pass_is_stated_with_one_that_suffices
     };
     // The first budget with which it is predicted.
     let report = (56..400).step_by(8).find_map(|mib: u64| predict(mib << 20, "small")).unwrap();
-    let reason = report.plan.no_pass.as_ref().unwrap();
+    let reason = report.plan.as_ref().unwrap().no_pass.as_ref().unwrap();
     assert!(
         matches!(reason, NoPass::Memory { needed_bytes, budget_bytes } if needed_bytes > budget_bytes),
         "{reason:?}"
@@ -542,8 +544,9 @@ fn a_memory_budget_that_is_too_small_for_a_pass_is_stated_with_one_that_suffices
     let asked = format!("--memory-budget {}M", sufficient_bytes.div_ceil(1 << 20));
     assert!(report.notes.iter().any(|note| note.contains(&asked)), "{asked}: {:?}", report.notes);
     let report = predict(sufficient_bytes, "large").unwrap();
-    assert!(report.plan.pass.is_some() && report.plan.no_pass.is_none(), "{:?}", report.plan);
-    assert!(report.plan.stated_peak_bytes <= sufficient_bytes);
+    let plan = report.plan.unwrap();
+    assert!(plan.pass.is_some() && plan.no_pass.is_none(), "{plan:?}");
+    assert!(plan.stated_peak_bytes <= sufficient_bytes);
 }
 
 /// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns
@@ -592,7 +595,8 @@ fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
         let whole = whole.unwrap();
         let report = &whole.done[0];
         assert_eq!((report.times, begun), (3, 3));
-        assert_eq!(report.plan.pass.is_some(), tile.is_none(), "{:?}", report.plan);
+        let plan = report.plan.as_ref().unwrap();
+        assert_eq!(plan.pass.is_some(), tile.is_none(), "{plan:?}");
         let resumed = job("out", true);
         let (stopped, begun) = run_until(&resumed, Some(1));
         assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Cancelled, 2));

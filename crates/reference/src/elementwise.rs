@@ -340,7 +340,7 @@ fn binary(kind: BinaryOp, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Ten
             };
             Tensor::new(shape, combine((typed(a)?, a.shape()), (typed(b)?, b.shape()), shape, f))
         }
-        _ if kind.is_comparison() => {
+        _ if kind.returns_bool() => {
             fn by_type<T: Scalar>(_: &[T], kind: BinaryOp, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
                 compare::<T>(kind, a, b, shape)
             }

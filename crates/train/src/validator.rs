@@ -11,18 +11,19 @@ pub use scores::{PairScore, Scores};
 use crate::budget::ValidationSize;
 use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
+use crate::error::data_error;
 use crate::stacks::{
     Stack, channels_array, is_whole_file, middle_window, read_channels, read_zyx, replace_non_finite, voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
-use cytoscope_objects::diameter::{self, KnownObject};
 use cytoscope_pipeline::{
     CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
 };
-use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind};
+use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, median_diameter_um};
 use cytoscope_volume::VoxelSize;
 use scores::Tally;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -181,7 +182,7 @@ impl Validator {
         // The first target decides where the pair is cropped.
         let mut truth = read_zyx(&pair.target, window)?;
         replace_non_finite(&mut truth.0);
-        let diameter = self.diameter(&truth, voxel_um);
+        let diameter = self.diameter(&pair.target.path, &truth, voxel_um)?;
         let cropped = crop_window(&truth, voxel_um.unwrap_or(self.assumed_um), self.ignored, max_voxels);
         if let Some(inside) = &cropped {
             truth = crop(&truth, inside);
@@ -202,10 +203,20 @@ impl Validator {
 
     /// Returns the object diameter of a case: the given one, or else the median of its true labels; `None` without a
     /// nominal diameter.
-    fn diameter(&self, truth: &Stack, voxel_um: Option<[f64; 3]>) -> Option<f64> {
-        self.diameters.nominal_um?;
-        let measured = || median_diameter(truth, self.ignored, voxel_um.unwrap_or(self.assumed_um));
-        self.diameters.given_um.or_else(measured)
+    fn diameter(
+        &self,
+        file: &Path,
+        (labels, shape_zyx): &Stack,
+        voxel_um: Option<[f64; 3]>,
+    ) -> Result<Option<f64>, JobError> {
+        match self.diameters {
+            Diameters { nominal_um: None, .. } => Ok(None),
+            Diameters { given_um: Some(given_um), .. } => Ok(Some(given_um)),
+            Diameters { given_um: None, .. } => {
+                let voxel_um = voxel_um.unwrap_or(self.assumed_um);
+                median_diameter_um(file, labels, *shape_zyx, self.ignored, voxel_um).map_err(data_error)
+            }
+        }
     }
 
     /// Returns the number of cases and of voxels.
@@ -340,35 +351,6 @@ impl Validator {
     }
 }
 
-/// Returns the median object diameter in µm of labels given as floats, of which those equal to `ignored` are not known.
-fn median_diameter((labels, shape): &Stack, ignored: Option<f32>, voxel: [f64; 3]) -> Option<f64> {
-    let [nz, ny, nx] = *shape;
-    let plane = (ny * nx).max(1);
-    let is_ignored = |at: usize| ignored.is_some() && labels.get(at).copied() == ignored;
-    // Per label: its size, its last slice, and the number of its voxels there.
-    let mut objects: BTreeMap<u32, (KnownObject, usize, u64)> = BTreeMap::new();
-    for (i, label) in labels.iter().enumerate().filter(|(i, l)| **l >= 1.0 && !is_ignored(*i)) {
-        let [z, y, x] = [i / plane, i / nx.max(1) % ny.max(1), i % nx.max(1)];
-        let at = [z, y, x];
-        let new = KnownObject { voxels: 0, section: 0, low: at, high: at, is_partial: false };
-        let (object, slice, in_slice) = objects.entry(*label as u32).or_insert((new, z, 0));
-        *in_slice = if *slice == z { *in_slice + 1 } else { 1 };
-        *slice = z;
-        object.voxels += 1;
-        object.section = object.section.max(*in_slice);
-        object.low = std::array::from_fn(|a| object.low[a].min(at[a]));
-        object.high = std::array::from_fn(|a| object.high[a].max(at[a]));
-        object.is_partial |= (x > 0 && is_ignored(i - 1))
-            || (x + 1 < nx && is_ignored(i + 1))
-            || (y > 0 && is_ignored(i - nx))
-            || (y + 1 < ny && is_ignored(i + nx))
-            || (z > 0 && is_ignored(i - plane))
-            || (z + 1 < nz && is_ignored(i + plane));
-    }
-    let objects: Vec<KnownObject> = objects.into_values().map(|(object, ..)| object).collect();
-    diameter::median_of_known(&objects, *shape, voxel)
-}
-
 /// Returns at most `count` of the pairs, spread over all of them: the one with the most objects of each run of successive
 /// pairs, because a score of few objects says little.
 fn representatives<'a>(
@@ -442,7 +424,19 @@ mod tests {
             .collect();
         let slices: Vec<f32> =
             ball.iter().enumerate().map(|(i, l)| if at(i)[0] % 4 == 0 { *l } else { 255.0 }).collect();
-        let diameter = |labels: &[f32]| median_diameter(&(labels.to_vec(), shape), Some(255.0), [1.0; 3]).unwrap();
+        let options = ValidatorOptions {
+            max_cases: 1,
+            objects: BTreeMap::new(),
+            target: TargetKind::Instances,
+            stains: Vec::new(),
+            model_um: None,
+            ignored: Some(255),
+            diameters: Diameters { nominal_um: Some(10.0), given_um: None },
+        };
+        let validator = Validator::new(&[], options).unwrap();
+        let diameter = |labels: &[f32]| {
+            validator.diameter(Path::new("x"), &(labels.to_vec(), shape), Some([1.0; 3])).unwrap().unwrap()
+        };
         assert!((diameter(&ball) - 16.0).abs() < 0.4);
         assert!((diameter(&slices) - 16.0).abs() < 0.4);
     }

@@ -380,6 +380,24 @@ impl ObjectIndex {
     }
 }
 
+/// Returns the median diameter in µm of the objects of labels given as floats, axes Z, Y, X; voxels equal to `ignored` are not
+/// known. `None` without objects. `file` is named in errors.
+///
+/// # Errors
+/// [`TrainingDataError`] if there are too many labels.
+pub fn median_diameter_um(
+    file: &std::path::Path,
+    labels: &[f32],
+    shape_zyx: [usize; 3],
+    ignored: Option<f32>,
+    voxel_um: [f64; 3],
+) -> Result<Option<f64>, TrainingDataError> {
+    let code = LabelCode { ignore: ignored.map_or(f64::NAN, f64::from) };
+    let mut indexer = Indexer::default();
+    indexer.typed(file, [0; 3], shape_zyx, labels, &shape_zyx.map(|n| 0..n), &code)?;
+    Ok(indexer.finish().median_diameter_um(voxel_um))
+}
+
 /// Conversion of an intensity image: voxels brighter than a threshold are one object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BrighterThan(pub f64);

@@ -171,6 +171,7 @@ fn gpu() -> Device {
         free_bytes: None,
         usable: true,
         reason: String::new(),
+        shortcomings: Vec::new(),
         precisions: vec![Precision::F32],
         driver: String::new(),
     }

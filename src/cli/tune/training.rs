@@ -207,6 +207,7 @@ mod tests {
             free_bytes: None,
             usable: true,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: precisions.to_vec(),
             driver: String::new(),
         }

@@ -15,6 +15,7 @@ use cytoscope_formats::Compression;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
 use cytoscope_pipeline::{EvaluateReport, PairRole};
+use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -221,10 +222,10 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let may =
             !is_running && batch.prediction.path.is_some() && batch.truth.path.is_some() && state.jobs.has_engine();
         if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
-            // The voxel size that the user has set for the files of the ground truth, or else for the predictions.
-            let mut paths = [&batch.truth, &batch.prediction].into_iter().filter_map(|files| files.path.as_ref());
-            let voxel_um = paths.find_map(|path| state.settings().voxel_um_of(path));
-            actions.send(BatchAction::Evaluate(voxel_um));
+            // The voxel size that the user has set for the files of the ground truth, or else for those of the predictions.
+            let paths = [&batch.truth, &batch.prediction].into_iter().filter_map(|files| files.path.as_ref());
+            let sizes = paths.map(|path| state.settings().voxel_size_in(path));
+            actions.send(BatchAction::Evaluate(sizes.fold(VoxelSize::default(), VoxelSize::or)));
         }
         if is_running {
             ui.spinner();

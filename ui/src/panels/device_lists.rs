@@ -80,6 +80,7 @@ mod tests {
             free_bytes: None,
             usable,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: precisions.to_vec(),
             driver: String::new(),
         };

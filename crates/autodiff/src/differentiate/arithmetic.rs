@@ -106,7 +106,7 @@ impl Backward<'_> {
         wanted: &[bool],
         name: &str,
     ) -> Result<Gradients> {
-        if kind.is_comparison() {
+        if kind.returns_bool() {
             return Ok(vec![None, None]);
         }
         let mut found = vec![None, None];

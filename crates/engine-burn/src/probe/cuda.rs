@@ -7,7 +7,7 @@ use super::offered::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
 use super::{Kind, driver, test_device};
 use crate::tuning;
-use cytoscope_engine::{Device, DeviceId};
+use cytoscope_engine::{Device, DeviceId, Shortcoming};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -30,13 +30,16 @@ pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
     let all = described(&listed, &gpus, &parts);
     tuning::set_known_devices(&all);
     let lacks = match &parts.headers {
-        Headers::Partial { reason, .. } => Some(reason.as_str()),
+        Headers::Partial { missing, reason } => Some(Shortcoming::MissingHeaders {
+            headers: missing.iter().map(|&header| header.to_owned()).collect(),
+            advice: reason.clone(),
+        }),
         Headers::Complete | Headers::Missing(_) => None,
     };
     let test = |(index, device): (usize, Device)| {
         let capability = gpus.get(index).and_then(|gpu| gpu.capability);
         let offered = precisions_of(capability, parts.headers.suffice_for_tensor_cores());
-        test_device(device, &offered, "CUDA works: a test convolution was correct", lacks)
+        test_device(device, &offered, "CUDA works: a test convolution was correct", lacks.clone())
     };
     let wanted = all.into_iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
     wanted.map(test).collect()
@@ -66,6 +69,7 @@ fn described(listed: &[ListedGpu], gpus: &[NumberedGpu], parts: &Parts) -> Vec<D
         free_bytes: gpu.free_bytes,
         usable: false,
         reason: String::new(),
+        shortcomings: Vec::new(),
         precisions: Vec::new(),
         driver: stack(listed.first(), &architectures(gpu, listed), parts),
     };

@@ -32,6 +32,7 @@ fn described(software: bool, test: impl Fn(&Device) -> bool) -> Vec<Device> {
             free_bytes: None,
             usable: false,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: Vec::new(),
             driver: adapters::driver(&adapter.info),
         };

@@ -13,7 +13,7 @@ mod toolkit;
 
 pub use child::{TIMEOUT, discover, discover_kind};
 
-use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision};
+use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Shortcoming};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, GraphError, Op, Tensor, ValueId};
 
 /// Environment variable that allows software Vulkan, for tests.
@@ -53,6 +53,7 @@ impl Kind {
             free_bytes: None,
             usable: false,
             reason: reason.into(),
+            shortcomings: Vec::new(),
             precisions: Vec::new(),
             driver: String::new(),
         }
@@ -183,13 +184,14 @@ pub(crate) fn cuda_parts() -> Result<(), String> {
 }
 
 /// Runs a tiny network on a device and sets `usable`, `precisions` and `reason` by the result. `offered` are the precisions
-/// that it may have, f32 first; `good` is the reason if the device works, and `lacks` what follows then, if anything.
-fn test_device(mut device: Device, offered: &[Precision], good: &str, lacks: Option<&str>) -> Device {
+/// that it may have, f32 first; `good` is the reason if the device works, and `lacks` what is known to be missing then.
+fn test_device(mut device: Device, offered: &[Precision], good: &str, lacks: Option<Shortcoming>) -> Device {
     device.usable = true;
     device.precisions = offered.to_vec();
     match find_precisions(&mut device) {
         Ok(failed) => {
-            let parts = [Some(good), lacks, failed.as_deref()].into_iter().flatten();
+            device.shortcomings = lacks.into_iter().chain(failed).collect();
+            let parts = std::iter::once(good.to_owned()).chain(device.shortcoming());
             device.reason = parts.collect::<Vec<_>>().join("; ");
         }
         Err(reason) => {
@@ -203,22 +205,21 @@ fn test_device(mut device: Device, offered: &[Precision], good: &str, lacks: Opt
 
 /// Removes the precisions of a device that CubeCL has not registered for it, and tests the first one after f32. If that
 /// fails and f32 works, only f32 is left; returns what failed.
-fn find_precisions(device: &mut Device) -> Result<Option<String>, String> {
+fn find_precisions(device: &mut Device) -> Result<Option<Shortcoming>, String> {
     let id = device.id;
     // Burn is configured when a device is opened, and must not be asked for the device before.
     crate::BurnEngine::open(device).map_err(|e| e.to_string())?;
     device.precisions.retain(|precision| crate::is_registered(id, *precision));
-    let fast: Vec<&str> = device.precisions.iter().filter(|p| **p != Precision::F32).map(|p| p.name()).collect();
-    let fast = fast.join(", ");
-    let Some(first) = device.precisions.iter().copied().find(|p| *p != Precision::F32) else {
+    let fast: Vec<Precision> = device.precisions.iter().copied().filter(|p| *p != Precision::F32).collect();
+    let Some(first) = fast.first().copied() else {
         return check(device, Precision::F32).map(|()| None);
     };
-    let Err(reason) = check(device, first) else { return Ok(None) };
+    let Err(error) = check(device, first) else { return Ok(None) };
     device.precisions = vec![Precision::F32];
     match check(device, Precision::F32) {
-        Ok(()) => Ok(Some(format!("{fast} cannot be used: {reason}"))),
+        Ok(()) => Ok(Some(Shortcoming::FailedPrecisions { precisions: fast, error })),
         // The first error is the cause.
-        Err(_) => Err(reason),
+        Err(_) => Err(error),
     }
 }
 

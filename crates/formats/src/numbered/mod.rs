@@ -47,8 +47,58 @@ fn named(fault: Fault, file: &Path) -> Fault {
     }
 }
 
+/// Number of files of a series that are checked when it is opened. On a network drive, reading the headers of thousands of files
+/// takes minutes. The others are checked when they are read.
+const MAX_CHECKED: usize = 16;
+
+/// The error for a file that cannot be a plane of the series that its name suggests.
+pub(crate) fn differs() -> Fault {
+    Fault::Malformed(
+        "it differs from the other files of its series in size, sample type or number of images".into(),
+        "move it to another folder, or open a single file of the series with the axes YX".into(),
+    )
+}
+
+/// Returns what `fits` returns for a file; `false` if it cannot be read as an image. A disk that fails is an error: it must not
+/// shorten the stack.
+fn can_join(file: &Path, fits: &impl Fn(&Path) -> Result<bool, Fault>) -> Result<bool, Fault> {
+    match fits(file) {
+        Ok(fits) => Ok(fits),
+        Err(fault @ Fault::Io(..)) => Err(named(fault, file)),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Whether the first, the last and evenly spaced files of a long series fit, so that all of them are taken for planes. `false`
+/// for a short series, of which every file is checked. The opened file is known to fit.
+fn fits_by_sample(
+    files: &[&PathBuf],
+    opened: &Path,
+    fits: &impl Fn(&Path) -> Result<bool, Fault>,
+) -> Result<bool, Fault> {
+    let Some(last) = files.len().checked_sub(1).filter(|last| *last >= MAX_CHECKED) else { return Ok(false) };
+    for i in 0..MAX_CHECKED {
+        let Some(file) = files.get(i * last / (MAX_CHECKED - 1)) else { continue };
+        if file.as_path() != opened && !can_join(file, fits)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the files whose numbers follow each other without a gap, with a number among them.
+fn run_around(by_number: &BTreeMap<u64, PathBuf>, own: u64) -> Vec<&PathBuf> {
+    let file = |number: u64| by_number.get(&number);
+    let mut run: Vec<&PathBuf> = (0..own).rev().map_while(file).collect();
+    run.reverse();
+    run.extend((own..).map_while(file));
+    run
+}
+
 /// Returns the files of the series that a file belongs to, in the order of their numbers. The numbers are consecutive, and
-/// `fits` tells for another file whether it has the same size and sample type. Only the file itself if there are no others.
+/// `fits` tells for another file whether it has the same size and sample type. The series ends before a file that does not fit;
+/// of a long series of which the checked files fit, the other files are not checked. Only the file itself if there are no
+/// others.
 pub(crate) fn series_of(
     path: &Path,
     max_files: u64,
@@ -57,7 +107,7 @@ pub(crate) fn series_of(
     let alone = || Ok(vec![path.to_owned()]);
     let Some(own) = Numbered::of(path) else { return alone() };
     let Some(names) = names_beside(path)? else { return alone() };
-    let mut by_number = BTreeMap::new();
+    let mut by_number = BTreeMap::from([(own.number.value, path.to_owned())]);
     for other in names {
         let other = path.with_file_name(other);
         let Some(numbered) = Numbered::of(&other).filter(|n| own.same_series(n)) else { continue };
@@ -65,21 +115,19 @@ pub(crate) fn series_of(
         check_count(by_number.len(), max_files)?;
     }
     let can_be_last = |file: &PathBuf| Numbered::of(file).is_some_and(|numbered| numbered.can_be_last());
-    if by_number.values().next_back().is_none_or(|file| !can_be_last(file)) {
+    let own = own.number.value;
+    let run = run_around(&by_number, own);
+    // If the last file cannot be the last slice, neither can one before it.
+    if run.last().is_none_or(|&file| !can_be_last(file)) {
         return alone();
     }
-    let fitting = |number: u64| {
-        let Some(file) = by_number.get(&number) else { return Ok(None) };
-        match fits(file) {
-            Ok(fits) => Ok(fits.then(|| file.clone())),
-            // A disk that fails must not shorten the stack.
-            Err(fault @ Fault::Io(..)) => Err(named(fault, file)),
-            // A file of another kind under such a name is not a slice.
-            Err(_) => Ok(None),
-        }
+    if fits_by_sample(&run, path, &fits)? {
+        return Ok(run.into_iter().cloned().collect());
+    }
+    let next = |number: u64| {
+        let file = by_number.get(&number)?;
+        can_join(file, &fits).map(|fits| fits.then(|| file.clone())).transpose()
     };
-    let next = |number: u64| fitting(number).transpose();
-    let own = own.number.value;
     let mut files: Vec<PathBuf> = (0..own).rev().map_while(next).collect::<Result<_, Fault>>()?;
     files.reverse();
     files.push(path.to_owned());
@@ -101,10 +149,10 @@ pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, Fo
         if !is_numbered(&path) {
             continue;
         }
-        if !names::is_tiff(&path) {
-            rasters.push(path);
-        } else if slices::is_slice(&path, &Limits::default()) {
+        if names::is_tiff(&path) {
             slices.push(path);
+        } else {
+            rasters.push(path);
         }
     }
     let slices = series_in(slices);
@@ -121,18 +169,23 @@ pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, Fo
 }
 
 /// Returns the first file of each series among the numbered files of a folder, and files that could be slices of a series but
-/// are alone. Empty if there is at most one file.
+/// are alone. Files with several pages, with OME-XML or with levels do not count. Empty if there is at most one file.
 fn series_in(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files.sort();
     let could_be_slice = |file: &Path| {
         PlaneName::of(file).is_some() || Numbered::of(file).is_some_and(|numbered| numbered.can_be_last())
     };
     let mut found = each_with_series(&files);
-    found.retain(|(file, series)| series.len() > 1 || could_be_slice(file));
-    if found.iter().map(|(_, series)| series.len().max(1)).sum::<usize>() < 2 {
+    found.retain(|(file, series)| match series {
+        Some(series) => series.len() > 1 || could_be_slice(file),
+        // A damaged PNG or JPEG file may have been a slice.
+        None => !names::is_tiff(file) && could_be_slice(file),
+    });
+    let count = |series: &Option<Vec<PathBuf>>| series.as_ref().map_or(1, |series| series.len().max(1));
+    if found.iter().map(|(_, series)| count(series)).sum::<usize>() < 2 {
         return Vec::new();
     }
-    found.into_iter().map(|(file, series)| series.into_iter().next().unwrap_or(file)).collect()
+    found.into_iter().map(|(file, series)| series.unwrap_or_default().into_iter().next().unwrap_or(file)).collect()
 }
 
 /// Whether the name of a file has a number by which it can belong to a series.
@@ -150,8 +203,8 @@ pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
     each_with_series(files).into_iter().map(|(file, _)| file).collect()
 }
 
-/// As [`one_of_each_series`], each with the files that opening it opens.
-fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Vec<PathBuf>)> {
+/// As [`one_of_each_series`], each with what [`opened_with`] returns.
+fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();
     for file in files {
@@ -159,19 +212,20 @@ fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Vec<PathBuf>)> {
             continue;
         }
         let series = opened_with(file);
-        covered.extend(series.iter().cloned());
+        covered.extend(series.iter().flatten().cloned());
         kept.push((file.clone(), series));
     }
     kept
 }
 
-/// Returns the files that opening a file opens. Empty if it cannot be read: opening it then reports why.
-fn opened_with(file: &Path) -> Vec<PathBuf> {
+/// Returns the files that opening a file opens; empty if its series cannot be read: opening it then reports why. `None` if the
+/// file cannot be a slice.
+fn opened_with(file: &Path) -> Option<Vec<PathBuf>> {
     if !is_numbered(file) {
-        return Vec::new();
+        return None;
     }
-    let Ok(source) = Source::open(file, Arc::default()) else { return Vec::new() };
-    let Ok(head) = source.read_vec(0, source.len().min(8) as usize) else { return Vec::new() };
+    let source = Source::open(file, Arc::default()).ok()?;
+    let head = source.read_vec(0, source.len().min(8) as usize).ok()?;
     if looks_like_tiff(&head) {
         return slices::opened_with(file, &Limits { max_set_files: u64::MAX, ..Limits::default() });
     }

@@ -1,6 +1,6 @@
 //! Images whose planes are files with the numbers of their axes in their names.
 
-use super::{check_count, name, named, names::PlaneName, names_beside};
+use super::{can_join, check_count, fits_by_sample, name, names::PlaneName, names_beside};
 use crate::error::{Fault, FormatError};
 use cytoscope_volume::Axis;
 use std::{
@@ -84,21 +84,22 @@ impl PlaneFiles {
     }
 
     /// Refuses an image with a file that does not fit: it has another size, sample type or number of pages than the others.
-    /// The error names the first one.
+    /// The error names the first one. Of many files, only some are checked if these fit.
     pub fn check(&self, fits: impl Fn(&Path) -> Result<bool, Fault>) -> Result<(), FormatError> {
-        for file in self.by_position.values().filter(|file| **file != self.opened) {
-            match fits(file) {
-                Ok(true) => {}
-                Err(fault @ Fault::Io(..)) => return Err(named(fault, file).at(&self.opened)),
-                Ok(false) | Err(_) => {
-                    let problem = format!(
-                        "its name is that of a plane of a series of {} files, but {} is not a single page of the same size \
-                        and sample type",
-                        self.by_position.len(),
-                        name(file)
-                    );
-                    return Err(FormatError::misused(&self.opened, problem, OPEN_ALONE));
-                }
+        let files: Vec<&PathBuf> = self.by_position.values().collect();
+        let at_opened = |fault: Fault| fault.at(&self.opened);
+        if fits_by_sample(&files, &self.opened, &fits).map_err(at_opened)? {
+            return Ok(());
+        }
+        for file in files.into_iter().filter(|file| **file != self.opened) {
+            if !can_join(file, &fits).map_err(at_opened)? {
+                let problem = format!(
+                    "its name is that of a plane of a series of {} files, but {} is not a single page of the same size and \
+                    sample type",
+                    self.by_position.len(),
+                    name(file)
+                );
+                return Err(FormatError::misused(&self.opened, problem, OPEN_ALONE));
             }
         }
         Ok(())

@@ -157,6 +157,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
         display_range: description.display_range,
         missing_planes: 0,
         unread_pages: 0,
+        read_as_slices: None,
         shape_full,
     };
     // Slices are often read one after another: the chunks that hold a slice of all channels are kept.

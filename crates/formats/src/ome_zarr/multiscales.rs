@@ -193,7 +193,7 @@ fn scale_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -
         else {
             continue;
         };
-        let factors: Option<Vec<f64>> = list.as_array().map(|l| l.iter().filter_map(Value::as_f64).collect());
+        let factors: Option<Vec<f64>> = list.as_array().and_then(|l| l.iter().map(Value::as_f64).collect());
         let Some(factors) = factors.filter(|f| f.len() == rank) else {
             return Err(Fault::malformed(format!("a scale is not a list of {rank} numbers")));
         };

@@ -84,10 +84,11 @@ fn series_of(path: &Path, header: &Header, max_files: u64) -> Result<Vec<PathBuf
     numbered::series_of(path, max_files, fits)
 }
 
-/// Returns the files that opening a file opens; empty if it is not a PNG or JPEG image that can be read.
-pub(crate) fn opened_with(path: &Path, source: &Source) -> Vec<PathBuf> {
-    let Ok(header) = Header::read(source) else { return Vec::new() };
-    series_of(path, &header, u64::MAX).unwrap_or_default()
+/// Returns the files that opening a file opens; empty if its series cannot be read. `None` if the file is not a PNG or JPEG image
+/// that can be read.
+pub(crate) fn opened_with(path: &Path, source: &Source) -> Option<Vec<PathBuf>> {
+    let header = Header::read(source).ok()?;
+    Some(series_of(path, &header, u64::MAX).unwrap_or_default())
 }
 
 /// Names and colors of the samples of a pixel.
@@ -132,7 +133,7 @@ impl Slices {
         let decode_checked = |source: &Source| {
             let header = Header::read(source)?;
             if header != self.header {
-                return Err(Fault::malformed("it differs from the other files of its series in size or sample type"));
+                return Err(numbered::differs());
             }
             let started = Instant::now();
             let samples = decode::decode(source, &header, &self.limits)?;

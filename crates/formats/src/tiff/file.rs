@@ -3,7 +3,7 @@
 use super::{
     ifd::{Container, Ifd, tag},
     page::{Layout, Page},
-    pyramid,
+    pyramid, slices,
 };
 use crate::{
     error::{Fault, FormatError},
@@ -197,6 +197,8 @@ const MAX_OPEN_FILES: usize = 128;
 #[derive(Debug)]
 pub(crate) struct FileSet {
     files: Vec<(PathBuf, OnceLock<Arc<TiffFile>>)>,
+    /// Layout of the pages if each file is a slice of a numbered series.
+    slice: Option<Arc<Layout>>,
     limits: Limits,
     counters: Arc<Counters>,
 }
@@ -204,12 +206,17 @@ pub(crate) struct FileSet {
 impl FileSet {
     /// An empty set; `limits` apply to each file, and reads are added to `counters`.
     pub fn new(limits: Limits, counters: Arc<Counters>) -> Self {
-        Self { files: Vec::new(), limits, counters }
+        Self { files: Vec::new(), slice: None, limits, counters }
     }
 
     /// Limits of each file.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// States that each file is a slice with a page of this layout. Files that are opened later are checked.
+    pub fn are_slices_with(&mut self, layout: Arc<Layout>) {
+        self.slice = Some(layout);
     }
 
     /// Adds an open file and returns its index.
@@ -242,6 +249,9 @@ impl FileSet {
             return Ok(Arc::clone(file));
         }
         let file = Arc::new(TiffFile::open(path, &self.limits, &self.counters)?);
+        if let Some(layout) = &self.slice {
+            slices::check_slice(&file, layout).map_err(|f| f.at(path))?;
+        }
         if self.files.len() <= MAX_OPEN_FILES {
             return Ok(Arc::clone(slot.get_or_init(|| file)));
         }

@@ -47,11 +47,11 @@ pub(crate) fn is_fluoview(file: &TiffFile) -> bool {
 pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     let planes = pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 })).collect();
     let Some(dimensions) = dimensions(file) else {
-        tracing::warn!("the description of the FluoView file is incomplete: its pages are read as slices");
-        let dims = vec![(Axis::Z, pages.len())];
-        return Ok(Series { format: "fluoview", dims, planes, ..Series::default() });
+        let why = "the description of the FluoView file is incomplete: its pages are read as slices".to_owned();
+        let (dims, read_as_slices) = (vec![(Axis::Z, pages.len())], (pages.len() > 1).then_some(why));
+        return Ok(Series { format: "fluoview", dims, planes, read_as_slices, ..Series::default() });
     };
-    let mut dims: Vec<(Axis, usize)> = Vec::new();
+    let (mut dims, mut read_as_slices) = (Vec::<(Axis, usize)>::new(), None);
     for dimension in dimensions.iter().rev().filter(|d| d.size > 1) {
         let axis = match dimension.name.as_str() {
             "X" | "Y" => continue,
@@ -77,7 +77,8 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
         let count = pages.len();
         let declared: Vec<String> = dims.iter().map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
         let declared = declared.join(", ");
-        tracing::warn!("the FluoView file declares {declared}, but has {count} pages: they are read as slices");
+        let why = format!("the FluoView file declares {declared}, but has {count} pages: they are read as slices");
+        read_as_slices = Some(why);
         dims = vec![(Axis::Z, count)];
     }
     let of = |names: &[&str]| dimensions.iter().find(|d| names.contains(&d.name.as_str()));
@@ -90,6 +91,7 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
         voxel_size_um: VoxelSize { z: um("Z"), y: um("Y"), x: um("X") },
         time_interval_secs: interval.filter(|_| has_times),
         dims,
+        read_as_slices,
         ..Series::default()
     })
 }

@@ -214,10 +214,8 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
     let order = match settings.acquisition(saved.len()) {
         Ok(acquisition) => order(pages.len(), &acquisition),
         Err(stated) => {
-            tracing::warn!(
-                "the ScanImage file has {stated}: the order of its planes is unknown, so they are read as slices"
-            );
-            Order::slices(pages.len(), saved.len())
+            let why = "the order of its planes is unknown, so they are read as slices";
+            Order::slices(pages.len(), saved.len(), format!("the ScanImage file has {stated}: {why}"))
         }
     };
     let dims = order.dims;
@@ -256,6 +254,7 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
             Vec::new()
         },
         dims,
+        read_as_slices: order.read_as_slices,
         ..Series::default()
     }
 }

@@ -31,17 +31,20 @@ pub(super) struct Order {
     pub volumes: usize,
     /// Number of frames that follow each other at the same depth.
     pub frames: usize,
+    /// Why the order is not known, as a sentence, if all pages are slices for that reason.
+    pub read_as_slices: Option<String>,
 }
 
 impl Order {
-    /// All pages as slices, where their order is not known.
-    pub fn slices(pages: usize, channels: usize) -> Self {
+    /// All pages as slices, where their order is not known; `why` is a sentence.
+    pub fn slices(pages: usize, channels: usize, why: String) -> Self {
         let channels = if channels > 0 && pages.is_multiple_of(channels) { channels } else { 1 };
-        Self::as_stored(&[(Axis::Z, pages / channels), (Axis::C, channels)], pages, 1, 1)
+        let slices = Self::as_stored(&[(Axis::Z, pages / channels), (Axis::C, channels)], pages, 1, 1);
+        Self { read_as_slices: Some(why), ..slices }
     }
 
     fn as_stored(dims: &[(Axis, usize)], pages: usize, volumes: usize, frames: usize) -> Self {
-        Self { dims: dims.to_vec(), pages: (0..pages).map(Some).collect(), volumes, frames }
+        Self { dims: dims.to_vec(), pages: (0..pages).map(Some).collect(), volumes, frames, read_as_slices: None }
     }
 
     /// Time points, slices and channels of volumes that begin every `per_volume` planes.
@@ -57,7 +60,7 @@ impl Order {
             }
         }
         let dims = vec![(Axis::T, volumes * frames), (Axis::Z, slices), (Axis::C, channels)];
-        Self { dims, pages, volumes, frames }
+        Self { dims, pages, volumes, frames, read_as_slices: None }
     }
 }
 
@@ -65,8 +68,9 @@ impl Order {
 pub(super) fn order(pages: usize, of: &Acquisition) -> Order {
     let Acquisition { channels, slices, frames, flyback, .. } = *of;
     if channels == 0 || !pages.is_multiple_of(channels) {
-        tracing::warn!("ScanImage saved {channels} channels, but the file has {pages} pages: they are read as slices");
-        return Order::slices(pages, 1);
+        let why =
+            format!("ScanImage saved {channels} channels, but the file has {pages} pages: they are read as slices");
+        return Order::slices(pages, 1, why);
     }
     let planes = pages / channels;
     if slices <= 1 {
@@ -88,10 +92,9 @@ pub(super) fn order(pages: usize, of: &Acquisition) -> Order {
         // Slices whose frames were averaged.
         _ if planes.is_multiple_of(slices) => stored((Axis::T, planes / slices), (Axis::Z, slices), planes / slices, 1),
         _ => {
-            tracing::warn!(
-                "ScanImage declares {slices} slices, but there are {planes} planes: they are read as slices"
-            );
-            Order::slices(pages, channels)
+            let why =
+                format!("ScanImage declares {slices} slices, but there are {planes} planes: they are read as slices");
+            Order::slices(pages, channels, why)
         }
     }
 }
@@ -102,16 +105,17 @@ fn without_flyback(pages: usize, kept: usize, of: &Acquisition) -> Order {
     let (planes, per_volume) = (pages / channels, kept.saturating_add(flyback));
     let (complete, rest) = (planes / per_volume, planes % per_volume);
     if !earlier_frames.is_multiple_of(per_volume) {
-        tracing::warn!(
+        let why = format!(
             "the ScanImage file begins with frame {} of an acquisition of {per_volume} frames per volume, in the middle \
              of a volume: its planes are read as slices, with {flyback} flyback frames per volume",
             earlier_frames.saturating_add(1)
         );
-        return Order::slices(pages, channels);
+        return Order::slices(pages, channels, why);
     }
     if complete == 0 && rest < kept {
-        tracing::warn!("ScanImage declares volumes of {kept} planes, but there are {planes}: they are read as slices");
-        return Order::slices(pages, channels);
+        let why =
+            format!("ScanImage declares volumes of {kept} planes, but there are {planes}: they are read as slices");
+        return Order::slices(pages, channels, why);
     }
     if (1..kept).contains(&rest) {
         tracing::warn!(

@@ -51,6 +51,8 @@ pub(crate) struct Series {
     pub samples_are_channels: bool,
     /// Number of pages that belong to no plane, such as flyback frames.
     pub unread_pages: usize,
+    /// Why all pages are slices, as a sentence, if the file states axes that do not fit them.
+    pub read_as_slices: Option<String>,
     /// Pages of the first file that are the lower levels of the only plane, largest first; empty if levels are SubIFDs.
     pub level_pages: Vec<u32>,
 }
@@ -282,17 +284,18 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     }
     let total = planes.len();
     let declared = ij.frames.checked_mul(ij.slices).and_then(|n| n.checked_mul(ij.channels));
-    let dims = if declared == Some(total) {
-        vec![(Axis::T, ij.frames), (Axis::Z, ij.slices), (Axis::C, ij.channels)]
+    let (dims, read_as_slices) = if declared == Some(total) {
+        (vec![(Axis::T, ij.frames), (Axis::Z, ij.slices), (Axis::C, ij.channels)], None)
     } else {
-        if declared != Some(1) {
-            let (frames, slices, channels) = (ij.frames, ij.slices, ij.channels);
-            tracing::warn!(
+        let (frames, slices, channels) = (ij.frames, ij.slices, ij.channels);
+        // A plane that was taken from a stack has its description.
+        let why = (declared != Some(1) && total > 1).then(|| {
+            format!(
                 "ImageJ's description declares {frames} frames, {slices} slices and {channels} channels, but the file \
                  has {total} pages: they are read as slices"
-            );
-        }
-        vec![(Axis::Z, total)]
+            )
+        });
+        (vec![(Axis::Z, total)], why)
     };
     let channel_count = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
     let extras = imagej::extras(&file.container, &file.first);
@@ -311,6 +314,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         time_interval_secs: ij.time_interval_secs,
         channels,
         display_range: ij.display_range,
+        read_as_slices,
         ..Series::default()
     }];
     all.extend(plain_series(file, "")?.into_iter().skip(1));
@@ -375,6 +379,7 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
                 series.channels.clear();
             }
             series.dims = dims;
+            series.read_as_slices = None;
             Ok(())
         }
         None => {

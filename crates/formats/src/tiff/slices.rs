@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::{Fault, FormatError},
     limits::Limits,
-    numbered::{PlaneFiles, series_of},
+    numbered::{PlaneFiles, differs, series_of},
     source::Source,
 };
 use cytoscope_volume::Axis;
@@ -27,6 +27,8 @@ pub(super) struct Members {
     /// Number of planes along each axis, slowest first.
     dims: Vec<(Axis, usize)>,
     files: Vec<PathBuf>,
+    /// Layout of the only page of each file.
+    layout: Arc<Layout>,
 }
 
 impl Members {
@@ -42,10 +44,11 @@ impl Members {
         if let Some(planes) = PlaneFiles::beside(path, limits.max_set_files).map_err(|f| f.at(path))? {
             let dims = planes.dims().map_err(|f| f.at(path))?.to_vec();
             planes.check(fits)?;
-            return Ok(Some(Self { dims, files: planes.files() }));
+            return Ok(Some(Self { dims, files: planes.files(), layout: Arc::clone(layout) }));
         }
         let files = series_of(path, limits.max_set_files, fits).map_err(|f| f.at(path))?;
-        Ok((files.len() > 1).then(|| Self { dims: vec![(Axis::Z, files.len())], files }))
+        let dims = vec![(Axis::Z, files.len())];
+        Ok((files.len() > 1).then(|| Self { dims, files, layout: Arc::clone(layout) }))
     }
 
     /// Replaces the only plane of a series by those of all files.
@@ -56,6 +59,7 @@ impl Members {
         series.planes = (0..u32::try_from(self.files.len()).unwrap_or(u32::MAX)).map(plane).collect();
         // Display range and channel name of one plane are not those of the image.
         series.display_range = None;
+        series.read_as_slices = None;
         if self.dims.iter().any(|(axis, count)| *axis == Axis::C && *count > 1) {
             series.channels.clear();
         }
@@ -63,6 +67,7 @@ impl Members {
 
     /// Adds the files to a set in their order; the one at `path` is open already.
     pub fn add_to(self, files: &mut FileSet, path: &Path, opened: TiffFile) {
+        files.are_slices_with(self.layout);
         let mut opened = Some(opened);
         for member in self.files {
             match opened.take_if(|_| member.as_path() == path) {
@@ -89,12 +94,21 @@ fn slice_of(path: &Path, limits: &Limits) -> Result<Option<Arc<Layout>>, Fault> 
     if container.read_ifd(container.first_ifd)?.next != 0 {
         return Ok(None);
     }
-    let file = TiffFile::walk(path, container.source, limits)?;
+    layout_of(&TiffFile::walk(path, container.source, limits)?)
+}
+
+/// Returns the layout of the page of a file that can be a slice; `None` for other files.
+fn layout_of(file: &TiffFile) -> Result<Option<Arc<Layout>>, Fault> {
     let description = file.description()?.unwrap_or_default();
     if ome_xml::is_ome(&description) {
         return Ok(None);
     }
-    Ok(slice_layout(&file, &series::images_of(&file, &description)?).cloned())
+    Ok(slice_layout(file, &series::images_of(file, &description)?).cloned())
+}
+
+/// Refuses a file that cannot be a slice in a stack with pages of this layout.
+pub(super) fn check_slice(file: &TiffFile, layout: &Layout) -> Result<(), Fault> {
+    if layout_of(file)?.is_some_and(|own| own.stacks_with(layout)) { Ok(()) } else { Err(differs()) }
 }
 
 /// Returns whether a file can be a slice in a stack with pages of this layout.
@@ -102,17 +116,13 @@ fn stacks_with(path: &Path, layout: &Layout, limits: &Limits) -> Result<bool, Fa
     Ok(slice_of(path, limits)?.is_some_and(|own| own.stacks_with(layout)))
 }
 
-/// Whether a file can be a slice of a numbered series.
-pub(crate) fn is_slice(path: &Path, limits: &Limits) -> bool {
-    slice_of(path, limits).is_ok_and(|layout| layout.is_some())
-}
-
-/// Returns the files that opening a file opens; if its series is incomplete, the ones that exist. Empty if the file is not a
-/// slice or cannot be read.
-pub(crate) fn opened_with(path: &Path, limits: &Limits) -> Vec<PathBuf> {
-    let Ok(Some(layout)) = slice_of(path, limits) else { return Vec::new() };
+/// Returns the files that opening a file opens; if its series is incomplete, the ones that exist, and if the series cannot be
+/// read, none. `None` if the file is not a slice or cannot be read.
+pub(crate) fn opened_with(path: &Path, limits: &Limits) -> Option<Vec<PathBuf>> {
+    let layout = slice_of(path, limits).ok()??;
     if let Ok(Some(planes)) = PlaneFiles::beside(path, limits.max_set_files) {
-        return planes.files();
+        return Some(planes.files());
     }
-    series_of(path, limits.max_set_files, |other| stacks_with(other, &layout, limits)).unwrap_or_default()
+    let files = series_of(path, limits.max_set_files, |other| stacks_with(other, &layout, limits));
+    Some(files.unwrap_or_default())
 }

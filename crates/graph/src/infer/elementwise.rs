@@ -159,13 +159,13 @@ fn binary(kind: BinaryOp, x: &Info, args: &OpInputs<'_>) -> Result<Info> {
             args.same_type([0, 1])?;
         }
     }
-    let arithmetic = !kind.is_comparison();
+    let arithmetic = !kind.returns_bool();
     if arithmetic && x.dtype == Some(ElementType::Bool) {
         return Err(GraphError::misused("element type", "bool", "a number"));
     }
     let dtype = match kind {
         BinaryOp::Pow => x.dtype,
-        k if k.is_comparison() => Some(ElementType::Bool),
+        k if k.returns_bool() => Some(ElementType::Bool),
         _ => args.same_type([0, 1])?,
     };
     Ok(Info::new(dtype, all_broadcast(args, 2)?))

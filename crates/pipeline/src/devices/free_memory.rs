@@ -36,6 +36,7 @@ mod tests {
             free_bytes: Some(90),
             usable,
             reason: String::new(),
+            shortcomings: Vec::new(),
             precisions: Vec::new(),
             driver: String::new(),
         };

@@ -11,7 +11,7 @@ use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDi
 use crate::ops::{self, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::output_check::OutputCheck;
-use crate::predict::postprocess::softmax_channels;
+use crate::predict::postprocess::{softmax_channels, unsupported_step};
 use crate::slice_statistics::Chains;
 use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
@@ -457,10 +457,9 @@ impl Estimator<'_> {
         let mut maps: Vec<Vec<f32>> = (0..model.output_channels).map(channel).collect();
         let mut tensors = self.stack.input_tensors(self.context, model, self.channels);
         let mut references = references(&mut tensors);
-        // Unsupported steps are refused by the full prediction.
-        if let Ok(chains) = ops::resolve(later, &mut Maps(&maps), Statistics::Current, &mut references)? {
-            maps.iter_mut().zip(&chains).for_each(|(map, chain)| ops::apply(chain, map));
-        }
+        let chains = ops::resolve(later, &mut Maps(&maps), Statistics::Current, &mut references)?;
+        let chains = chains.map_err(|step| unsupported_step(model, &step))?;
+        maps.iter_mut().zip(&chains).for_each(|(map, chain)| ops::apply(chain, map));
         let seeds = (model.seed_channel != model.segment_channel).then(|| maps.get(model.seed_channel).cloned());
         let seeds = seeds.flatten();
         let channel = model.segment_channel;

@@ -54,7 +54,7 @@ fn seconds(totals: &[StageTotal], stages: &[Stage]) -> f64 {
 fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> Option<TileFacts> {
     let total = |stage| report.stages.iter().find(|t: &&StageTotal| t.stage == stage);
     let (computed, joined) = total(Stage::Compute).zip(total(Stage::Blend))?;
-    let plan = &report.plan;
+    let plan = report.plan.as_ref()?;
     let joining = match plan.blend {
         Blend::Crop => Joining::Crop,
         Blend::Gaussian => Joining::Gaussian,

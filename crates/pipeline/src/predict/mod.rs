@@ -215,8 +215,9 @@ pub struct InputReport {
     /// Segmentation settings, with lengths in µm of the stack; absent if there was no segmentation.
     #[serde(default)]
     pub segment: Option<SegmentOptions>,
-    /// Tile size, halo, blending, planned peak memory.
-    pub plan: TilePlan,
+    /// Tile size, halo, blending, planned peak memory; absent if the input was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<TilePlan>,
     /// Shape Z, Y, X of the stack on the model's grid, which was cut into tiles; absent in reports of earlier versions, and
     /// if the input was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{PlannedTiles, plan};
-use super::resolve::{ALONE_BY_AXES, Resolved, Selection, numbered_series_note, outputs_or_default};
+use super::resolve::{ALONE_BY_AXES, Resolved, Selection, outputs_or_default, reading_notes};
 use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
@@ -52,7 +52,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let _span = context.recorder.span(Stage::Read, "open");
         job.open(input)?
     };
-    let of_series = numbered_series_note(&image, ALONE_BY_AXES);
+    let of_reading = reading_notes(&image, ALONE_BY_AXES);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
@@ -68,7 +68,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
-        let report = report_of_resumed(outputs, input, &engine.choice, model, precision);
+        let report = report_of_resumed(outputs, input, &engine.choice, precision);
         return Ok(InputReport { series: image.meta().series, ..report });
     }
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(&wanted, job.overwrite))?;
@@ -89,7 +89,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;
-    report.notes.extend(of_series);
+    report.notes.extend(of_reading);
     report.notes.extend(tensors.iter().map(InputTensorRecord::note));
     report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
     let scratch = Scratch::Folder(job.folder());
@@ -136,7 +136,9 @@ fn measure(context: &Context, model: &Model, start: Instant, before: &[StageTota
 
 /// Reports how an input is predicted, with the planned peak memory.
 fn emit_plan(context: &Context, report: &InputReport) {
-    context.emit(&Event::Planned { input: report.input.clone(), plan: Box::new(report.plan.clone()) });
+    if let Some(plan) = &report.plan {
+        context.emit(&Event::Planned { input: report.input.clone(), plan: Box::new(plan.clone()) });
+    }
 }
 
 /// Returns the notes about a plan.
@@ -155,8 +157,9 @@ fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
 /// Replaces the plan in a report: the earlier one was for the last slices of a time point, `next` is for whole time
 /// points. The report states the larger peak, and the notes of both plans.
 fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTiles) {
-    let peak_bytes = report.plan.stated_peak_bytes.max(next.plan.stated_peak_bytes);
-    report.plan = super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() };
+    let earlier_bytes = report.plan.as_ref().map_or(0, |plan| plan.stated_peak_bytes);
+    let peak_bytes = earlier_bytes.max(next.plan.stated_peak_bytes);
+    report.plan = Some(super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() });
     for note in notes_of(resolved, next) {
         if !report.notes.contains(&note) {
             report.notes.push(note);
@@ -187,7 +190,7 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&Ke
         parts,
         diameter: resolved.diameter,
         segment: resolved.has_objects().then(|| resolved.segment.clone()),
-        plan: tiles.plan.clone(),
+        plan: Some(tiles.plan.clone()),
         grid_zyx: Some(resolved.grid),
         fallbacks: tiles.fallbacks(),
         seam_energy: None,
@@ -233,13 +236,7 @@ fn publish(
     Ok(report)
 }
 
-fn report_of_resumed(
-    outputs: Vec<Artifact>,
-    input: &Path,
-    engine: &DeviceChoice,
-    model: &Model,
-    precision: Precision,
-) -> InputReport {
+fn report_of_resumed(outputs: Vec<Artifact>, input: &Path, engine: &DeviceChoice, precision: Precision) -> InputReport {
     InputReport {
         input: input.to_owned(),
         series: 0,
@@ -253,17 +250,7 @@ fn report_of_resumed(
         parts: Vec::new(),
         diameter: None,
         segment: None,
-        plan: super::TilePlan {
-            tile: [0; 3],
-            halo: model.reach.unwrap_or_default(),
-            step: model.step,
-            blend: if model.reach.is_some() { super::Blend::Crop } else { super::Blend::Gaussian },
-            overlap: 0.0,
-            batch: 1,
-            stated_peak_bytes: 0,
-            pass: None,
-            no_pass: None,
-        },
+        plan: None,
         grid_zyx: None,
         fallbacks: Vec::new(),
         seam_energy: None,

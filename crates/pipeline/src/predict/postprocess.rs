@@ -47,11 +47,12 @@ pub(super) fn resolve(
         let chains = ops::resolve(steps, &mut Unprocessed(prediction), Statistics::Current, &mut references)?;
         chains.map(Chains::Stack)
     };
-    prediction.chains = chains.map_err(|step| {
-        JobError::model(
-            model.name.clone(),
-            format!("postprocessing step {step} is not supported (softmax is supported only as the first step)"),
-        )
-    })?;
+    prediction.chains = chains.map_err(|step| unsupported_step(model, &step))?;
     Ok(())
+}
+
+/// Returns the error for a step that is not supported.
+pub(crate) fn unsupported_step(model: &Model, step: &str) -> JobError {
+    let problem = format!("postprocessing step {step} is not supported (softmax is supported only as the first step)");
+    JobError::model(model.name.clone(), problem)
 }

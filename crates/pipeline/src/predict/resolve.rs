@@ -301,9 +301,21 @@ pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file by itself";
 /// As [`ALONE_BY_AXES`], for jobs without that option.
 pub(crate) const ALONE_BY_FOLDER: &str = "to read one by itself, move it to a folder of its own";
 
+/// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why pages
+/// are read as slices; and that planes are missing.
+pub(crate) fn reading_notes(image: &Image, alone: &str) -> Vec<String> {
+    let meta = image.meta();
+    let missing = match meta.missing_planes {
+        0 => None,
+        1 => Some("1 plane is not in the file and is read as zeros".to_owned()),
+        count => Some(format!("{count} planes are not in the file and are read as zeros")),
+    };
+    numbered_series_note(image, alone).into_iter().chain(meta.read_as_slices.clone()).chain(missing).collect()
+}
+
 /// Returns the note that several numbered files were read as one stack, and how to read one `alone`; `None` for other images.
 /// The files may be images that do not belong together.
-pub(crate) fn numbered_series_note(image: &Image, alone: &str) -> Option<String> {
+fn numbered_series_note(image: &Image, alone: &str) -> Option<String> {
     let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
     let [first, .., last] = files.as_slice() else { return None };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();

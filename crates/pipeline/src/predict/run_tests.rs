@@ -284,7 +284,8 @@ fn fewer_tiles_then_smaller_ones_then_the_cpu_are_tried_after_running_out_of_mem
         let got = fixture.maps(&out, "large");
         match tiles {
             Some(tiles) => {
-                assert_eq!((report.device.id, (report.plan.tile, report.plan.batch)), (DeviceId::Cuda(0), tiles));
+                let plan = report.plan.as_ref().unwrap();
+                assert_eq!((report.device.id, (plan.tile, plan.batch)), (DeviceId::Cuda(0), tiles));
                 let distance = relative_distance(&got, &expected);
                 assert!(distance < 1e-5, "{room_bytes} bytes: {distance:.1e}");
             }
@@ -307,7 +308,7 @@ fn requested_tiles_are_not_made_smaller_but_fewer_are_computed_at_once() {
         let job = PredictJob { tiles: tiles.clone(), ..fixture.job(&["large"], &format!("out-{room_bytes}")) };
         let (reports, _) = fixture.predict(&job, gpu(room_bytes));
         assert_eq!(attempts(&reports[0]), tried, "{:?}", reports[0].notes);
-        assert_eq!(reports[0].plan.tile, [8, 32, 64]);
+        assert_eq!(reports[0].plan.as_ref().unwrap().tile, [8, 32, 64]);
     }
 }
 
@@ -406,7 +407,8 @@ fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_voxels as u64 * VOXEL_BYTES));
     let report = &reports[0];
     assert_eq!(attempts(report), ["trying smaller tiles"], "{:?} {:?}", report.notes, report.plan);
-    assert_eq!((report.device.id, report.plan.tile.iter().product()), (DeviceId::Cuda(0), room_voxels));
+    let tile = report.plan.as_ref().unwrap().tile;
+    assert_eq!((report.device.id, tile.iter().product()), (DeviceId::Cuda(0), room_voxels));
     let continued = "continued after 45 slices that were finished before".to_owned();
     assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
     let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.maps_of_cpu("thin"));
@@ -421,7 +423,8 @@ fn blended_tiles_keep_their_size_on_the_next_device() {
     let job = PredictJob { tiles, ..fixture.job(&["deep"], "out") };
     let (reports, _) = fixture.predict(&job, selected(u64::MAX, 1));
     let report = &reports[0];
-    assert_eq!((report.device.id, report.plan.tile), (DeviceId::Cpu, [32, 16, 32]), "{:?}", report.notes);
+    let tile = report.plan.as_ref().unwrap().tile;
+    assert_eq!((report.device.id, tile), (DeviceId::Cpu, [32, 16, 32]), "{:?}", report.notes);
     assert_eq!(report.parts.len(), 2, "{:?}", report.parts);
     let tiles = TileRequest { tile: Some([32, 16, 32]), ..job.tiles.clone() };
     let same = PredictJob { tiles, ..fixture.job(&["deep"], "same") };
