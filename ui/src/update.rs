@@ -178,6 +178,7 @@ impl Workbench {
                 effects.act(BatchAction::Compare(PairRole::Prediction, first));
             }
             FileRequest::Truths | FileRequest::TruthFile => effects.act(BatchAction::Compare(PairRole::Truth, first)),
+            FileRequest::PairsFolder | FileRequest::PairsTable => effects.act(BatchAction::Pairs(first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
             FileRequest::Profile(format, id) => {

@@ -85,7 +85,7 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 }
 
 /// Why stacks cannot be predicted now; `None` if they can.
-fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
+pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
     if !state.jobs.has_engine() {
         Some("The engine is missing: stacks can be viewed but not predicted.")
     } else if state.jobs.models().is_empty() {
@@ -102,8 +102,22 @@ fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
 fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
     ui.label(RichText::new("Model").strong());
     let Some(card) = state.model() else { return };
-    let combo =
-        egui::ComboBox::from_id_salt("model").selected_text(&card.title).width(ui.available_width() - 8.0).truncate();
+    let width = ui.available_width() - 8.0;
+    model_list(ui, state, card, width, actions);
+    ui.add(egui::Label::new(&card.description).wrap());
+    weak(ui, facts(card));
+    if !card.documentation.is_empty() {
+        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
+            let text = without_pictures(&card.documentation);
+            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
+        });
+    }
+    voxel_warning(ui, document, card, actions);
+}
+
+/// Draws the list of models; `card` is the selected one.
+pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width: f32, actions: &mut Actions) {
+    let combo = egui::ComboBox::from_id_salt("model").selected_text(&card.title).width(width).truncate();
     let response = combo.show_ui(ui, |ui| {
         for model in state.jobs.models() {
             let usable = model.problem.is_none();
@@ -122,15 +136,6 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
     // A long title is cut off in the closed list.
     response.response.on_hover_text(&card.title);
-    ui.add(egui::Label::new(&card.description).wrap());
-    weak(ui, facts(card));
-    if !card.documentation.is_empty() {
-        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
-            let text = without_pictures(&card.documentation);
-            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
-        });
-    }
-    voxel_warning(ui, document, card, actions);
 }
 
 fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {
@@ -248,14 +253,15 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+/// Choice of the device.
+pub(super) fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(device) = device_list(ui, SettingRow::Line, "device", state.jobs.devices(), state.settings().device) {
         actions.send(DisplayAction::Device(device));
     }
 }
 
 /// Choice of the precision among those that the device supports.
-fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+pub(super) fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
     let all = offered_precisions(state.jobs.devices(), settings.device);
     if let Some(precision) =
