@@ -1,13 +1,15 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
-use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
+use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees, window_with};
 use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
+use crate::training::{pairs, tiny_config};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_pipeline::{
     MachineProfile, MachineProfiles, OutputTensor, PerformanceRequest, Preset, ResultFormat, machine_key,
 };
 use cytoscope_testkit::file_names;
+use cytoscope_train::TrainConfig;
 use cytoscope_ui::Workbench;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
@@ -405,6 +407,33 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
     fixture.until("the presets", |w| sees(w, "Performance"));
     let profiles = MachineProfiles::read(&fixture.path("settings/machine-profiles.json")).unwrap();
     assert!(!profiles.is_empty(), "they are stored beside the settings of this window");
+}
+
+#[test]
+fn training_runs_are_tuned_on_the_data_of_the_wizard() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pairs(folder.path(), 2);
+    // What is set is not varied, so that there are few candidates.
+    let config = TrainConfig { workers: Some(1), prefetch: Some(9), ..tiny_config(2) };
+    let window = window_with(folder.path(), Vec::new(), config);
+    let mut fixture = Fixture { folder, window };
+    fixture.click("Train a model…");
+    fixture.click("Next");
+    fixture.type_into("Training data", &data.display().to_string());
+    fixture.window.key_press(Key::Enter);
+    fixture.until("the pairs", |w| sees(w, "2 usable pairs"));
+    fixture.click("Next");
+    fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
+    assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
+    fixture.click("Tune settings");
+    fixture.until("the start", |w| sees(w, "Tuning New network"));
+    assert!(fixture.window.get_by_label("Start training").accesskit_node().is_disabled());
+    fixture.until("the end", |w| sees(w, "Settings tuned"));
+    fixture.until("the presets", |w| sees(w, "Performance"));
+    let stored = read_json(&fixture.path("settings/machine-profiles.json"));
+    let profile = &stored["profiles"][0];
+    assert_eq!(profile["model"], "scratch");
+    assert_eq!(profile["training"]["fastest"]["prefetch"], 9);
 }
 
 #[test]

@@ -34,6 +34,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuning::Tuning;
 
+pub(crate) use tuning::TunedTraining;
+
 /// An action on the jobs of the engine.
 pub(crate) enum JobsAction {
     /// Predicts a document.

@@ -4,8 +4,8 @@ mod options;
 
 use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::named_slider;
-use super::performance::{inference_text, performance_choice};
-use super::{SettingRow, heading, labeled_choice, main_button, named_button, weak};
+use super::performance::{inference_text, performance_choice, tune_button};
+use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
 use crate::channels::{chosen_output, input_channels, input_name};
 use crate::command::Command;
@@ -26,6 +26,10 @@ use cytoscope_pipeline::{ModelTask, OutputTensor, Preset, ProgressUnit};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
+
+/// What the button that tunes predictions does.
+const TUNE_HINT: &str = "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest \
+                         settings. This takes some minutes, and goes on if the window is closed.";
 
 /// What the panel keeps between frames.
 #[derive(Default)]
@@ -174,7 +178,9 @@ fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut
     tile_choice(ui, state, actions);
     options::limits(ui, state, actions);
     tuned_choice(ui, state, actions);
-    tune_button(ui, state, document.id, actions);
+    if state.jobs.has_engine() && state.model().is_some() && tune_button(ui, state, TUNE_HINT, actions) {
+        actions.send(JobsAction::Tune(document.id));
+    }
     device_reason(ui, state, document.id, actions);
     options::format_choice(ui, state, actions);
     options::outputs_choice(ui, state, actions);
@@ -291,40 +297,6 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let describe = |preset: Preset| profile.inference.get(&preset).map(inference_text);
     if let Some(request) = performance_choice(ui, SettingRow::Line, state.settings().performance, profile, &describe) {
         actions.send(DisplayAction::Performance(request));
-    }
-}
-
-/// Starts `cytoscope tune` with the shown stack, or says that it runs.
-fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actions) {
-    if !state.jobs.has_engine() || state.model().is_none() {
-        return;
-    }
-    if let Some(model) = state.jobs.tuning() {
-        ui.horizontal(|ui| {
-            ui.spinner();
-            if state.jobs.is_cancelling_tuning() {
-                weak(ui, "Canceling…");
-                return;
-            }
-            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
-                actions.send(JobsAction::CancelTuning);
-            }
-            weak(ui, format!("Tuning {model}"));
-        });
-        return;
-    }
-    let enabled = state.jobs.can_tune();
-    let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Tune settings", icon::GAUGE)));
-    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
-    let button = button.on_hover_text(
-        "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest settings. \
-         This takes some minutes, and goes on if the window is closed.",
-    );
-    if button
-        .on_disabled_hover_text("Wait until the running jobs have finished; they would distort the timing")
-        .clicked()
-    {
-        actions.send(JobsAction::Tune(document));
     }
 }
 

@@ -39,6 +39,10 @@ use validation_picture::ValidationPicture;
 const TRAININGS: &str = "trainings";
 /// File that lists all problems of the last data check if there are many, beside that folder.
 const DETAILS: &str = "data-check.txt";
+/// File of the settings of a training run that is tuned, beside that folder.
+const TUNED_SETTINGS: &str = "tune.toml";
+/// What is shown in place of a start model if there is none.
+pub(crate) const NEW_NETWORK: &str = "New network";
 /// Maximum number of log lines of a training run.
 const MAX_NOTES: usize = 500;
 /// Pairs and problems listed initially.
