@@ -14,6 +14,7 @@ use cytoscope_ui::Workbench;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::Key;
+use eframe::egui::accesskit::{self, Toggled};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
@@ -259,8 +260,17 @@ fn find_f1(value: &serde_json::Value) -> Option<f64> {
     }
 }
 
+/// Moves the slider with this name a step to the right.
+fn nudge(fixture: &mut Fixture, name: &str) {
+    let is_slider = |node: &egui_kittest::Node<'_>| node.accesskit_node().role() == accesskit::Role::Slider;
+    fixture.window.query_all_by_label(name).find(is_slider).unwrap().focus();
+    fixture.window.run_steps(2);
+    fixture.window.key_press(Key::ArrowRight);
+    fixture.window.run_steps(4);
+}
+
 #[test]
-fn switching_splitting_back_on_restores_the_models_settings() {
+fn switching_splitting_back_on_restores_the_models_settings_and_its_sliders_end_those_for_tissue() {
     let mut fixture = small_sample_predicted();
     // The table has one row per object.
     let table = std::fs::read_to_string(fixture.path("sample/cytoscope/nuclei_raw_objects.csv")).unwrap();
@@ -277,6 +287,18 @@ fn switching_splitting_back_on_restores_the_models_settings() {
     fixture.click("Split touching objects");
     fixture.until("as many as before", |w| sees(w, &as_many));
     assert!(!fixture.sees("Split less (µm)"), "the network's height has no unit: {}", fixture.on_screen());
+    // A value that is set by hand applies everywhere; settings that split nothing leave those for tissue on.
+    let more = |fixture: &Fixture| fixture.window.get_by_label("Split more in tissue").accesskit_node().toggled();
+    assert_eq!(more(&fixture), Some(Toggled::False));
+    fixture.click("Split more in tissue");
+    nudge(&mut fixture, "Smooth map (µm)");
+    assert_eq!(more(&fixture), Some(Toggled::True));
+    for slider in ["Split less", "Smooth shapes (µm)"] {
+        nudge(&mut fixture, slider);
+        assert_eq!(more(&fixture), Some(Toggled::False), "{slider}");
+        fixture.click("Split more in tissue");
+        assert_eq!(more(&fixture), Some(Toggled::True), "{slider}");
+    }
 }
 
 #[test]
