@@ -75,6 +75,12 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     fixture.click("Label-free prediction");
     fixture.until("the stain", |w| sees(w, "predicts a stain"));
     fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
+    // The card shows the stated voxel size although the file is not tested again.
+    assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
+    fixture.click("Voxel size");
+    assert!(fixture.sees("made for 1 × 1 × 1 µm voxels"), "{}", fixture.on_screen());
+    fixture.click("Voxel size");
+    assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
     fixture.click("Voxel size");
     accessibility::check(&fixture, "what the user states");
     fixture.click("Add to my models");

@@ -98,6 +98,8 @@ fn calibrated_with(job: &Job) -> &'static str {
 pub(crate) struct ModelFindings {
     /// Result of its test.
     pub(crate) test: Option<Box<ModelTestReport>>,
+    /// Voxel size Z, Y, X in µm that a model file states, as far as tests have shown.
+    file_um: Option<[f64; 3]>,
     /// Its speed on this machine.
     pub(crate) speed: Option<ModelSpeedReport>,
     /// Report of its quantization.
@@ -222,7 +224,9 @@ impl Models {
                     // Outputs on test tensors do not depend on the voxel size, which changes often while it is dragged.
                     let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
                     self.settings.insert(model.clone(), settings);
-                    if !is_tested {
+                    if is_tested {
+                        self.show_voxel_size(&model);
+                    } else {
                         // The result of the last test is that of other settings, and the next test may fail.
                         if let Some(findings) = self.findings.get_mut(&model) {
                             findings.test = None;
@@ -299,6 +303,16 @@ impl Models {
             self.select(file);
         }
         effects.act(DisplayAction::Task(PanelTask::Models));
+    }
+
+    /// Sets the voxel size on the card of a tested model file to the one that the user states, or else to that of the file.
+    fn show_voxel_size(&mut self, model: &Path) {
+        let stated_um = self.settings(model).voxel_um;
+        if let Some(findings) = self.findings.get_mut(model)
+            && let Some(test) = &mut findings.test
+        {
+            test.card.voxel_um = stated_um.or(findings.file_um);
+        }
     }
 
     fn test(&mut self, model: PathBuf, jobs: &mut Jobs) {
@@ -388,9 +402,15 @@ impl Models {
 
     fn finished(&mut self, id: JobId, result: JobResult, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(ModelJob { model, out, calibrated_with }) = self.jobs.remove(&id) else { return };
+        let is_stated = self.settings(&model).voxel_um.is_some();
         let findings = self.findings.entry(model.clone()).or_default();
         match result {
-            JobResult::ModelTest(report) => findings.test = Some(report),
+            JobResult::ModelTest(report) => {
+                if !is_stated {
+                    findings.file_um = report.card.voxel_um;
+                }
+                findings.test = Some(report);
+            }
             JobResult::ModelSpeed(report) => findings.speed = Some(report),
             JobResult::Quantize(report) => {
                 effects.success(
