@@ -513,7 +513,7 @@ pub(crate) fn save_two_outputs(path: &Path) {
 }
 
 #[test]
-fn the_chosen_output_of_a_model_is_predicted_and_remembered() {
+fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_remembered() {
     let mut fixture = Fixture::with(|folder| {
         std::fs::create_dir_all(folder.join("settings/models")).unwrap();
         save_two_outputs(&folder.join("settings/models/two.onnx"));
@@ -527,11 +527,17 @@ fn the_chosen_output_of_a_model_is_predicted_and_remembered() {
     fixture.settle();
     fixture.click("Output");
     fixture.click("boundary");
+    fixture.click("Blending");
+    fixture.click("Gaussian");
+    fixture.click("Overlap");
     fixture.click("Predict this stack");
     let record = fixture.path("cytoscope/small_provenance.json");
     fixture.until("the record", |_| record.is_file());
     let record = read_json(&record);
     assert_eq!(record["job"]["output_tensor"], "boundary", "{record}");
+    let tiles = &record["job"]["tiles"];
+    assert_eq!(tiles["blend"], "gaussian", "{record}");
+    assert_eq!(tiles["overlap"], 0.25, "{record}");
     let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
     assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));
 }

@@ -176,6 +176,7 @@ fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
+    options::blending(ui, state, actions);
     options::limits(ui, state, actions);
     tuned_choice(ui, state, actions);
     if state.jobs.has_engine() && state.model().is_some() && tune_button(ui, state, TUNE_HINT, actions) {

@@ -218,7 +218,7 @@ impl Wizard {
             restart: false,
             seed: 0,
             threads: self.plan.threads.unwrap_or(0),
-            without_int8: false,
+            without_int8: self.plan.without_int8,
             device: self.plan.device,
             may_change_device: false,
             overwrite: Default::default(),
@@ -331,10 +331,11 @@ mod tests {
         wizard.plan.data = Some("/data/pairs".into());
         let limits = |wizard: &Wizard| {
             let job = wizard.job("/out".into()).unwrap();
-            (job.config.batch, job.config.memory_mib, job.threads)
+            (job.config.batch, job.config.memory_mib, job.threads, job.without_int8)
         };
-        assert_eq!(limits(&wizard), (Some(3), Some(512), 0));
+        assert_eq!(limits(&wizard), (Some(3), Some(512), 0, false));
         (wizard.plan.batch, wizard.plan.memory_mib, wizard.plan.threads) = (Some(8), Some(2048), Some(2));
-        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2));
+        wizard.plan.without_int8 = true;
+        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2, true));
     }
 }

@@ -66,6 +66,8 @@ pub(crate) enum TrainingAction {
     Precision(Option<Precision>),
     /// Selects a preset of the machine profile for the next run.
     Performance(PerformanceRequest),
+    /// Sets whether the next trained network is left in float.
+    WithoutInt8(bool),
     /// Tunes the settings of training runs with the chosen data and start model.
     Tune,
     /// Sets the name of the model.
@@ -196,6 +198,7 @@ impl Training {
             TrainingAction::Device(device) => wizard.plan.device = device,
             TrainingAction::Precision(precision) => wizard.plan.precision = precision,
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
+            TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
             TrainingAction::Tune => self.tune(jobs, &mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
