@@ -128,6 +128,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["tune", "--model", "scratch"], &["scratch", "--training"]);
     fixture.fails(2, &["tune", "--model", "nosuch"], &["nosuch"]);
     fixture.fails(2, &["tune", "--series", "1"], &["--data"]);
+    fixture.fails(2, &["tune", "--only-training"], &["--training"]);
     fixture.fails(2, &["tune", "--preset", "best", "--save"], &["most-accurate"]);
     fixture.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
     // The ending of a name decides the format; unknown endings are refused, and the error lists the known ones.

@@ -75,6 +75,12 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     fixture.click("Label-free prediction");
     fixture.until("the stain", |w| sees(w, "predicts a stain"));
     fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
+    // The card shows the stated voxel size although the file is not tested again.
+    assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
+    fixture.click("Voxel size");
+    assert!(fixture.sees("made for 1 × 1 × 1 µm voxels"), "{}", fixture.on_screen());
+    fixture.click("Voxel size");
+    assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
     fixture.click("Voxel size");
     accessibility::check(&fixture, "what the user states");
     fixture.click("Add to my models");
@@ -349,6 +355,48 @@ fn predictions_are_scored_and_the_scores_are_saved() {
     fixture.until("the table", |_| table.is_file());
     let table = std::fs::read_to_string(table).unwrap();
     assert!(table.lines().count() > 1 && table.contains(",0.5,1,1,1,"), "{table}");
+}
+
+#[test]
+fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir(folder.join("settings")).unwrap();
+        // The model without training is the fastest one.
+        let settings = r#"{"model": "nuclei-dog", "device": "cpu"}"#;
+        std::fs::write(folder.join("settings/settings.json"), settings).unwrap();
+        Vec::new()
+    });
+    let pairs = fixture.path("pairs");
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+        let output = command.args(arguments).arg(&pairs).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    run(&["simulate", "--kind", "nuclei", "--shape", "12,64,64", "--seed", "3", "--count", "2", "--out"]);
+    let printed = run(&["evaluate", "--model", "nuclei-dog", "--device", "cpu", "--json", "--data"]);
+    let report: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+    let score = &report["instances"][0];
+    assert!(score["n_true"].as_u64() > Some(0), "{report}");
+    open_evaluation(&mut fixture);
+    fixture.click("A model");
+    fixture.until("the models", |w| sees(w, "segments objects"));
+    choose_folder(&mut fixture, "Pairs…", &pairs);
+    fixture.click("Evaluate");
+    fixture.until("the scores", |w| sees(w, "2 pairs · predicted by nuclei-dog"));
+    let found = format!("{} of {}", score["tp"], score["n_true"]);
+    let f1 = format!("{:.4}", score["f1"].as_f64().unwrap());
+    assert!(fixture.sees(&found) && fixture.sees(&f1), "{found}, {f1}: {}", fixture.on_screen());
+    accessibility::check(&fixture, "scores of a model");
+    fixture.click("Save scores…");
+    save_as_suggested(&mut fixture);
+    let table = fixture.path("scores.csv");
+    fixture.until("the table", |_| table.is_file());
+    let table = std::fs::read_to_string(table).unwrap();
+    assert!(table.lines().count() > 1 && table.contains("_raw.tif"), "{table}");
+    // Scores of other settings are not those of what is shown.
+    fixture.click("Predictions");
+    assert!(!fixture.sees("predicted by"), "{}", fixture.on_screen());
 }
 
 /// Chooses a file in the window's own file dialog, which the button opens.

@@ -1,17 +1,20 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
-use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
+use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees, window_with};
 use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
+use crate::training::{pairs, tiny_config};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_pipeline::{
     MachineProfile, MachineProfiles, OutputTensor, PerformanceRequest, Preset, ResultFormat, machine_key,
 };
 use cytoscope_testkit::file_names;
+use cytoscope_train::TrainConfig;
 use cytoscope_ui::Workbench;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::Key;
+use eframe::egui::accesskit::{self, Toggled};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
@@ -257,8 +260,17 @@ fn find_f1(value: &serde_json::Value) -> Option<f64> {
     }
 }
 
+/// Moves the slider with this name a step to the right.
+fn nudge(fixture: &mut Fixture, name: &str) {
+    let is_slider = |node: &egui_kittest::Node<'_>| node.accesskit_node().role() == accesskit::Role::Slider;
+    fixture.window.query_all_by_label(name).find(is_slider).unwrap().focus();
+    fixture.window.run_steps(2);
+    fixture.window.key_press(Key::ArrowRight);
+    fixture.window.run_steps(4);
+}
+
 #[test]
-fn switching_splitting_back_on_restores_the_models_settings() {
+fn switching_splitting_back_on_restores_the_models_settings_and_its_sliders_end_those_for_tissue() {
     let mut fixture = small_sample_predicted();
     // The table has one row per object.
     let table = std::fs::read_to_string(fixture.path("sample/cytoscope/nuclei_raw_objects.csv")).unwrap();
@@ -275,6 +287,18 @@ fn switching_splitting_back_on_restores_the_models_settings() {
     fixture.click("Split touching objects");
     fixture.until("as many as before", |w| sees(w, &as_many));
     assert!(!fixture.sees("Split less (µm)"), "the network's height has no unit: {}", fixture.on_screen());
+    // A value that is set by hand applies everywhere; settings that split nothing leave those for tissue on.
+    let more = |fixture: &Fixture| fixture.window.get_by_label("Split more in tissue").accesskit_node().toggled();
+    assert_eq!(more(&fixture), Some(Toggled::False));
+    fixture.click("Split more in tissue");
+    nudge(&mut fixture, "Smooth map (µm)");
+    assert_eq!(more(&fixture), Some(Toggled::True));
+    for slider in ["Split less", "Smooth shapes (µm)"] {
+        nudge(&mut fixture, slider);
+        assert_eq!(more(&fixture), Some(Toggled::False), "{slider}");
+        fixture.click("Split more in tissue");
+        assert_eq!(more(&fixture), Some(Toggled::True), "{slider}");
+    }
 }
 
 #[test]
@@ -408,6 +432,33 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
 }
 
 #[test]
+fn training_runs_are_tuned_on_the_data_of_the_wizard() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pairs(folder.path(), 2);
+    // What is set is not varied, so that there are few candidates.
+    let config = TrainConfig { workers: Some(1), prefetch: Some(9), ..tiny_config(2) };
+    let window = window_with(folder.path(), Vec::new(), config);
+    let mut fixture = Fixture { folder, window };
+    fixture.click("Train a model…");
+    fixture.click("Next");
+    fixture.type_into("Training data", &data.display().to_string());
+    fixture.window.key_press(Key::Enter);
+    fixture.until("the pairs", |w| sees(w, "2 usable pairs"));
+    fixture.click("Next");
+    fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
+    assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
+    fixture.click("Tune settings");
+    fixture.until("the start", |w| sees(w, "Tuning New network"));
+    assert!(fixture.window.get_by_label("Start training").accesskit_node().is_disabled());
+    fixture.until("the end", |w| sees(w, "Settings tuned"));
+    fixture.until("the presets", |w| sees(w, "Performance"));
+    let stored = read_json(&fixture.path("settings/machine-profiles.json"));
+    let profile = &stored["profiles"][0];
+    assert_eq!(profile["model"], "scratch");
+    assert_eq!(profile["training"]["fastest"]["prefetch"], 9);
+}
+
+#[test]
 fn presets_that_were_tuned_on_this_machine_can_be_chosen() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei");
     let title = cytoscope_pipeline::cards::card("nuclei", &package).title;
@@ -462,7 +513,7 @@ pub(crate) fn save_two_outputs(path: &Path) {
 }
 
 #[test]
-fn the_chosen_output_of_a_model_is_predicted_and_remembered() {
+fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_remembered() {
     let mut fixture = Fixture::with(|folder| {
         std::fs::create_dir_all(folder.join("settings/models")).unwrap();
         save_two_outputs(&folder.join("settings/models/two.onnx"));
@@ -476,11 +527,17 @@ fn the_chosen_output_of_a_model_is_predicted_and_remembered() {
     fixture.settle();
     fixture.click("Output");
     fixture.click("boundary");
+    fixture.click("Blending");
+    fixture.click("Gaussian");
+    fixture.click("Overlap");
     fixture.click("Predict this stack");
     let record = fixture.path("cytoscope/small_provenance.json");
     fixture.until("the record", |_| record.is_file());
     let record = read_json(&record);
     assert_eq!(record["job"]["output_tensor"], "boundary", "{record}");
+    let tiles = &record["job"]["tiles"];
+    assert_eq!(tiles["blend"], "gaussian", "{record}");
+    assert_eq!(tiles["overlap"], 0.25, "{record}");
     let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
     assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));
 }

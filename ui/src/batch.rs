@@ -1,5 +1,9 @@
 //! Converting and scoring many files. The page is drawn in [`crate::panels::batch`].
 
+mod scoring;
+
+pub(crate) use scoring::{ScoreSubject, ScoredFiles, ScoredModel};
+
 use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
 use crate::document::{Document, PREVIEW_NAME, Role, file_name, series_suffix};
@@ -7,13 +11,14 @@ use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::{Content, Expanded, FileRequest};
-use crate::work::{JobView, Purpose};
-use cytoscope_formats::{ChannelRef, Compression, SeriesChoice};
-use cytoscope_pipeline::{ConvertJob, EvaluateJob, EvaluateReport, PairRole, stack_stem};
+use crate::work::Purpose;
+use cytoscope_formats::{Compression, SeriesChoice};
+use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::ending;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::{Job, JobId, JobResult};
+use scoring::scores_csv;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -100,45 +105,29 @@ pub(crate) enum BatchAction {
     CancelConversions,
     /// Cancels the scoring.
     CancelEvaluation,
+    /// Sets whether predictions or a model are scored.
+    Score(ScoreSubject),
     /// Sets the folder or file of predictions or ground truth.
     Compare(PairRole, PathBuf),
     /// Sets the channel of predictions or ground truth that is scored, by its index among [`ScoredFiles::channels`].
     Channel(PairRole, Option<usize>),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
+    /// Sets the folder or table of the pairs that a model is scored on.
+    Pairs(PathBuf),
+    /// Sets the object diameter that a model is scored with.
+    Diameter(DiameterRequest),
     /// Scores the predictions, with a voxel size in µm in place of that of the files, which keep their own along the axes where
     /// it is unknown.
     Evaluate(VoxelSize),
+    /// Scores a model on the pairs.
+    EvaluateModel(ScoredModel),
     /// Asks for the file of the table of scores.
     AskSave,
     /// Saves the table of scores.
     Save(PathBuf),
     /// A job of the page has ended.
     Finished(JobId, Box<JobResult>),
-}
-
-/// Predictions or ground truth to score.
-#[derive(Default)]
-pub(crate) struct ScoredFiles {
-    /// A file or a folder.
-    pub(crate) path: Option<PathBuf>,
-    /// Names of the channels of the file, or of the first one of the folder; empty until they are read.
-    pub(crate) channels: Vec<String>,
-    /// Index of the channel that is scored; `None` leaves it to the job.
-    pub(crate) channel: Option<usize>,
-}
-
-impl ScoredFiles {
-    /// The chosen channel for a job: by name, as files of a folder may order their channels differently, unless several have
-    /// this name.
-    fn chosen(&self) -> Option<ChannelRef> {
-        let index = self.channel?;
-        let name = self.channels.get(index)?;
-        // Jobs compare names in any case.
-        let is_same = |other: &&String| other.trim().to_lowercase() == name.trim().to_lowercase();
-        let is_clear = self.channels.iter().filter(is_same).count() == 1;
-        Some(if is_clear { ChannelRef::Name(name.clone()) } else { ChannelRef::Index(index) })
-    }
 }
 
 /// State of the page for converting and scoring.
@@ -161,14 +150,22 @@ pub(crate) struct Batch {
     pub(crate) with_labels: bool,
     /// Whether existing files are replaced.
     pub(crate) replace: bool,
+    /// What is scored.
+    pub(crate) subject: ScoreSubject,
     /// Predictions to score.
     pub(crate) prediction: ScoredFiles,
     /// Ground truth.
     pub(crate) truth: ScoredFiles,
+    /// Folder or table of the pairs that a model is scored on.
+    pub(crate) pairs: Option<PathBuf>,
+    /// Object diameter that a model is scored with.
+    pub(crate) diameter: DiameterRequest,
     /// True objects with fewer voxels are ignored.
     pub(crate) ignore_below: u64,
-    /// The latest scores; `None` until predictions were scored.
+    /// The latest scores; `None` until predictions or a model were scored.
     pub(crate) report: Option<EvaluateReport>,
+    /// Title of the model that is or was scored; `None` for predictions.
+    pub(crate) of_model: Option<String>,
     /// Conversions that were started together and have not ended.
     converting: BTreeSet<JobId>,
     /// Files that those conversions have written.
@@ -189,10 +186,14 @@ impl Default for Batch {
             time: None,
             with_labels: false,
             replace: false,
+            subject: ScoreSubject::default(),
             prediction: ScoredFiles::default(),
             truth: ScoredFiles::default(),
+            pairs: None,
+            diameter: DiameterRequest::Auto,
             ignore_below: 0,
             report: None,
+            of_model: None,
             converting: BTreeSet::new(),
             written: Vec::new(),
             evaluating: None,
@@ -209,16 +210,6 @@ impl Batch {
     /// Number of conversions that were started together.
     pub(crate) fn started(&self) -> usize {
         self.converting.len()
-    }
-
-    /// The job that scores predictions, until it has ended.
-    pub(crate) fn evaluation<'a>(&self, jobs: &'a Jobs) -> Option<&'a JobView> {
-        self.evaluating.and_then(|id| jobs.get(id)).filter(|j| !j.state.is_over())
-    }
-
-    /// Whether predictions are being scored.
-    pub(crate) fn is_evaluating(&self, jobs: &Jobs) -> bool {
-        self.evaluation(jobs).is_some()
     }
 
     /// The converted file of an input.
@@ -260,6 +251,18 @@ impl Batch {
                 let active = jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over());
                 active.for_each(|job| jobs.cancel(job.id));
             }
+            BatchAction::Score(subject) => {
+                self.subject = subject;
+                self.forget_scores();
+            }
+            BatchAction::Pairs(pairs) => {
+                self.pairs = Some(pairs);
+                self.forget_scores();
+            }
+            BatchAction::Diameter(diameter) => {
+                self.diameter = diameter;
+                self.forget_scores();
+            }
             BatchAction::CancelEvaluation => self.evaluating.into_iter().for_each(|id| jobs.cancel(id)),
             BatchAction::Compare(role, path) => {
                 *self.scored_mut(role) = ScoredFiles { path: Some(path.clone()), ..ScoredFiles::default() };
@@ -275,10 +278,10 @@ impl Batch {
                 self.forget_scores();
             }
             BatchAction::Evaluate(voxel_axes_um) => self.evaluate(voxel_axes_um, jobs),
+            BatchAction::EvaluateModel(model) => self.evaluate_model(&model, jobs),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
-                let folder = self.prediction.path.as_deref().and_then(start_folder).map(Path::to_owned);
-                effects.act(DocumentsAction::Ask { request, folder, name });
+                effects.act(DocumentsAction::Ask { request, folder: self.scores_folder(), name });
             }
             BatchAction::Save(path) => {
                 if let Some(text) = self.report.as_ref().map(scores_csv) {
@@ -289,35 +292,6 @@ impl Batch {
             BatchAction::Finished(id, result) => self.finished(id, *result),
         }
         effects
-    }
-
-    /// Predictions or ground truth.
-    pub(crate) fn scored(&self, role: PairRole) -> &ScoredFiles {
-        match role {
-            PairRole::Prediction => &self.prediction,
-            PairRole::Truth => &self.truth,
-        }
-    }
-
-    fn scored_mut(&mut self, role: PairRole) -> &mut ScoredFiles {
-        match role {
-            PairRole::Prediction => &mut self.prediction,
-            PairRole::Truth => &mut self.truth,
-        }
-    }
-
-    /// Stores the names of the channels of a file or folder, unless another one was chosen meanwhile.
-    pub(crate) fn channels_read(&mut self, path: &Path, role: PairRole, names: Vec<String>) {
-        let files = self.scored_mut(role);
-        if files.path.as_deref() == Some(path) {
-            files.channels = names;
-        }
-    }
-
-    /// Forgets the scores of other settings, and those that a running job would report.
-    fn forget_scores(&mut self) {
-        self.report = None;
-        self.evaluating = None;
     }
 
     /// The series of a file that is converted, from 0.
@@ -411,28 +385,6 @@ impl Batch {
         }
     }
 
-    fn evaluate(&mut self, voxel_axes_um: VoxelSize, jobs: &mut Jobs) {
-        let (Some(prediction), Some(truth)) = (self.prediction.path.clone(), self.truth.path.clone()) else { return };
-        if self.is_evaluating(jobs) {
-            return;
-        }
-        let title = format!("{} · evaluate", file_name(&prediction));
-        let job = EvaluateJob {
-            prediction,
-            truth,
-            ignore_below_voxels: self.ignore_below,
-            series: SeriesChoice::default(),
-            prediction_channel: self.prediction.chosen(),
-            truth_channel: self.truth.chosen(),
-            voxel_um: None,
-            voxel_axes_um,
-            out: None,
-            overwrite: Overwrite::Refuse,
-        };
-        self.report = None;
-        self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
-    }
-
     fn finished(&mut self, id: JobId, result: JobResult) {
         match result {
             JobResult::Convert { output } if self.converting.contains(&id) => self.written.push(output),
@@ -471,58 +423,9 @@ pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
     if ending(chosen).is_some() { chosen.parent() } else { Some(chosen) }
 }
 
-/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each scored channel of a pair of intensity
-/// images.
-pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    let columns = [
-        "prediction",
-        "truth",
-        "iou",
-        "f1",
-        "precision",
-        "recall",
-        "ap",
-        "pq",
-        "true_objects",
-        "pearson",
-        "psnr_db",
-        "ssim",
-        "mse",
-        "mean_matched_iou",
-        "found_objects",
-        "channel",
-    ];
-    // Writing to memory cannot fail.
-    let _ = writer.write_record(columns);
-    for pair in &report.pairs {
-        let names = [pair.prediction.display().to_string(), pair.truth.display().to_string()];
-        for m in &pair.instances {
-            let scores = [m.threshold, m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality];
-            let scores = scores.map(|v| v.to_string());
-            let missing = [const { String::new() }; 4];
-            let matched = [m.mean_matched_score.to_string(), m.tp.to_string(), String::new()];
-            let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing).chain(matched);
-            let _ = writer.write_record(row);
-        }
-        let of_pair = pair.regression.iter().filter(|_| pair.channels.is_empty()).map(|scores| ("", scores));
-        let of_channels = pair.channels.iter().map(|channel| (channel.name.as_str(), &channel.regression));
-        for (channel, r) in of_pair.chain(of_channels) {
-            let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
-            let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
-            let missing = [const { String::new() }; 7];
-            let unmatched = [String::new(), String::new(), channel.to_owned()];
-            let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores).chain(unmatched));
-        }
-    }
-    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cytoscope_objects::regression::Regression;
-    use cytoscope_pipeline::{ChannelScores, PairReport};
 
     #[test]
     fn converted_files_have_the_name_of_their_stack() {
@@ -558,50 +461,5 @@ mod tests {
         for (chosen, folder) in [("/a/p.ome.tif", "/a"), ("/a/p.zarr", "/a"), ("/a/results", "/a/results")] {
             assert_eq!(start_folder(Path::new(chosen)), Some(Path::new(folder)));
         }
-    }
-
-    #[test]
-    fn every_row_of_scores_has_every_column() {
-        let regression = Regression { pearson: Some(0.5), psnr_db: None, ssim: Some(0.25), mse: 2.0 };
-        let pair = PairReport {
-            prediction: PathBuf::from("p,1.tif"),
-            truth: PathBuf::from("t.tif"),
-            instances: Vec::new(),
-            regression: Some(regression),
-            channels: Vec::new(),
-            errors: None,
-            ignored: None,
-        };
-        let stain = |name: &str| ChannelScores { name: name.to_owned(), regression };
-        let stains = PairReport { channels: vec![stain("dna"), stain("actin")], ..pair.clone() };
-        let report = EvaluateReport {
-            pairs: vec![pair, stains],
-            instances: Vec::new(),
-            regression: None,
-            channels: Vec::new(),
-            unpaired: Vec::new(),
-            errors: None,
-            ignored: None,
-            notes: Vec::new(),
-        };
-        let text = scores_csv(&report);
-        let lines: Vec<&str> = text.lines().collect();
-        let scores = "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2,,";
-        assert_eq!(lines[1..], ["", "dna", "actin"].map(|channel| format!("{scores},{channel}")));
-        assert!(lines[0].ends_with(",channel") && lines[0].split(',').count() == 16);
-    }
-
-    #[test]
-    fn a_chosen_channel_is_named_unless_several_have_its_name() {
-        let channels = ["dna", "actin", "DNA"].map(str::to_owned).to_vec();
-        let chosen = |channel| ScoredFiles { path: None, channels: channels.clone(), channel }.chosen();
-        assert_eq!(chosen(Some(1)), Some(ChannelRef::Name("actin".to_owned())));
-        assert_eq!((chosen(Some(2)), chosen(None)), (Some(ChannelRef::Index(2)), None));
-        let mut batch = Batch::default();
-        batch.prediction.path = Some(PathBuf::from("/a.tif"));
-        batch.channels_read(Path::new("/b.tif"), PairRole::Prediction, channels.clone());
-        assert!(batch.prediction.channels.is_empty(), "the names of another file");
-        batch.channels_read(Path::new("/a.tif"), PairRole::Prediction, channels.clone());
-        assert_eq!(batch.prediction.channels, channels);
     }
 }

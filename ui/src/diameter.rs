@@ -30,27 +30,19 @@ impl ObjectSize {
     }
 }
 
-/// Draws the object diameter control, for models that rescale objects to a nominal diameter.
-pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, actions: &mut Actions) {
-    let Some(nominal_um) = card.object_diameter_um else { return };
-    heading(ui, "Object diameter");
-    let Some(document) = state.document() else { return };
-    let id = document.id;
-    let unit = if document.voxel_known { DiameterUnit::Um } else { DiameterUnit::Voxels }.symbol();
-    let mut size = document.object_size;
-    let is_estimating = state.jobs.estimating(id).is_some();
+/// Draws the choice between an estimated diameter and one that the user sets, which is `first` at first; `hint` explains the
+/// latter.
+pub(crate) fn diameter_choice(ui: &mut Ui, request: &mut DiameterRequest, first: f64, unit: &str, hint: &str) {
     ui.horizontal_wrapped(|ui| {
-        let is_auto = size.request == DiameterRequest::Auto;
+        let is_auto = *request == DiameterRequest::Auto;
         if ui.selectable_label(is_auto, "Automatic").on_hover_text("Estimated when the stack is predicted").clicked() {
-            size.request = DiameterRequest::Auto;
+            *request = DiameterRequest::Auto;
         }
-        let manual = ui
-            .selectable_label(!is_auto, "Manual")
-            .on_hover_text("Set the diameter yourself; a ring on the image shows it");
+        let manual = ui.selectable_label(!is_auto, "Manual").on_hover_text(hint);
         if manual.clicked() && is_auto {
-            size.request = DiameterRequest::Given(size.found.map_or(nominal_um, |found| found.diameter));
+            *request = DiameterRequest::Given(first);
         }
-        if let DiameterRequest::Given(diameter) = &mut size.request {
+        if let DiameterRequest::Given(diameter) = request {
             let drag = egui::DragValue::new(diameter)
                 .range(0.1..=10_000.0)
                 .speed(0.1)
@@ -62,6 +54,19 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, name));
         }
     });
+}
+
+/// Draws the object diameter control, for models that rescale objects to a nominal diameter.
+pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, actions: &mut Actions) {
+    let Some(nominal_um) = card.object_diameter_um else { return };
+    heading(ui, "Object diameter");
+    let Some(document) = state.document() else { return };
+    let id = document.id;
+    let unit = if document.voxel_known { DiameterUnit::Um } else { DiameterUnit::Voxels }.symbol();
+    let mut size = document.object_size;
+    let is_estimating = state.jobs.estimating(id).is_some();
+    let first = size.found.map_or(nominal_um, |found| found.diameter);
+    diameter_choice(ui, &mut size.request, first, unit, "Set the diameter yourself; a ring on the image shows it");
     let text = format!("{}  Estimate", icon::RULER);
     let button = ui.add_enabled(!is_estimating, egui::Button::new(text));
     button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, !is_estimating, "Estimate"));

@@ -12,6 +12,7 @@ use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
 use crate::file_browser::{Visited, visit};
+use crate::jobs::TunedTraining;
 use crate::measure::table_name;
 use crate::opener::{Expanded, expand, expand_for_list};
 use crate::runs::read_run;
@@ -126,6 +127,8 @@ pub(crate) enum DiskEffect {
         /// Folder or file of the model.
         path: PathBuf,
     },
+    /// Writes the settings of a training run that is tuned.
+    PrepareTuning(Box<TunedTraining>),
     /// Reads the machine profiles.
     ReadMachineProfiles {
         /// JSON file; if it is missing, there are no profiles.
@@ -266,6 +269,8 @@ pub(crate) enum DiskEvent {
         /// The new path of a renamed file, or why the model was not removed.
         result: Result<Option<PathBuf>, String>,
     },
+    /// The settings of a training run that is tuned were written.
+    TuningReady(Result<Box<TunedTraining>, String>),
     /// The machine profiles were read.
     MachineProfilesRead(Result<MachineProfiles, String>),
     /// The peak rates of this machine were read or measured.
@@ -328,6 +333,9 @@ impl DiskEffect {
             }
             Self::DiscardTraining { job } => DiskEvent::TrainingDiscarded(job.discard().map_err(|e| e.to_string())),
             Self::ReadRun { path } => DiskEvent::RunRead { path: path.clone(), run: read_run(path).map(Box::new) },
+            Self::PrepareTuning(training) => {
+                DiskEvent::TuningReady(training.write_settings().map(|()| training.clone()))
+            }
             Self::ReadMachineProfiles { path } => {
                 DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
             }

@@ -64,8 +64,9 @@ impl DialogSpec {
             | FileRequest::TrainingFolder
             | FileRequest::ConvertFolder
             | FileRequest::Predictions
-            | FileRequest::Truths => (Choice::Folder, "Folders", Vec::new()),
-            FileRequest::TrainingTable => (Choice::File, "Tables", vec!["csv"]),
+            | FileRequest::Truths
+            | FileRequest::PairsFolder => (Choice::Folder, "Folders", Vec::new()),
+            FileRequest::TrainingTable | FileRequest::PairsTable => (Choice::File, "Tables", vec!["csv"]),
             FileRequest::Run => (Choice::File, "Traces and reports", vec!["json"]),
             FileRequest::StartModel => (Choice::File, "Models", models()),
             FileRequest::ModelFile => (Choice::Files, "Models", models()),

@@ -48,6 +48,10 @@ pub(crate) enum ModelsAction {
     QuantizeMode(QuantizeMode),
     /// Sets the maximum minutes of quantization-aware training.
     QatMinutes(f64),
+    /// Sets the maximum steps of quantization-aware training; `None` leaves them to the program.
+    QatSteps(Option<u64>),
+    /// Sets whether a quantized model has no float network.
+    WithoutFloat(bool),
     /// Sets the maximum relative L2 error of a quantized model.
     AccuracyBudget(f64),
     /// Quantizes the shown model, calibrated with the open stacks.
@@ -98,6 +102,8 @@ fn calibrated_with(job: &Job) -> &'static str {
 pub(crate) struct ModelFindings {
     /// Result of its test.
     pub(crate) test: Option<Box<ModelTestReport>>,
+    /// Voxel size Z, Y, X in µm that a model file states, as far as tests have shown.
+    file_um: Option<[f64; 3]>,
     /// Its speed on this machine.
     pub(crate) speed: Option<ModelSpeedReport>,
     /// Report of its quantization.
@@ -120,6 +126,8 @@ pub(crate) struct Models {
     settings: BTreeMap<PathBuf, ImportSettings>,
     mode: QuantizeMode,
     qat_minutes: f64,
+    qat_steps: Option<u64>,
+    without_float: bool,
     accuracy_budget: f64,
     /// The model that the user was asked to remove.
     removal: Option<PathBuf>,
@@ -142,6 +150,8 @@ impl Models {
             settings: BTreeMap::new(),
             mode: QuantizeMode::Static,
             qat_minutes: QAT_MINUTES,
+            qat_steps: None,
+            without_float: false,
             accuracy_budget: ACCURACY_BUDGET,
             removal: None,
             export_requests: Vec::new(),
@@ -178,6 +188,16 @@ impl Models {
     /// Maximum minutes of quantization-aware training.
     pub(crate) fn qat_minutes(&self) -> f64 {
         self.qat_minutes
+    }
+
+    /// Maximum steps of quantization-aware training; `None` leaves them to the program.
+    pub(crate) fn qat_steps(&self) -> Option<u64> {
+        self.qat_steps
+    }
+
+    /// Whether a quantized model has no float network.
+    pub(crate) fn without_float(&self) -> bool {
+        self.without_float
     }
 
     /// Maximum relative L2 error of a quantized model.
@@ -222,8 +242,10 @@ impl Models {
                     // Outputs on test tensors do not depend on the voxel size, which changes often while it is dragged.
                     let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
                     self.settings.insert(model.clone(), settings);
-                    if !is_tested {
-                        // The last test had other settings, and the next test may fail.
+                    if is_tested {
+                        self.show_voxel_size(&model);
+                    } else {
+                        // The result of the last test is that of other settings, and the next test may fail.
                         if let Some(findings) = self.findings.get_mut(&model) {
                             findings.test = None;
                         }
@@ -248,6 +270,8 @@ impl Models {
             }
             ModelsAction::QuantizeMode(mode) => self.mode = mode,
             ModelsAction::QatMinutes(minutes) => self.qat_minutes = minutes,
+            ModelsAction::QatSteps(steps) => self.qat_steps = steps,
+            ModelsAction::WithoutFloat(without_float) => self.without_float = without_float,
             ModelsAction::AccuracyBudget(budget) => self.accuracy_budget = budget,
             ModelsAction::Quantize => {
                 let name = self.shown.as_deref().map(stem).unwrap_or_default();
@@ -299,6 +323,16 @@ impl Models {
             self.select(file);
         }
         effects.act(DisplayAction::Task(PanelTask::Models));
+    }
+
+    /// Sets the voxel size on the card of a tested model file to the one that the user states, or else to that of the file.
+    fn show_voxel_size(&mut self, model: &Path) {
+        let stated_um = self.settings(model).voxel_um;
+        if let Some(findings) = self.findings.get_mut(model)
+            && let Some(test) = &mut findings.test
+        {
+            test.card.voxel_um = stated_um.or(findings.file_um);
+        }
     }
 
     fn test(&mut self, model: PathBuf, jobs: &mut Jobs) {
@@ -379,18 +413,26 @@ impl Models {
             calibrate,
             accuracy_budget: self.accuracy_budget,
             keep_float: Default::default(),
-            without_float: false,
+            without_float: self.without_float,
             overwrite: Overwrite::Refuse,
         };
-        let minutes = (self.mode == QuantizeMode::Qat).then_some(self.qat_minutes);
-        Job::Quantize { quantization, minutes, steps: None }
+        // The other modes do not train.
+        let is_trained = self.mode == QuantizeMode::Qat;
+        let minutes = is_trained.then_some(self.qat_minutes);
+        Job::Quantize { quantization, minutes, steps: self.qat_steps.filter(|_| is_trained) }
     }
 
     fn finished(&mut self, id: JobId, result: JobResult, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(ModelJob { model, out, calibrated_with }) = self.jobs.remove(&id) else { return };
+        let is_stated = self.settings(&model).voxel_um.is_some();
         let findings = self.findings.entry(model.clone()).or_default();
         match result {
-            JobResult::ModelTest(report) => findings.test = Some(report),
+            JobResult::ModelTest(report) => {
+                if !is_stated {
+                    findings.file_um = report.card.voxel_um;
+                }
+                findings.test = Some(report);
+            }
             JobResult::ModelSpeed(report) => findings.speed = Some(report),
             JobResult::Quantize(report) => {
                 effects.success(
@@ -451,8 +493,28 @@ pub(crate) fn stem(path: &Path) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::effect::Wake;
+    use std::sync::Arc;
+
+    #[test]
+    fn only_quantization_with_training_has_limits_of_the_training() {
+        let wake: Wake = Arc::new(|| {});
+        let documents = Documents::new(&wake, None);
+        let mut models = Models::new(None);
+        (models.qat_steps, models.without_float) = (Some(12), true);
+        for (mode, minutes, steps) in
+            [(QuantizeMode::Static, None, None), (QuantizeMode::Qat, Some(QAT_MINUTES), Some(12))]
+        {
+            models.mode = mode;
+            let job = models.quantization(Path::new("/m/net"), PathBuf::from("/m/net-int8"), &documents);
+            let Job::Quantize { quantization, minutes: given_minutes, steps: given_steps } = job else { panic!() };
+            assert_eq!((given_minutes, given_steps), (minutes, steps));
+            assert!(quantization.without_float);
+        }
+    }
 
     #[test]
     fn only_models_in_the_users_folder_are_own() {

@@ -120,6 +120,10 @@ pub enum FileRequest {
     PredictionFile,
     /// Ground truth of one prediction to score.
     TruthFile,
+    /// Folder of the pairs that a model is scored on.
+    PairsFolder,
+    /// Table of the pairs that a model is scored on.
+    PairsTable,
     /// Destination of a table of scores.
     Scores,
     /// Destination of the object table of a document in the form that AnnData reads.

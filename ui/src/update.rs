@@ -83,6 +83,7 @@ impl Workbench {
             }
             DiskEvent::TrainingDiscarded(result) => Training::discarded(result),
             DiskEvent::RunRead { path, run } => self.jobs.run_read(path, run),
+            DiskEvent::TuningReady(training) => self.jobs.tuning_ready(training),
             DiskEvent::MachineProfilesRead(profiles) => self.jobs.machine_profiles_read(profiles),
             DiskEvent::PeakMeasured(peak) => self.jobs.peak_measured(*peak),
             DiskEvent::SettingsSaved(result) => Display::settings_saved(result),
@@ -178,6 +179,7 @@ impl Workbench {
                 effects.act(BatchAction::Compare(PairRole::Prediction, first));
             }
             FileRequest::Truths | FileRequest::TruthFile => effects.act(BatchAction::Compare(PairRole::Truth, first)),
+            FileRequest::PairsFolder | FileRequest::PairsTable => effects.act(BatchAction::Pairs(first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
             FileRequest::Profile(format, id) => {

@@ -470,10 +470,8 @@ impl Work {
                     Event::Note { message } => job.notes.push(message),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
-                    Event::Started { .. }
-                    | Event::DeviceLost { .. }
-                    | Event::Finished { .. }
-                    | Event::Failed { .. } => {}
+                    Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),
+                    Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
                 }
                 None
             }

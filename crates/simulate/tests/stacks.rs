@@ -2,7 +2,7 @@
 //! noise according to the camera model.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "functions shared by tests")]
 
-use cytoscope_simulate::{Kind, MIN_OBJECT_VOXELS, Settings, SimulateError, Simulation, simulate};
+use cytoscope_simulate::{Kind, MIN_OBJECT_VOXELS, Pressed, Settings, SimulateError, Simulation, simulate};
 use cytoscope_volume::{DType, Samples, VoxelSize};
 use std::cell::Cell;
 
@@ -187,6 +187,25 @@ fn nuclei_touch_at_the_default_density() {
     let alone = make(&settings);
     let apart = borders(&self::labels(&alone), |a, b| a > 0 && b > 0 && a != b);
     assert!(apart.iter().filter(|t| **t).count() < touching.iter().filter(|t| **t).count() / 5);
+}
+
+#[test]
+fn pressed_nuclei_grow_until_they_touch_and_a_gap_divides_them() {
+    let shown = |pressed: Pressed| {
+        let mut settings = Settings::new(Kind::Nuclei, SHAPE, 3);
+        settings.objects.pressed = pressed;
+        let labels = labels(&make(&settings));
+        let touching = borders(&labels, |a, b| a > 0 && b > 0 && a != b).into_iter().filter(|t| *t).count();
+        (touching, labels.iter().filter(|l| **l > 0).count())
+    };
+    let placed = shown(Pressed::NONE);
+    let swollen = shown(Pressed { swell: 1.4, gap: 0.0 });
+    let divided = shown(Pressed { swell: 1.4, gap: 0.2 });
+    assert!(swollen.0 > 2 * placed.0, "{swollen:?} and {placed:?} as placed");
+    assert!(2 * swollen.1 > 3 * placed.1, "{swollen:?} and {placed:?} as placed");
+    assert!(4 * divided.0 < swollen.0 && divided.1 < swollen.1, "{divided:?} with a gap, {swollen:?} without");
+    // The gap takes only the faces of the nuclei away.
+    assert!(2 * divided.1 > swollen.1, "{divided:?} with a gap, {swollen:?} without");
 }
 
 #[test]

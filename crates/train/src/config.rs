@@ -189,6 +189,14 @@ impl TrainConfig {
         toml::from_str(&text).map_err(|e| wrong_use(format!("{}: {e}", path.display())))
     }
 
+    /// Returns the settings as TOML, which [`TrainConfig::read`] reads.
+    ///
+    /// # Errors
+    /// [`JobError::Internal`] if TOML cannot hold a setting.
+    pub fn to_toml(&self) -> Result<String, JobError> {
+        toml::to_string(self).map_err(|e| JobError::Internal(format!("the training settings are not stored: {e}")))
+    }
+
     /// Checks the settings that no other crate checks.
     ///
     /// # Errors
@@ -499,6 +507,8 @@ impl Default for ValidationConfig {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
     use super::*;
 
     #[test]
@@ -507,5 +517,26 @@ mod tests {
             |rate, from_scratch| ScheduleConfig { rate, ..ScheduleConfig::default() }.schedule(from_scratch).peak;
         assert_eq!((peak(None, true), peak(None, false)), (SCRATCH_RATE, FINE_TUNING_RATE));
         assert_eq!((peak(Some(0.01), true), peak(Some(0.01), false)), (0.01, 0.01));
+    }
+
+    #[test]
+    fn written_settings_are_read_unchanged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.toml");
+        let chosen = TrainConfig {
+            target: Some(TargetKind::Semantic),
+            patch_zyx: Some([8, 32, 32]),
+            workers: Some(3),
+            memory_mib: Some(512),
+            diameter: DiameterRequest::Given(9.5),
+            segment: Some(SegmentOptions::default()),
+            only: vec!["head".to_owned()],
+            data: DataConfig { image_channel: Some(1), same_file: true, ..DataConfig::default() },
+            ..TrainConfig::default()
+        };
+        for config in [TrainConfig::default(), chosen] {
+            std::fs::write(&path, config.to_toml().unwrap()).unwrap();
+            assert_eq!(TrainConfig::read(&path).unwrap(), config);
+        }
     }
 }

@@ -10,7 +10,7 @@ use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, PredictOptions,
-    ScoredImage, VolumeOutputs, predict_volume,
+    ProgressStage, ScoredImage, VolumeOutputs, predict_volume,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_json;
@@ -131,7 +131,9 @@ impl EvaluateModelJob {
         let side =
             |path, image, are_labels| ScoredImage { path, image, channel: None, option: "--truth-channel", are_labels };
         let prediction = side(pair.image.path.as_path(), &predicted, false);
-        evaluation.score(prediction, side(pair.target.path.as_path(), &truth, of_labels))?;
+        let scored_truth = side(pair.target.path.as_path(), &truth, of_labels);
+        // Comparing large images reports no progress of its own.
+        context.report_alive(ProgressStage::Evaluate, || evaluation.score(prediction, scored_truth))?;
         notes.iter().for_each(|note| evaluation.add_note(format!("{}: {note}", pair.image.path.display())));
         Ok(precision)
     }

@@ -13,7 +13,8 @@ use cytoscope_pipeline::{
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_train::{
-    CheckJob, CheckReport, Estimate, EstimateJob, LimitedQuantization, TrainJob, TrainPrecision, TrainReport, TrainSink,
+    CheckJob, CheckReport, Estimate, EstimateJob, EvaluateModelJob, LimitedQuantization, TrainJob, TrainPrecision,
+    TrainReport, TrainSink,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,8 @@ pub enum Job {
     Convert(ConvertJob),
     /// Scores predictions against ground truth ([`JobResult::Evaluate`]).
     Evaluate(EvaluateJob),
+    /// Scores a model on pairs of images and ground truth ([`JobResult::Evaluate`]).
+    EvaluateModel(EvaluateModelJob),
     /// Estimates the diameter of a stack's objects ([`JobResult::ObjectDiameter`]).
     ObjectDiameter(DiameterJob),
     /// Trains a network ([`JobResult::Train`]).
@@ -103,7 +106,9 @@ impl Job {
             Self::Import(job) => vec![folder_of(&job.out)],
             Self::Export(job) => vec![folder_of(&job.out)],
             Self::Mesh(job) => vec![folder_of(&job.out)],
-            Self::Evaluate(job) => job.out.iter().map(|path| folder_of(path)).collect(),
+            Self::Evaluate(EvaluateJob { out, .. }) | Self::EvaluateModel(EvaluateModelJob { out, .. }) => {
+                out.iter().map(|path| folder_of(path)).collect()
+            }
             Self::ObjectDiameter(_)
             | Self::TrainCheck(_)
             | Self::TrainEstimate(_)
@@ -176,6 +181,7 @@ impl Job {
                 JobResult::Convert { output: job.output.clone() }
             }
             Self::Evaluate(job) => JobResult::Evaluate(Box::new(job.run(context)?)),
+            Self::EvaluateModel(job) => JobResult::Evaluate(Box::new(job.run(context, devices)?)),
             Self::ObjectDiameter(job) => JobResult::ObjectDiameter(job.run(context, devices)?),
             Self::Train(job) => JobResult::Train(Box::new(job.run(context, devices, on_event)?)),
             Self::TrainCheck(job) => JobResult::TrainCheck(Box::new(job.run(context)?)),
@@ -231,6 +237,7 @@ impl Job {
             | Self::Measure(_)
             | Self::Convert(_)
             | Self::Evaluate(_)
+            | Self::EvaluateModel(_)
             | Self::TrainCheck(_)
             | Self::Quantize { .. }
             | Self::Import(_)
@@ -249,7 +256,9 @@ impl Job {
         match self {
             Self::Predict { prediction, .. } if prediction.cpu_because.is_some() => CPU,
             Self::Predict { prediction, .. } | Self::ObjectDiameter(DiameterJob { prediction }) => prediction.device,
-            Self::Train(TrainJob { device, .. }) | Self::TrainEstimate(EstimateJob { device, .. }) => *device,
+            Self::Train(TrainJob { device, .. })
+            | Self::TrainEstimate(EstimateJob { device, .. })
+            | Self::EvaluateModel(EvaluateModelJob { device, .. }) => *device,
             // The network is run on every device.
             Self::Import(_) | Self::ModelTest(_) | Self::ModelSpeed(_) => DeviceRequest::Auto,
             Self::Segment { .. }
@@ -289,7 +298,7 @@ pub enum JobResult {
         /// The image written.
         output: PathBuf,
     },
-    /// Result of [`Job::Evaluate`].
+    /// Result of [`Job::Evaluate`] and [`Job::EvaluateModel`].
     Evaluate(Box<EvaluateReport>),
     /// Result of [`Job::ObjectDiameter`].
     ObjectDiameter(ObjectDiameter),
@@ -391,6 +400,8 @@ mod tests {
         assert!(![cpu, DeviceRequest::Auto].contains(&read(json!({"train": train})).device()));
         assert_eq!(read(json!({"convert": {"input": "a.tif", "output": "a.npy"}})).device(), cpu);
         assert_eq!(read(json!({"import": {"file": "m.onnx", "out": "m"}})).device(), DeviceRequest::Auto);
+        assert_eq!(read(json!({"evaluate": {"prediction": "p", "truth": "t"}})).device(), cpu);
+        assert_eq!(read(json!({"evaluate_model": {"model": "m", "data": "d"}})).device(), DeviceRequest::Auto);
     }
 
     #[test]

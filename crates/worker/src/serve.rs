@@ -306,6 +306,7 @@ impl ServeShared {
             let gpu = devices.list().iter().any(|d| d.usable && d.id != DeviceId::Cpu);
             let record_operators = match job {
                 Job::Predict { operators, .. } => *operators || !gpu,
+                Job::EvaluateModel(_) => !gpu,
                 Job::Segment { .. }
                 | Job::Measure(_)
                 | Job::Convert(_)

@@ -107,8 +107,14 @@ impl Activity {
             return is_hung.then(|| format!("the cancelled job on {gpu} did not stop within {seconds} s"));
         }
         // The other jobs do not report progress.
-        let reports =
-            matches!(job, Job::Predict { .. } | Job::ObjectDiameter(_) | Job::Train(_) | Job::TrainEstimate(_));
+        let reports = matches!(
+            job,
+            Job::Predict { .. }
+                | Job::EvaluateModel(_)
+                | Job::ObjectDiameter(_)
+                | Job::Train(_)
+                | Job::TrainEstimate(_)
+        );
         let is_hung = reports && !self.is_preparing && silent >= timeouts.progress;
         let seconds = timeouts.progress.as_secs_f64().ceil();
         is_hung.then(|| format!("the job on {gpu} showed no progress for {seconds} s"))
@@ -155,6 +161,8 @@ mod tests {
         let import = job(r#"{"import":{"file":"m.onnx","out":"m"}}"#);
         let mut unknown = Activity::new();
         assert!(!hangs(&unknown, &import, Some(true)));
+        let score = job(r#"{"evaluate_model":{"model":"nuclei","data":"d"}}"#);
+        assert!(hangs(&unknown, &score, Some(true)) && !hangs(&on("cpu"), &score, Some(true)));
         unknown.cancel();
         assert!(hangs(&unknown, &import, Some(true)));
         assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)).as_deref(), Some("wgpu:1"));

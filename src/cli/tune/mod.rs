@@ -73,6 +73,9 @@ pub(crate) struct Tune {
     /// or a CSV table of them.
     #[arg(long, value_name = "DIR|CSV")]
     training: Option<PathBuf>,
+    /// Tune only the training runs, not the predictions with the model.
+    #[arg(long, requires = "training")]
+    only_training: bool,
     /// What to train the network for; by default the model's task, or segmentation for scratch.
     #[arg(long, value_enum, requires = "training")]
     task: Option<TuneTask>,
@@ -158,8 +161,8 @@ impl Tune {
             return Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)));
         }
         let inference = match &model {
-            Some(model) => Some(self.tune_inference(model, &tried, &scratch, &cancel)?),
-            None => None,
+            Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &cancel)?),
+            _ => None,
         };
         let training = match &self.training {
             Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch, &cancel)?),

@@ -23,6 +23,7 @@ use crate::work::{JobView, Purpose, Work};
 use cytoscope_engine::Device;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::predict::Blend;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{DiameterRequest, MachineProfile, MachineProfiles, machine_key};
 use cytoscope_preprocess::PreprocessStep;
@@ -33,6 +34,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuning::Tuning;
+
+pub(crate) use tuning::TunedTraining;
 
 /// An action on the jobs of the engine.
 pub(crate) enum JobsAction {
@@ -52,6 +55,10 @@ pub(crate) enum JobsAction {
     LookForDevices,
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
+    /// Sets how further predictions join tiles; `None` leaves it to the program, which uses no tiles if it can.
+    Blend(Option<Blend>),
+    /// Sets the overlap of tiles with Gaussian blending in percent; `None` is the default.
+    Overlap(Option<u64>),
     /// Sets whether the next prediction measures the devices again for its model.
     MeasureAgain(bool),
     /// Sets the results folder of all documents.
@@ -160,6 +167,10 @@ pub(crate) struct Jobs {
     all_series: BTreeSet<u64>,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,
+    /// How predictions join tiles; `None` leaves it to the program.
+    blend: Option<Blend>,
+    /// Overlap of tiles with Gaussian blending in percent; `None` is the default.
+    overlap_percent: Option<u64>,
     /// Whether the next prediction measures the devices again for its model.
     remeasure: bool,
     /// Document and steps of the preprocessed copy whose file was asked for.
@@ -214,6 +225,8 @@ impl Jobs {
             preparing: BTreeSet::new(),
             all_series: BTreeSet::new(),
             tile: None,
+            blend: None,
+            overlap_percent: None,
             remeasure: false,
             copy_steps: None,
             copies: BTreeSet::new(),
@@ -339,6 +352,16 @@ impl Jobs {
         self.tile
     }
 
+    /// How predictions join tiles; `None` leaves it to the program.
+    pub(crate) fn blend(&self) -> Option<Blend> {
+        self.blend
+    }
+
+    /// Overlap of tiles with Gaussian blending in percent; `None` is the default.
+    pub(crate) fn overlap_percent(&self) -> Option<u64> {
+        self.overlap_percent
+    }
+
     /// Whether the next prediction measures the devices again for its model.
     pub(crate) fn remeasure(&self) -> bool {
         self.remeasure
@@ -408,6 +431,8 @@ impl Jobs {
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),
             JobsAction::Tile(tile) => self.tile = tile,
+            JobsAction::Blend(blend) => self.blend = blend,
+            JobsAction::Overlap(percent) => self.overlap_percent = percent,
             JobsAction::MeasureAgain(again) => self.remeasure = again,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
             JobsAction::Refine { document, options } => {

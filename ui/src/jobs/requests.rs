@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::work::Purpose;
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::predict::{ChannelRef, TileRequest};
+use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest};
 use cytoscope_pipeline::{
     ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
     SegmentJob,
@@ -83,6 +83,13 @@ impl Jobs {
         effects
     }
 
+    /// The tiles of predictions. Tiles that are cropped overlap by what the network needs.
+    fn tiles(&self) -> TileRequest {
+        let percent = self.overlap_percent.filter(|_| self.blend == Some(Blend::Gaussian));
+        let overlap = percent.map(|percent| percent as f64 / 100.0);
+        TileRequest { tile: self.tile, overlap, blend: self.blend, ..TileRequest::default() }
+    }
+
     /// The prediction job of a document with the settings of the panel.
     fn prediction_job(&self, document: &Document, out: PathBuf, settings: &Settings) -> Option<PredictJob> {
         let model = self.model(settings)?;
@@ -97,7 +104,7 @@ impl Jobs {
             device: settings.device,
             cpu_because: None,
             precision: settings.precision,
-            tiles: TileRequest { tile: self.tile, ..TileRequest::default() },
+            tiles: self.tiles(),
             outputs: outputs_of(settings, model.task, !document.preprocessing.steps.is_empty()),
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
@@ -364,6 +371,17 @@ mod tests {
         assert_eq!(of(ModelTask::Segmentation, true).len(), 5);
         assert_eq!(of(ModelTask::LabelFree, false), [Output::Maps, Output::Preview]);
         assert!(outputs_of(&chosen(&[Output::Table]), Some(ModelTask::LabelFree), true).is_empty());
+    }
+
+    #[test]
+    fn only_tiles_with_gaussian_blending_have_a_chosen_overlap() {
+        let mut jobs = Jobs::new(None, None, None, &no_wake());
+        assert_eq!(jobs.tiles(), TileRequest::default());
+        jobs.overlap_percent = Some(40);
+        for (blend, overlap) in [(None, None), (Some(Blend::Crop), None), (Some(Blend::Gaussian), Some(0.4))] {
+            jobs.blend = blend;
+            assert_eq!((jobs.tiles().blend, jobs.tiles().overlap), (blend, overlap));
+        }
     }
 
     #[test]

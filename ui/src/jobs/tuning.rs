@@ -7,8 +7,11 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
 use cytoscope_preprocess::PreprocessStep;
+use cytoscope_train::{TrainConfig, TrainStart};
+use cytoscope_training_data::TrainingTask;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -26,14 +29,78 @@ pub(super) struct Tuning {
     /// File of the machine profiles.
     profiles: Option<PathBuf>,
     wake: Wake,
+    /// Title of the start model while the settings of the training run are being written.
+    preparing: Option<String>,
     run: Option<TuningRun>,
+}
+
+/// The runs that use what is tuned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TunedRuns {
+    Predictions,
+    Training,
+}
+
+/// A training run whose settings are tuned.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TunedTraining {
+    /// Title of the start model.
+    pub(crate) title: String,
+    /// What training starts from.
+    pub(crate) from: TrainStart,
+    /// What the model predicts.
+    pub(crate) task: TrainingTask,
+    /// Folder or table of the training data.
+    pub(crate) data: PathBuf,
+    /// Settings of the run; those that are open are tuned.
+    pub(crate) config: TrainConfig,
+    /// Device that computes the steps; with the automatic choice, all are tried.
+    pub(crate) device: DeviceRequest,
+    /// File that the settings are written to, for the process.
+    pub(crate) settings: PathBuf,
+}
+
+impl TunedTraining {
+    /// Writes the file of the settings.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    pub(crate) fn write_settings(&self) -> Result<(), String> {
+        let text = self.config.to_toml().map_err(|error| error.to_string())?;
+        cytoscope_storage::write::atomic_write(&self.settings, text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    /// Returns the words of the command line after the program's name.
+    fn arguments(&self, profiles: Option<&Path>) -> Vec<OsString> {
+        let task = match self.task {
+            TrainingTask::Segmentation => "segmentation",
+            TrainingTask::LabelFree => "labelfree",
+        };
+        let mut arguments = ["tune", "--save", "--only-training"].map(OsString::from).to_vec();
+        arguments.push(option("model", Path::new(self.from.as_str())));
+        arguments.push(option("training", &self.data));
+        arguments.push(OsString::from(format!("--task={task}")));
+        arguments.push(option("config", &self.settings));
+        arguments.push(OsString::from(format!("--device={}", self.device)));
+        arguments.extend(profiles.map(|path| option("profiles", path)));
+        arguments
+    }
+}
+
+/// Returns an option of the command line whose value is a path.
+fn option(name: &str, value: &Path) -> OsString {
+    let mut option = OsString::from(format!("--{name}="));
+    option.push(value);
+    option
 }
 
 /// A process that tunes. It runs to its end even if the window is closed before.
 struct TuningRun {
     /// Title of the model.
     model: String,
-    /// Which tuned settings predictions used when it was started.
+    /// What it tunes.
+    runs: TunedRuns,
+    /// Which tuned settings these runs used when it was started.
     performance: PerformanceRequest,
     /// The process. The thread that waits for it locks it once the process has closed its messages, which it does as it
     /// ends.
@@ -48,14 +115,20 @@ impl Tuning {
     /// Nothing is tuned yet. The machine profiles are stored beside the settings file.
     pub(super) fn new(program: Option<&Path>, settings_path: Option<&Path>, wake: &Wake) -> Self {
         let profiles = settings_path.and_then(Path::parent).map(|home| home.join("machine-profiles.json"));
-        Self { program: program.map(Path::to_owned), profiles, wake: Arc::clone(wake), run: None }
+        Self { program: program.map(Path::to_owned), profiles, wake: Arc::clone(wake), preparing: None, run: None }
     }
 
     /// Starts the process.
     ///
     /// # Errors
     /// Why it cannot be started.
-    fn start(&mut self, model: String, performance: PerformanceRequest, arguments: &[OsString]) -> Result<(), String> {
+    fn start(
+        &mut self,
+        model: String,
+        runs: TunedRuns,
+        performance: PerformanceRequest,
+        arguments: &[OsString],
+    ) -> Result<(), String> {
         let program = self.program.as_ref().ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -88,7 +161,7 @@ impl Tuning {
         };
         let thread = std::thread::Builder::new().name("tune".to_owned()).spawn(wait);
         thread.map_err(|error| error.to_string())?;
-        self.run = Some(TuningRun { model, performance, child, cancelled: false, ended });
+        self.run = Some(TuningRun { model, runs, performance, child, cancelled: false, ended });
         Ok(())
     }
 }
@@ -136,7 +209,7 @@ fn reason(messages: &[u8]) -> Option<String> {
 impl Jobs {
     /// Title of the model whose settings are being tuned.
     pub(crate) fn tuning(&self) -> Option<&str> {
-        self.tuning.run.as_ref().map(|run| run.model.as_str())
+        self.tuning.run.as_ref().map(|run| run.model.as_str()).or(self.tuning.preparing.as_deref())
     }
 
     /// Whether tuning was cancelled and has not ended yet.
@@ -154,7 +227,7 @@ impl Jobs {
     /// Whether tuning can start now: jobs would disturb what it measures.
     pub(crate) fn can_tune(&self) -> bool {
         let is_idle = self.active() == 0 && self.preparing.is_empty();
-        self.tuning.program.is_some() && self.tuning.run.is_none() && is_idle
+        self.tuning.program.is_some() && self.tuning().is_none() && is_idle
     }
 
     /// Tunes the settings of the selected model with a document's stack.
@@ -163,11 +236,6 @@ impl Jobs {
         if !self.can_tune() {
             return;
         }
-        let option = |name: &str, value: &Path| {
-            let mut option = OsString::from(format!("--{name}="));
-            option.push(value);
-            option
-        };
         let mut arguments = vec![OsString::from("tune"), OsString::from("--save")];
         arguments.push(option("model", &card.path));
         arguments.push(option("data", &document.path));
@@ -190,9 +258,33 @@ impl Jobs {
         arguments.push(OsString::from(format!("--device={}", display.settings().device)));
         arguments.extend(self.tuning.profiles.as_deref().map(|path| option("profiles", path)));
         let title = card.title.clone();
-        if let Err(reason) = self.tuning.start(title, display.settings().performance, &arguments) {
+        let performance = display.settings().performance;
+        if let Err(reason) = self.tuning.start(title, TunedRuns::Predictions, performance, &arguments) {
             effects.error("Tuning cannot start", reason);
         }
+    }
+
+    /// Tunes the settings of a training run, once these are written to their file.
+    pub(crate) fn tune_training(&mut self, training: TunedTraining, effects: &mut Effects) {
+        if self.can_tune() {
+            self.tuning.preparing = Some(training.title.clone());
+            effects.disk(DiskEffect::PrepareTuning(Box::new(training)));
+        }
+    }
+
+    /// Starts to tune a training run whose settings were written.
+    pub(crate) fn tuning_ready(&mut self, training: Result<Box<TunedTraining>, String>) -> Effects {
+        let mut effects = Effects::default();
+        self.tuning.preparing = None;
+        let started = training.and_then(|training| {
+            let arguments = training.arguments(self.tuning.profiles.as_deref());
+            let TunedTraining { title, config, .. } = *training;
+            self.tuning.start(title, TunedRuns::Training, config.performance, &arguments)
+        });
+        if let Err(reason) = started {
+            effects.error("Tuning cannot start", reason);
+        }
+        effects
     }
 
     /// Handles the end of tuning: the profiles are read again.
@@ -204,13 +296,17 @@ impl Jobs {
             Err(TryRecvError::Disconnected) => Err("the thread that waited for it has ended".to_owned()),
         };
         let (title, performance, cancelled) = (run.model.clone(), run.performance, run.cancelled);
+        let runs = match run.runs {
+            TunedRuns::Predictions => "predictions",
+            TunedRuns::Training => "training runs",
+        };
         self.tuning.run = None;
         match (result, &self.tuning.profiles) {
             (Ok(()), Some(path)) => {
                 effects.disk(DiskEffect::ReadMachineProfiles { path: path.clone() });
                 let use_of_settings = match performance {
-                    PerformanceRequest::Auto => "further predictions use the fastest settings",
-                    _ => "the settings can be chosen under Performance",
+                    PerformanceRequest::Auto => format!("further {runs} use the fastest settings"),
+                    _ => "the settings can be chosen under Performance".to_owned(),
                 };
                 effects.success("Settings tuned", format!("{title}: {use_of_settings}"));
             }
@@ -233,7 +329,7 @@ mod tests {
         // The shell waits for a process of its group.
         let arguments = ["-c", "sleep 60; exit 0"].map(OsString::from);
         let started = std::time::Instant::now();
-        tuning.start("m".to_owned(), PerformanceRequest::Auto, &arguments).unwrap();
+        tuning.start("m".to_owned(), TunedRuns::Predictions, PerformanceRequest::Auto, &arguments).unwrap();
         let run = tuning.run.as_mut().unwrap();
         run.cancel();
         assert!(run.cancelled);
@@ -254,6 +350,32 @@ mod tests {
         // Steps are separated by commas in one option.
         assert!(options.iter().all(|option| !option.to_str().unwrap().contains(',')), "{options:?}");
         assert!(preprocessing_options(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_training_run_is_tuned_with_the_settings_of_the_wizard() {
+        let folder = tempfile::tempdir().unwrap();
+        let training = TunedTraining {
+            title: "New network".to_owned(),
+            from: TrainStart::Scratch,
+            task: TrainingTask::LabelFree,
+            data: PathBuf::from("/data/pairs"),
+            config: TrainConfig { batch: Some(3), ..TrainConfig::default() },
+            device: DeviceRequest::Auto,
+            settings: folder.path().join("tune.toml"),
+        };
+        training.write_settings().unwrap();
+        assert_eq!(TrainConfig::read(&training.settings).unwrap(), training.config);
+        let words: Vec<String> = training
+            .arguments(Some(Path::new("/p.json")))
+            .into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect();
+        let config = format!("--config={}", training.settings.display());
+        let given = ["--model=scratch", "--training=/data/pairs", "--task=labelfree", &config, "--device=auto"];
+        assert_eq!(words[..3], ["tune", "--save", "--only-training"]);
+        assert_eq!(words[3..8], given);
+        assert_eq!(words[8..], ["--profiles=/p.json"]);
     }
 
     #[test]

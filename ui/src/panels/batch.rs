@@ -1,11 +1,13 @@
 //! The page for converting files and for scoring predictions.
 
+use super::predict::{device_choice, facts, model_list, precision_choice, reason_against_predicting};
 use super::{
     OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top,
     weak,
 };
 use crate::action::Actions;
-use crate::batch::{Batch, BatchAction, ConvertFormat, start_folder};
+use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
+use crate::diameter::diameter_choice;
 use crate::document::file_name;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
@@ -14,7 +16,8 @@ use crate::theme;
 use cytoscope_formats::Compression;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
-use cytoscope_pipeline::{EvaluateReport, PairRole};
+use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::{DiameterUnit, EvaluateReport, PairRole};
 use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -26,6 +29,8 @@ const LISTED_PAIRS: usize = 200;
 const LISTED_NOTES: usize = 20;
 /// Maximum height of the list of files to convert; longer lists are scrolled.
 const FILE_LIST_HEIGHT: f32 = 320.0;
+/// Width of the list of models.
+const MODEL_LIST_WIDTH: f32 = 320.0;
 
 /// Draws the page.
 pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
@@ -185,11 +190,38 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
 fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let batch = state.batch;
     heading(ui, "Evaluate predictions");
-    weak(
-        ui,
-        "Label images are matched object by object, other images are compared by intensity. Files of folders are paired by \
-         name.",
-    );
+    weak(ui, "Label images are matched object by object, other images are compared by intensity.");
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Score");
+        let subjects = [(ScoreSubject::Predictions, "Predictions"), (ScoreSubject::Model, "A model")];
+        for (subject, name) in subjects {
+            let is_chosen = batch.subject == subject;
+            if ui.selectable_label(is_chosen, name).clicked() && !is_chosen {
+                actions.send(BatchAction::Score(subject));
+            }
+        }
+    });
+    match batch.subject {
+        ScoreSubject::Predictions => predictions_to_score(ui, batch, actions),
+        ScoreSubject::Model => model_to_score(ui, state, actions),
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Ignore true objects below");
+        let mut voxels = batch.ignore_below as f64;
+        if number_field(ui, &mut voxels, 0.0..=1e9, 1.0, "Ignore true objects below voxels") {
+            actions.send(BatchAction::IgnoreBelow(voxels as u64));
+        }
+        ui.label("voxels");
+    });
+    evaluation_start(ui, state, actions);
+    if let Some(report) = &batch.report {
+        scores(ui, report, batch.of_model.as_deref(), actions);
+    }
+}
+
+/// Draws the choice of the predictions and their ground truth.
+fn predictions_to_score(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
+    weak(ui, "Files of folders are paired by name.");
     let (prediction, truth) = (PairRole::Prediction, PairRole::Truth);
     let places = [
         ("Predictions…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, prediction),
@@ -209,23 +241,101 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         });
         scored_channel(ui, batch, role, actions);
     }
+}
+
+/// Draws the choice of the model, the settings of its predictions and the pairs that it is scored on.
+fn model_to_score(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    weak(
+        ui,
+        "The model predicts the images of pairs, which are compared with their labels or stains; nothing is written. The pairs \
+         are in a folder or table as for training.",
+    );
+    if let Some(card) = state.model() {
+        ui.horizontal(|ui| {
+            ui.label("Model");
+            model_list(ui, state, card, MODEL_LIST_WIDTH, actions);
+        });
+        weak(ui, facts(card));
+        scored_diameter(ui, state.batch, card, actions);
+    }
+    device_choice(ui, state, actions);
+    precision_choice(ui, state, actions);
     ui.horizontal_wrapped(|ui| {
-        ui.label("Ignore true objects below");
-        let mut voxels = batch.ignore_below as f64;
-        if number_field(ui, &mut voxels, 0.0..=1e9, 1.0, "Ignore true objects below voxels") {
-            actions.send(BatchAction::IgnoreBelow(voxels as u64));
+        let pairs = state.batch.pairs.as_deref();
+        let start = pairs.and_then(start_folder);
+        if named_button(ui, true, icon::FOLDER, "Pairs…").on_hover_text("A folder").clicked() {
+            ask(FileRequest::PairsFolder, start, actions);
         }
-        ui.label("voxels");
+        if named_button(ui, true, icon::TABLE, "Table of pairs…").on_hover_text("A CSV file").clicked() {
+            ask(FileRequest::PairsTable, start, actions);
+        }
+        weak(ui, pairs.map(|path| path.display().to_string()).unwrap_or_default());
     });
-    let is_running = batch.is_evaluating(state.jobs);
+}
+
+/// Draws the object diameter of the pairs, for models that rescale objects to a nominal diameter.
+fn scored_diameter(ui: &mut Ui, batch: &Batch, card: &ModelCard, actions: &mut Actions) {
+    let Some(nominal_um) = card.object_diameter_um else { return };
+    let mut diameter = batch.diameter;
     ui.horizontal(|ui| {
-        let may =
-            !is_running && batch.prediction.path.is_some() && batch.truth.path.is_some() && state.jobs.has_engine();
-        if named_button(ui, may, icon::SCALES, "Evaluate").clicked() {
+        ui.label("Object diameter");
+        let hint = "The diameter in all pairs; in voxels where the voxel size is unknown";
+        diameter_choice(ui, &mut diameter, nominal_um, DiameterUnit::Um.symbol(), hint);
+    });
+    if diameter != batch.diameter {
+        actions.send(BatchAction::Diameter(diameter));
+    }
+}
+
+/// Why what is chosen cannot be scored now; `None` if it can.
+fn reason_against_evaluating(state: State<'_>) -> Option<&'static str> {
+    let batch = state.batch;
+    match batch.subject {
+        _ if !state.jobs.has_engine() => Some("The engine is missing: nothing can be scored."),
+        ScoreSubject::Predictions if batch.prediction.path.is_none() => Some("Choose predictions."),
+        ScoreSubject::Predictions if batch.truth.path.is_none() => Some("Choose their ground truth."),
+        ScoreSubject::Predictions => None,
+        ScoreSubject::Model if batch.pairs.is_none() => Some("Choose pairs."),
+        ScoreSubject::Model => reason_against_predicting(state),
+    }
+}
+
+/// Sends the action that scores what is chosen.
+fn start_evaluation(state: State<'_>, actions: &mut Actions) {
+    let (batch, settings) = (state.batch, state.settings());
+    match batch.subject {
+        ScoreSubject::Predictions => {
             // The voxel size that the user has set for the files of the ground truth, or else for those of the predictions.
             let paths = [&batch.truth, &batch.prediction].into_iter().filter_map(|files| files.path.as_ref());
-            let sizes = paths.map(|path| state.settings().voxel_size_in(path));
+            let sizes = paths.map(|path| settings.voxel_size_in(path));
             actions.send(BatchAction::Evaluate(sizes.fold(VoxelSize::default(), VoxelSize::or)));
+        }
+        ScoreSubject::Model => {
+            let Some(card) = state.model() else { return };
+            actions.send(BatchAction::EvaluateModel(ScoredModel {
+                name: card.name.clone(),
+                title: card.title.clone(),
+                rescales: card.object_diameter_um.is_some(),
+                device: settings.device,
+                precision: settings.precision,
+                voxel_um: batch.pairs.as_deref().and_then(|path| settings.voxel_size_in(path).zyx_um()),
+            }));
+        }
+    }
+}
+
+/// Draws the button that starts the scoring, and its progress.
+fn evaluation_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let batch = state.batch;
+    let is_running = batch.is_evaluating(state.jobs);
+    let reason = reason_against_evaluating(state);
+    ui.horizontal(|ui| {
+        let mut button = named_button(ui, !is_running && reason.is_none(), icon::SCALES, "Evaluate");
+        if let Some(reason) = reason {
+            button = button.on_disabled_hover_text(reason);
+        }
+        if button.clicked() {
+            start_evaluation(state, actions);
         }
         if is_running {
             ui.spinner();
@@ -236,9 +346,6 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     if let Some(job) = batch.evaluation(state.jobs) {
         job_progress(ui, job);
-    }
-    if let Some(report) = &batch.report {
-        scores(ui, report, actions);
     }
 }
 
@@ -276,10 +383,13 @@ fn regression_text(scores: &Regression) -> String {
     format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {:.4e}", scores.mse)
 }
 
-fn scores(ui: &mut Ui, report: &EvaluateReport, actions: &mut Actions) {
+/// Draws the scores of predictions, or of the model with a title.
+fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &mut Actions) {
     heading(ui, "Scores");
     let n = report.pairs.len();
-    weak(ui, if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") });
+    let pairs = if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") };
+    let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
+    weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
         weak(ui, note.as_str());
     }

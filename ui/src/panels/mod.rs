@@ -276,10 +276,12 @@ pub(crate) fn seconds(s: f64) -> String {
     }
 }
 
-/// Stage, share and remaining time of a job in one line; empty until they are known.
+/// Number of the input, stage, share and remaining time of a job in one line; empty until they are known.
 fn progress_text(job: &JobView) -> String {
     let Some(progress) = &job.progress else { return String::new() };
-    let mut parts = vec![progress.stage.to_string()];
+    let of_several = job.input_of.filter(|[_, count]| *count > 1);
+    let mut parts: Vec<String> = of_several.map(|[number, count]| format!("{number} of {count}")).into_iter().collect();
+    parts.push(progress.stage.to_string());
     if progress.share() > 0.0 {
         parts.push(format!("{:.0} %", progress.share() * 100.0));
     }

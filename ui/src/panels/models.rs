@@ -1,6 +1,9 @@
 //! The Models page: the list of models, and details, test, speed, quantization, export and removal of the shown one.
 
-use super::{frame, heading, job_progress, labeled_choice, named_button, number_field, page_top, seconds, weak};
+use super::{
+    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top,
+    seconds, weak,
+};
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
@@ -491,12 +494,35 @@ fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut
             actions.send(ModelsAction::Quantize);
         }
     });
+    quantize_options(ui, state, actions);
     let stacks = state.documents.all().len();
     match (state.models.mode(), stacks) {
         (QuantizeMode::Dynamic, _) => {}
         (_, 0) => _ = weak(ui, "No stack is open: the model's test tensors are used for calibration."),
         (_, 1) => _ = weak(ui, "The open stack is used for calibration."),
         (_, n) => _ = weak(ui, format!("The {n} open stacks are used for calibration.")),
+    }
+}
+
+/// Draws what is rarely changed about a quantization.
+fn quantize_options(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    if state.models.mode() == QuantizeMode::Qat {
+        let steps = OptionalNumber {
+            name: "Max. training steps",
+            unit: "",
+            hint: "One tile per step; training ends after these steps or the minutes, whichever comes first",
+            unset: "automatic",
+            first: 240,
+            range: 1..=1_000_000,
+        };
+        if let Some(steps) = steps.show(ui, SettingRow::Line, state.models.qat_steps()) {
+            actions.send(ModelsAction::QatSteps(steps));
+        }
+    }
+    let mut without_float = state.models.without_float();
+    let hint = "Leaves the float network out of the package: it is smaller, but cannot run on GPUs";
+    if ui.checkbox(&mut without_float, "Without the float network").on_hover_text(hint).changed() {
+        actions.send(ModelsAction::WithoutFloat(without_float));
     }
 }
 

@@ -1,8 +1,12 @@
 //! The choice among the presets of this machine's profile.
 
-use super::SettingRow;
+use super::{SettingRow, named_button, weak};
+use crate::action::Actions;
+use crate::jobs::JobsAction;
+use crate::state::State;
 use cytoscope_pipeline::{InferenceSettings, MachineProfile, PerformanceRequest, Preset, TrainingSettings};
-use eframe::egui::Ui;
+use eframe::egui::{self, Ui};
+use egui_phosphor::regular as icon;
 
 /// Name of a request in the window.
 fn name(request: PerformanceRequest, profile: &MachineProfile) -> String {
@@ -45,6 +49,30 @@ pub(super) fn performance_choice(
     response
         .on_hover_text("Measured on this machine by cytoscope tune --save; used for settings that are left on Auto");
     (request != chosen).then_some(request)
+}
+
+/// Draws the button that starts `cytoscope tune`, or says that it runs; `hint` says what is measured. Returns whether it was
+/// clicked.
+pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &mut Actions) -> bool {
+    if let Some(model) = state.jobs.tuning() {
+        ui.horizontal(|ui| {
+            ui.spinner();
+            if state.jobs.is_cancelling_tuning() {
+                weak(ui, "Canceling…");
+                return;
+            }
+            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
+                actions.send(JobsAction::CancelTuning);
+            }
+            weak(ui, format!("Tuning {model}"));
+        });
+        return false;
+    }
+    let enabled = state.jobs.can_tune();
+    let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Tune settings", icon::GAUGE)));
+    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
+    let waits = "Wait until the running jobs have finished; they would distort the timing";
+    button.on_hover_text(hint).on_disabled_hover_text(waits).clicked()
 }
 
 /// The settings of predictions in one line.

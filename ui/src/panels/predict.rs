@@ -4,8 +4,8 @@ mod options;
 
 use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::named_slider;
-use super::performance::{inference_text, performance_choice};
-use super::{SettingRow, heading, labeled_choice, main_button, named_button, weak};
+use super::performance::{inference_text, performance_choice, tune_button};
+use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
 use crate::channels::{chosen_output, input_channels, input_name};
 use crate::command::Command;
@@ -26,6 +26,10 @@ use cytoscope_pipeline::{ModelTask, OutputTensor, Preset, ProgressUnit};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
+
+/// What the button that tunes predictions does.
+const TUNE_HINT: &str = "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest \
+                         settings. This takes some minutes and continues if the window is closed.";
 
 /// What the panel keeps between frames.
 #[derive(Default)]
@@ -85,7 +89,7 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 }
 
 /// Why stacks cannot be predicted now; `None` if they can.
-fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
+pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
     if !state.jobs.has_engine() {
         Some("The engine is missing: stacks can be viewed but not predicted.")
     } else if state.jobs.models().is_empty() {
@@ -102,8 +106,22 @@ fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
 fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
     ui.label(RichText::new("Model").strong());
     let Some(card) = state.model() else { return };
-    let combo =
-        egui::ComboBox::from_id_salt("model").selected_text(&card.title).width(ui.available_width() - 8.0).truncate();
+    let width = ui.available_width() - 8.0;
+    model_list(ui, state, card, width, actions);
+    ui.add(egui::Label::new(&card.description).wrap());
+    weak(ui, facts(card));
+    if !card.documentation.is_empty() {
+        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
+            let text = without_pictures(&card.documentation);
+            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
+        });
+    }
+    voxel_warning(ui, document, card, actions);
+}
+
+/// Draws the list of models; `card` is the selected one.
+pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width: f32, actions: &mut Actions) {
+    let combo = egui::ComboBox::from_id_salt("model").selected_text(&card.title).width(width).truncate();
     let response = combo.show_ui(ui, |ui| {
         for model in state.jobs.models() {
             let usable = model.problem.is_none();
@@ -122,15 +140,6 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
     // A long title is cut off in the closed list.
     response.response.on_hover_text(&card.title);
-    ui.add(egui::Label::new(&card.description).wrap());
-    weak(ui, facts(card));
-    if !card.documentation.is_empty() {
-        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
-            let text = without_pictures(&card.documentation);
-            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
-        });
-    }
-    voxel_warning(ui, document, card, actions);
 }
 
 fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {
@@ -167,9 +176,12 @@ fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut
     device_choice(ui, state, actions);
     precision_choice(ui, state, actions);
     tile_choice(ui, state, actions);
+    options::blending(ui, state, actions);
     options::limits(ui, state, actions);
     tuned_choice(ui, state, actions);
-    tune_button(ui, state, document.id, actions);
+    if state.jobs.has_engine() && state.model().is_some() && tune_button(ui, state, TUNE_HINT, actions) {
+        actions.send(JobsAction::Tune(document.id));
+    }
     device_reason(ui, state, document.id, actions);
     options::format_choice(ui, state, actions);
     options::outputs_choice(ui, state, actions);
@@ -248,14 +260,15 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+/// Choice of the device.
+pub(super) fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(device) = device_list(ui, SettingRow::Line, "device", state.jobs.devices(), state.settings().device) {
         actions.send(DisplayAction::Device(device));
     }
 }
 
 /// Choice of the precision among those that the device supports.
-fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+pub(super) fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
     let all = offered_precisions(state.jobs.devices(), settings.device);
     if let Some(precision) =
@@ -285,40 +298,6 @@ fn tuned_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let describe = |preset: Preset| profile.inference.get(&preset).map(inference_text);
     if let Some(request) = performance_choice(ui, SettingRow::Line, state.settings().performance, profile, &describe) {
         actions.send(DisplayAction::Performance(request));
-    }
-}
-
-/// Starts `cytoscope tune` with the shown stack, or says that it runs.
-fn tune_button(ui: &mut Ui, state: State<'_>, document: u64, actions: &mut Actions) {
-    if !state.jobs.has_engine() || state.model().is_none() {
-        return;
-    }
-    if let Some(model) = state.jobs.tuning() {
-        ui.horizontal(|ui| {
-            ui.spinner();
-            if state.jobs.is_cancelling_tuning() {
-                weak(ui, "Canceling…");
-                return;
-            }
-            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
-                actions.send(JobsAction::CancelTuning);
-            }
-            weak(ui, format!("Tuning {model}"));
-        });
-        return;
-    }
-    let enabled = state.jobs.can_tune();
-    let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Tune settings", icon::GAUGE)));
-    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
-    let button = button.on_hover_text(
-        "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest settings. \
-         This takes some minutes and continues if the window is closed.",
-    );
-    if button
-        .on_disabled_hover_text("Wait until the running jobs have finished; they would distort the timing")
-        .clicked()
-    {
-        actions.send(JobsAction::Tune(document));
     }
 }
 

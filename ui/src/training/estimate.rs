@@ -66,7 +66,8 @@ impl Training {
     /// is.
     pub(super) fn poll_cost(&mut self, jobs: &mut Jobs, is_shown: bool) {
         let wizard = &self.wizard;
-        let chosen = is_shown && wizard.plan.step == WizardStep::Start && !self.starting;
+        let is_free = !self.starting && jobs.tuning().is_none();
+        let chosen = is_shown && wizard.plan.step == WizardStep::Start && is_free;
         if chosen && wizard.plan.job.is_none() {
             let wanted = wizard.to_be_measured();
             if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {

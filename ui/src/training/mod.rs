@@ -39,6 +39,10 @@ use validation_picture::ValidationPicture;
 const TRAININGS: &str = "trainings";
 /// File that lists all problems of the last data check if there are many, beside that folder.
 const DETAILS: &str = "data-check.txt";
+/// File of the settings of a training run that is tuned, beside that folder.
+const TUNED_SETTINGS: &str = "tune.toml";
+/// What is shown in place of a start model if there is none.
+pub(crate) const NEW_NETWORK: &str = "New network";
 /// Maximum number of log lines of a training run.
 const MAX_NOTES: usize = 500;
 /// Pairs and problems listed initially.
@@ -214,7 +218,7 @@ impl Wizard {
             restart: false,
             seed: 0,
             threads: self.plan.threads.unwrap_or(0),
-            without_int8: false,
+            without_int8: self.plan.without_int8,
             device: self.plan.device,
             may_change_device: false,
             overwrite: Default::default(),
@@ -327,10 +331,11 @@ mod tests {
         wizard.plan.data = Some("/data/pairs".into());
         let limits = |wizard: &Wizard| {
             let job = wizard.job("/out".into()).unwrap();
-            (job.config.batch, job.config.memory_mib, job.threads)
+            (job.config.batch, job.config.memory_mib, job.threads, job.without_int8)
         };
-        assert_eq!(limits(&wizard), (Some(3), Some(512), 0));
+        assert_eq!(limits(&wizard), (Some(3), Some(512), 0, false));
         (wizard.plan.batch, wizard.plan.memory_mib, wizard.plan.threads) = (Some(8), Some(2048), Some(2));
-        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2));
+        wizard.plan.without_int8 = true;
+        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2, true));
     }
 }

@@ -114,6 +114,8 @@ pub struct WizardPlan {
     pub precision: Option<Precision>,
     /// Which preset of the machine profile completes the settings; `None` leaves it to the training settings.
     pub performance: Option<PerformanceRequest>,
+    /// Whether the trained network is left in float.
+    pub without_int8: bool,
     /// Name of the model.
     pub name: String,
     /// Job of an unfinished training run.
@@ -139,6 +141,7 @@ impl Default for WizardPlan {
             device: DeviceRequest::Auto,
             precision: None,
             performance: None,
+            without_int8: false,
             name: String::new(),
             job: None,
             saved: None,

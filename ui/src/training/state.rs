@@ -5,12 +5,14 @@ use super::plan::{self, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
 use super::thread_results::ThreadResult;
 use super::validation_picture::ValidationPicture;
-use super::{Check, DETAILS, LISTED, MAX_NOTES, TRAININGS, Wizard, file_name, summary_text};
+use super::{
+    Check, DETAILS, LISTED, MAX_NOTES, NEW_NETWORK, TRAININGS, TUNED_SETTINGS, Wizard, file_name, summary_text,
+};
 use crate::disk::DiskEffect;
 use crate::display::{Display, DisplayAction, PanelTask};
 use crate::documents::DocumentsAction;
 use crate::effect::{Effects, Wake};
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, TunedTraining};
 use crate::opener::FileRequest;
 use crate::work::{JobState, Purpose};
 use cytoscope_engine::{DeviceRequest, Precision};
@@ -64,6 +66,10 @@ pub(crate) enum TrainingAction {
     Precision(Option<Precision>),
     /// Selects a preset of the machine profile for the next run.
     Performance(PerformanceRequest),
+    /// Sets whether the next trained network is left in float.
+    WithoutInt8(bool),
+    /// Tunes the settings of training runs with the chosen data and start model.
+    Tune,
     /// Sets the name of the model.
     Name(String),
     /// Starts training.
@@ -192,6 +198,8 @@ impl Training {
             TrainingAction::Device(device) => wizard.plan.device = device,
             TrainingAction::Precision(precision) => wizard.plan.precision = precision,
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
+            TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
+            TrainingAction::Tune => self.tune(jobs, &mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
             TrainingAction::Continue => self.resume(jobs, &mut effects),
@@ -253,10 +261,23 @@ impl Training {
         self.wizard.check = Check::Running(jobs.run(title, Purpose::Check, Job::TrainCheck(job)));
     }
 
+    fn tune(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+        let wizard = &self.wizard;
+        let Some(data) = wizard.plan.data.clone().filter(|_| wizard.is_usable() && !self.starting) else { return };
+        let from = wizard.plan.from.clone();
+        let title = from.model().map_or_else(|| NEW_NETWORK.to_owned(), |path| file_name(Path::new(path)));
+        let (task, config, device) = (wizard.plan.task, wizard.chosen_config(), wizard.plan.device);
+        let settings = wizard.folder.join(TUNED_SETTINGS);
+        jobs.tune_training(TunedTraining { title, from, task, data, config, device, settings }, effects);
+        // The steps are timed anew with the tuned settings.
+        self.forget_cost(jobs);
+    }
+
     fn start(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
         let wizard = &mut self.wizard;
         let is_ready = wizard.run.state == RunState::Idle && wizard.is_usable() && wizard.saving == Saving::No;
-        if self.starting || !is_ready {
+        // A run would distort the timing.
+        if self.starting || !is_ready || jobs.tuning().is_some() {
             return;
         }
         let name = plan::clean_name(&wizard.plan.name);

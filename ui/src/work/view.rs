@@ -244,6 +244,8 @@ pub struct JobView {
     pub state: JobState,
     /// Progress of the current stage; `None` before the first one.
     pub progress: Option<StageProgress>,
+    /// Number of the current input, from 1, and of all inputs; `None` if the job has not reported any.
+    pub input_of: Option<[usize; 2]>,
     /// When it left the queue.
     pub started: Option<Instant>,
     /// Duration in seconds of a job that has ended.
@@ -285,6 +287,7 @@ impl JobView {
             purpose,
             state: JobState::Queued,
             progress: None,
+            input_of: None,
             started: None,
             seconds: 0.0,
             totals: Vec::new(),

@@ -2,8 +2,10 @@
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
+use crate::jobs::JobsAction;
 use crate::panels::{OptionalNumber, SettingRow, labeled_choice};
 use crate::state::State;
+use cytoscope_pipeline::predict::Blend;
 use cytoscope_pipeline::{Output, ResultFormat};
 use eframe::egui::{Checkbox, Ui};
 use std::collections::BTreeSet;
@@ -28,6 +30,42 @@ pub(super) fn limits(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let threads = OptionalNumber::threads(hint);
     if let Some(number) = threads.show(ui, SettingRow::Line, state.settings().threads.map(|n| n as u64)) {
         actions.send(DisplayAction::Threads(number.map(|n| n as usize)));
+    }
+}
+
+/// Choice of how tiles are joined, and how much they overlap.
+pub(super) fn blending(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let name = |blend: Option<Blend>| match blend {
+        None => "Auto (without tiles if possible)",
+        Some(Blend::Crop) => "Crop",
+        Some(Blend::Gaussian) => "Gaussian",
+    };
+    let before = state.jobs.blend();
+    let mut blend = before;
+    let response = labeled_choice(ui, "blending", "Blending", name(before), |ui| {
+        for one in [None, Some(Blend::Crop), Some(Blend::Gaussian)] {
+            ui.selectable_value(&mut blend, one, name(one));
+        }
+    });
+    response.on_hover_text(
+        "How tiles are joined. Crop: they overlap by what the network sees, and their margins are cut off. Gaussian: the \
+         weighted mean of overlapping tiles, for networks that normalize over the tile",
+    );
+    if blend != before {
+        actions.send(JobsAction::Blend(blend));
+    }
+    if before == Some(Blend::Gaussian) {
+        let overlap = OptionalNumber {
+            name: "Overlap",
+            unit: "%",
+            hint: "Part of a tile that overlaps its neighbor",
+            unset: "25 %",
+            first: 25,
+            range: 0..=90,
+        };
+        if let Some(percent) = overlap.show(ui, SettingRow::Line, state.jobs.overlap_percent()) {
+            actions.send(JobsAction::Overlap(percent));
+        }
     }
 }
 

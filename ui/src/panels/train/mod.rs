@@ -245,7 +245,7 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
     ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
         WizardStep::Start => {
             let idle = wizard.saving == Saving::No;
-            let may = idle && wizard.is_usable() && state.jobs.has_engine();
+            let may = idle && wizard.is_usable() && state.jobs.has_engine() && state.jobs.tuning().is_none();
             if primary_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
                 actions.send(TrainingAction::Start);
             }

@@ -4,19 +4,24 @@ use super::{cards, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
 use crate::opener::FileRequest;
 use crate::panels::device_lists::{device_list, offered_precisions, precision_list};
-use crate::panels::performance::{performance_choice, training_text};
+use crate::panels::performance::{performance_choice, training_text, tune_button};
 use crate::panels::{OptionalNumber, SettingRow, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::plan::MINUTES;
 use crate::training::start::incompatibility;
-use crate::training::{TrainingAction, Wizard};
+use crate::training::{NEW_NETWORK, TrainingAction, Wizard};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_train::{MAX_BATCH, TrainStart};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
+
+/// What the button that tunes training runs does.
+const TUNE_HINT: &str = "Measures devices, precisions, batch sizes, data workers and threads with short training runs on these \
+                         data, and saves the fastest settings. A device, batch size or number of data workers that is set here \
+                         is kept. This takes some minutes, and goes on if the window is closed.";
 
 /// Title of the start model with this path.
 pub(super) fn start_name(state: State<'_>, path: &str) -> String {
@@ -35,7 +40,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let fits = |m: &&ModelCard| incompatibility(m, task, channels).is_none();
     let scratch = wizard.plan.from == TrainStart::Scratch;
     let description = "A small untrained 3-D U-Net. Best with twenty pairs or more.";
-    if cards::row(ui, scratch, "New network", "from scratch", description).clicked() {
+    if cards::row(ui, scratch, NEW_NETWORK, "from scratch", description).clicked() {
         actions.send(TrainingAction::StartFrom(TrainStart::Scratch));
     }
     let own_folder = wizard.models_folder();
@@ -72,6 +77,14 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         limits(ui, wizard, actions);
         tuned_choice(ui, state, actions);
     });
+    let mut without_int8 = wizard.plan.without_int8;
+    let hint = "Skips the 8-bit network, with which the package predicts faster on CPUs";
+    if ui.checkbox(&mut without_int8, "Without 8-bit network").on_hover_text(hint).changed() {
+        actions.send(TrainingAction::WithoutInt8(without_int8));
+    }
+    if state.jobs.has_engine() && wizard.is_usable() && tune_button(ui, state, TUNE_HINT, actions) {
+        actions.send(TrainingAction::Tune);
+    }
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
 }

@@ -1,0 +1,288 @@
+//! What is scored, the jobs that score it, and the table of the scores.
+
+use super::{Batch, start_folder};
+use crate::document::file_name;
+use crate::jobs::Jobs;
+use crate::work::{JobView, Purpose};
+use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_formats::{ChannelRef, SeriesChoice};
+use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, PairRole};
+use cytoscope_storage::Overwrite;
+use cytoscope_train::EvaluateModelJob;
+use cytoscope_volume::VoxelSize;
+use cytoscope_worker::Job;
+use std::path::{Path, PathBuf};
+
+/// What the page scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ScoreSubject {
+    /// Files of predictions.
+    #[default]
+    Predictions,
+    /// A model, whose predictions are not written.
+    Model,
+}
+
+/// The selected model and the settings of its predictions.
+pub(crate) struct ScoredModel {
+    /// Name of the model for jobs.
+    pub(crate) name: String,
+    /// Name of the model for display.
+    pub(crate) title: String,
+    /// Whether it rescales objects to a nominal diameter.
+    pub(crate) rescales: bool,
+    /// Device that it runs on.
+    pub(crate) device: DeviceRequest,
+    /// Precision; `None` is the best one of the device.
+    pub(crate) precision: Option<Precision>,
+    /// Voxel size Z, Y, X in µm in place of that of the pairs.
+    pub(crate) voxel_um: Option<[f64; 3]>,
+}
+
+/// Predictions or ground truth to score.
+#[derive(Default)]
+pub(crate) struct ScoredFiles {
+    /// A file or a folder.
+    pub(crate) path: Option<PathBuf>,
+    /// Names of the channels of the file, or of the first one of the folder; empty until they are read.
+    pub(crate) channels: Vec<String>,
+    /// Index of the channel that is scored; `None` leaves it to the job.
+    pub(crate) channel: Option<usize>,
+}
+
+impl ScoredFiles {
+    /// The chosen channel for a job: by name, as files of a folder may order their channels differently, unless several have
+    /// this name.
+    fn chosen(&self) -> Option<ChannelRef> {
+        let index = self.channel?;
+        let name = self.channels.get(index)?;
+        // Jobs compare names in any case.
+        let is_same = |other: &&String| other.trim().to_lowercase() == name.trim().to_lowercase();
+        let is_clear = self.channels.iter().filter(is_same).count() == 1;
+        Some(if is_clear { ChannelRef::Name(name.clone()) } else { ChannelRef::Index(index) })
+    }
+}
+
+impl Batch {
+    /// The job that scores predictions or a model, until it has ended.
+    pub(crate) fn evaluation<'a>(&self, jobs: &'a Jobs) -> Option<&'a JobView> {
+        self.evaluating.and_then(|id| jobs.get(id)).filter(|j| !j.state.is_over())
+    }
+
+    /// Whether predictions or a model are being scored.
+    pub(crate) fn is_evaluating(&self, jobs: &Jobs) -> bool {
+        self.evaluation(jobs).is_some()
+    }
+
+    /// Predictions or ground truth.
+    pub(crate) fn scored(&self, role: PairRole) -> &ScoredFiles {
+        match role {
+            PairRole::Prediction => &self.prediction,
+            PairRole::Truth => &self.truth,
+        }
+    }
+
+    /// Predictions or ground truth, to be changed.
+    pub(super) fn scored_mut(&mut self, role: PairRole) -> &mut ScoredFiles {
+        match role {
+            PairRole::Prediction => &mut self.prediction,
+            PairRole::Truth => &mut self.truth,
+        }
+    }
+
+    /// Stores the names of the channels of a file or folder, unless another one was chosen meanwhile.
+    pub(crate) fn channels_read(&mut self, path: &Path, role: PairRole, names: Vec<String>) {
+        let files = self.scored_mut(role);
+        if files.path.as_deref() == Some(path) {
+            files.channels = names;
+        }
+    }
+
+    /// Forgets the scores of other settings, and those that a running job would report.
+    pub(super) fn forget_scores(&mut self) {
+        (self.report, self.of_model) = (None, None);
+        self.evaluating = None;
+    }
+
+    /// Scores the chosen predictions against the ground truth.
+    pub(super) fn evaluate(&mut self, voxel_axes_um: VoxelSize, jobs: &mut Jobs) {
+        let (Some(prediction), Some(truth)) = (self.prediction.path.clone(), self.truth.path.clone()) else { return };
+        if self.is_evaluating(jobs) {
+            return;
+        }
+        let title = format!("{} · evaluate", file_name(&prediction));
+        let job = EvaluateJob {
+            prediction,
+            truth,
+            ignore_below_voxels: self.ignore_below,
+            series: SeriesChoice::default(),
+            prediction_channel: self.prediction.chosen(),
+            truth_channel: self.truth.chosen(),
+            voxel_um: None,
+            voxel_axes_um,
+            out: None,
+            overwrite: Overwrite::Refuse,
+        };
+        (self.report, self.of_model) = (None, None);
+        self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
+    }
+
+    /// Scores a model on the chosen pairs.
+    pub(super) fn evaluate_model(&mut self, model: &ScoredModel, jobs: &mut Jobs) {
+        let Some(job) = self.model_job(model).filter(|_| !self.is_evaluating(jobs)) else { return };
+        let title = format!("{} · evaluate", model.title);
+        (self.report, self.of_model) = (None, Some(model.title.clone()));
+        self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::EvaluateModel(job)));
+    }
+
+    /// The job that scores a model on the chosen pairs; `None` if there are none.
+    fn model_job(&self, model: &ScoredModel) -> Option<EvaluateModelJob> {
+        Some(EvaluateModelJob {
+            model: model.name.clone(),
+            data: self.pairs.clone()?,
+            device: model.device,
+            precision: model.precision,
+            diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
+            ignore_below_voxels: self.ignore_below,
+            voxel_um: model.voxel_um,
+            out: None,
+            overwrite: Overwrite::Refuse,
+        })
+    }
+
+    /// The folder in which the dialog for the table of scores starts: that of the predictions, or the one that has the pairs,
+    /// as tables among the pairs are read as training data.
+    pub(super) fn scores_folder(&self) -> Option<PathBuf> {
+        let folder = match self.subject {
+            ScoreSubject::Predictions => self.prediction.path.as_deref().and_then(start_folder),
+            ScoreSubject::Model => self.pairs.as_deref().and_then(Path::parent),
+        };
+        folder.map(Path::to_owned)
+    }
+}
+
+/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each scored channel of a pair of intensity
+/// images.
+pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let columns = [
+        "prediction",
+        "truth",
+        "iou",
+        "f1",
+        "precision",
+        "recall",
+        "ap",
+        "pq",
+        "true_objects",
+        "pearson",
+        "psnr_db",
+        "ssim",
+        "mse",
+        "mean_matched_iou",
+        "found_objects",
+        "channel",
+    ];
+    // Writing to memory cannot fail.
+    let _ = writer.write_record(columns);
+    for pair in &report.pairs {
+        let names = [pair.prediction.display().to_string(), pair.truth.display().to_string()];
+        for m in &pair.instances {
+            let scores = [m.threshold, m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality];
+            let scores = scores.map(|v| v.to_string());
+            let missing = [const { String::new() }; 4];
+            let matched = [m.mean_matched_score.to_string(), m.tp.to_string(), String::new()];
+            let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing).chain(matched);
+            let _ = writer.write_record(row);
+        }
+        let of_pair = pair.regression.iter().filter(|_| pair.channels.is_empty()).map(|scores| ("", scores));
+        let of_channels = pair.channels.iter().map(|channel| (channel.name.as_str(), &channel.regression));
+        for (channel, r) in of_pair.chain(of_channels) {
+            let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
+            let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
+            let missing = [const { String::new() }; 7];
+            let unmatched = [String::new(), String::new(), channel.to_owned()];
+            let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores).chain(unmatched));
+        }
+    }
+    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_engine::DeviceId;
+    use cytoscope_objects::regression::Regression;
+    use cytoscope_pipeline::{ChannelScores, PairReport};
+
+    #[test]
+    fn every_row_of_scores_has_every_column() {
+        let regression = Regression { pearson: Some(0.5), psnr_db: None, ssim: Some(0.25), mse: 2.0 };
+        let pair = PairReport {
+            prediction: PathBuf::from("p,1.tif"),
+            truth: PathBuf::from("t.tif"),
+            instances: Vec::new(),
+            regression: Some(regression),
+            channels: Vec::new(),
+            errors: None,
+            ignored: None,
+        };
+        let stain = |name: &str| ChannelScores { name: name.to_owned(), regression };
+        let stains = PairReport { channels: vec![stain("dna"), stain("actin")], ..pair.clone() };
+        let report = EvaluateReport {
+            pairs: vec![pair, stains],
+            instances: Vec::new(),
+            regression: None,
+            channels: Vec::new(),
+            unpaired: Vec::new(),
+            errors: None,
+            ignored: None,
+            notes: Vec::new(),
+        };
+        let text = scores_csv(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        let scores = "\"p,1.tif\",t.tif,,,,,,,,0.5,,0.25,2,,";
+        assert_eq!(lines[1..], ["", "dna", "actin"].map(|channel| format!("{scores},{channel}")));
+        assert!(lines[0].ends_with(",channel") && lines[0].split(',').count() == 16);
+    }
+
+    #[test]
+    fn a_chosen_channel_is_named_unless_several_have_its_name() {
+        let channels = ["dna", "actin", "DNA"].map(str::to_owned).to_vec();
+        let chosen = |channel| ScoredFiles { path: None, channels: channels.clone(), channel }.chosen();
+        assert_eq!(chosen(Some(1)), Some(ChannelRef::Name("actin".to_owned())));
+        assert_eq!((chosen(Some(2)), chosen(None)), (Some(ChannelRef::Index(2)), None));
+        let mut batch = Batch::default();
+        batch.prediction.path = Some(PathBuf::from("/a.tif"));
+        batch.channels_read(Path::new("/b.tif"), PairRole::Prediction, channels.clone());
+        assert!(batch.prediction.channels.is_empty(), "the names of another file");
+        batch.channels_read(Path::new("/a.tif"), PairRole::Prediction, channels.clone());
+        assert_eq!(batch.prediction.channels, channels);
+    }
+
+    #[test]
+    fn a_model_is_scored_with_the_settings_of_the_page_and_its_table_is_saved_beside_the_pairs() {
+        let mut model = ScoredModel {
+            name: "nuclei".to_owned(),
+            title: "Nuclei".to_owned(),
+            rescales: true,
+            device: DeviceRequest::Device(DeviceId::Cpu),
+            precision: Some(Precision::F32),
+            voxel_um: Some([2.0, 0.5, 0.5]),
+        };
+        let mut batch = Batch { subject: ScoreSubject::Model, ignore_below: 7, ..Batch::default() };
+        batch.diameter = DiameterRequest::Given(9.0);
+        assert_eq!(batch.model_job(&model), None, "there are no pairs");
+        batch.pairs = Some(PathBuf::from("/data/pairs"));
+        let job = batch.model_job(&model).unwrap();
+        assert_eq!((job.model.as_str(), job.data.as_path()), ("nuclei", Path::new("/data/pairs")));
+        assert_eq!((job.device, job.precision), (model.device, model.precision));
+        assert_eq!((job.diameter, job.ignore_below_voxels), (DiameterRequest::Given(9.0), 7));
+        assert_eq!((job.voxel_um, job.out), (model.voxel_um, None));
+        assert_eq!(batch.scores_folder().as_deref(), Some(Path::new("/data")));
+        // The control of the diameter is not shown for such a model.
+        model.rescales = false;
+        assert_eq!(batch.model_job(&model).unwrap().diameter, DiameterRequest::Auto);
+    }
+}
