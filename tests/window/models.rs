@@ -518,12 +518,13 @@ fn engine_with_a_new_gpu(folder: &Path) -> PathBuf {
         "{{\"reply\":\"ready\",\"version\":{},\"program\":\"0\",\"pid\":'$$',\"folder\":\"/nowhere/at-all\"}}",
         cytoscope_worker::PROTOCOL_VERSION
     );
-    let device = |id: &str, name: &str, reason: &str| {
-        let about = format!("\"memory_bytes\":null,\"usable\":true,\"reason\":\"{reason}\",\"precisions\":[\"f32\"]");
-        format!("{{\"id\":\"{id}\",\"name\":\"{name}\",{about}}}")
+    let device = |id: &str, name: &str, shortcomings: &str| {
+        let about = "\"memory_bytes\":null,\"usable\":true,\"reason\":\"works\",\"precisions\":[\"f32\"]";
+        format!("{{\"id\":\"{id}\",\"name\":\"{name}\",{about},\"shortcomings\":[{shortcomings}]}}")
     };
-    let cpu = device("cpu", "A processor", "always available");
-    let gpu = device("cuda:0", "A new GPU", "CUDA works; tf32, f16 and bf16 need mma.h");
+    let cpu = device("cpu", "A processor", "");
+    let lacks = "{\"kind\":\"missing_headers\",\"headers\":[\"mma.h\"],\"advice\":\"tf32, f16 and bf16 need mma.h\"}";
+    let gpu = device("cuda:0", "A new GPU", lacks);
     let script = format!(
         "#!/bin/sh\nread -r hello\necho '{ready}'\nwhile read -r line; do\nid=${{line##*\\\"id\\\":}}\nid=${{id%%[!0-9]*}}\n\
          case \"$line\" in\n\

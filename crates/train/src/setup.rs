@@ -344,7 +344,7 @@ pub(crate) fn prepare<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cytoscope_engine::{CompileOptions, Device, Session};
+    use cytoscope_engine::{CompileOptions, Device, Session, Shortcoming};
     use cytoscope_graph::Graph;
     use cytoscope_pipeline::devices::Devices;
 
@@ -370,7 +370,11 @@ mod tests {
         let cpu = Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
         let device = Device {
             id: DeviceId::Cuda(0),
-            reason: "CUDA works; bf16 needs a newer GPU".to_owned(),
+            reason: "CUDA works".to_owned(),
+            shortcomings: vec![Shortcoming::FailedPrecisions {
+                precisions: vec![Precision::Bf16],
+                error: "a kernel does not compile".to_owned(),
+            }],
             precisions: vec![Precision::F32, Precision::F16],
             ..cpu.device().clone()
         };
@@ -380,7 +384,8 @@ mod tests {
         for (precision, name) in [(TrainPrecision::Bf16, "bf16"), (TrainPrecision::Tf32, "tf32")] {
             let refused = half(precision, &turing).unwrap_err();
             assert!(matches!(refused, JobError::Engine(EngineError::UnsupportedPrecision { .. })), "{refused}");
-            let expected = format!("does not support {name}; supported: f32, f16; bf16 needs a newer GPU");
+            let supported = "supported: f32, f16; bf16 cannot be used: a kernel does not compile";
+            let expected = format!("does not support {name}; {supported}");
             assert!(refused.to_string().contains(&expected), "{refused}");
         }
         assert!(

@@ -401,7 +401,7 @@ fn the_next_gpu_and_then_the_cpu_continue_after_the_finished_slices() {
 #[test]
 fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     let fixture = Fixture::new();
-    // The first tile has 48 slices, of which 45 are kept. The remaining memory suffices for tiles of 32 slices.
+    // The first tile has 64 slices, of which 61 are kept. The remaining memory suffices for tiles of 32 slices.
     fixture.add_stack("thin", [120, 8, 32]);
     let room_voxels = 32 * 8 * 32;
     let (reports, _) = fixture.predict(&fixture.job(&["thin"], "out"), gpu(room_voxels as u64 * VOXEL_BYTES));
@@ -409,7 +409,7 @@ fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     assert_eq!(attempts(report), ["trying smaller tiles"], "{:?} {:?}", report.notes, report.plan);
     let tile = report.plan.as_ref().unwrap().tile;
     assert_eq!((report.device.id, tile.iter().product()), (DeviceId::Cuda(0), room_voxels));
-    let continued = "continued after 45 slices that were finished before".to_owned();
+    let continued = "continued after 61 slices that were finished before".to_owned();
     assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
     let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.maps_of_cpu("thin"));
     assert!(distance < 1e-5, "{distance:.1e}");
