@@ -279,6 +279,14 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
     })
 }
 
+/// Refuses an implausible voxel size that the user gave along some of the axes.
+///
+/// # Errors
+/// [`JobError::WrongUse`] with the first implausible axis.
+pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
+    size.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size: {error}")))
+}
+
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.
 pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<String> {
     let is_known = |um: Option<f64>| um.is_some_and(|um| um.is_finite() && um > 0.0);
