@@ -69,7 +69,9 @@ fn provenance_records_the_steps_and_a_rerun_and_resume_use_them() {
         let name = format!("nuclei_2_raw_{part}");
         assert!(fixture.bytes(&format!("o/{name}")) == fixture.bytes(&format!("again/{name}")), "{name}");
     }
-    assert_eq!(fixture.run(&arguments).json()["inputs"][0]["resumed"], json!(true));
+    let skipped = fixture.run(&arguments).json();
+    assert_eq!(skipped["inputs"][0]["resumed"], json!(true));
+    assert_eq!((&skipped["inputs"][0]["shape_zyx"], &skipped["inputs"][0]["times"]), (&json!([8, 48, 40]), &json!(1)));
     let other: Vec<&str> =
         arguments.iter().map(|a| if *a == "median:radius=1" { "median:radius=2" } else { *a }).collect();
     assert_eq!(fixture.run(&other).json()["inputs"][0]["resumed"], json!(false), "other steps, another result");

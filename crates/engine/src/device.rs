@@ -175,7 +175,7 @@ pub enum Shortcoming {
         /// What needs the headers, and how to install them.
         advice: String,
     },
-    /// Precisions that the hardware has failed a test.
+    /// The hardware has these precisions, but a test of them failed.
     FailedPrecisions {
         /// The precisions that are not used.
         precisions: Vec<Precision>,

@@ -332,6 +332,8 @@ fn from_tiff(
     let mut channels = series.channels.clone();
     channels.resize(shape_full.get(2).copied().unwrap_or(1), Channel::default());
     let planes = series.planes_tzc();
+    // A single plane, perhaps taken from a stack together with its description, is a slice in any case.
+    let read_as_slices = series.read_as_slices.clone().filter(|_| planes.len() > 1);
     let meta = ImageMeta {
         path: path.to_owned(),
         format: series.format.into(),
@@ -353,7 +355,7 @@ fn from_tiff(
         display_range: series.display_range,
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count() + series.unread_pages,
-        read_as_slices: series.read_as_slices.clone(),
+        read_as_slices,
     };
     if let Some(why) = &meta.read_as_slices {
         tracing::warn!("{}: {why}", path.display());

@@ -387,6 +387,8 @@ fn an_image_says_why_its_pages_are_slices_although_the_file_states_other_axes() 
     let settings = "SI.hChannels.channelSave = [1;2]\nSI.hStackManager.enable = false\n";
     let image = opened(pages(3, &[text(305, settings)], &[])).unwrap();
     assert!(image.meta().read_as_slices.as_deref().is_some_and(|why| why.contains("2 channels")), "{:?}", image.meta());
+    // A single page is a slice in any case.
+    assert_eq!(opened(pages(1, &[text(305, settings)], &[])).unwrap().meta().read_as_slices, None);
 }
 
 #[test]

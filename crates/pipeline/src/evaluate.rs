@@ -2,7 +2,7 @@
 
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::job_record::{absolute, recorded};
-use crate::predict::resolve::check_voxel_size;
+use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_of;
 use crate::predict::{is_raster, list_inputs};
 use crate::results::check_file;
@@ -294,8 +294,7 @@ impl EvaluateJob {
         if let Some([z, y, x]) = self.voxel_um {
             check_voxel_size(&self.truth, VoxelSize::new_um(z, y, x), self.voxel_um)?;
         }
-        let given = self.voxel_axes_um;
-        given.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size {given:?}: {error}")))?;
+        check_given_axes(self.voxel_axes_um)?;
         let (mut unpaired, mut notes) = (Vec::new(), Vec::new());
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]

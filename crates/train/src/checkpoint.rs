@@ -357,8 +357,8 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Reads the state of the run and the tensors by name.
-    pub(crate) fn load(&self) -> Result<(TrainState, BTreeMap<String, Tensor>), JobError> {
+    /// Reads the state of the run without its tensors.
+    pub(crate) fn load_state(&self) -> Result<TrainState, JobError> {
         let path = self.json();
         let bytes = read(&path, MAX_JSON_BYTES)?;
         let state: TrainState =
@@ -371,6 +371,12 @@ impl RunFolder {
         if !is_plain_name {
             return Err(bad(&path, "it does not name a tensors file".to_owned()));
         }
+        Ok(state)
+    }
+
+    /// Reads the state of the run and the tensors by name.
+    pub(crate) fn load(&self) -> Result<(TrainState, BTreeMap<String, Tensor>), JobError> {
+        let state = self.load_state()?;
         let path = self.path.join(&state.tensors);
         let tensors = parse_tensors(&path, &read(&path, MAX_TENSOR_BYTES)?)?;
         Ok((state, tensors))

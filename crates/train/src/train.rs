@@ -2,10 +2,11 @@
 //! steps and rollbacks are in `steps`.
 
 mod change_device;
+mod earlier_run;
 mod steps;
 
-use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState, restore};
-use crate::config::{TrainConfig, TrainPrecision};
+use crate::checkpoint::{RunFolder, TrainState, restore};
+use crate::config::TrainConfig;
 use crate::data::{self, Data, DataRequest};
 use crate::error::data_error;
 use crate::event::TrainSink;
@@ -28,6 +29,7 @@ use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, JobErrorKind, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
+use earlier_run::{load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,8 +107,8 @@ pub(crate) fn run(
     let inputs: Vec<&Path> = from.iter().chain([&job.data]).map(PathBuf::as_path).collect();
     check_destination(&job.out, &inputs, job.overwrite)?;
     folder.check(&inputs)?;
-    let checkpoint = match (job.resume, folder.has_checkpoint()) {
-        (true, true) => Some(folder.load()?),
+    let earlier = match (job.resume, folder.has_checkpoint()) {
+        (true, true) => Some(folder.load_state()?),
         (true, false) => {
             context.note("there is no checkpoint to resume: training starts from the beginning");
             None
@@ -114,11 +116,11 @@ pub(crate) fn run(
         (false, true) if !job.restart => return Err(unfinished(&folder)),
         (false, _) => None,
     };
-    let config = match &checkpoint {
+    let config = match &earlier {
         None => job.config.clone(),
-        Some((state, _)) => resumed(&state.config, &job.config),
+        Some(state) => resumed(&state.config, &job.config),
     };
-    if let Some((state, _)) = &checkpoint {
+    if let Some(state) = &earlier {
         check_same_run(state, job, &folder)?;
         let (budget, precision) = (config.budget, config.precision);
         if config != (TrainConfig { budget, precision, ..job.config.clone() }) {
@@ -129,9 +131,8 @@ pub(crate) fn run(
         }
     }
     record.job_mut().config = config.clone();
-    let validation_names =
-        checkpoint.as_ref().map(|(state, _)| state.validation.as_slice()).filter(|names| !names.is_empty());
-    let new = checkpoint.is_none().then_some(started);
+    let validation_names = earlier.as_ref().map(|state| state.validation.as_slice()).filter(|names| !names.is_empty());
+    let new = earlier.is_none().then_some(started);
     let known = TrainedImages::of_start(&job.from)?;
     let wanted =
         DataRequest { path: &job.data, task: job.task, config: &config, seed: job.seed, keep: validation_names };
@@ -144,35 +145,14 @@ pub(crate) fn run(
         record.add_inputs(files);
     }
     let lock = folder.lock()?;
-    if checkpoint.is_none() {
-        folder.clear()?;
-    }
     let request = TrainRequest { job, context, devices, on_event, started };
-    let outcome = run_locked(request, record, &folder, config, &data, checkpoint);
+    let outcome = load_locked(job, &folder, earlier.as_ref(), &config)
+        .and_then(|checkpoint| run_locked(request, record, &folder, config, &data, checkpoint));
     drop(lock);
     if outcome.is_ok() || !folder.has_checkpoint() {
         folder.clean_up();
     }
     outcome
-}
-
-/// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget and precision if there
-/// are any. The precision may change because another device may not have it.
-fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainConfig {
-    let budget = if given.budget.is_given() { given.budget } else { checkpoint.budget };
-    let precision = if given.precision == TrainPrecision::Auto { checkpoint.precision } else { given.precision };
-    TrainConfig { budget, precision, ..checkpoint.clone() }
-}
-
-/// Returns the error for a run that neither resumes nor discards an existing checkpoint.
-fn unfinished(folder: &RunFolder) -> JobError {
-    let progress =
-        CheckpointSummary::read(folder).map_or_else(String::new, |k| format!(" (step {} of {})", k.step, k.steps));
-    JobError::Mismatch {
-        path: folder.path.clone(),
-        problem: format!("an unfinished training run already exists here{progress}"),
-        next_step: "use --resume to continue it, or --restart to discard it".to_owned(),
-    }
 }
 
 /// Runs a job whose folder is locked; `config` holds its settings, or the settings of the checkpoint that it resumes.

@@ -173,7 +173,8 @@ fn candidates(initial: &SegmentOptions, now: &SegmentOptions, effort: TuneEffort
         made
     };
     let mut all = Vec::new();
-    if let Some(tissue) = now.tissue {
+    // The initial ones if they were turned off: every call must return the same settings, which are tried one by one.
+    if let Some(tissue) = now.tissue.or(initial.tissue) {
         let seeds = |seed_height| with(&|o| o.tissue = Some(TissueOptions { seed_height, ..tissue }));
         all.push(vec![with(&|o| o.tissue = None), seeds(0.05), seeds(0.1), seeds(0.2)]);
         if effort == TuneEffort::Thorough {
@@ -222,5 +223,19 @@ mod tests {
         let own = SegmentOptions { min_volume_um3: 300.0, ..SegmentOptions::default() };
         let min_volume = |small| fit_to_objects(&own, small).min_volume_um3;
         assert_eq!((min_volume(None), min_volume(Some(150.0)), min_volume(Some(20.0))), (300.0, 300.0, 60.0));
+    }
+
+    #[test]
+    fn all_settings_are_still_tuned_after_those_for_tissue_were_turned_off() {
+        let tissue =
+            TissueOptions { min_fill: 0.5, window_um: 30.0, height_smooth_um: 0.5, seed_height: 0.1, outline: None };
+        let initial = SegmentOptions { tissue: Some(tissue), ..SegmentOptions::default() };
+        let off = SegmentOptions { tissue: None, ..initial.clone() };
+        for effort in [TuneEffort::Quick, TuneEffort::Thorough] {
+            let [with, without] = [&initial, &off].map(|now| candidates(&initial, now, effort));
+            assert_eq!(with.len(), without.len(), "{effort:?}");
+            let of_tissue = without.first().unwrap();
+            assert!(of_tissue.contains(&initial), "{effort:?}: they can be turned on again");
+        }
     }
 }

@@ -84,8 +84,7 @@ impl Architecture {
     }
 
     /// Returns what precedes the names of the architecture's tensors, such as `model.` in a checkpoint of Lightning;
-    /// `None` if there are no such
-    /// tensors.
+    /// `None` if there are no such tensors.
     fn prefix(self, tensors: &BTreeMap<String, StoredTensor>) -> Option<&str> {
         let prefixes = tensors.keys().flat_map(|name| self.signatures().iter().map(move |s| name.strip_suffix(*s)));
         prefixes.flatten().filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).min_by_key(|prefix| prefix.len())

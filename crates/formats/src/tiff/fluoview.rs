@@ -48,8 +48,8 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     let planes = pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 })).collect();
     let Some(dimensions) = dimensions(file) else {
         let why = "the description of the FluoView file is incomplete: its pages are read as slices".to_owned();
-        let (dims, read_as_slices) = (vec![(Axis::Z, pages.len())], (pages.len() > 1).then_some(why));
-        return Ok(Series { format: "fluoview", dims, planes, read_as_slices, ..Series::default() });
+        let dims = vec![(Axis::Z, pages.len())];
+        return Ok(Series { format: "fluoview", dims, planes, read_as_slices: Some(why), ..Series::default() });
     };
     let (mut dims, mut read_as_slices) = (Vec::<(Axis, usize)>::new(), None);
     for dimension in dimensions.iter().rev().filter(|d| d.size > 1) {
@@ -76,7 +76,7 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     if dims.iter().try_fold(1usize, |n, (_, size)| n.checked_mul(*size)) != Some(pages.len()) {
         let count = pages.len();
         let declared: Vec<String> = dims.iter().map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
-        let declared = declared.join(", ");
+        let declared = if declared.is_empty() { "one plane".to_owned() } else { declared.join(", ") };
         let why = format!("the FluoView file declares {declared}, but has {count} pages: they are read as slices");
         read_as_slices = Some(why);
         dims = vec![(Axis::Z, count)];

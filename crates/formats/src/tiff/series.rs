@@ -288,8 +288,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         (vec![(Axis::T, ij.frames), (Axis::Z, ij.slices), (Axis::C, ij.channels)], None)
     } else {
         let (frames, slices, channels) = (ij.frames, ij.slices, ij.channels);
-        // A plane that was taken from a stack has its description.
-        let why = (declared != Some(1) && total > 1).then(|| {
+        let why = (declared != Some(1)).then(|| {
             format!(
                 "ImageJ's description declares {frames} frames, {slices} slices and {channels} channels, but the file \
                  has {total} pages: they are read as slices"

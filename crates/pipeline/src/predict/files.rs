@@ -132,12 +132,13 @@ impl ResultFiles {
         let mut paths = Paths::new(job.folder(), stem, model.task, job.table_format);
         paths.zarr = zarr::path_for(job, image.meta(), stem, model.task, wanted);
         // The files of a stack in many parts do not displace those of the input tensors.
-        let of_tensors: Vec<PathBuf> = tensors.files().into_iter().take(MAX_WATCHED_FILES / 2).collect();
+        let of_tensors = tensors.files();
         let (files, others) = (image.files(), &of_tensors);
-        let of_stack = || files.iter().filter(move |file| !others.contains(file));
+        let of_stack = || files.iter().filter(move |file| others.binary_search(file).is_err());
         let input_files = ImageFiles::of(input, of_stack().map(PathBuf::as_path));
         let input_files = input_files.map_err(|(file, error)| JobError::unreadable(&file, error))?;
-        let first = std::iter::once(input.to_owned()).chain(of_tensors.iter().cloned());
+        let watched_of_tensors = of_tensors.iter().take(MAX_WATCHED_FILES / 2).cloned();
+        let first = std::iter::once(input.to_owned()).chain(watched_of_tensors);
         let sources = first.chain(of_stack().cloned()).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
         let fingerprint = job.fingerprint(model, input, &read_from)?;

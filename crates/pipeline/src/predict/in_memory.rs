@@ -131,8 +131,8 @@ fn predict(
     options.check()?;
     diameter::check(options.diameter, model)?;
     let selection = Selection::new(image, &image.meta().path, model, options)?;
-    let &[time] = selection.times() else {
-        let count = selection.times().len();
+    let &[time] = selection.times.as_slice() else {
+        let count = selection.times.len();
         return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));
     };
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;

@@ -199,11 +199,11 @@ pub struct InputReport {
     pub shape_zyx: [usize; 3],
     /// Number of predicted time points.
     pub times: usize,
-    /// Number of objects at each time point.
+    /// Number of objects at each time point; empty without labels, and if the input was skipped.
     pub objects: Vec<u32>,
-    /// The device, and why it was chosen.
+    /// The device, and why it was chosen; the existing results of a skipped input may be from another one.
     pub device: DeviceChoice,
-    /// Precision in which the network ran.
+    /// Precision in which the network ran; the existing results of a skipped input may have another one.
     pub precision: Precision,
     /// The devices and precisions that computed the slices, in order, if there were several because one failed or an
     /// interrupted run was continued; the last ones are `device` and `precision`.

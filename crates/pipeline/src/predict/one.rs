@@ -68,8 +68,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
-        let report = report_of_resumed(outputs, input, &engine.choice, precision);
-        return Ok(InputReport { series: image.meta().series, ..report });
+        return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
     }
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(&wanted, job.overwrite))?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
@@ -236,14 +235,20 @@ fn publish(
     Ok(report)
 }
 
-fn report_of_resumed(outputs: Vec<Artifact>, input: &Path, engine: &DeviceChoice, precision: Precision) -> InputReport {
+/// Returns the report of an input whose results exist.
+fn report_of_skipped(
+    outputs: Vec<Artifact>,
+    selection: &Selection<'_>,
+    engine: &DeviceChoice,
+    precision: Precision,
+) -> InputReport {
     InputReport {
-        input: input.to_owned(),
-        series: 0,
+        input: selection.input.to_owned(),
+        series: selection.meta.series,
         outputs,
         resumed: true,
-        shape_zyx: [0; 3],
-        times: 0,
+        shape_zyx: selection.extents.zyx,
+        times: selection.times.len(),
         objects: Vec::new(),
         device: engine.clone(),
         precision,

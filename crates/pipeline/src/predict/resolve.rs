@@ -20,11 +20,14 @@ use std::path::Path;
 pub(super) struct Selection<'a> {
     image: &'a Image,
     /// Path of the image, for messages.
-    input: &'a Path,
-    meta: ImageMeta,
-    extents: Extents,
+    pub input: &'a Path,
+    /// The image's metadata.
+    pub meta: ImageMeta,
+    /// Time points, shape and channels of the image.
+    pub extents: Extents,
     channels: Vec<usize>,
-    times: Vec<usize>,
+    /// Time points to predict, from 0.
+    pub times: Vec<usize>,
     notes: Vec<String>,
 }
 
@@ -48,11 +51,6 @@ impl<'a> Selection<'a> {
         check_time(options.time, extents.times, input)?;
         let times: Vec<usize> = options.time.map_or_else(|| (0..extents.times).collect(), |time| vec![time]);
         Ok(Self { image, input, meta, extents, channels, times, notes })
-    }
-
-    /// Returns the indices of the time points to predict.
-    pub(super) fn times(&self) -> &[usize] {
-        &self.times
     }
 }
 
@@ -279,6 +277,14 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
             next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
         },
     })
+}
+
+/// Refuses an implausible voxel size that the user gave along some of the axes.
+///
+/// # Errors
+/// [`JobError::WrongUse`] with the first implausible axis.
+pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
+    size.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size: {error}")))
 }
 
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.

@@ -2,6 +2,7 @@
 
 use super::kept::KeptSlices;
 use super::one::InputRun;
+use super::resolve::check_given_axes;
 use super::series::SeriesInput;
 use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutcome};
 use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
@@ -83,8 +84,7 @@ impl PredictJob {
             let problem = "--input cannot be combined with --channel or --channels";
             return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
         }
-        let given = self.voxel_axes_um;
-        given.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size {given:?}: {error}")))?;
+        check_given_axes(self.voxel_axes_um)?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
             let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";

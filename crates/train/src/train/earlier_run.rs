@@ -1,0 +1,117 @@
+//! The checkpoint of an earlier run in the folder of a job: whether and with which settings the job continues it.
+
+use super::Checkpoint;
+use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState};
+use crate::config::{TrainConfig, TrainPrecision};
+use crate::job::TrainJob;
+use crate::setup::check_same_run;
+use cytoscope_pipeline::JobError;
+
+/// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget and precision if there
+/// are any. The precision may change because another device may not have it.
+pub(super) fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainConfig {
+    let budget = if given.budget.is_given() { given.budget } else { checkpoint.budget };
+    let precision = if given.precision == TrainPrecision::Auto { checkpoint.precision } else { given.precision };
+    TrainConfig { budget, precision, ..checkpoint.clone() }
+}
+
+/// Returns the error for a run that neither resumes nor discards an existing checkpoint.
+pub(super) fn unfinished(folder: &RunFolder) -> JobError {
+    let progress =
+        CheckpointSummary::read(folder).map_or_else(String::new, |k| format!(" (step {} of {})", k.step, k.steps));
+    JobError::Mismatch {
+        path: folder.path.clone(),
+        problem: format!("an unfinished training run already exists here{progress}"),
+        next_step: "use --resume to continue it, or --restart to discard it".to_owned(),
+    }
+}
+
+/// Returns the checkpoint that a job continues, from its locked folder; `None` for a new run, for which the folder is
+/// emptied. Before the folder was locked, another process may have used it: `earlier` is the state that was read then,
+/// and `config` the settings that were chosen with it.
+pub(super) fn load_locked(
+    job: &TrainJob,
+    folder: &RunFolder,
+    earlier: Option<&TrainState>,
+    config: &TrainConfig,
+) -> Result<Option<Checkpoint>, JobError> {
+    let changed = || JobError::Mismatch {
+        path: folder.path.clone(),
+        problem: "another process has changed or ended the training run here since this one was started".to_owned(),
+        next_step: "start this training run again".to_owned(),
+    };
+    match (earlier, folder.has_checkpoint()) {
+        (Some(earlier), true) => {
+            let (state, tensors) = folder.load()?;
+            check_same_run(&state, job, folder)?;
+            // The data were read with these.
+            let is_same = resumed(&state.config, &job.config) == *config && state.validation == earlier.validation;
+            if is_same { Ok(Some((state, tensors))) } else { Err(changed()) }
+        }
+        (Some(_), false) => Err(changed()),
+        (None, true) if !job.restart => Err(if job.resume { changed() } else { unfinished(folder) }),
+        (None, _) => {
+            folder.clear()?;
+            Ok(None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::history::History;
+    use crate::step::ModelState;
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    fn save(folder: &RunFolder, job: &TrainJob, step: u64, validation: &[&str]) {
+        let mut state: TrainState = serde_json::from_value(json!({
+            "version": 0, "job": job, "config": {}, "data_fingerprint": "", "step": step, "steps": 10,
+            "next_patch": step, "folded": false, "rate_factor": 1.0, "rescues": 0, "seconds": 1.0, "best": null, "peak": null,
+            "start_score": null, "since_best": 0, "due": false, "validation": validation, "history": History::default(),
+            "optimizer_steps": step, "tensors": "",
+        }))
+        .unwrap();
+        let model = ModelState {
+            values: Vec::new(),
+            first_moment: Vec::new(),
+            second_moment: Vec::new(),
+            average: Vec::new(),
+            running_stats: BTreeMap::new(),
+            optimizer_steps: step as u32,
+            loss_scale: 1.0,
+            steady_steps: 0,
+        };
+        folder.save(&mut state, &[], &model).unwrap();
+    }
+
+    #[test]
+    fn what_another_process_did_before_the_folder_was_locked_is_noticed() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("m");
+        let job: TrainJob =
+            serde_json::from_value(json!({"task": "segmentation", "data": "d", "from": "scratch", "out": out}))
+                .unwrap();
+        let resuming = TrainJob { resume: true, ..job.clone() };
+        let folder = RunFolder::for_package(&out);
+        let _lock = folder.lock().unwrap();
+        let load = |job: &TrainJob, earlier: Option<&TrainState>| load_locked(job, &folder, earlier, &job.config);
+        let mismatch = |found: Result<Option<Checkpoint>, JobError>| match found {
+            Err(JobError::Mismatch { problem, .. }) => problem,
+            other => format!("{:?}", other.map(|checkpoint| checkpoint.map(|(state, _)| state.step))),
+        };
+        save(&folder, &job, 3, &["a"]);
+        let earlier = folder.load_state().unwrap();
+        save(&folder, &job, 5, &["a"]);
+        assert_eq!(load(&resuming, Some(&earlier)).unwrap().unwrap().0.step, 5);
+        assert!(mismatch(load(&job, None)).contains("already exists here (step 5 of 10)"));
+        save(&folder, &job, 6, &["b"]);
+        assert!(mismatch(load(&resuming, Some(&earlier))).contains("changed or ended"), "other validation pairs");
+        assert!(mismatch(load(&resuming, None)).contains("changed or ended"), "it was started meanwhile");
+        let restarted = TrainJob { restart: true, ..job };
+        assert!(load(&restarted, None).unwrap().is_none() && !folder.has_checkpoint());
+        assert!(mismatch(load(&resuming, Some(&earlier))).contains("changed or ended"), "it was finished");
+    }
+}
