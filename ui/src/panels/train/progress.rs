@@ -3,6 +3,7 @@
 use super::start::device_and_precision;
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
+use crate::number_text::short_number;
 use crate::panels::{SettingRow, capitalized, seconds, weak};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
@@ -329,7 +330,7 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
 fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
     let value = |v: f64| if log { v.max(1e-12).log10() } else { v };
     let points: Vec<[f64; 2]> = run.history.steps.iter().map(|p| [p.step as f64, value(p.loss)]).collect();
-    let shown = move |v: f64| if log { power(v) } else { number(v) };
+    let shown = move |v: f64| if log { power(v) } else { short_number(v) };
     let mut plot = plot("loss", run.step()).y_axis_formatter(move |mark, _| shown(mark.value));
     if !log {
         plot = plot.include_y(0.0);
@@ -403,14 +404,6 @@ fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
         .collect()
 }
 
-fn number(v: f64) -> String {
-    if v.abs() >= 10.0 {
-        return format!("{v:.0}");
-    }
-    let text = format!("{v:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// Distance between axis marks that gives three or four marks up to `end`.
 fn mark_distance(end: f64) -> f64 {
     let rough = (end / 4.0).max(1.0);
@@ -421,7 +414,7 @@ fn mark_distance(end: f64) -> f64 {
 /// Formats 10 to the power of `v`.
 fn power(v: f64) -> String {
     let value = 10f64.powf(v);
-    if value >= 0.01 { number((value * 1000.0).round() / 1000.0) } else { format!("{value:.0e}") }
+    if value >= 0.01 { short_number(value) } else { format!("{value:.0e}") }
 }
 
 #[cfg(test)]
@@ -438,9 +431,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!([0.0, 0.5, 2.0, 20.0].map(number), ["0", "0.5", "2", "20"]);
+    fn axis_marks_are_round() {
         assert_eq!([3.0, 40.0, 900.0, 1500.0].map(mark_distance), [1.0, 10.0, 500.0, 500.0]);
-        assert_eq!(power(-1.0), "0.1");
+        assert_eq!([-1.0, 2.0, -3.0].map(power), ["0.1", "100", "1e-3"]);
     }
 }
