@@ -79,8 +79,11 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
         device_and_precision(ui, state, SettingRow::Line, actions);
+        if state.jobs.tuning().is_some() {
+            weak(ui, "Wait until tuning has finished, or cancel it: training would distort the timing.");
+        }
     }
-    run_buttons(ui, run, state.jobs.has_engine(), actions);
+    run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);
     if let RunState::Failed(reason) = &run.state {
         let color = theme::bad(ui.visuals());
         colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
@@ -153,13 +156,14 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
     });
 }
 
-fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut Actions) {
+/// Draws the buttons of a run; `can_run` says whether one can run now.
+fn run_buttons(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| match &run.state {
         RunState::Running(_) => {
             if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
                 actions.send(TrainingAction::Pause);
             }
-            finish_button(ui, run, has_engine, actions);
+            finish_button(ui, run, can_run, actions);
             stop_button(ui, run, actions);
         }
         RunState::Finishing(_) => stop_button(ui, run, actions),
@@ -167,15 +171,15 @@ fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut A
             if primary_button(ui, true, icon::ARROW_LEFT, "Change settings").clicked() {
                 actions.send(TrainingAction::Stop);
             }
-            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
+            if icon_text_button(ui, can_run, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
                 actions.send(TrainingAction::Continue);
             }
         }
         RunState::Paused | RunState::Failed(_) => {
-            if primary_button(ui, has_engine, icon::PLAY, "Continue training").clicked() {
+            if primary_button(ui, can_run, icon::PLAY, "Continue training").clicked() {
                 actions.send(TrainingAction::Continue);
             }
-            finish_button(ui, run, has_engine, actions);
+            finish_button(ui, run, can_run, actions);
             stop_button(ui, run, actions);
         }
         RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
@@ -183,8 +187,8 @@ fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut A
 }
 
 /// Draws the button that ends training with the best network, enabled once a step is done.
-fn finish_button(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut Actions) {
-    let may = run.step() > 0 && has_engine;
+fn finish_button(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
+    let may = run.step() > 0 && can_run;
     let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
         .on_hover_text("Ends training now and writes the best network so far.")
         .on_disabled_hover_text("No step has been completed yet.");
