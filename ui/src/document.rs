@@ -6,6 +6,7 @@ use crate::data::loader::SourceId;
 use crate::data::plane::Orientation;
 use crate::data::source::{FileSource, PlaneSource};
 use crate::diameter::ObjectSize;
+use crate::number_text::short_number;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use crate::voxel_size;
@@ -503,10 +504,10 @@ impl Document {
 
     /// Number of voxels, sample type and voxel size in one line.
     pub fn summary(&self) -> String {
-        let [z, y, x] = self.voxel_um;
+        let [z, y, x] = self.voxel_um.map(short_number);
         let set = if self.given_voxel_um().is_some() { " (set here)" } else { "" };
         let voxel = match self.voxel_known {
-            true => format!("{z:.3} × {y:.3} × {x:.3} µm{set}"),
+            true => format!("{z} × {y} × {x} µm{set}"),
             false => "voxel size unknown".to_owned(),
         };
         let times =

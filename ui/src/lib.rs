@@ -36,6 +36,7 @@ pub mod line_profile;
 mod measure;
 mod models;
 pub mod notifications;
+mod number_text;
 pub mod opener;
 mod overwrite;
 pub mod panels;

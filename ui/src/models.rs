@@ -85,6 +85,8 @@ struct ModelJob {
     out: Option<PathBuf>,
     /// What a quantization is calibrated with; empty for other jobs.
     calibrated_with: &'static str,
+    /// Whether the job is a test with a voxel size that the user states.
+    has_stated_um: bool,
 }
 
 /// What a job is calibrated with, if it is a quantization.
@@ -358,9 +360,10 @@ impl Models {
         }
         let title = format!("{} · {}", stem(&model), work.title());
         let calibrated_with = calibrated_with(&job);
+        let has_stated_um = matches!(&job, Job::ModelTest(test) if test.settings.voxel_um.is_some());
         let id = jobs.run(title, Purpose::Model(work), job);
         self.findings.entry(model.clone()).or_default().latest = Some(id);
-        self.jobs.insert(id, ModelJob { model, out, calibrated_with });
+        self.jobs.insert(id, ModelJob { model, out, calibrated_with, has_stated_um });
     }
 
     /// Asks for a free path in the user's models, for a job that writes a package.
@@ -423,15 +426,16 @@ impl Models {
     }
 
     fn finished(&mut self, id: JobId, result: JobResult, jobs: &mut Jobs, effects: &mut Effects) {
-        let Some(ModelJob { model, out, calibrated_with }) = self.jobs.remove(&id) else { return };
-        let is_stated = self.settings(&model).voxel_um.is_some();
+        let Some(ModelJob { model, out, calibrated_with, has_stated_um }) = self.jobs.remove(&id) else { return };
         let findings = self.findings.entry(model.clone()).or_default();
         match result {
             JobResult::ModelTest(report) => {
-                if !is_stated {
+                if !has_stated_um {
                     findings.file_um = report.card.voxel_um;
                 }
                 findings.test = Some(report);
+                // The user may have stated another one while the test was running.
+                self.show_voxel_size(&model);
             }
             JobResult::ModelSpeed(report) => findings.speed = Some(report),
             JobResult::Quantize(report) => {
@@ -497,6 +501,7 @@ pub(crate) fn stem(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::effect::Wake;
+    use cytoscope_pipeline::cards::{ModelCard, card};
     use std::sync::Arc;
 
     #[test]
@@ -514,6 +519,38 @@ mod tests {
             assert_eq!((given_minutes, given_steps), (minutes, steps));
             assert!(quantization.without_float);
         }
+    }
+
+    #[test]
+    fn a_voxel_size_that_is_stated_during_a_test_is_shown_and_is_not_taken_for_that_of_the_file() {
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        let mut models = Models::new(None);
+        let model = PathBuf::from("/m/net.onnx");
+        let (of_file, stated) = (Some([3.0, 1.0, 1.0]), Some([2.0, 0.5, 0.5]));
+        let shown = |models: &Models| models.findings.get(&model)?.test.as_ref()?.card.voxel_um;
+        let mut end_test = |models: &mut Models, number: u64, has_stated_um: bool, stated_um: Option<[f64; 3]>| {
+            let found_um = if has_stated_um { stated } else { of_file };
+            let report = ModelTestReport {
+                card: ModelCard { voxel_um: found_um, ..card("net", &model) },
+                test: String::new(),
+                reproduced: None,
+                engines: Vec::new(),
+                nodes: 1,
+                weight_bytes: 1,
+                architecture: None,
+                assumptions: Vec::new(),
+                upload: Vec::new(),
+            };
+            let id = JobId(number);
+            models.jobs.insert(id, ModelJob { model: model.clone(), out: None, calibrated_with: "", has_stated_um });
+            models.settings.insert(model.clone(), ImportSettings { voxel_um: stated_um, ..ImportSettings::default() });
+            models.finished(id, JobResult::ModelTest(Box::new(report)), &mut jobs, &mut Effects::default());
+        };
+        end_test(&mut models, 1, false, stated);
+        assert_eq!(shown(&models), stated);
+        end_test(&mut models, 2, true, None);
+        assert_eq!(shown(&models), of_file);
     }
 
     #[test]

@@ -259,14 +259,16 @@ impl Settings {
 
     /// The voxel size in µm remembered for a file's folder; unknown along all axes if there is none.
     pub fn voxel_size_of(&self, file: &Path) -> VoxelSize {
-        let folder = file.parent();
-        folder.and_then(|folder| self.voxel_size_of_folder.get(folder)).copied().unwrap_or_default()
+        self.remembered_voxel_size(file.parent())
     }
 
-    /// The voxel size in µm remembered for the files in a folder, or for the folder of a file; unknown along all axes if there is
-    /// none.
+    /// The voxel size in µm remembered for the files in a folder, or for the folder of a file; unknown along all axes if
+    /// there is none.
     pub(crate) fn voxel_size_in(&self, path: &Path) -> VoxelSize {
-        let folder = start_folder(path);
+        self.remembered_voxel_size(start_folder(path))
+    }
+
+    fn remembered_voxel_size(&self, folder: Option<&Path>) -> VoxelSize {
         folder.and_then(|folder| self.voxel_size_of_folder.get(folder)).copied().unwrap_or_default()
     }
 }

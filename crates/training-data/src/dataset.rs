@@ -14,6 +14,16 @@ pub enum TrainingTask {
     LabelFree,
 }
 
+impl TrainingTask {
+    /// The name of the task on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Segmentation => "segmentation",
+            Self::LabelFree => "labelfree",
+        }
+    }
+}
+
 /// One image of a file: its series, channel and time point.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageRef {

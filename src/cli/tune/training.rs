@@ -70,13 +70,9 @@ pub(super) struct TrainingWorkload<'a> {
 impl TrainingWorkload<'_> {
     /// Returns the words of the command line after the program's name.
     fn words(&self, candidate: &TrainingCandidate, out: &Path, trace: &Path) -> Vec<String> {
-        let task = match self.task {
-            TrainingTask::Segmentation => "segmentation",
-            TrainingTask::LabelFree => "labelfree",
-        };
         let mut words = vec![
             "train".to_owned(),
-            format!("--task={task}"),
+            format!("--task={}", self.task.name()),
             format!("--data={}", self.data.display()),
             format!("--from={}", self.from),
             format!("--out={}", out.display()),

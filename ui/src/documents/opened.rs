@@ -160,7 +160,11 @@ impl Documents {
                     self.loader.forget(preview.source_id);
                 }
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
-                let shown = shown_file(&old).filter(|_| has_same_voxels(&self.all[at], &old));
+                let is_same_grid = has_same_voxels(&self.all[at], &old);
+                if !is_same_grid {
+                    self.kept_labels.remove(&old.id);
+                }
+                let shown = shown_file(&old).filter(|_| is_same_grid);
                 self.keep_added_labels(id, old.id, shown.as_deref());
                 take_over_view(&mut self.all[at], old);
             }
@@ -276,7 +280,9 @@ mod tests {
         let action = DocumentsAction::OpenOverlay { document: first, role: Role::Labels, path: labels.clone() };
         let _ = documents.apply(action);
         wait_for_labels(&mut documents, first, &labels);
-        let second = add(&mut documents, open(2.0), Some(first));
+        // The first change is followed by another one before its labels are opened.
+        let between = add(&mut documents, open(1.5), Some(first));
+        let second = add(&mut documents, open(2.0), Some(between));
         wait_for_labels(&mut documents, second, &labels);
         // Results that are found for the stack that was opened again do not take their place; new ones do.
         let outputs = vec![Artifact::new(ArtifactKind::Labels, &predicted)];

@@ -95,9 +95,12 @@ impl Documents {
         }
     }
 
-    /// Opens the labels that the user had added to a document, if they were on screen, in the document that took its place.
+    /// Opens the labels that the user had added to a document, if they were on screen or about to be, in the document that took
+    /// its place.
     pub(super) fn keep_added_labels(&mut self, id: u64, old: u64, shown: Option<&Path>) {
-        let Some(added) = self.added_labels.remove(&old).filter(|added| shown == Some(added.as_path())) else { return };
+        let pending = self.kept_labels.remove(&old);
+        let stays = |added: &PathBuf| shown == Some(added.as_path()) || pending.as_ref() == Some(added);
+        let Some(added) = self.added_labels.remove(&old).filter(stays) else { return };
         self.added_labels.insert(id, added.clone());
         self.kept_labels.insert(id, added.clone());
         self.open_overlay(id, Role::Labels, added, None);

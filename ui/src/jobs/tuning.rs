@@ -72,14 +72,10 @@ impl TunedTraining {
 
     /// Returns the words of the command line after the program's name.
     fn arguments(&self, profiles: Option<&Path>) -> Vec<OsString> {
-        let task = match self.task {
-            TrainingTask::Segmentation => "segmentation",
-            TrainingTask::LabelFree => "labelfree",
-        };
         let mut arguments = ["tune", "--save", "--only-training"].map(OsString::from).to_vec();
         arguments.push(option("model", Path::new(self.from.as_str())));
         arguments.push(option("training", &self.data));
-        arguments.push(OsString::from(format!("--task={task}")));
+        arguments.push(OsString::from(format!("--task={}", self.task.name())));
         arguments.push(option("config", &self.settings));
         arguments.push(OsString::from(format!("--device={}", self.device)));
         arguments.extend(profiles.map(|path| option("profiles", path)));

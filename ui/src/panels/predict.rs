@@ -14,6 +14,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, Role};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
+use crate::number_text::short_number;
 use crate::opener::FileRequest;
 use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
@@ -446,7 +447,8 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         }
         if usual.tissue.is_some() {
             let mut more = options.tissue.is_some();
-            let hint = "Where objects touch on most sides, even small gaps split them, and outlines are tighter. Moving the two sliders above turns this off.";
+            let hint = "Where objects touch on most sides, even small gaps split them, and outlines are tighter. Moving \
+                        the two sliders above turns this off.";
             if ui.checkbox(&mut more, "Split more in tissue").on_hover_text(hint).changed() {
                 options.tissue = usual.tissue.filter(|_| more);
             }
@@ -467,11 +469,11 @@ pub(super) fn facts(card: &ModelCard) -> String {
         Some(ModelTask::LabelFree) => facts.push("predicts a stain".to_owned()),
         None => {}
     }
-    if let Some([z, y, x]) = card.voxel_um {
+    if let Some([z, y, x]) = card.voxel_um.map(|um| um.map(short_number)) {
         facts.push(format!("made for {z} × {y} × {x} µm voxels"));
     }
     if let Some(diameter) = card.object_diameter_um {
-        facts.push(format!("rescales objects to {diameter} µm"));
+        facts.push(format!("rescales objects to {} µm", short_number(diameter)));
     }
     if card.input_channels > 1 {
         facts.push(format!("{} input channels", card.input_channels));

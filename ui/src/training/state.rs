@@ -269,7 +269,7 @@ impl Training {
         let (task, config, device) = (wizard.plan.task, wizard.chosen_config(), wizard.plan.device);
         let settings = wizard.folder.join(TUNED_SETTINGS);
         jobs.tune_training(TunedTraining { title, from, task, data, config, device, settings }, effects);
-        // The steps are timed anew with the tuned settings.
+        // The steps are timed again with the tuned settings.
         self.forget_cost(jobs);
     }
 
@@ -294,7 +294,8 @@ impl Training {
         effects.act(DisplayAction::ShowTraining);
         self.wizard.offer = false;
         let Some(job) = self.wizard.plan.job.clone() else { return };
-        if self.wizard.run.job().is_none() && !self.starting {
+        // A run would distort the timing.
+        if self.wizard.run.job().is_none() && !self.starting && jobs.tuning().is_none() {
             self.wizard.load_checkpoint();
             let job = self.wizard.continued(job);
             self.prepare(job, None, jobs, effects);

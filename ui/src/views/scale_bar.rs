@@ -1,5 +1,7 @@
 //! Scale bars of round length.
 
+use crate::number_text::short_number;
+
 /// Allowed lengths, times powers of ten.
 const ROUND: [f64; 3] = [1.0, 2.0, 5.0];
 
@@ -16,17 +18,12 @@ pub fn length_um(points_per_um: f64, max_points: f64) -> Option<f64> {
 /// Formats a length with a suitable unit.
 pub fn text(um: f64) -> String {
     if um >= 1000.0 {
-        format!("{} mm", trimmed(um / 1000.0))
+        format!("{} mm", short_number(um / 1000.0))
     } else if um < 1.0 {
-        format!("{} nm", trimmed(um * 1000.0))
+        format!("{} nm", short_number(um * 1000.0))
     } else {
-        format!("{} µm", trimmed(um))
+        format!("{} µm", short_number(um))
     }
-}
-
-fn trimmed(v: f64) -> String {
-    let text = format!("{v:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]

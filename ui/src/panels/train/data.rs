@@ -3,6 +3,7 @@
 use super::{TrainPanel, colored, files, icon_text_button, named, page_header, title};
 use crate::action::Actions;
 use crate::document::file_name;
+use crate::number_text::short_number;
 use crate::opener::FileRequest;
 use crate::panels::{capitalized, weak};
 use crate::state::State;
@@ -323,7 +324,7 @@ fn facts(summary: &PairSummary) -> String {
     let [z, y, x] = summary.shape_zyx;
     let mut parts = vec![format!("{z} × {y} × {x} voxels")];
     if let [Some(z), Some(y), Some(x)] = summary.voxel_um {
-        parts.push(format!("{} × {} × {} µm", short(z), short(y), short(x)));
+        parts.push(format!("{} × {} × {} µm", short_number(z), short_number(y), short_number(x)));
     } else {
         parts.push("voxel size unknown".to_owned());
     }
@@ -331,11 +332,6 @@ fn facts(summary: &PairSummary) -> String {
         parts.push(if objects == 1 { "1 object".to_owned() } else { format!("{objects} objects") });
     }
     parts.join("  ·  ")
-}
-
-fn short(v: f64) -> String {
-    let text = format!("{v:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn show_pair(
@@ -408,7 +404,5 @@ mod tests {
         assert_eq!(problems_title(2, 1), "2 problems, 1 warning");
         assert_eq!(problems_title(0, 3), "3 warnings");
         assert_eq!(sentence_of("it is empty"), "It is empty.");
-        assert_eq!(short(0.65), "0.65");
-        assert_eq!(short(2.0), "2");
     }
 }

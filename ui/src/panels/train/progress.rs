@@ -3,6 +3,7 @@
 use super::start::device_and_precision;
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
+use crate::number_text::short_number;
 use crate::panels::{SettingRow, capitalized, seconds, weak};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
@@ -78,8 +79,11 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
         device_and_precision(ui, state, SettingRow::Line, actions);
+        if state.jobs.tuning().is_some() {
+            weak(ui, "Wait until tuning has finished, or cancel it: training would distort the timing.");
+        }
     }
-    run_buttons(ui, run, state.jobs.has_engine(), actions);
+    run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);
     if let RunState::Failed(reason) = &run.state {
         let color = theme::bad(ui.visuals());
         colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
@@ -152,13 +156,14 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
     });
 }
 
-fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut Actions) {
+/// Draws the buttons of a run; `can_run` says whether one can run now.
+fn run_buttons(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| match &run.state {
         RunState::Running(_) => {
             if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
                 actions.send(TrainingAction::Pause);
             }
-            finish_button(ui, run, has_engine, actions);
+            finish_button(ui, run, can_run, actions);
             stop_button(ui, run, actions);
         }
         RunState::Finishing(_) => stop_button(ui, run, actions),
@@ -166,15 +171,15 @@ fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut A
             if primary_button(ui, true, icon::ARROW_LEFT, "Change settings").clicked() {
                 actions.send(TrainingAction::Stop);
             }
-            if icon_text_button(ui, true, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
+            if icon_text_button(ui, can_run, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
                 actions.send(TrainingAction::Continue);
             }
         }
         RunState::Paused | RunState::Failed(_) => {
-            if primary_button(ui, has_engine, icon::PLAY, "Continue training").clicked() {
+            if primary_button(ui, can_run, icon::PLAY, "Continue training").clicked() {
                 actions.send(TrainingAction::Continue);
             }
-            finish_button(ui, run, has_engine, actions);
+            finish_button(ui, run, can_run, actions);
             stop_button(ui, run, actions);
         }
         RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
@@ -182,8 +187,8 @@ fn run_buttons(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut A
 }
 
 /// Draws the button that ends training with the best network, enabled once a step is done.
-fn finish_button(ui: &mut Ui, run: &TrainingRun, has_engine: bool, actions: &mut Actions) {
-    let may = run.step() > 0 && has_engine;
+fn finish_button(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
+    let may = run.step() > 0 && can_run;
     let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
         .on_hover_text("Ends training now and writes the best network so far.")
         .on_disabled_hover_text("No step has been completed yet.");
@@ -329,7 +334,7 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
 fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
     let value = |v: f64| if log { v.max(1e-12).log10() } else { v };
     let points: Vec<[f64; 2]> = run.history.steps.iter().map(|p| [p.step as f64, value(p.loss)]).collect();
-    let shown = move |v: f64| if log { power(v) } else { number(v) };
+    let shown = move |v: f64| if log { power(v) } else { short_number(v) };
     let mut plot = plot("loss", run.step()).y_axis_formatter(move |mark, _| shown(mark.value));
     if !log {
         plot = plot.include_y(0.0);
@@ -403,14 +408,6 @@ fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
         .collect()
 }
 
-fn number(v: f64) -> String {
-    if v.abs() >= 10.0 {
-        return format!("{v:.0}");
-    }
-    let text = format!("{v:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// Distance between axis marks that gives three or four marks up to `end`.
 fn mark_distance(end: f64) -> f64 {
     let rough = (end / 4.0).max(1.0);
@@ -421,7 +418,7 @@ fn mark_distance(end: f64) -> f64 {
 /// Formats 10 to the power of `v`.
 fn power(v: f64) -> String {
     let value = 10f64.powf(v);
-    if value >= 0.01 { number((value * 1000.0).round() / 1000.0) } else { format!("{value:.0e}") }
+    if value >= 0.01 { short_number(value) } else { format!("{value:.0e}") }
 }
 
 #[cfg(test)]
@@ -438,9 +435,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!([0.0, 0.5, 2.0, 20.0].map(number), ["0", "0.5", "2", "20"]);
+    fn axis_marks_are_round() {
         assert_eq!([3.0, 40.0, 900.0, 1500.0].map(mark_distance), [1.0, 10.0, 500.0, 500.0]);
-        assert_eq!(power(-1.0), "0.1");
+        assert_eq!([-1.0, 2.0, -3.0].map(power), ["0.1", "100", "1e-3"]);
     }
 }

@@ -20,8 +20,8 @@ use egui_phosphor::regular as icon;
 
 /// What the button that tunes training runs does.
 const TUNE_HINT: &str = "Measures devices, precisions, batch sizes, data workers and threads with short training runs on these \
-                         data, and saves the fastest settings. A device, batch size or number of data workers that is set here \
-                         is kept. This takes some minutes, and goes on if the window is closed.";
+                         data, and saves the fastest settings. A device, precision, batch size or number of data workers that \
+                         is set here is kept. This takes some minutes and continues if the window is closed.";
 
 /// Title of the start model with this path.
 pub(super) fn start_name(state: State<'_>, path: &str) -> String {
