@@ -7,7 +7,7 @@ use crate::data::plane::{Orientation, Plane};
 use crate::document::Document;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
-use crate::panels::{frame, icon_button, weak};
+use crate::panels::{frame, icon_button, weak, x_axis};
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -233,7 +233,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
         let mut plot = Plot::new("line profile")
             .allow_scroll(false)
             .allow_drag(Vec2b::FALSE)
-            .x_axis_label(label)
+            .custom_x_axes(x_axis(label))
             .y_axis_min_width(44.0);
         if curves.len() > 1 {
             plot = plot.legend(Legend::default());

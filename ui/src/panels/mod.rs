@@ -28,6 +28,7 @@ use crate::views::layout::Layout;
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::{MAX_THREADS, StageProgress};
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
+use egui_plot::AxisHints;
 use std::cell::Cell;
 
 /// What the panels keep between frames.
@@ -72,6 +73,12 @@ pub(crate) fn frame(ui: &Ui) -> Frame {
 pub(crate) fn heading(ui: &mut Ui, text: &str) {
     ui.add_space(theme::GROUP_GAP - theme::GAP);
     ui.label(RichText::new(text).strong());
+}
+
+/// A horizontal axis whose marks are labeled as soon as there is space for four characters; by default, plots as narrow as
+/// ours label few of them.
+pub(crate) fn x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
+    vec![AxisHints::new_x().label(label).label_spacing(34.0..=40.0)]
 }
 
 /// Draws small text in a weak color.

@@ -1,6 +1,6 @@
 //! The Objects panel: table and plots of measurements, linked to the image.
 
-use super::{labeled_choice, named_button, weak};
+use super::{labeled_choice, named_button, weak, x_axis};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::DisplayAction;
@@ -215,7 +215,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut Ob
     Plot::new("histogram")
         .height(260.0)
         .allow_scroll(false)
-        .x_axis_label(title(&results.columns[column]))
+        .custom_x_axes(x_axis(title(&results.columns[column])))
         .y_axis_label("Objects")
         .show(ui, |plot| plot.bar_chart(BarChart::new("objects", bars)));
     let mean = values.iter().sum::<f64>() / values.len() as f64;
@@ -234,7 +234,7 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
-        .x_axis_label(title(&results.columns[x]))
+        .custom_x_axes(x_axis(title(&results.columns[x])))
         .y_axis_label(title(&results.columns[y]))
         .show(ui, |plot| {
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();

@@ -449,11 +449,15 @@ fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
         let width = (time / sum * share) as f32 * rect.width();
         let part = Rect::from_min_size(pos2(left, rect.top()), vec2(width, rect.height()));
         painter.rect_filled(part.shrink2(vec2(0.5, 0.0)), 3.0, theme::stage_color(*stage));
-        if width > 58.0 {
-            let text = format!("{} {:.0} %", stage.name(), time / sum * 100.0);
-            // A long name must not run into the next stage.
-            let within = painter.with_clip_rect(part);
-            within.text(part.center(), Align2::CENTER_CENTER, text, FontId::proportional(11.5), egui::Color32::BLACK);
+        let percent = format!("{:.0} %", time / sum * 100.0);
+        // The longest text that fits.
+        let texts = [format!("{} {percent}", stage.name()), percent];
+        let mut galleys = texts
+            .into_iter()
+            .map(|text| painter.layout_no_wrap(text, FontId::proportional(11.5), egui::Color32::BLACK));
+        if let Some(galley) = galleys.find(|galley| galley.size().x + 8.0 <= width) {
+            let at = Align2::CENTER_CENTER.anchor_size(part.center(), galley.size()).min;
+            painter.galley(at, galley, egui::Color32::BLACK);
         }
         if response.hover_pos().is_some_and(|p| part.contains(p)) {
             under = Some(format!("{}: {}, {}", stage.name(), seconds(*time), bytes_text(*moved)));

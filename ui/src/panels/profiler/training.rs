@@ -1,6 +1,6 @@
 //! Figures of a training run, and the times of its steps.
 
-use crate::panels::{seconds, weak};
+use crate::panels::{seconds, weak, x_axis};
 use crate::runs::{DurationHistogram, ShownRun, rate_text};
 use crate::theme;
 use cytoscope_profile::bytes_text;
@@ -57,7 +57,7 @@ fn step_times(ui: &mut Ui, histogram: &DurationHistogram) {
         .allow_scroll(false)
         .allow_drag(false)
         .allow_zoom(false)
-        .x_axis_label(format!("Time per step in {unit}"))
+        .custom_x_axes(x_axis(format!("Time per step in {unit}")))
         .y_axis_label("Steps")
         .show(ui, |plot| plot.bar_chart(chart));
     let name = format!("Histogram of {text}");
