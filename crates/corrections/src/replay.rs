@@ -44,7 +44,7 @@ pub(crate) struct ReplayedJournal {
     pub base_state: Option<u64>,
     /// Fingerprint of the given labels.
     pub fingerprint: Fingerprint,
-    /// What the caller is told about the journal.
+    /// What replaying the journal found.
     pub report: Replay,
 }
 
