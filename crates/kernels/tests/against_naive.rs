@@ -121,8 +121,13 @@ proptest! {
         let ([ci, co], dims) = (channels, [dims[0], dims[1], width]);
         let kernel = [0, 1, 2].map(|a| stride[a] + more[a]);
         let pad_before = [0, 1, 2].map(|a| crop[a].min(kernel[a] - 1));
+        // A kernel of the stride's length fills its output, or is cropped before its first voxel, too.
+        let fills = kernel == stride && pad_before == [0; 3];
         let out = [0, 1, 2].map(|a| {
             let full = (dims[a] - 1) * stride[a] + kernel[a];
+            if fills {
+                return full;
+            }
             // Cropped, or longer than the input reaches (output padding).
             (full + usize::from(crop[3 + a] == 3)).saturating_sub(pad_before[a] + crop[3 + a] % 3).max(1)
         });
@@ -207,4 +212,10 @@ fn mismatched_buffers_are_errors() {
     assert!(narrow.unwrap_err().to_string().contains("border"));
     let short = conv::conv(isa, &x[1..], &layout, &weights, &shape, &end, Target::F32(&mut y), &layout);
     assert!(short.is_err());
+    let doubles =
+        Transposed::new(isa, &vec![0.0; 16 * 16 * 8], None, [16; 2], &TransposedShape::exact([2; 3]), 16).unwrap();
+    let cropped = Blocked::new(16, [4, 4, 3], [0; 3], 16);
+    let mut y = vec![0.0; cropped.len()];
+    let cut = conv::conv_transpose(isa, &x, &layout, &doubles, [0; 3], &end, Target::F32(&mut y), &cropped);
+    assert!(cut.unwrap_err().to_string().contains("output extent"));
 }

@@ -221,7 +221,8 @@ impl Transposed<PackedConvInt8> {
 ///
 /// # Errors
 /// [`KernelError`] if the buffers, layouts, weights and shape do not fit, the weights were packed for another instruction
-/// set, the input's border is narrower than [`TransposedShape::border`], or `finish` asks for moments or a residual.
+/// set, the input's border is narrower than [`TransposedShape::border`], `finish` asks for moments or a residual, or the
+/// weights were packed for [`TransposedShape::exact`] and the output is not as long as the input times the kernel.
 #[allow(clippy::too_many_arguments)]
 pub fn conv_transpose(
     isa: Isa,
