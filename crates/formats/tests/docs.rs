@@ -14,7 +14,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A row of the reading table: the feature, how it is read, and files of the shared collection that use it.
+/// Seeds of the fuzz target `read_image`.
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/read_image");
+
+/// A row of the reading table: the feature, how it is read, and files that use it: of the shared collection, of the seeds
+/// (`seed:`), or made with the given tags (`made:`).
 struct Reads(&'static str, &'static str, &'static [&'static str]);
 
 const READS: &[Reads] = &[
@@ -83,11 +87,12 @@ const READS: &[Reads] = &[
     Reads("Fax (CCITT group 3)", "refused", &["imagetiff/tests_libtiffpic_fax2d.tif"]),
     Reads("Old-style JPEG", "refused", &["imagetiff/tests_libtiffpic_zackthecat.tif"]),
     Reads(
-        "JPEG 2000, JPEG XL, JPEG XR, LERC, LZMA",
+        "JPEG 2000, JPEG XL, LERC, LZMA, PNG",
         "refused",
-        &["made: 259=34712", "made: 259=50002", "made: 259=22610", "made: 259=34887", "made: 259=34925"],
+        &["made: 259=34712", "made: 259=50002", "made: 259=34887", "made: 259=34925", "made: 259=34933"],
     ),
     Reads("WebP", "read", &["pillow/Tests_images_hopper_webp.tif"]),
+    Reads("JPEG XR, without transparency", "read", &["seed: jpeg_xr_rgb", "seed: jpeg_xr_tiles_big_endian"]),
     Reads(
         "SGI LogLuv, ThunderScan",
         "refused",
@@ -222,9 +227,13 @@ fn every_row_of_the_table_of_readers_is_true() {
     let Some(folder) = common::tiff_folder() else { return };
     for Reads(what, how, files) in READS {
         for file in *files {
-            let image = match file.strip_prefix("made: ") {
-                Some(tags) => open_bytes(tiff_with_tags(tags), &OpenOptions::default()),
-                None => open(&folder.join(file), &OpenOptions::default()),
+            let options = OpenOptions::default();
+            let image = if let Some(tags) = file.strip_prefix("made: ") {
+                open_bytes(tiff_with_tags(tags), &options)
+            } else if let Some(name) = file.strip_prefix("seed: ") {
+                open(&Path::new(SEEDS).join(name), &options)
+            } else {
+                open(&folder.join(file), &options)
             };
             let result = image.and_then(|i| i.read_all());
             match result {

@@ -7,7 +7,7 @@ use cytoscope_formats::{
     Compression, Container, FormatErrorKind, Limits, OpenOptions, StackWriter, WriteSpec, open, open_bytes, write_array,
 };
 use cytoscope_testkit::skip;
-use cytoscope_volume::{Array, DType, Region};
+use cytoscope_volume::{Array, DType, Region, Samples};
 use proptest::prelude::*;
 use std::{io::Write, path::Path};
 
@@ -519,4 +519,19 @@ fn a_file_of_a_set_opens_the_image_that_it_belongs_to() {
         }
         assert_eq!([first_value(companion, 0), first_value(companion, 1)], [0, 2]);
     }
+}
+
+/// The files are written by tifffile; pixel (x, y) is 2000 + 50 y + x, or red 5 x, green 6 y, blue 200 - 5 x.
+#[test]
+fn jpeg_xr_strips_and_tiles_are_read() {
+    let read = |bytes: &[u8]| open_bytes(bytes.to_vec(), &OpenOptions::default()).unwrap();
+    let gray = read(include_bytes!("../../../fuzz/seeds/read_image/jpeg_xr_tiles_big_endian"));
+    assert_eq!(gray.meta().compression, "jpeg xr");
+    assert_eq!(gray.meta().shape_full, [1, 1, 1, 18, 37, 1]);
+    let expected = (0..18 * 37).map(|i| (2000 + 50 * (i / 37) + i % 37) as u16).collect();
+    assert_eq!(gray.read_all().unwrap().into_samples(), Samples::U16(expected));
+    let colors = read(include_bytes!("../../../fuzz/seeds/read_image/jpeg_xr_rgb"));
+    let of_red = |i: usize| (5 * (i % 37)) as u8;
+    let pixel = |i: usize| [of_red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(of_red(i))];
+    assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
 }

@@ -4,11 +4,13 @@ mod bits;
 mod deflate;
 mod fax;
 mod jpeg;
+mod jpeg_xr;
 mod lzw;
 mod packbits;
 mod predict;
 mod webp;
 pub(crate) use deflate::{compress as deflate_compress, decode as inflate};
+pub(crate) use jpeg_xr::decode_blue_first;
 pub(crate) use predict::{horizontal_differences, to_native};
 pub(crate) use zstandard::{LEVEL as ZSTD_LEVEL, compress as zstd_compress};
 mod zstandard;
@@ -36,6 +38,8 @@ pub(crate) enum Codec {
     Fax4,
     /// WebP, lossy or lossless, with 8 bits per color.
     WebP,
+    /// JPEG XR, lossy or lossless, with 8, 16 or 32 bits per sample.
+    JpegXr,
 }
 
 impl Codec {
@@ -49,7 +53,8 @@ impl Codec {
             32773 => return Ok(Codec::PackBits),
             34926 | 50000 => return Ok(Codec::Zstd),
             4 => return Ok(Codec::Fax4),
-            34933 | 50001 => return Ok(Codec::WebP),
+            34927 | 50001 => return Ok(Codec::WebP),
+            34934 | 22610 => return Ok(Codec::JpegXr),
             2 => "CCITT modified Huffman (fax)",
             3 => "CCITT group 3 (fax)",
             6 => "old-style JPEG",
@@ -65,7 +70,7 @@ impl Codec {
             34887 => "LERC",
             34892 => "lossy JPEG (DNG)",
             34925 => "LZMA",
-            34934 | 22610 => "JPEG XR",
+            34933 => "PNG",
             50002 | 52546 => "JPEG XL",
             other => return Err(Fault::unsupported(format!("unknown compression {other}"), RESAVE)),
         };
@@ -83,6 +88,7 @@ impl Codec {
             Codec::Zstd => "zstd",
             Codec::Fax4 => "ccitt group 4",
             Codec::WebP => "webp",
+            Codec::JpegXr => "jpeg xr",
         }
     }
 
@@ -98,8 +104,8 @@ impl Codec {
             Codec::Raw => 1,
             Codec::PackBits => 64,
             Codec::Lzw | Codec::Deflate | Codec::Jpeg => 4096,
-            // A blank row of a fax takes one bit, a blank image in WebP a few bytes.
-            Codec::Zstd | Codec::Fax4 | Codec::WebP => 1 << 17,
+            // A blank row of a fax takes one bit, a blank image in WebP a few bytes, 16 × 16 blank pixels in JPEG XR some bits.
+            Codec::Zstd | Codec::Fax4 | Codec::WebP | Codec::JpegXr => 1 << 17,
         }
     }
 }
@@ -115,11 +121,14 @@ pub(crate) fn decode_chunk(
     rows: usize,
     out: &mut [u8],
 ) -> Result<(), Fault> {
-    if layout.bits_reversed && layout.codec != Codec::Jpeg {
+    if layout.bits_reversed && !matches!(layout.codec, Codec::Jpeg | Codec::JpegXr) {
         encoded.iter_mut().for_each(|b| *b = b.reverse_bits());
     }
     if layout.codec == Codec::Jpeg {
         return jpeg::decode(layout, encoded, tables, rows, out);
+    }
+    if layout.codec == Codec::JpegXr {
+        return jpeg_xr::decode(layout, encoded, rows, out);
     }
     let row_bytes = layout.packed_row_bytes().unwrap_or(usize::MAX);
     let packed_len = row_bytes.saturating_mul(rows);
@@ -156,7 +165,7 @@ fn decompress(layout: &Layout, encoded: &[u8], rows: usize, out: &mut [u8], padd
         Codec::Zstd => zstandard::decode(encoded, out, padded_len),
         Codec::Fax4 => fax::decode(layout, encoded, rows, out),
         Codec::WebP => webp::decode(layout, encoded, rows, out),
-        Codec::Jpeg => Err(Fault::malformed("unexpected JPEG data")),
+        Codec::Jpeg | Codec::JpegXr => Err(Fault::malformed("unexpected JPEG data")),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard, and their lower resolutions; scenes are series.
+//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard or JPEG XR, and their lower resolutions; scenes are
+//! series.
 //!
 //! The format is described in Zeiss' "ZISRAW (CZI) file format" and implemented in libCZI.
 
@@ -9,7 +10,7 @@ mod metadata;
 pub(crate) use directory::MAGIC;
 
 use crate::{
-    codec::to_native,
+    codec::{decode_blue_first, to_native},
     error::{Fault, FormatError},
     image::OpenOptions,
     limits::Limits,
@@ -29,6 +30,7 @@ use std::{
 
 /// Compression of a subblock.
 const UNCOMPRESSED: i32 = 0;
+const JPEG_XR: i32 = 4;
 const ZSTD_0: i32 = 5;
 const ZSTD_1: i32 = 6;
 /// Largest number of bytes that one stored byte can decode to.
@@ -60,7 +62,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     let [t, z, c] = grid.extents;
     let shape_full = [t, z, c, grid.height, grid.width, samples];
     crate::reader::check_shape(&shape_full, dtype, limits)?;
-    let compressed = subblocks.iter().any(|s| s.compression != UNCOMPRESSED);
+    let compression = compression_of(&subblocks);
     // Lower resolutions of several scenes at once state no scene.
     let (kind, has_scene) = subblocks.first().map_or((-1, false), |s| (s.pixel_type, s.has_scene));
     pyramid.retain(|s| s.scene == scene && s.has_scene == has_scene);
@@ -78,7 +80,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     opened.voxel_size_um = metadata.voxel_size_um;
     opened.time_interval_secs = metadata.time_interval_secs.filter(|_| t > 1);
     opened.channels = metadata.channels;
-    opened.compression = if compressed { "zstd" } else { "none" };
+    opened.compression = compression;
     opened.series_count = scenes.len();
     opened.missing_planes = missing;
     opened.lower_levels = lower_levels;
@@ -111,13 +113,21 @@ fn sample_type(subblocks: &[Subblock]) -> Result<(DType, usize), Fault> {
     })
 }
 
+/// Name of the first compression of the subblocks.
+fn compression_of(subblocks: &[Subblock]) -> &'static str {
+    match subblocks.iter().map(|s| s.compression).find(|c| *c != UNCOMPRESSED) {
+        None => "none",
+        Some(JPEG_XR) => "jpeg xr",
+        Some(_) => "zstd",
+    }
+}
+
 fn check_compression(subblocks: &[Subblock]) -> Result<(), Fault> {
-    let unknown = |s: &&Subblock| !matches!(s.compression, UNCOMPRESSED | ZSTD_0 | ZSTD_1);
+    let unknown = |s: &&Subblock| !matches!(s.compression, UNCOMPRESSED | JPEG_XR | ZSTD_0 | ZSTD_1);
     let Some(subblock) = subblocks.iter().find(unknown) else { return Ok(()) };
     let name = match subblock.compression {
         1 => "JPEG compression",
         2 => "LZW compression",
-        4 => "JPEG XR compression",
         100.. => "camera-specific encoding",
         _ => "compression",
     };
@@ -259,7 +269,7 @@ impl Czi {
         };
         let decoded = match subblock.compression {
             UNCOMPRESSED => None,
-            _ => Some(self.decoded(piece, subblock.compression, expected)?),
+            _ => Some(self.decoded(piece, subblock, expected)?),
         };
         let (left, top) = layer.grid.corner_of(subblock);
         let (x0, x1) = (left.max(window.x), (left + subblock.width).min(window.x + window.width));
@@ -281,7 +291,7 @@ impl Czi {
     }
 
     /// The pixels of a compressed subblock.
-    fn decoded(&self, piece: Piece, compression: i32, expected: usize) -> Result<Arc<Vec<u8>>, Fault> {
+    fn decoded(&self, piece: Piece, subblock: &Subblock, expected: usize) -> Result<Arc<Vec<u8>>, Fault> {
         let (_, at, count) = piece;
         let kept = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, pixels)) = kept().as_ref()
@@ -296,7 +306,18 @@ impl Czi {
         }
         let stored = self.source.read_vec(at, count as usize)?;
         let started = Instant::now();
-        let (frame, split) = if compression == ZSTD_1 { zstd_1(&stored)? } else { (stored.as_slice(), false) };
+        let pixels = Arc::new(match subblock.compression {
+            JPEG_XR => decode_blue_first(&stored, [subblock.width, subblock.height, self.samples], self.dtype)?,
+            of_zstd => self.unzstd(&stored, of_zstd, expected)?,
+        });
+        self.source.count_decoded(started.elapsed(), expected);
+        *kept() = Some((at, Arc::clone(&pixels)));
+        Ok(pixels)
+    }
+
+    /// The pixels of a subblock in Zstandard.
+    fn unzstd(&self, stored: &[u8], compression: i32, expected: usize) -> Result<Vec<u8>, Fault> {
+        let (frame, split) = if compression == ZSTD_1 { zstd_1(stored)? } else { (stored, false) };
         let pixels = zstd::bulk::decompress(frame, expected)
             .map_err(|e| Fault::malformed(format!("a subblock is not valid Zstd data ({e})")))?;
         if pixels.len() != expected {
@@ -308,10 +329,7 @@ impl Czi {
                 "a subblock stores low and high bytes apart, but its samples do not have 16 bits",
             ));
         }
-        let pixels = Arc::new(if split { joined(&pixels) } else { pixels });
-        self.source.count_decoded(started.elapsed(), expected);
-        *kept() = Some((at, Arc::clone(&pixels)));
-        Ok(pixels)
+        Ok(if split { joined(&pixels) } else { pixels })
     }
 }
 

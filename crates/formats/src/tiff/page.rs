@@ -276,6 +276,12 @@ fn check_codec(
             RESAVE,
         ));
     }
+    if codec == Codec::JpegXr && bits != 8 * dtype.size_bytes() as u64 {
+        return Err(Fault::unsupported(
+            format!("JPEG XR compression of {bits}-bit {dtype} samples is not supported"),
+            RESAVE,
+        ));
+    }
     if codec == Codec::Fax4 && (bits != 1 || samples != 1) {
         return Err(Fault::unsupported(
             format!("CCITT group 4 compression of {samples} samples of {bits} bits is not supported"),
