@@ -57,7 +57,7 @@ def net(p):
     request.infer({0: ov.Tensor(np.ascontiguousarray(p.numpy()), shared_memory=True)})
     return torch.from_numpy(request.get_output_tensor(0).data.copy())
 x = tifffile.imread(stack).astype(np.float32)
-low, high = np.percentile(x, (1.0, 99.8))
+low, high = np.percentile(x, (1.0, 99.8)).astype(np.float32)
 x = torch.from_numpy((x - low) / (high - low + 1e-6))[None, None]
 with torch.inference_mode():
     y = sliding_window_inference(x, (window,) * 3, 1, net, overlap=0.25, mode="gaussian")
@@ -104,7 +104,9 @@ def run(stack, out, a, threads, more):
 
 def run_rival(stack, out, model, threads, window):
     command = [sys.executable, "-c", RIVAL, str(model), stack, out, str(threads), str(window)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"the reference program failed with a window of {window}: see above")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -117,7 +119,7 @@ def quantize_rival(model, folder):
     volumes = []
     for _ in range(8):
         v = volume(rng, (64, 64, 64)).astype(np.float32)
-        low, high = np.percentile(v, (1.0, 99.8))
+        low, high = np.percentile(v, (1.0, 99.8)).astype(np.float32)
         volumes.append(((v - low) / (high - low + 1e-6))[None, None])
     data = nncf.Dataset(volumes, lambda v: {0: v})
     q = nncf.quantize(ov.convert_model(model), data, preset=nncf.QuantizationPreset.MIXED, subset_size=len(volumes))
