@@ -469,6 +469,29 @@ proptest! {
     }
 }
 
+#[test]
+fn annotations_of_other_programs_in_ome_xml_are_no_images() {
+    let image = "<Image Name=\"cells\"><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"1\" SizeC=\"2\" \
+                 SizeT=\"1\"><Channel Name=\"nuclei\"/><Channel Name=\"actin\"/><TiffData/></Pixels></Image>";
+    let annotations = "<StructuredAnnotations><XMLAnnotation><Value><Image Name=\"other\"><Pixels/><Channel Name=\"lamp\"/>\
+                       <TiffData IFD=\"x\"/></Image></Value></XMLAnnotation></StructuredAnnotations>";
+    for content in [format!("{image}{annotations}"), format!("{annotations}{image}")] {
+        let mut t = Tiff::new();
+        for i in 0..2u8 {
+            let at = t.data(&[i; 12]);
+            let mut tags = gray(4, 3, at, 12);
+            let text = format!("<OME>{content}</OME>");
+            tags.push((270, 2, text.bytes().map(u32::from).chain([0]).collect()));
+            tags.sort_by_key(|tag| tag.0);
+            t.page(&tags);
+        }
+        let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+        let meta = image.meta();
+        assert_eq!((meta.axes.to_string().as_str(), meta.series_names.as_slice()), ("CYX", &["cells".to_owned()][..]));
+        assert_eq!([0, 1].map(|channel| meta.channel_name(channel)), ["nuclei", "actin"]);
+    }
+}
+
 /// Two images of two slices each, in four files; slice i is filled with i.
 #[test]
 fn a_file_of_a_set_opens_the_image_that_it_belongs_to() {
