@@ -45,6 +45,8 @@ pub struct OpenOptions {
     /// Extents along Z, Y, X of the stack that regions of interest were drawn on; without it, the labels are as large as
     /// the regions need.
     pub shape_zyx: Option<[usize; 3]>,
+    /// Number of time points of that stack; without it, as many as the regions state.
+    pub times: Option<usize>,
     /// Limits on what the file may contain.
     pub limits: Limits,
 }
@@ -219,7 +221,7 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     if head.starts_with(nd2::JPEG_2000) {
         return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));
     }
-    if head.starts_with(roi::MAGIC) || head.starts_with(roi::ZIP) {
+    if head.starts_with(roi::MAGIC) || roi::is_set(head) {
         return roi::open(source, head, options).map(Some);
     }
     Ok(None)

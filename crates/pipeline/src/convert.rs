@@ -133,8 +133,13 @@ impl ConvertJob {
     /// or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context) -> Result<(Image, Vec<PathBuf>), JobError> {
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
-        let shape_zyx = stack.as_ref().map(|stack| Extents::of(stack.meta()).zyx);
-        let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
+        let drawn_on = stack.as_ref().map(|stack| Extents::of(stack.meta()));
+        let options = OpenOptions {
+            axes: self.axes.clone(),
+            shape_zyx: drawn_on.map(|extents| extents.zyx),
+            times: drawn_on.map(|extents| extents.times),
+            ..OpenOptions::default()
+        };
         let mut image = self.series.open(&self.input, &options)?;
         if let Some([z, y, x]) = self.voxel_um {
             let given = VoxelSize::new_um(z, y, x);
