@@ -399,6 +399,21 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
     assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
 }
 
+#[test]
+fn a_print_resolution_that_imagej_kept_is_no_voxel_size() {
+    let rational = |tag: u16, value: u32| (tag, 5, 1, [value.to_le_bytes(), 1u32.to_le_bytes()].concat());
+    let size = |unit: &str, per_unit: u32| {
+        let description = format!("ImageJ=1.54f\nimages=2\nslices=2\nunit={unit}\nspacing=0.0001\n");
+        let tags = [text(270, &description), rational(282, per_unit), rational(283, per_unit)];
+        let image = opened(pages(2, &tags, &[])).unwrap();
+        let v = image.meta().voxel_size_um;
+        [v.z, v.y, v.x].map(|um| um.map(|um| (um * 1000.0).round() / 1000.0))
+    };
+    assert_eq!(size("inch", 300), [Some(2.54), None, None]);
+    assert_eq!(size("inch", 50_800), [Some(2.54), Some(0.5), Some(0.5)]);
+    assert_eq!(size("cm", 300), [Some(1.0), Some(33.333), Some(33.333)]);
+}
+
 /// Pages of 2 x 3 pixels with three samples in planes of their own, which count up.
 fn separate_samples(description: &str, count: u8) -> Vec<u8> {
     let mut tiff = Tiff::new();

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::{Fault, FormatError, RESAVE},
     image::OpenOptions,
-    meta::{Channel, positive},
+    meta::{Channel, INCH_UM, PRINTED_UM, positive},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::{collections::HashMap, path::Path, sync::Arc};
@@ -203,7 +203,7 @@ pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
         let per_unit = positive(file.container.number(&file.first, tag)?)?;
         match unit {
             3 if per_unit > 1.0 => positive(10_000.0 / per_unit),
-            2 if per_unit > 2540.0 => positive(25_400.0 / per_unit),
+            2 if per_unit > INCH_UM / PRINTED_UM => positive(INCH_UM / per_unit),
             _ => None,
         }
     };
