@@ -70,6 +70,17 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
 }
 
 #[test]
+fn a_converted_channel_has_its_own_display_range_and_not_that_of_the_first_channel() {
+    let fixture = Fixture::new();
+    fixture.write("two.tif", "CYX", &[2, 2, 2], vec![1u16, 2, 3, 4, 1000, 2000, 3000, 4000]);
+    for output in ["one.tif", "one.ome.tif", "one.zarr"] {
+        fixture.run(&["convert", "two.tif", output, "--channel", "1"]).ok();
+        let info = fixture.run(&["info", output, "--json"]).json();
+        assert_eq!(info["display_range"], serde_json::json!([1000.0, 4000.0]), "{output}");
+    }
+}
+
+#[test]
 fn roi_sets_get_the_time_points_of_their_stack_even_if_it_has_no_objects() {
     let fixture = Fixture::new();
     let mut values = vec![0u16; 4 * 3 * 6 * 7];

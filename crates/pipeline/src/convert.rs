@@ -186,9 +186,15 @@ impl ConvertJob {
             Some(c) => meta.channels.get(c).cloned().into_iter().collect(),
             None => meta.channels.clone(),
         };
-        spec.display_range = meta.display_range;
+        spec.display_range = display_range(meta);
         spec
     }
+}
+
+/// Returns the display range of an image of one channel. One of several channels, such as the first one's in ImageJ TIFF,
+/// does not fit the others: they get the ranges of their values.
+pub(crate) fn display_range(meta: &ImageMeta) -> Option<(f64, f64)> {
+    meta.display_range.filter(|_| meta.channels.len() <= 1)
 }
 
 /// Iterates over the regions of an image in the order in which they are written: several planes along the innermost
