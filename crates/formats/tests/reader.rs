@@ -298,6 +298,20 @@ fn overlapping_strips_are_refused() {
 }
 
 #[test]
+fn an_uncompressed_strip_of_the_stated_size_0_is_read() {
+    let mut t = Tiff::new();
+    let at = t.data(&[7; 12]);
+    t.page(&gray(4, 3, at, 0));
+    let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+    assert_eq!(image.read_all().unwrap().samples().as_bytes(), [7; 12]);
+    // A strip at the position 0 is not stored.
+    let mut t = Tiff::new();
+    t.page(&gray(4, 3, 0, 12));
+    let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+    assert_eq!(image.read_all().unwrap().samples().as_bytes(), [0; 12]);
+}
+
+#[test]
 fn each_limit_is_enforced() {
     let mut t = Tiff::new();
     let at = t.data(&[7; 12]);
