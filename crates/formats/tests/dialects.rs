@@ -397,6 +397,24 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
     let image = opened(pages(1, &[text(270, description)], &[])).unwrap();
     assert_eq!((image.meta().format.as_str(), image.meta().shape.as_slice()), ("imagej", [2, 3].as_slice()));
     assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    // Compressed with PackBits, so that no other planes can follow.
+    let mut tiff = Tiff::new();
+    let at = tiff.data(&[5, 0, 1, 2, 3, 4, 5]);
+    tiff.page(&[
+        long(256, &[3]),
+        long(257, &[2]),
+        short(258, &[8]),
+        short(259, &[32773]),
+        short(262, &[1]),
+        text(270, description),
+        long(273, &[at]),
+        short(277, &[1]),
+        long(278, &[2]),
+        long(279, &[7]),
+    ]);
+    let image = opened(tiff.bytes).unwrap();
+    assert_eq!((image.meta().shape.as_slice(), &image.meta().read_as_slices), ([2, 3].as_slice(), &None));
+    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::{
     stk,
 };
 use crate::{
+    codec::Codec,
     error::{Fault, FormatError, RESAVE},
     image::OpenOptions,
     meta::{Channel, INCH_UM, PRINTED_UM, positive},
@@ -252,12 +253,6 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     let mut planes: Vec<Option<PlaneRef>> = Vec::new();
     match groups.first_mut() {
         Some((layout, pages)) if one_directory => {
-            if layout.codec != crate::codec::Codec::Raw || layout.tiled {
-                return Err(Fault::malformed(format!(
-                    "it declares {} images in one compressed page, but such images must be uncompressed and contiguous",
-                    ij.images
-                )));
-            }
             let images = contiguous_images(file, layout, ij.images)?;
             let page = pages.first().copied().unwrap_or(0);
             planes.extend((0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })));
@@ -303,9 +298,12 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     Ok(all)
 }
 
-/// Whether the directory lies where the planes after the first would be: then the file's only plane was taken from a stack
-/// together with its description.
+/// Whether the file's only plane was taken from a stack together with its description: it is compressed or in tiles, or the
+/// directory lies where the planes after it would be.
 fn is_taken_from_stack(file: &TiffFile, layout: &Layout, images: usize) -> bool {
+    if layout.codec != Codec::Raw || layout.tiled {
+        return true;
+    }
     let Some(Some(page)) = file.pages.first() else { return false };
     let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
     file.container.integer(&page.offsets).is_ok_and(|first| {
