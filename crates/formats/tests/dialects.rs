@@ -502,6 +502,10 @@ fn an_image_says_that_the_axes_of_its_json_description_do_not_fit_its_pages() {
     assert_eq!(image.meta().axes.to_string(), "ZYX");
     let why = image.meta().read_as_slices.clone().unwrap();
     assert!(why.contains("TZYX") && why.contains("5 pages"), "{why}");
+    // Pages that were written one by one describe only themselves.
+    let own = "{\"shape\": [2, 3], \"axes\": \"YX\"}";
+    let image = opened(pages(5, &[], &[text(270, own)])).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), &image.meta().read_as_slices), ("ZYX", &None));
 }
 
 /// A slide with two levels and an overview of other proportions.

@@ -46,6 +46,8 @@ impl Stated {
                 series.samples_axis = Some(*axis);
                 series.dims = outer.to_vec();
             }
+            // The description of a page by itself: each page has its own.
+            None => {}
             _ => {
                 series.read_as_slices = Some(format!(
                     "the description declares the axes {} with the lengths {:?}, but the file has {planes} pages of \
