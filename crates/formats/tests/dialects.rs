@@ -397,24 +397,36 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
     let image = opened(pages(1, &[text(270, description)], &[])).unwrap();
     assert_eq!((image.meta().format.as_str(), image.meta().shape.as_slice()), ("imagej", [2, 3].as_slice()));
     assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    let file = |compression: u16, at: u32, count: u32, pixels_before: &[u8]| {
+        let mut tiff = Tiff::new();
+        tiff.data(pixels_before);
+        tiff.page(&[
+            long(256, &[3]),
+            long(257, &[2]),
+            short(258, &[8]),
+            short(259, &[compression]),
+            short(262, &[1]),
+            text(270, description),
+            long(273, &[at]),
+            short(277, &[1]),
+            long(278, &[2]),
+            long(279, &[count]),
+        ]);
+        tiff.bytes
+    };
     // Compressed with PackBits, so that no other planes can follow.
-    let mut tiff = Tiff::new();
-    let at = tiff.data(&[5, 0, 1, 2, 3, 4, 5]);
-    tiff.page(&[
-        long(256, &[3]),
-        long(257, &[2]),
-        short(258, &[8]),
-        short(259, &[32773]),
-        short(262, &[1]),
-        text(270, description),
-        long(273, &[at]),
-        short(277, &[1]),
-        long(278, &[2]),
-        long(279, &[7]),
-    ]);
-    let image = opened(tiff.bytes).unwrap();
-    assert_eq!((image.meta().shape.as_slice(), &image.meta().read_as_slices), ([2, 3].as_slice(), &None));
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    let packed = file(32773, 8, 7, &[5, 0, 1, 2, 3, 4, 5]);
+    // The directory comes first, and the file ends after the plane.
+    let at = file(1, 0, 6, &[]).len() as u32;
+    let directory_first = [file(1, at, 6, &[]), (0..6).collect()].concat();
+    for bytes in [packed, directory_first] {
+        let image = opened(bytes).unwrap();
+        assert_eq!((image.meta().shape.as_slice(), &image.meta().read_as_slices), ([2, 3].as_slice(), &None));
+        assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    }
+    // A stack that was cut off after its second plane.
+    let cut_off = [file(1, at, 6, &[]), (0..12).collect()].concat();
+    assert_eq!(opened(cut_off).unwrap_err(), FormatErrorKind::Malformed);
 }
 
 #[test]
