@@ -8,7 +8,7 @@ use cytoscope_formats::{
 };
 use cytoscope_volume::{Array, Samples};
 use proptest::prelude::*;
-use std::path::Path;
+use std::{io::Write, path::Path};
 
 /// A region in ImageJ's format: type, bounds (top, left, bottom, right), points, floats of a composite region, slice.
 fn roi(kind: u8, bounds: [i16; 4], points: &[[u16; 2]], composite: &[f32], slice: i32) -> Vec<u8> {
@@ -115,6 +115,22 @@ fn sets_keep_the_numbers_in_their_file_names() {
     let Samples::U16(values) = image.read_all().unwrap().into_samples() else { panic!("not 16 bits") };
     assert_eq!(values.iter().filter(|v| **v == 3).count(), 20);
     assert_eq!(values.iter().filter(|v| **v != 0).count(), 20);
+}
+
+#[test]
+fn regions_in_a_folder_of_a_zip_keep_the_numbers_in_their_names() {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let region = |column: i16, slice| roi(1, [0, column, 1, column + 1], &[], &[], slice);
+    for (name, bytes) in [
+        ("set/label-7_z-1.roi", region(0, 1)),
+        ("set/label-7_z-2.roi", region(0, 2)),
+        ("set/label-4_z-2.roi", region(1, 2)),
+        ("__MACOSX/set/._label-7_z-1.roi", b"attributes".to_vec()),
+    ] {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(&bytes).unwrap();
+    }
+    assert_eq!(labels_of(zip.finish().unwrap().into_inner(), [2, 1, 2]), [7, 0, 7, 4]);
 }
 
 fn round_trip(array: &Array, zyx: [usize; 3]) {

@@ -96,7 +96,9 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
     for index in 0..files {
         let entry = archive.by_index(index).map_err(invalid)?;
         let name = entry.name().map_err(invalid)?.into_owned();
-        let Some(stem) = name.strip_suffix(".roi") else { continue };
+        // The set may be in a folder of the zip. Files that begin with "._" hold attributes that macOS stores.
+        let file = name.rsplit(['/', '\\']).next().unwrap_or(&name);
+        let Some(stem) = file.strip_suffix(".roi").filter(|_| !file.starts_with("._")) else { continue };
         found = true;
         let mut roi = Vec::new();
         entry
