@@ -70,6 +70,34 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
 }
 
 #[test]
+fn a_converted_channel_has_its_own_display_range_and_not_that_of_the_first_channel() {
+    let fixture = Fixture::new();
+    fixture.write("two.tif", "CYX", &[2, 2, 2], vec![1u16, 2, 3, 4, 1000, 2000, 3000, 4000]);
+    for output in ["one.tif", "one.ome.tif", "one.zarr"] {
+        fixture.run(&["convert", "two.tif", output, "--channel", "1"]).ok();
+        let info = fixture.run(&["info", output, "--json"]).json();
+        assert_eq!(info["display_range"], serde_json::json!([1000.0, 4000.0]), "{output}");
+    }
+}
+
+#[test]
+fn roi_sets_get_the_time_points_of_their_stack_even_if_it_has_no_objects() {
+    let fixture = Fixture::new();
+    let mut values = vec![0u16; 4 * 3 * 6 * 7];
+    values[10..13].fill(5);
+    values[42 * 5 + 20..42 * 5 + 22].fill(9);
+    for (stack, values) in [("cells.tif", values.clone()), ("none.tif", vec![0; values.len()])] {
+        fixture.write(stack, "TZYX", &[4, 3, 6, 7], values);
+        let set = format!("{stack}.zip");
+        fixture.run(&["convert", stack, &set]).ok();
+        let back = format!("back_{stack}");
+        fixture.run(&["convert", &set, &back, "--like", stack]).ok();
+        assert_eq!(fixture.image(&back), fixture.image(stack), "{stack}");
+    }
+    fixture.fails(3, &["convert", "none.tif.zip", "alone.tif"], &["none.tif.zip", "--like"]);
+}
+
+#[test]
 fn an_array_of_a_stack_with_one_row_or_column_keeps_its_slices() {
     let fixture = Fixture::new();
     for (name, shape) in [("row", [8, 1, 32]), ("column", [8, 32, 1])] {

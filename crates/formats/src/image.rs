@@ -17,9 +17,9 @@ use crate::{
     tiff::{
         file::{FileSet, TiffFile},
         ifd::looks_like_tiff,
-        lsm::ChannelSamples,
         ome,
         read::Stack,
+        sample_axis::SamplesAlong,
         series::{self, OpenedSeries},
     },
 };
@@ -45,6 +45,8 @@ pub struct OpenOptions {
     /// Extents along Z, Y, X of the stack that regions of interest were drawn on; without it, the labels are as large as
     /// the regions need.
     pub shape_zyx: Option<[usize; 3]>,
+    /// Number of time points of that stack; without it, as many as the regions state.
+    pub times: Option<usize>,
     /// Limits on what the file may contain.
     pub limits: Limits,
 }
@@ -219,7 +221,7 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     if head.starts_with(nd2::JPEG_2000) {
         return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));
     }
-    if head.starts_with(roi::MAGIC) || head.starts_with(roi::ZIP) {
+    if head.starts_with(roi::MAGIC) || roi::is_set(head) {
         return roi::open(source, head, options).map(Some);
     }
     Ok(None)
@@ -319,10 +321,14 @@ fn from_tiff(
         layouts.extend(pages.map(|page| Arc::clone(&page.layout)));
     }
     let tzc = series.tzc();
-    let as_channels = series.samples_are_channels && page.layout.samples > 1;
-    let full = |l: &crate::tiff::page::Layout| match as_channels {
-        true => vec![tzc[0], tzc[1], tzc[2] * l.samples, l.height, l.width, 1],
-        false => vec![tzc[0], tzc[1], tzc[2], l.height, l.width, l.samples],
+    let samples_axis = series.samples_axis.filter(|_| page.layout.samples > 1);
+    let samples_axis = samples_axis.and_then(|axis| Axis::CANONICAL.iter().position(|known| *known == axis));
+    let full = |l: &crate::tiff::page::Layout| {
+        let mut shape = vec![tzc[0], tzc[1], tzc[2], l.height, l.width, l.samples];
+        if let Some(axis) = samples_axis {
+            shape.swap(axis, 5);
+        }
+        shape
     };
     let levels: Vec<Level> =
         layouts.iter().enumerate().map(|(i, l)| Level { name: i.to_string(), shape_full: full(l) }).collect();
@@ -361,7 +367,10 @@ fn from_tiff(
         tracing::warn!("{}: {why}", path.display());
     }
     let stack = Stack { files, planes, levels: layouts, level_pages: series.level_pages.clone(), tzc };
-    let data = if as_channels { Data::Other(Box::new(ChannelSamples(stack))) } else { Data::Tiff(stack) };
+    let data = match samples_axis {
+        Some(axis) => Data::Other(Box::new(SamplesAlong { stack, axis })),
+        None => Data::Tiff(stack),
+    };
     Ok(Image::new(meta, data, options.limits.clone(), counters))
 }
 

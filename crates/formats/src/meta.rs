@@ -112,6 +112,11 @@ fn are_unnamed(names: &[String]) -> bool {
     names.iter().all(String::is_empty)
 }
 
+/// Micrometers per inch.
+pub(crate) const INCH_UM: f64 = 25_400.0;
+/// A pixel size in inches is a print setting, and not that of the sample, from this number of micrometers on.
+pub(crate) const PRINTED_UM: f64 = 10.0;
+
 /// Micrometers per unit of length, for the unit names of OME-XML and ImageJ; `None` for pixels and unknown units.
 pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
     let unit = unit.trim();
@@ -127,7 +132,7 @@ pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
         "dm" => 1e5,
         "m" | "meter" => 1e6,
         "km" => 1e9,
-        "inch" | "in" | "\"" | "inches" => 25_400.0,
+        "inch" | "in" | "\"" | "inches" => INCH_UM,
         _ => return None,
     })
 }

@@ -397,6 +397,127 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
     let image = opened(pages(1, &[text(270, description)], &[])).unwrap();
     assert_eq!((image.meta().format.as_str(), image.meta().shape.as_slice()), ("imagej", [2, 3].as_slice()));
     assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    let file = |compression: u16, at: u32, count: u32, pixels_before: &[u8]| {
+        let mut tiff = Tiff::new();
+        tiff.data(pixels_before);
+        tiff.page(&[
+            long(256, &[3]),
+            long(257, &[2]),
+            short(258, &[8]),
+            short(259, &[compression]),
+            short(262, &[1]),
+            text(270, description),
+            long(273, &[at]),
+            short(277, &[1]),
+            long(278, &[2]),
+            long(279, &[count]),
+        ]);
+        tiff.bytes
+    };
+    // Compressed with PackBits, so that no other planes can follow.
+    let packed = file(32773, 8, 7, &[5, 0, 1, 2, 3, 4, 5]);
+    // The directory comes first, and the file ends after the plane.
+    let at = file(1, 0, 6, &[]).len() as u32;
+    let directory_first = [file(1, at, 6, &[]), (0..6).collect()].concat();
+    for bytes in [packed, directory_first] {
+        let image = opened(bytes).unwrap();
+        assert_eq!((image.meta().shape.as_slice(), &image.meta().read_as_slices), ([2, 3].as_slice(), &None));
+        assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    }
+    // A stack that was cut off after its second plane.
+    let cut_off = [file(1, at, 6, &[]), (0..12).collect()].concat();
+    assert_eq!(opened(cut_off).unwrap_err(), FormatErrorKind::Malformed);
+}
+
+#[test]
+fn a_print_resolution_that_imagej_kept_is_no_voxel_size() {
+    let rational = |tag: u16, value: u32| (tag, 5, 1, [value.to_le_bytes(), 1u32.to_le_bytes()].concat());
+    let size = |unit: &str, per_unit: u32| {
+        let description = format!("ImageJ=1.54f\nimages=2\nslices=2\nunit={unit}\nspacing=0.0001\n");
+        let tags = [text(270, &description), rational(282, per_unit), rational(283, per_unit)];
+        let image = opened(pages(2, &tags, &[])).unwrap();
+        let v = image.meta().voxel_size_um;
+        [v.z, v.y, v.x].map(|um| um.map(|um| (um * 1000.0).round() / 1000.0))
+    };
+    assert_eq!(size("inch", 300), [Some(2.54), None, None]);
+    assert_eq!(size("inch", 50_800), [Some(2.54), Some(0.5), Some(0.5)]);
+    assert_eq!(size("cm", 300), [Some(1.0), Some(33.333), Some(33.333)]);
+}
+
+/// Pages of 2 x 3 pixels with three samples in planes of their own, which count up.
+fn separate_samples(description: &str, count: u8) -> Vec<u8> {
+    let mut tiff = Tiff::new();
+    for page in 0..count {
+        let at = [0, 6, 12].map(|from| tiff.data(&(0..6).map(|i| page * 18 + from + i).collect::<Vec<u8>>()));
+        let mut tags = vec![
+            long(256, &[3]),
+            long(257, &[2]),
+            short(258, &[8, 8, 8]),
+            short(259, &[1]),
+            short(262, &[2]),
+            long(273, &at),
+            short(277, &[3]),
+            long(278, &[2]),
+            long(279, &[6, 6, 6]),
+            short(284, &[2]),
+        ];
+        if page == 0 {
+            tags.insert(5, text(270, description));
+        }
+        tiff.page(&tags);
+    }
+    tiff.bytes
+}
+
+#[test]
+fn planes_that_tifffile_stored_as_the_samples_of_a_color_keep_their_axes() {
+    for (axes, shape, count) in [
+        ("ZYX", "[3, 2, 3]", 1),
+        ("TYX", "[3, 2, 3]", 1),
+        ("CYX", "[3, 2, 3]", 1),
+        ("TZYX", "[2, 3, 2, 3]", 2),
+        ("ZCYX", "[2, 3, 2, 3]", 2),
+    ] {
+        let description = format!("{{\"shape\": {shape}, \"axes\": \"{axes}\"}}");
+        let image = opened(separate_samples(&description, count)).unwrap();
+        assert_eq!(image.meta().axes.to_string(), axes);
+        assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..18 * count).collect()), "{axes}");
+        if axes == "TZYX" {
+            let part = Region { start: vec![1, 2, 0, 1, 1, 0], size: vec![1, 1, 1, 1, 2, 1] };
+            assert_eq!(image.read(0, &part).unwrap().into_samples(), Samples::U8(vec![34, 35]));
+        }
+    }
+    // Without axes, it is a color, as the page states.
+    let color = opened(separate_samples("{\"shape\": [3, 2, 3]}", 1)).unwrap();
+    assert_eq!(color.meta().axes.to_string(), "YXS");
+    // Other axes can be given, for the samples too.
+    let options = |axes: &str| OpenOptions { axes: Some(axes.parse().unwrap()), ..OpenOptions::default() };
+    let stack = separate_samples("{\"shape\": [3, 2, 3], \"axes\": \"ZYX\"}", 1);
+    for given in ["TYX", "CYX", "YXS"] {
+        assert_eq!(open_bytes(stack.clone(), &options(given)).unwrap().meta().axes.to_string(), given);
+    }
+    // The time points of an LSM file cannot be its channels, which the samples are.
+    let error = open_bytes(lsm(6, 2), &options("CYX")).unwrap_err();
+    assert!(error.kind() == FormatErrorKind::Misused && error.to_string().contains("C=2"), "{error}");
+    let renamed = open_bytes(lsm(6, 2), &options("ZTYX")).unwrap();
+    assert_eq!(
+        (renamed.meta().axes.to_string().as_str(), renamed.meta().channels[0].name.as_str()),
+        ("TZCYX", "nuclei")
+    );
+}
+
+#[test]
+fn an_image_says_that_the_axes_of_its_json_description_do_not_fit_its_pages() {
+    let description = "{\"shape\": [2, 3, 2, 3], \"axes\": \"TZYX\"}";
+    assert_eq!(opened(pages(6, &[text(270, description)], &[])).unwrap().meta().axes.to_string(), "TZYX");
+    let image = opened(pages(5, &[text(270, description)], &[])).unwrap();
+    assert_eq!(image.meta().axes.to_string(), "ZYX");
+    let why = image.meta().read_as_slices.clone().unwrap();
+    assert!(why.contains("TZYX") && why.contains("5 pages"), "{why}");
+    // Pages that were written one by one describe only themselves.
+    let own = "{\"shape\": [2, 3], \"axes\": \"YX\"}";
+    let image = opened(pages(5, &[], &[text(270, own)])).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), &image.meta().read_as_slices), ("ZYX", &None));
 }
 
 /// A slide with two levels and an overview of other proportions.

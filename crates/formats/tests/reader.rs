@@ -298,6 +298,20 @@ fn overlapping_strips_are_refused() {
 }
 
 #[test]
+fn an_uncompressed_strip_of_the_stated_size_0_is_read() {
+    let mut t = Tiff::new();
+    let at = t.data(&[7; 12]);
+    t.page(&gray(4, 3, at, 0));
+    let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+    assert_eq!(image.read_all().unwrap().samples().as_bytes(), [7; 12]);
+    // A strip at the position 0 is not stored.
+    let mut t = Tiff::new();
+    t.page(&gray(4, 3, 0, 12));
+    let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+    assert_eq!(image.read_all().unwrap().samples().as_bytes(), [0; 12]);
+}
+
+#[test]
 fn each_limit_is_enforced() {
     let mut t = Tiff::new();
     let at = t.data(&[7; 12]);
@@ -466,6 +480,29 @@ proptest! {
         let image = open(&path, &OpenOptions { axes, ..OpenOptions::default() }).unwrap();
         let region = Region { start, size };
         prop_assert_eq!(image.read(0, &region).unwrap(), array.crop(&region).unwrap());
+    }
+}
+
+#[test]
+fn annotations_of_other_programs_in_ome_xml_are_no_images() {
+    let image = "<Image Name=\"cells\"><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"1\" SizeC=\"2\" \
+                 SizeT=\"1\"><Channel Name=\"nuclei\"/><Channel Name=\"actin\"/><TiffData/></Pixels></Image>";
+    let annotations = "<StructuredAnnotations><XMLAnnotation><Value><Image Name=\"other\"><Pixels/><Channel Name=\"lamp\"/>\
+                       <TiffData IFD=\"x\"/></Image></Value></XMLAnnotation></StructuredAnnotations>";
+    for content in [format!("{image}{annotations}"), format!("{annotations}{image}")] {
+        let mut t = Tiff::new();
+        for i in 0..2u8 {
+            let at = t.data(&[i; 12]);
+            let mut tags = gray(4, 3, at, 12);
+            let text = format!("<OME>{content}</OME>");
+            tags.push((270, 2, text.bytes().map(u32::from).chain([0]).collect()));
+            tags.sort_by_key(|tag| tag.0);
+            t.page(&tags);
+        }
+        let image = open_bytes(t.bytes, &OpenOptions::default()).unwrap();
+        let meta = image.meta();
+        assert_eq!((meta.axes.to_string().as_str(), meta.series_names.as_slice()), ("CYX", &["cells".to_owned()][..]));
+        assert_eq!([0, 1].map(|channel| meta.channel_name(channel)), ["nuclei", "actin"]);
     }
 }
 

@@ -133,8 +133,13 @@ impl ConvertJob {
     /// or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context) -> Result<(Image, Vec<PathBuf>), JobError> {
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
-        let shape_zyx = stack.as_ref().map(|stack| Extents::of(stack.meta()).zyx);
-        let options = OpenOptions { axes: self.axes.clone(), shape_zyx, ..OpenOptions::default() };
+        let drawn_on = stack.as_ref().map(|stack| Extents::of(stack.meta()));
+        let options = OpenOptions {
+            axes: self.axes.clone(),
+            shape_zyx: drawn_on.map(|extents| extents.zyx),
+            times: drawn_on.map(|extents| extents.times),
+            ..OpenOptions::default()
+        };
         let mut image = self.series.open(&self.input, &options)?;
         if let Some([z, y, x]) = self.voxel_um {
             let given = VoxelSize::new_um(z, y, x);
@@ -181,9 +186,15 @@ impl ConvertJob {
             Some(c) => meta.channels.get(c).cloned().into_iter().collect(),
             None => meta.channels.clone(),
         };
-        spec.display_range = meta.display_range;
+        spec.display_range = display_range(meta);
         spec
     }
+}
+
+/// Returns the display range of an image of one channel. One of several channels, such as the first one's in ImageJ TIFF,
+/// does not fit the others: they get the ranges of their values.
+pub(crate) fn display_range(meta: &ImageMeta) -> Option<(f64, f64)> {
+    meta.display_range.filter(|_| meta.channels.len() <= 1)
 }
 
 /// Iterates over the regions of an image in the order in which they are written: several planes along the innermost

@@ -1,6 +1,6 @@
 //! Conversion to an OME-Zarr folder, slab by slab, with lower resolution levels and label images.
 
-use crate::convert::ConvertJob;
+use crate::convert::{ConvertJob, display_range};
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::job_record::PendingRecord;
@@ -131,7 +131,7 @@ fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSp
     let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
     // The channel names of the file do not name red, green and blue.
     spec.channels = if whole.size[S] == 1 { channels.cloned().collect() } else { Vec::new() };
-    spec.display_range = meta.display_range;
+    spec.display_range = display_range(meta);
     spec
 }
 

@@ -338,12 +338,15 @@ impl EvaluateJob {
                 None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
             })
         };
-        let open = |p: &Path, given: &Path, shape_zyx| open_as(p, &OpenOptions { shape_zyx, ..options_for(p, given) });
+        let open = |p: &Path, given: &Path, drawn_on: Option<Extents>| {
+            let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
+            open_as(p, &OpenOptions { shape_zyx, times, ..options_for(p, given) })
+        };
         // Regions of interest have no extents of their own: they are drawn on the extents of the other image.
         let mut a = open(prediction, &self.prediction, None)?;
-        let mut b = open(truth, &self.truth, Some(Extents::of(a.meta()).zyx).filter(|_| !a.is_without_extents()))?;
+        let mut b = open(truth, &self.truth, Some(Extents::of(a.meta())).filter(|_| !a.is_without_extents()))?;
         if a.is_without_extents() {
-            a = open(prediction, &self.prediction, Some(Extents::of(b.meta()).zyx))?;
+            a = open(prediction, &self.prediction, Some(Extents::of(b.meta())))?;
         }
         if is_image(&self.prediction) && is_image(&self.truth) && are_slices_of_different_series(&a, &b) {
             let alone = OpenOptions { single_file: true, ..OpenOptions::default() };

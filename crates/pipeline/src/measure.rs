@@ -148,7 +148,8 @@ impl MeasureJob {
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
     fn open_labels(&self, extents: Extents, of_stack: &OpenOptions) -> Result<(Image, usize), JobError> {
         // Regions of interest have no extents of their own.
-        let of_labels = OpenOptions { shape_zyx: Some(extents.zyx), ..OpenOptions::default() };
+        let of_labels =
+            OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
         let mut labels = self.series.open_or_only(&self.labels, &of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx

@@ -24,8 +24,15 @@ pub(crate) const FORMAT: &str = "imagej roi";
 pub(crate) const MAGIC: &[u8] = b"Iout";
 /// First bytes of a zip file.
 pub(crate) const ZIP: &[u8] = b"PK\x03\x04";
+/// First bytes of a zip file without files.
+const EMPTY_ZIP: &[u8] = b"PK\x05\x06";
 /// Largest number of crossings of all outlines with the rows of the image: the work of drawing them once.
 const MAX_CROSSINGS: f64 = 268_435_456.0;
+
+/// Whether a file is a zip, which may be a set of regions.
+pub(crate) fn is_set(head: &[u8]) -> bool {
+    head.starts_with(ZIP) || head.starts_with(EMPTY_ZIP)
+}
 
 /// Opens one region, or the regions of a zip, as labels. The image is as large as the stack that the options name, or
 /// just contains all regions.
@@ -35,17 +42,19 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
         return Err(Fault::over("the size of the file", source.len(), "max_metadata_bytes", limits.max_metadata_bytes));
     }
     let bytes = source.read_vec(0, source.len() as usize)?;
-    let (rois, skipped) = if head.starts_with(ZIP) {
+    let (mut rois, skipped) = if is_set(head) {
         read_set(bytes, limits)?
     } else {
         let roi = parse::parse(&bytes, "")?;
         let skipped = usize::from(roi.is_none());
         (roi.into_iter().collect(), skipped)
     };
-    if rois.is_empty() {
+    // A set without regions is that of a stack without objects; only the stack states the extents.
+    if rois.is_empty() && (skipped > 0 || options.shape_zyx.is_none()) {
         return Err(Fault::unsupported(
             format!("it contains no areas ({skipped} lines, points or other regions)"),
-            "draw polygons, ovals, rectangles or freehand outlines",
+            "draw polygons, ovals, rectangles or freehand outlines, or convert a set of a stack without objects with the \
+             stack (convert --like STACK)",
         ));
     }
     let crossings: f64 = rois.iter().map(Roi::crossings).sum();
@@ -57,7 +66,14 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let last = |of: fn(&Roi) -> usize| rois.iter().map(of).max().unwrap_or(0).max(1);
     let own = [last(|r| r.z), last(|r| r.extent()[0]), last(|r| r.extent()[1])];
     let [z, y, x] = options.shape_zyx.unwrap_or(own);
-    let shape_full = [last(|r| r.t), z, 1, y, x, 1];
+    let times = options.times.unwrap_or_else(|| last(|r| r.t)).max(1);
+    if z == 1 && times > 1 {
+        // ImageJ numbers the planes of a time series of planes like slices.
+        for roi in rois.iter_mut().filter(|roi| roi.t == 0) {
+            (roi.t, roi.z) = (roi.z, 0);
+        }
+    }
+    let shape_full = [times, z, 1, y, x, 1];
     let max_bytes = if options.shape_zyx.is_some() { limits.max_read_bytes } else { limits.max_unstored_bytes };
     let set = Set { rois, labels, dtype, max_bytes };
     let mut opened = Opened::new(FORMAT, shape_full, dtype, Box::new(set));
@@ -76,10 +92,13 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
     }
     let (mut rois, mut skipped, mut found) = (Vec::new(), 0, false);
     let mut left = limits.max_metadata_bytes;
-    for index in 0..archive.len() {
+    let files = archive.len();
+    for index in 0..files {
         let entry = archive.by_index(index).map_err(invalid)?;
         let name = entry.name().map_err(invalid)?.into_owned();
-        let Some(stem) = name.strip_suffix(".roi") else { continue };
+        // The set may be in a folder of the zip. Files that begin with "._" hold attributes that macOS stores.
+        let file = name.rsplit(['/', '\\']).next().unwrap_or(&name);
+        let Some(stem) = file.strip_suffix(".roi").filter(|_| !file.starts_with("._")) else { continue };
         found = true;
         let mut roi = Vec::new();
         entry
@@ -95,7 +114,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
             None => skipped += 1,
         }
     }
-    if !found {
+    if !found && files > 0 {
         return Err(Fault::unsupported("the zip contains no ImageJ regions (.roi)", "open an image or a ROI set"));
     }
     Ok((rois, skipped))

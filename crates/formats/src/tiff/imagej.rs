@@ -1,7 +1,7 @@
 //! ImageJ's metadata: the `key=value` description and the private tags 50838 and 50839.
 
 use super::ifd::{Container, Ifd, tag};
-use crate::meta::{ByteOrder, ignore_entry, micrometers_per, positive, seconds_per};
+use crate::meta::{ByteOrder, INCH_UM, PRINTED_UM, ignore_entry, micrometers_per, positive, seconds_per};
 use cytoscope_volume::VoxelSize;
 use std::collections::HashMap;
 
@@ -49,12 +49,13 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         micrometers_per(text.trim_matches(|c| "()',\" ".contains(c)))
     };
     let base = unit("unit");
-    let size = |res: u16, key: &str| {
-        let per_unit = positive(file.number(ifd, res)?)?;
-        positive(unit(key).or(base)? / per_unit)
+    // ImageJ keeps the print resolution of an image, such as 300 pixels per inch, as its scale.
+    let um = |units: f64, samples: f64, key: &str| {
+        let unit_um = unit(key).or(base)?;
+        positive(units * unit_um / samples).filter(|size| unit_um != INCH_UM || *size < PRINTED_UM)
     };
-    let z = number("spacing").map(f64::abs).and_then(positive);
-    let z = z.and_then(|s| positive(s * unit("zunit").or(base)?));
+    let size = |res: u16, key: &str| um(1.0, positive(file.number(ifd, res)?)?, key);
+    let z = number("spacing").map(f64::abs).and_then(|spacing| um(spacing, 1.0, "zunit"));
     let seconds = pairs.get("tunit").map_or(Some(1.0), |u| seconds_per(u));
     let interval = number("finterval").and_then(positive).and_then(|v| Some(v * seconds?));
     let channels = count("channels").unwrap_or(1);

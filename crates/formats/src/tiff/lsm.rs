@@ -6,18 +6,15 @@ use super::{
     file::{TiffFile, check_metadata_reads},
     ifd::{Container, Ifd},
     page::Page,
-    read::Stack,
     series::{PlaneRef, Series},
 };
 use crate::{
     codec::Codec,
-    error::{Fault, FormatError},
+    error::Fault,
     fields::Fields,
     meta::{Channel, positive},
-    reader::Pixels,
 };
-use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize};
-use std::path::{Path, PathBuf};
+use cytoscope_volume::{Axis, VoxelSize};
 
 /// The tag with Zeiss' description of the image.
 const CZ_LSMINFO: u16 = 34412;
@@ -72,7 +69,7 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
         time_interval_secs: interval.filter(|_| times > 1),
         // Names and colors are optional: channels without readable ones have none.
         channels: f.u32(108).ok().and_then(|at| channels(file, at)).unwrap_or_default(),
-        samples_are_channels: true,
+        samples_axis: Some(Axis::C),
         ..Series::default()
     })
 }
@@ -128,29 +125,4 @@ pub(crate) fn strip_starts(container: &Container, first: &Ifd, pages: &[Option<P
     starts.dedup();
     starts.shrink_to_fit();
     Ok(starts)
-}
-
-/// A stack whose samples of a pixel are read as channels.
-#[derive(Debug)]
-pub(crate) struct ChannelSamples(pub Stack);
-
-impl Pixels for ChannelSamples {
-    fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
-        self.read_level(path, 0, region)
-    }
-
-    fn read_level(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
-        let bad = |e: cytoscope_volume::VolumeError| FormatError::misused(path, e.to_string(), "read a smaller region");
-        let axis = |values: &[usize], i: usize| values.get(i).copied().unwrap_or(0);
-        // Axes T, Z, C, Y, X, S: the channels of this image are the samples of the pages.
-        let stored = region.clone().with_range(2, 0, 1).with_range(5, axis(&region.start, 2), axis(&region.size, 2));
-        let samples = self.0.read(path, level, &stored)?;
-        let array = Array::new(Axes::canonical(), stored.size, samples).map_err(bad)?;
-        let order = Axes::new(vec![Axis::T, Axis::Z, Axis::S, Axis::Y, Axis::X, Axis::C]).map_err(bad)?;
-        Ok(array.transpose(&order).map_err(bad)?.into_samples())
-    }
-
-    fn files(&self) -> Option<Vec<PathBuf>> {
-        Some(self.0.files.paths().map(Path::to_owned).collect())
-    }
 }

@@ -74,6 +74,9 @@ pub(crate) fn is_ome(description: &str) -> bool {
     head.trim_start().starts_with('<') && (head.contains("<OME") || head.contains(":OME"))
 }
 
+/// The element with documents of other programs, such as a microscope's own metadata, whose elements may have names of OME's.
+const ANNOTATIONS: &str = "StructuredAnnotations";
+
 pub(crate) type Attributes = HashMap<String, String>;
 
 /// The attributes of an element by their names without prefix.
@@ -104,10 +107,13 @@ fn invalid_xml(error: &dyn std::fmt::Display) -> Fault {
 pub(crate) fn parse(xml: &str) -> Result<Document, Fault> {
     let mut reader = Reader::from_str(xml);
     let mut document = Document::default();
-    let mut in_uuid = false;
+    let (mut in_uuid, mut in_annotations) = (false, false);
     loop {
         match reader.read_event().map_err(|e| invalid_xml(&e))? {
             Event::Eof => break,
+            Event::Start(e) if e.local_name().as_ref() == ANNOTATIONS => in_annotations = true,
+            Event::End(e) if e.local_name().as_ref() == ANNOTATIONS => in_annotations = false,
+            _ if in_annotations => {}
             Event::Start(e) => {
                 in_uuid = e.local_name().as_ref() == "UUID";
                 element(&mut document, &e)?;

@@ -139,6 +139,13 @@ impl Page {
             sub_ifds: ifd.get(tag::SUB_IFDS).copied(),
         })
     }
+
+    /// The stored sizes of the strips or tiles. `None` if they are not stated, or if the page is a single uncompressed one:
+    /// its size follows from the layout, and some programs state 0.
+    pub fn stated_counts(&self) -> Option<&Entry> {
+        let is_one_raw = self.layout.codec == Codec::Raw && self.offsets.count == 1;
+        self.counts.as_ref().filter(|_| !is_one_raw)
+    }
 }
 
 /// Largest edge of a CCITT group 4 strip or tile in pixels.

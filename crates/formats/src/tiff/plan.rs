@@ -98,7 +98,7 @@ impl PlaneSource {
             let start = (plane * grid + rows.start * across) as u64;
             let count = (rows.len() * across) as u64;
             let offsets = file.container.integers(&page.offsets, start, count)?;
-            let counts = match &page.counts {
+            let counts = match page.stated_counts() {
                 Some(entry) => file.container.integers(entry, start, count)?,
                 None if layout.codec == Codec::Raw => rows
                     .clone()

@@ -6,14 +6,15 @@ use super::{
     ifd::tag,
     imagej, lsm, ome, ome_xml,
     page::{Layout, Page, StackKey},
-    pyramid, scanimage,
+    pyramid, scanimage, shaped,
     slices::Members,
     stk,
 };
 use crate::{
+    codec::Codec,
     error::{Fault, FormatError, RESAVE},
     image::OpenOptions,
-    meta::{Channel, positive},
+    meta::{Channel, INCH_UM, PRINTED_UM, positive},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::{collections::HashMap, path::Path, sync::Arc};
@@ -47,8 +48,9 @@ pub(crate) struct Series {
     pub channels: Vec<Channel>,
     /// Values shown as black and white.
     pub display_range: Option<(f64, f64)>,
-    /// Whether the samples of a pixel are channels rather than the parts of a color.
-    pub samples_are_channels: bool,
+    /// The axis T, Z or C that the samples of a pixel run along; `None` if they are the parts of a color. It is not one of
+    /// `dims`.
+    pub samples_axis: Option<Axis>,
     /// Number of pages that belong to no plane, such as flyback frames.
     pub unread_pages: usize,
     /// Why all pages are slices, as a sentence, if the file states axes that do not fit them.
@@ -170,6 +172,7 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
         format = "ndpi";
     }
     let groups = grouped(file)?;
+    let layout = groups.first().map(|(layout, _)| Arc::clone(layout));
     let levels = if is_ndpi { pyramid::ndpi_levels(&groups) } else { pyramid::levels(&groups, is_slide) };
     let is_slide = is_slide || is_ndpi;
     let mut level_pages: Vec<u32> = levels.iter().filter_map(|i| groups.get(*i)?.1.first().copied()).collect();
@@ -188,29 +191,10 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
             ..Series::default()
         })
         .collect();
-    if let (Some(dims), [only]) = (shaped_dims(description), all.as_mut_slice())
-        && dims.iter().try_fold(1usize, |n, d| n.checked_mul(d.1)) == Some(only.planes.len())
-    {
-        only.dims = dims;
+    if let (Some(stated), Some(layout), [only]) = (shaped::stated(description), layout, all.as_mut_slice()) {
+        stated.apply_to(only, &layout);
     }
     Ok(all)
-}
-
-/// Maximum length in bytes of a description that is parsed as JSON: longer ones are not written by such scripts, and would
-/// take memory.
-const MAX_SHAPED_BYTES: usize = 65_536;
-
-/// Leading axes from the JSON description that Python scripts write (`{"axes": "TZYX", "shape": [...]}`); `None` if an
-/// axis is unknown or the description is longer than [`MAX_SHAPED_BYTES`].
-fn shaped_dims(description: &str) -> Option<Vec<(Axis, usize)>> {
-    let description = Some(description).filter(|text| text.len() <= MAX_SHAPED_BYTES)?;
-    let json: serde_json::Value = serde_json::from_str(description).ok()?;
-    let axes: Axes = json.get("axes")?.as_str()?.parse().ok()?;
-    let shape: Vec<usize> =
-        json.get("shape")?.as_array()?.iter().map(|n| Some(n.as_u64()? as usize)).collect::<Option<_>>()?;
-    let pairs: Vec<(Axis, usize)> = axes.iter().zip(shape).collect();
-    let leading: Vec<_> = pairs.into_iter().take_while(|(a, _)| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect();
-    (axes.len() > leading.len()).then_some(leading)
 }
 
 /// The pixel size from the resolution tags. Inches are used only if they cannot be a print resolution.
@@ -220,7 +204,7 @@ pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
         let per_unit = positive(file.container.number(&file.first, tag)?)?;
         match unit {
             3 if per_unit > 1.0 => positive(10_000.0 / per_unit),
-            2 if per_unit > 2540.0 => positive(25_400.0 / per_unit),
+            2 if per_unit > INCH_UM / PRINTED_UM => positive(INCH_UM / per_unit),
             _ => None,
         }
     };
@@ -269,12 +253,6 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     let mut planes: Vec<Option<PlaneRef>> = Vec::new();
     match groups.first_mut() {
         Some((layout, pages)) if one_directory => {
-            if layout.codec != crate::codec::Codec::Raw || layout.tiled {
-                return Err(Fault::malformed(format!(
-                    "it declares {} images in one compressed page, but such images must be uncompressed and contiguous",
-                    ij.images
-                )));
-            }
             let images = contiguous_images(file, layout, ij.images)?;
             let page = pages.first().copied().unwrap_or(0);
             planes.extend((0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })));
@@ -320,14 +298,19 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     Ok(all)
 }
 
-/// Whether the directory lies where the planes after the first would be: then the file's only plane was taken from a stack
-/// together with its description.
+/// Whether the file's only plane was taken from a stack together with its description: it is compressed or in tiles, the
+/// directory lies where the planes after it would be, or the file ends before a second plane.
 fn is_taken_from_stack(file: &TiffFile, layout: &Layout, images: usize) -> bool {
+    if layout.codec != Codec::Raw || layout.tiled {
+        return true;
+    }
     let Some(Some(page)) = file.pages.first() else { return false };
     let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
     file.container.integer(&page.offsets).is_ok_and(|first| {
         let end = first.saturating_add(plane.saturating_mul(images as u64));
-        (first.saturating_add(plane)..end).contains(&file.container.first_ifd)
+        let left = file.container.source.len().saturating_sub(first);
+        let ends_after_one = left.checked_div(plane) == Some(1);
+        ends_after_one || (first.saturating_add(plane)..end).contains(&file.container.first_ifd)
     })
 }
 
@@ -364,31 +347,40 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
     };
     let known: Vec<(Axis, usize)> = series.dims.iter().copied().filter(|d| d.1 > 1).collect();
     let total = series.planes.len();
-    let dims: Option<Vec<(Axis, usize)>> = match (fits, leading.as_slice()) {
+    let samples_axis = series.samples_axis.filter(|_| samples > 1 && trailing != "YXS");
+    let (outer, samples_axis) = match (samples_axis, leading.split_last()) {
+        // The last letter is that of the samples.
+        (Some(_), Some((last, outer))) if outer.len() == known.len() => (outer, Some(*last)),
+        (axis, _) => (leading.as_slice(), axis),
+    };
+    let dims: Option<Vec<(Axis, usize)>> = match (fits, outer) {
         (false, _) => None,
         (true, []) => (total == 1).then(Vec::new),
         (true, [one]) => Some(vec![(*one, total)]),
         (true, many) if many.len() == known.len() => Some(many.iter().zip(&known).map(|(a, d)| (*a, d.1)).collect()),
         _ => None,
     };
-    match dims {
+    match dims.filter(|dims| dims.iter().all(|(axis, _)| Some(*axis) != samples_axis)) {
         Some(dims) => {
-            let channels = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
+            let of_planes = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
+            let channels = if samples_axis == Some(Axis::C) { samples } else { of_planes };
             if channels != series.channels.len() {
                 series.channels.clear();
             }
             series.dims = dims;
+            series.samples_axis = samples_axis;
             series.read_as_slices = None;
             Ok(())
         }
         None => {
-            let found: String = known.iter().map(|(a, n)| format!("{a:?}={n} ")).collect();
+            let of_samples = series.samples_axis.map(|axis| (axis, samples)).filter(|d| d.1 > 1);
+            let found: String = known.iter().chain(&of_samples).map(|(a, n)| format!("{a:?}={n} ")).collect();
             Err(FormatError::misused(
                 path,
                 format!(
                     "the axes {axes} do not match its {total} planes ({}YX{})",
                     found,
-                    if samples > 1 { "S" } else { "" }
+                    if samples > 1 && of_samples.is_none() { "S" } else { "" }
                 ),
                 "give one of T, Z, C for all planes (such as TYX), or one letter for each leading axis",
             ))

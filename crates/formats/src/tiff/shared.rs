@@ -58,7 +58,7 @@ fn stored_bytes(file: &Container, page: &Page) -> Result<u64, Fault> {
     let grid = across.checked_mul(down).and_then(|n| n.checked_mul(planes)).unwrap_or(usize::MAX) as u64;
     let count = page.offsets.count.min(grid);
     let offsets = file.integers(&page.offsets, 0, count)?;
-    let counts = match &page.counts {
+    let counts = match page.stated_counts() {
         Some(entry) => file.integers(entry, 0, entry.count.min(count))?,
         None => Vec::new(),
     };

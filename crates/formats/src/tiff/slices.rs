@@ -82,8 +82,8 @@ impl Members {
 /// `None` for other files.
 fn slice_layout<'a>(file: &'a TiffFile, all: &[Series]) -> Option<&'a Arc<Layout>> {
     let ([Some(page)], [only]) = (file.pages.as_slice(), all) else { return None };
-    let is_slice =
-        only.planes.len() == 1 && page.sub_ifds.is_none() && ["tiff", "bigtiff", "imagej"].contains(&only.format);
+    let is_plane = only.planes.len() == 1 && only.samples_axis.is_none();
+    let is_slice = is_plane && page.sub_ifds.is_none() && ["tiff", "bigtiff", "imagej"].contains(&only.format);
     is_slice.then_some(&page.layout)
 }
 

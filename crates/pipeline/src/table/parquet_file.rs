@@ -1,12 +1,12 @@
 //! Tables as [Apache Parquet](https://parquet.apache.org/docs/file-format/) files.
 
+use cytoscope_objects::measure::distinct_names;
 use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::data_type::{DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Columns of whole numbers. Others are floating-point numbers even if a table has only whole ones in them, so that the
@@ -26,7 +26,7 @@ pub fn parquet_table(columns: &[String], rows: &[Vec<f64>]) -> Result<Vec<u8>, S
 
 fn encode(columns: &[String], rows: &[Vec<f64>]) -> Result<Vec<u8>, ParquetError> {
     let are_whole: Vec<bool> = columns.iter().enumerate().map(|(c, name)| is_whole(name, c, rows)).collect();
-    let names = distinct(columns);
+    let names = distinct_names(columns);
     let fields = names.iter().zip(&are_whole).map(|(name, whole)| field(name, *whole));
     let fields = fields.collect::<Result<Vec<_>, _>>()?;
     let schema = Arc::new(Type::group_type_builder("schema").with_fields(fields).build()?);
@@ -67,22 +67,6 @@ fn is_whole(name: &str, column: usize, rows: &[Vec<f64>]) -> bool {
     WHOLE.contains(&name) && rows.iter().all(|row| fits(cell(row, column)))
 }
 
-/// Returns the names with a number appended to those that occurred before: `mean`, `mean_2`.
-fn distinct(names: &[String]) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    let mut all = Vec::with_capacity(names.len());
-    for name in names {
-        let mut unique = name.clone();
-        let mut number = 2;
-        while !seen.insert(unique.clone()) {
-            unique = format!("{name}_{number}");
-            number += 1;
-        }
-        all.push(unique);
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
@@ -91,11 +75,6 @@ mod tests {
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    #[test]
-    fn columns_of_the_same_name_are_numbered() {
-        assert_eq!(distinct(&names(&["a", "b", "a", "a_2", "a"])), ["a", "b", "a_2", "a_2_2", "a_3"]);
     }
 
     #[test]
