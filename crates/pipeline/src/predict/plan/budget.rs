@@ -1,10 +1,14 @@
 //! How much memory a job may use.
 
 use super::BASE_BYTES;
+use crate::predict::label::MAX_STREAMED_BYTES;
 use cytoscope_formats::Image;
 
 /// The reader of an image keeps at most this fraction (1 / `READER_PARTS`) of the memory budget between reads.
 const READER_PARTS: u64 = 4;
+
+/// A stack is segmented slice by slice in at most this fraction (1 / `LABEL_PARTS`) of the memory budget.
+const LABEL_PARTS: u64 = 4;
 
 /// Memory budget of a job.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +31,11 @@ impl Budget {
     pub(in crate::predict) fn limit_reader(&self, image: &Image) -> u64 {
         image.limit_cache(self.bytes / READER_PARTS);
         image.cache_bytes()
+    }
+
+    /// Returns the memory in bytes that segmenting a stack slice by slice may use.
+    pub(in crate::predict) fn for_labels_bytes(&self) -> u64 {
+        (self.bytes / LABEL_PARTS).min(MAX_STREAMED_BYTES)
     }
 
     /// Returns the memory that a network may use beside the program itself, in bytes.
