@@ -73,6 +73,8 @@ pub(crate) struct Labels {
     renumbering: Vec<u32>,
     /// Number of objects, without those that were dropped.
     pub count: u32,
+    /// A note that objects may differ from those of the whole stack.
+    pub note: Option<String>,
 }
 
 /// How a map is segmented.
@@ -285,7 +287,13 @@ fn label_in_slabs(
         start = end - overlap;
     }
     let order: Vec<u32> = (1..=stitcher.count()).filter(|label| bright[*label as usize]).collect();
-    Ok(Labels::new(spool, shape, stitcher.count(), &order))
+    let note = (!whole).then(|| {
+        format!(
+            "the foreground is so dense that the stack was segmented in slabs of {slab} slices: objects that slabs divide may \
+             differ from those of the whole stack"
+        )
+    });
+    Ok(Labels { note, ..Labels::new(spool, shape, stitcher.count(), &order) })
 }
 
 /// Marks the labels with a voxel whose value is at least `min_peak`.
@@ -334,7 +342,7 @@ impl Labels {
         for (number, label) in (1..).zip(order) {
             renumbering[*label as usize] = number;
         }
-        Self { spool, shape, renumbering, count: order.len() as u32 }
+        Self { spool, shape, renumbering, count: order.len() as u32, note: None }
     }
 
     /// Reads one slice, with final label numbers.

@@ -37,6 +37,7 @@ fn an_object_is_whole_although_its_parts_in_slabs_are_small() {
     for slab in [4, 8] {
         let mut labels = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, slab).unwrap();
         labels.filter_objects(&context, 30, false).unwrap();
+        assert_eq!(labels.note.is_some(), slab == 4);
         let expected: Vec<u32> = (0..200).map(|i| u32::from(inside(i))).collect();
         assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
     }
