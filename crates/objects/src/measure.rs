@@ -1,7 +1,7 @@
 //! The measurement table of objects, accumulated slice by slice.
 
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Measurements of one object. Lengths are in µm, positions relative to the center of the stack's first voxel, axes Z,
@@ -242,13 +242,32 @@ fn eigenvalues(m: [[f64; 3]; 3]) -> [f64; 3] {
     [first, 3.0 * mean - first - last, last]
 }
 
-/// Returns the table as CSV, one row per object, with these channel names.
+/// Returns the names with a number appended to those that occurred before: `mean`, `mean_2`.
+pub fn distinct(names: &[String]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::with_capacity(names.len());
+    for name in names {
+        let mut unique = name.clone();
+        let mut number = 2;
+        while !seen.insert(unique.clone()) {
+            unique = format!("{name}_{number}");
+            number += 1;
+        }
+        all.push(unique);
+    }
+    all
+}
+
+/// Returns the table as CSV, one row per object, with these channel names. Those of the same name are numbered, because
+/// programs look columns up by name.
 pub fn to_csv(rows: &[ObjectRow], channels: &[String]) -> String {
     let mut text = String::from(
         "label,voxels,volume_um3,centroid_z_um,centroid_y_um,centroid_x_um,bbox_z0,bbox_y0,bbox_x0,bbox_z1,bbox_y1,bbox_x1",
     );
-    for name in channels {
-        let name: String = name.chars().map(|c| if c == ',' || c == '"' || c.is_control() { '_' } else { c }).collect();
+    let unquoted = |name: &String| {
+        name.chars().map(|c| if c == ',' || c == '"' || c.is_control() { '_' } else { c }).collect::<String>()
+    };
+    for name in distinct(&channels.iter().map(unquoted).collect::<Vec<_>>()) {
         let _ = write!(text, ",mean_{name},max_{name},sum_{name}");
     }
     text.push_str(",equivalent_diameter_um,axis_1_um,axis_2_um,axis_3_um,sphericity\n");
@@ -324,6 +343,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[0].contains("mean_raw_ 1"));
+        let two = to_csv(&[], &["raw, 1".into(), "raw\" 1".into()]);
+        assert!(two.contains(",mean_raw_ 1,") && two.contains(",sum_raw_ 1_2,"), "{two}");
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         assert_eq!(number(1234567.0), "1234567");
         assert_eq!(number(0.000123456), "0.000123456");

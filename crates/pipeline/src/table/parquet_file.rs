@@ -1,12 +1,12 @@
 //! Tables as [Apache Parquet](https://parquet.apache.org/docs/file-format/) files.
 
+use cytoscope_objects::measure::distinct;
 use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::data_type::{DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Columns of whole numbers. Others are floating-point numbers even if a table has only whole ones in them, so that the
@@ -65,22 +65,6 @@ fn cell(row: &[f64], column: usize) -> f64 {
 fn is_whole(name: &str, column: usize, rows: &[Vec<f64>]) -> bool {
     let fits = |value: f64| value.fract() == 0.0 && value.abs() <= MAX_WHOLE;
     WHOLE.contains(&name) && rows.iter().all(|row| fits(cell(row, column)))
-}
-
-/// Returns the names with a number appended to those that occurred before: `mean`, `mean_2`.
-fn distinct(names: &[String]) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    let mut all = Vec::with_capacity(names.len());
-    for name in names {
-        let mut unique = name.clone();
-        let mut number = 2;
-        while !seen.insert(unique.clone()) {
-            unique = format!("{name}_{number}");
-            number += 1;
-        }
-        all.push(unique);
-    }
-    all
 }
 
 #[cfg(test)]
