@@ -221,7 +221,7 @@ impl SegmentJob {
             voxel_um,
             options: &self.options,
             overlap_um: label::OVERLAP_UM,
-            streamed_bytes: label::MAX_STREAMED_BYTES,
+            streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
         };
         let mut labels = label::label(context, &mut FileMap(stack), &settings, Scratch::Folder(&folder), None)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;

@@ -27,7 +27,14 @@ pub(crate) const OVERLAP_UM: f64 = 16.0;
 
 /// Maximum memory in bytes of segmenting a stack slice by slice. Most of it holds the maps in the boxes of the
 /// components that a slice divides.
-pub(crate) const MAX_STREAMED_BYTES: u64 = 1 << 30;
+const MAX_STREAMED_BYTES: u64 = 1 << 30;
+/// A stack is segmented slice by slice in at most this fraction (1 / `BUDGET_PARTS`) of the memory budget.
+const BUDGET_PARTS: u64 = 4;
+
+/// Returns the memory in bytes that segmenting a stack slice by slice may take.
+pub(crate) fn streamed_bytes(budget_bytes: u64) -> u64 {
+    (budget_bytes / BUDGET_PARTS).min(MAX_STREAMED_BYTES)
+}
 
 /// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`.
 pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64) -> u64 {

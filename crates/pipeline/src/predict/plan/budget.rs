@@ -1,14 +1,11 @@
 //! How much memory a job may use.
 
 use super::BASE_BYTES;
-use crate::predict::label::MAX_STREAMED_BYTES;
+use crate::predict::label;
 use cytoscope_formats::Image;
 
 /// The reader of an image keeps at most this fraction (1 / `READER_PARTS`) of the memory budget between reads.
 const READER_PARTS: u64 = 4;
-
-/// A stack is segmented slice by slice in at most this fraction (1 / `LABEL_PARTS`) of the memory budget.
-const LABEL_PARTS: u64 = 4;
 
 /// Memory budget of a job.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +32,7 @@ impl Budget {
 
     /// Returns the memory in bytes that segmenting a stack slice by slice may use.
     pub(in crate::predict) fn for_labels_bytes(&self) -> u64 {
-        (self.bytes / LABEL_PARTS).min(MAX_STREAMED_BYTES)
+        label::streamed_bytes(self.bytes)
     }
 
     /// Returns the memory that a network may use beside the program itself, in bytes.
