@@ -6,8 +6,8 @@ const BLOCKS_PER_WINDOW: f64 = 7.0;
 /// Blocks of voxels of a volume.
 #[derive(Debug, Clone, Copy)]
 struct Blocks {
-    /// Number of rows and of voxels of a slice along Y, X.
-    slice: [usize; 2],
+    /// Number of voxels of a row.
+    width: usize,
     /// Voxels per block along Z, Y, X.
     size: [usize; 3],
     /// Number of blocks along Z, Y, X.
@@ -17,8 +17,8 @@ struct Blocks {
 impl Blocks {
     /// Returns the rows of a slice, each with its first block.
     fn rows<'l>(&self, z: usize, labels: &'l [u32]) -> impl Iterator<Item = (usize, &'l [u32])> + use<'l> {
-        let Self { slice, size, counts } = *self;
-        let rows = labels.chunks_exact(slice[1].max(1)).enumerate();
+        let Self { width, size, counts } = *self;
+        let rows = labels.chunks_exact(width.max(1)).enumerate();
         rows.map(move |(y, row)| ((z / size[0] * counts[1] + y / size[1]) * counts[2], row))
     }
 }
@@ -41,7 +41,7 @@ impl Surroundings {
         let counts = [0, 1, 2].map(|a| shape[a].div_ceil(size[a]).max(1));
         let reach =
             [0, 1, 2].map(|a| (0.5 * (window_um / voxel_um[a] / size[a] as f64 - 1.0)).round().max(0.0) as usize);
-        let blocks = Blocks { slice: [shape[1], shape[2]], size, counts };
+        let blocks = Blocks { width: shape[2], size, counts };
         Self { blocks, reach, sums: vec![[0.0f32; 2]; counts.iter().product()] }
     }
 

@@ -205,7 +205,7 @@ fn label_slice_by_slice(
     }
     let needs = segmentation.needs();
     let mut spool = Spool::new(scratch, plane)?;
-    let (mut labels, mut written) = (vec![0; plane], 0);
+    let (mut labels, mut written) = (vec![0u32; plane], 0);
     for z in parts() {
         let values = if needs.map { smoothing.read(context, map, channel, z.clone())? } else { Vec::new() };
         let seeds = if needs.seeds { map.read(context, seed_channel, z.clone())? } else { Vec::new() };
