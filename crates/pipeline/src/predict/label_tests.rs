@@ -138,3 +138,45 @@ fn too_much_memory_is_refused() {
         assert_eq!(found.is_some(), fits, "{streamed_bytes} bytes");
     }
 }
+
+/// A map with two columns that meet in the last slice only.
+struct Columns;
+
+const COLUMNS_SHAPE: [usize; 3] = [20, 1024, 1024];
+
+impl MapSource for Columns {
+    fn shape(&self) -> [usize; 3] {
+        COLUMNS_SHAPE
+    }
+
+    fn read(&mut self, _context: &Context, _channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        let [depth, ny, nx] = COLUMNS_SHAPE;
+        let mut values = vec![0.0; z.len() * ny * nx];
+        for (slice, z) in values.chunks_exact_mut(ny * nx).zip(z) {
+            let row = &mut slice[5 * nx..6 * nx];
+            if z + 1 == depth {
+                row[3..12].fill(1.0);
+            }
+            row[3..5].fill(1.0);
+            row[10..12].fill(1.0);
+        }
+        Ok(values)
+    }
+}
+
+#[test]
+fn columns_that_meet_beyond_a_slab_are_one_object() {
+    let (context, [depth, _, nx]) = (Context::default(), COLUMNS_SHAPE);
+    assert!(slab_slices(COLUMNS_SHAPE) < depth);
+    let options = SegmentOptions {
+        threshold: Threshold::Fixed(0.5),
+        fill_holes: false,
+        height: None,
+        ..SegmentOptions::default()
+    };
+    let mut labels = label(&context, &mut Columns, &settings(&options), Scratch::Memory, None).unwrap();
+    labels.filter_objects(&context, 20, false).unwrap();
+    let mut slice = Vec::new();
+    labels.slice(0, &mut slice).unwrap();
+    assert_eq!((labels.count, slice[5 * nx + 3], slice[5 * nx + 10], labels.note), (1, 1, 1, None));
+}
