@@ -2,8 +2,9 @@
 //!
 //! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
-//! ([`segment`]), stitching of labels across slabs ([`stitch`]), the measurement table ([`measure`]), surfaces
-//! ([`mesh`]), metrics ([`matching`], [`segmentation_errors`], [`regression`]), the object diameter ([`diameter`]) and
+//! ([`segment`], or [`StreamedSegmentation`] slice by slice), stitching of labels across slabs ([`stitch`]), the
+//! measurement table ([`measure`]), surfaces ([`mesh`]), metrics ([`matching`], [`segmentation_errors`],
+//! [`regression`]), the object diameter ([`diameter`]) and
 //! the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
@@ -38,6 +39,7 @@ mod segment;
 pub mod segmentation_errors;
 pub mod smooth;
 pub mod stitch;
+mod streamed;
 mod surroundings;
 pub mod threshold;
 mod trim;
@@ -48,3 +50,4 @@ pub use foreground::Foreground;
 pub use segment::{
     Height, SegmentOptions, Threshold, TissueOptions, segment, segment_in_place, segment_with_foreground,
 };
+pub use streamed::{MapNeeds, StreamedSegmentation};

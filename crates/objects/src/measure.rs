@@ -342,6 +342,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[0].contains("mean_raw_ 1"));
+        let two = to_csv(&[], &["raw, 1".into(), "raw\" 1".into()]);
+        assert!(two.contains(",mean_raw_ 1,") && two.contains(",sum_raw_ 1_2,"), "{two}");
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         let text = to_csv(&rows, &["a,b".into(), "a_b".into(), "a_b".into()]);
         assert!(text.contains(",mean_a_b,max_a_b,sum_a_b,mean_a_b_2,max_a_b_2,sum_a_b_2,mean_a_b_3,"), "{text}");

@@ -13,20 +13,27 @@ pub struct Regression {
     pub pearson: Option<f64>,
     /// Peak signal-to-noise ratio in dB relative to the truth's range; `None` for equal images or a constant truth.
     pub psnr_db: Option<f64>,
-    /// Mean structural similarity relative to the truth's range: 3-D Gaussian windows with sigma 1.5 voxels, K1 = 0.01,
-    /// K2 = 0.03 (Wang et al., IEEE TIP 13(4), 2004).
+    /// Mean structural similarity relative to the truth's range: 3-D Gaussian windows with sigma 1.5 voxels in each time
+    /// point, K1 = 0.01, K2 = 0.03 (Wang et al., IEEE TIP 13(4), 2004).
     pub ssim: Option<f64>,
     /// Mean squared difference of prediction and target.
     pub mse: f64,
 }
 
-/// Scores `prediction` against `truth`, both volumes `[Z][Y][X]`.
+/// Scores `prediction` against `truth`, both `times` volumes `[Z][Y][X]`, one after the other.
 ///
 /// # Errors
-/// [`ObjectsError::Length`] if a volume does not match the shape.
-pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> Result<Regression, ObjectsError> {
-    check_len("truth", truth.len(), shape_zyx)?;
-    check_len("prediction", prediction.len(), shape_zyx)?;
+/// [`ObjectsError::Length`] if the volumes do not match the shape.
+pub fn regression(
+    truth: &[f32],
+    prediction: &[f32],
+    times: usize,
+    shape_zyx: [usize; 3],
+) -> Result<Regression, ObjectsError> {
+    let [depth, height, width] = shape_zyx;
+    let together = [depth.saturating_mul(times), height, width];
+    check_len("truth", truth.len(), together)?;
+    check_len("prediction", prediction.len(), together)?;
     let n = truth.len().max(1) as f64;
     let mean = |v: &[f32]| v.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
     let (mt, mp) = (mean(truth), mean(prediction));
@@ -52,8 +59,17 @@ pub fn regression(truth: &[f32], prediction: &[f32], shape_zyx: [usize; 3]) -> R
 
 fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Result<f64, ObjectsError> {
     // The truth's mean is subtracted first: squares of a camera offset would swamp the variance in rounding errors.
-    let n = truth.len().max(1) as f64;
-    let center = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / n) as f32;
+    let center = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / truth.len().max(1) as f64) as f32;
+    let voxels = shape.iter().product::<usize>().max(1);
+    let mut sum = 0.0;
+    for (truth, prediction) in truth.chunks_exact(voxels).zip(prediction.chunks_exact(voxels)) {
+        sum += ssim_sum([truth, prediction], shape, range, center)?;
+    }
+    Ok(sum / truth.len().max(1) as f64)
+}
+
+/// Returns the sum of the structural similarity over the voxels of a volume of truth and prediction.
+fn ssim_sum([truth, prediction]: [&[f32]; 2], shape: [usize; 3], range: f64, center: f32) -> Result<f64, ObjectsError> {
     let blur = |f: &dyn Fn(f32, f32) -> f32| -> Result<Vec<f32>, ObjectsError> {
         let mut v: Vec<f32> = truth.iter().zip(prediction).map(|(t, p)| f(*t - center, *p - center)).collect();
         smooth::gaussian(&mut v, shape, [1.5; 3])?;
@@ -62,15 +78,14 @@ fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Res
     let (mt, mp) = (blur(&|t, _| t)?, blur(&|_, p| p)?);
     let (tt, pp, tp) = (blur(&|t, _| t * t)?, blur(&|_, p| p * p)?, blur(&|t, p| t * p)?);
     let (c1, c2) = ((0.01 * range).powi(2), (0.03 * range).powi(2));
-    let sum: f64 = (0..truth.len())
+    Ok((0..truth.len())
         .map(|i| {
             let (a, b) = (f64::from(mt[i]), f64::from(mp[i]));
             let (va, vb, cov) = (f64::from(tt[i]) - a * a, f64::from(pp[i]) - b * b, f64::from(tp[i]) - a * b);
             let (a, b) = (a + f64::from(center), b + f64::from(center));
             ((2.0 * a * b + c1) * (2.0 * cov + c2)) / ((a * a + b * b + c1) * (va + vb + c2))
         })
-        .sum();
-    Ok(sum / truth.len().max(1) as f64)
+        .sum())
 }
 
 #[cfg(test)]
@@ -81,15 +96,32 @@ mod tests {
     fn a_scaled_copy_correlates_fully_and_an_equal_image_is_perfect() {
         let truth: Vec<f32> = (0..5 * 6 * 7).map(|i| ((i * 37) % 50) as f32).collect();
         let scaled: Vec<f32> = truth.iter().map(|v| 2.0 * v + 3.0).collect();
-        let same = regression(&truth, &truth, [5, 6, 7]).unwrap();
+        let same = regression(&truth, &truth, 1, [5, 6, 7]).unwrap();
         assert!((same.ssim.unwrap() - 1.0).abs() < 1e-6 && same.psnr_db.is_none());
-        let r = regression(&truth, &scaled, [5, 6, 7]).unwrap();
+        let r = regression(&truth, &scaled, 1, [5, 6, 7]).unwrap();
         assert!((r.pearson.unwrap() - 1.0).abs() < 1e-9 && r.ssim.unwrap() < 0.9);
-        assert_eq!(regression(&[1.0; 4], &[2.0; 4], [1, 2, 2]).unwrap().pearson, None);
-        assert_eq!(regression(&[1.0; 4], &[2.0, 3.0, 4.0, 5.0], [1, 2, 2]).unwrap().pearson, None);
+        assert_eq!(regression(&[1.0; 4], &[2.0; 4], 1, [1, 2, 2]).unwrap().pearson, None);
+        assert_eq!(regression(&[1.0; 4], &[2.0, 3.0, 4.0, 5.0], 1, [1, 2, 2]).unwrap().pearson, None);
         // A prediction without any structure counts: without it, the mean over several images would be that of the others.
         for prediction in [[2.0; 4], [2.0, f32::NAN, 3.0, 4.0]] {
-            assert_eq!(regression(&[1.0, 2.0, 3.0, 4.0], &prediction, [1, 2, 2]).unwrap().pearson, Some(0.0));
+            assert_eq!(regression(&[1.0, 2.0, 3.0, 4.0], &prediction, 1, [1, 2, 2]).unwrap().pearson, Some(0.0));
         }
+    }
+
+    #[test]
+    fn windows_do_not_reach_into_other_time_points() {
+        let shape = [2, 8, 9];
+        let noise = |i: usize| ((i * 7919) % 101) as f32;
+        // The true image is the same at both time points, so that the range and the mean of both are those of each.
+        let point = |factor: f32| (0..144).map(move |i| (noise(i) + factor * noise(i + 13)) / (1.0 + factor));
+        let truth: Vec<f32> = (0..144).map(noise).collect();
+        let [near, far]: [Vec<f32>; 2] = [0.3, 3.0].map(|factor| point(factor).collect());
+        let ssim = |truth: &[f32], prediction: &[f32], times| {
+            regression(truth, prediction, times, shape).unwrap().ssim.unwrap()
+        };
+        let both = ssim(&[truth.clone(), truth.clone()].concat(), &[near.clone(), far.clone()].concat(), 2);
+        let mean = 0.5 * (ssim(&truth, &near, 1) + ssim(&truth, &far, 1));
+        assert!((both - mean).abs() < 1e-5, "{both} {mean}");
+        assert!(regression(&truth, &near, 2, shape).is_err());
     }
 }

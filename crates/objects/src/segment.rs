@@ -1,6 +1,6 @@
 //! Segmentation of a probability map into numbered objects.
 
-use crate::components::{Connectivity, boxes};
+use crate::components::{Bounds, Connectivity, boxes};
 use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
@@ -141,8 +141,13 @@ impl SegmentOptions {
         }
     }
 
+    /// Returns the number of voxels below which objects are removed.
+    pub(crate) fn min_voxels(&self, voxel_um: [f64; 3]) -> u64 {
+        (self.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64
+    }
+
     /// Returns the options of a component in tissue.
-    fn in_tissue(&self, tissue: &TissueOptions) -> Self {
+    pub(crate) fn in_tissue(&self, tissue: &TissueOptions) -> Self {
         Self { height_smooth_um: tissue.height_smooth_um, seed_height: tissue.seed_height, ..self.clone() }
     }
 
@@ -234,7 +239,7 @@ pub fn segment_with_foreground(
     label_map(map, seeds, foreground, shape_zyx, voxel_um, options)
 }
 
-fn check_voxel(voxel_um: [f64; 3]) -> Result<(), ObjectsError> {
+pub(crate) fn check_voxel(voxel_um: [f64; 3]) -> Result<(), ObjectsError> {
     if voxel_um.iter().all(|v| v.is_finite() && *v > 0.0) {
         return Ok(());
     }
@@ -259,7 +264,7 @@ fn label_map(
     };
     let mut labels = vec![0u32; map.len()];
     let count = foreground.label(&mut labels)?;
-    let min_voxels = (options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+    let min_voxels = options.min_voxels(voxel_um);
     // Small objects are removed first: each would cost a watershed.
     let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
     let Some(height) = options.height else {
@@ -375,6 +380,21 @@ impl ComponentBasins {
     }
 }
 
+/// One of the maps that a component is split by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MapOf {
+    /// The map that is segmented.
+    Objects,
+    /// The second map.
+    Seeds,
+}
+
+/// Returns the first voxel and the shape of the box that a component is split in.
+pub(crate) fn with_margin((low, high): Bounds, shape: [usize; 3]) -> ([usize; 3], [usize; 3]) {
+    let origin = low.map(|v| v.saturating_sub(1));
+    (origin, std::array::from_fn(|a| (high[a] + 2).min(shape[a]) - origin[a]))
+}
+
 #[allow(clippy::too_many_arguments)]
 fn split_component(
     [map, seeds]: [&[f32]; 2],
@@ -382,25 +402,44 @@ fn split_component(
     shape: [usize; 3],
     voxel_um: [f64; 3],
     component: u32,
-    (low, high): ([usize; 3], [usize; 3]),
+    bounds: Bounds,
     height: Height,
-    (options, outline): (&SegmentOptions, Option<f64>),
+    options: (&SegmentOptions, Option<f64>),
 ) -> Result<ComponentBasins, ObjectsError> {
-    let origin = low.map(|v| v.saturating_sub(1));
-    let size: [usize; 3] = std::array::from_fn(|a| (high[a] + 2).min(shape[a]) - origin[a]);
+    let (origin, size) = with_margin(bounds, shape);
     let rows = || {
         (0..size[0] * size[1])
             .map(move |r| ((origin[0] + r / size[1]) * shape[1] + origin[1] + r % size[1]) * shape[2] + origin[2])
     };
     let mut mask = Vec::with_capacity(size.iter().product());
     rows().for_each(|at| mask.extend(labels[at..at + size[2]].iter().map(|l| *l == component)));
+    let take = |which: MapOf| -> Vec<f32> {
+        let from = match which {
+            MapOf::Objects => map,
+            MapOf::Seeds => seeds,
+        };
+        rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect()
+    };
+    let (basins, count) = split_box(&mask, size, voxel_um, height, options, &take)?;
+    Ok(ComponentBasins { origin, shape: size, basins, count })
+}
+
+/// Splits the component of a mask into basins, numbered from 1 on; returns them and their number. `take` returns the values
+/// of a map in the box of the mask. The options come with the outline in tissue.
+pub(crate) fn split_box(
+    mask: &[bool],
+    size: [usize; 3],
+    voxel_um: [f64; 3],
+    height: Height,
+    (options, outline): (&SegmentOptions, Option<f64>),
+    take: &dyn Fn(MapOf) -> Vec<f32>,
+) -> Result<(Vec<u32>, u32), ObjectsError> {
     let without_distance = matches!(height, Height::Map | Height::Seeds);
-    let mut heights = if without_distance { Vec::new() } else { distance::distance_um(&mask, size, voxel_um)? };
-    let take = |from: &[f32]| -> Vec<f32> { rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect() };
+    let mut heights = if without_distance { Vec::new() } else { distance::distance_um(mask, size, voxel_um)? };
     match height {
-        Height::Map => heights = take(map),
-        Height::Seeds => heights = take(seeds),
-        Height::DistanceTimesMap => heights.iter_mut().zip(take(map)).for_each(|(d, v)| *d *= v),
+        Height::Map => heights = take(MapOf::Objects),
+        Height::Seeds => heights = take(MapOf::Seeds),
+        Height::DistanceTimesMap => heights.iter_mut().zip(take(MapOf::Objects)).for_each(|(d, v)| *d *= v),
         Height::Distance | Height::DistancePlusSeeds { .. } => {}
     }
     if options.height_smooth_um > 0.0 {
@@ -409,14 +448,13 @@ fn split_component(
         smooth::gaussian(&mut heights, size, voxel_um.map(|v| options.height_smooth_um / v))?;
     }
     if let Height::DistancePlusSeeds { weight_um } = height {
-        heights.iter_mut().zip(take(seeds)).for_each(|(d, v)| *d += v * weight_um as f32);
+        heights.iter_mut().zip(take(MapOf::Seeds)).for_each(|(d, v)| *d += v * weight_um as f32);
     }
-    let (mut basins, count) =
-        watershed::flood(&heights, &mask, size, options.seed_height as f32, options.connectivity)?;
+    let (mut basins, count) = watershed::flood(&heights, mask, size, options.seed_height as f32, options.connectivity)?;
     if let Some(level) = outline {
-        trim(&mut basins, &take(map), size, level as f32, options.fill_holes);
+        trim(&mut basins, &take(MapOf::Objects), size, level as f32, options.fill_holes);
     }
-    Ok(ComponentBasins { origin, shape: size, basins, count })
+    Ok((basins, count))
 }
 
 #[cfg(test)]

@@ -3,40 +3,96 @@
 /// Blocks per window along each axis: the foreground is averaged over blocks of voxels first.
 const BLOCKS_PER_WINDOW: f64 = 7.0;
 
-/// Foreground voxels in blocks of a volume.
+/// Blocks of voxels of a volume.
+#[derive(Debug, Clone, Copy)]
 struct Blocks {
+    /// Number of voxels of a row.
+    width: usize,
     /// Voxels per block along Z, Y, X.
     size: [usize; 3],
     /// Number of blocks along Z, Y, X.
     counts: [usize; 3],
-    /// Share of foreground around each block, 0 to 1.
-    shares: Vec<f32>,
 }
 
 impl Blocks {
-    /// Averages the foreground (labels above 0) over windows of `window_um` around each block. At the border of the volume,
-    /// only its inside counts.
-    fn new(labels: &[u32], shape: [usize; 3], voxel_um: [f64; 3], window_um: f64) -> Self {
+    /// Returns the rows of a slice, each with its first block.
+    fn rows<'l>(&self, z: usize, labels: &'l [u32]) -> impl Iterator<Item = (usize, &'l [u32])> + use<'l> {
+        let Self { width, size, counts } = *self;
+        let rows = labels.chunks_exact(width.max(1)).enumerate();
+        rows.map(move |(y, row)| ((z / size[0] * counts[1] + y / size[1]) * counts[2], row))
+    }
+}
+
+/// The foreground of a volume in blocks; its slices are added one after the other.
+pub(crate) struct Surroundings {
+    blocks: Blocks,
+    /// Number of blocks of a window on either side of its center along Z, Y, X.
+    reach: [usize; 3],
+    /// Voxels, and those of the foreground.
+    sums: Vec<[f32; 2]>,
+}
+
+impl Surroundings {
+    /// Starts without slices. The foreground will be averaged over windows of `window_um` around each block.
+    pub(crate) fn new(shape: [usize; 3], voxel_um: [f64; 3], window_um: f64) -> Self {
         let block =
             |a: usize| ((window_um / BLOCKS_PER_WINDOW / voxel_um[a]).round() as usize).clamp(1, shape[a].max(1));
         let size = [0, 1, 2].map(block);
         let counts = [0, 1, 2].map(|a| shape[a].div_ceil(size[a]).max(1));
-        // Voxels, and those of the foreground.
-        let mut sums = vec![[0.0f32; 2]; counts.iter().product()];
-        for (line, row) in labels.chunks_exact(shape[2].max(1)).enumerate() {
-            let (z, y) = (line / shape[1].max(1), line % shape[1].max(1));
-            let first = (z / size[0] * counts[1] + y / size[1]) * counts[2];
-            for (sum, part) in sums.iter_mut().skip(first).zip(row.chunks(size[2])) {
+        let reach =
+            [0, 1, 2].map(|a| (0.5 * (window_um / voxel_um[a] / size[a] as f64 - 1.0)).round().max(0.0) as usize);
+        let blocks = Blocks { width: shape[2], size, counts };
+        Self { blocks, reach, sums: vec![[0.0f32; 2]; counts.iter().product()] }
+    }
+
+    /// Adds a slice; labels above 0 are foreground.
+    pub(crate) fn add_slice(&mut self, z: usize, labels: &[u32]) {
+        for (first, row) in self.blocks.rows(z, labels) {
+            for (sum, part) in self.sums.iter_mut().skip(first).zip(row.chunks(self.blocks.size[2])) {
                 sum[0] += part.len() as f32;
                 sum[1] += part.iter().filter(|label| **label > 0).count() as f32;
             }
         }
-        for axis in 0..3 {
-            let reach = (0.5 * (window_um / voxel_um[axis] / size[axis] as f64 - 1.0)).round().max(0.0) as usize;
-            sums = summed(&sums, counts, axis, reach);
+    }
+
+    /// Averages the foreground, to be related to the labels `1..=count`. At the border of the volume, only its inside counts.
+    pub(crate) fn averaged(self, count: u32) -> Shares {
+        let Self { blocks, reach, mut sums } = self;
+        for (axis, reach) in reach.into_iter().enumerate() {
+            sums = summed(&sums, blocks.counts, axis, reach);
         }
-        let shares = sums.into_iter().map(|[voxels, foreground]| foreground / voxels.max(1.0)).collect();
-        Self { size, counts, shares }
+        let around = sums.into_iter().map(|[voxels, foreground]| foreground / voxels.max(1.0)).collect();
+        Shares { blocks, around, of_labels: vec![(0.0, 0); count as usize + 1] }
+    }
+}
+
+/// The share of foreground around the voxels of labels, whose slices are added one after the other.
+pub(crate) struct Shares {
+    blocks: Blocks,
+    /// Share of foreground around each block, 0 to 1.
+    around: Vec<f32>,
+    /// Sum over the voxels of each label, and their number.
+    of_labels: Vec<(f64, u64)>,
+}
+
+impl Shares {
+    /// Adds a slice.
+    pub(crate) fn add_slice(&mut self, z: usize, labels: &[u32]) {
+        for (first, row) in self.blocks.rows(z, labels) {
+            for (share, part) in self.around.iter().skip(first).zip(row.chunks(self.blocks.size[2])) {
+                for label in part.iter().filter(|label| **label > 0) {
+                    if let Some((sum, voxels)) = self.of_labels.get_mut(*label as usize) {
+                        *sum += f64::from(*share);
+                        *voxels += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the mean share of each label (index 0 is unused): 0 to 1.
+    pub(crate) fn of_labels(self) -> Vec<f64> {
+        self.of_labels.into_iter().map(|(sum, voxels)| sum / voxels.max(1) as f64).collect()
     }
 }
 
@@ -61,21 +117,12 @@ pub(crate) fn fill_around(
     count: u32,
     window_um: f64,
 ) -> Vec<f64> {
-    let blocks = Blocks::new(labels, shape, voxel_um, window_um);
-    let mut sums = vec![(0.0f64, 0u64); count as usize + 1];
-    for (line, row) in labels.chunks_exact(shape[2].max(1)).enumerate() {
-        let (z, y) = (line / shape[1].max(1), line % shape[1].max(1));
-        let first = (z / blocks.size[0] * blocks.counts[1] + y / blocks.size[1]) * blocks.counts[2];
-        for (share, part) in blocks.shares.iter().skip(first).zip(row.chunks(blocks.size[2])) {
-            for label in part.iter().filter(|label| **label > 0) {
-                if let Some((sum, voxels)) = sums.get_mut(*label as usize) {
-                    *sum += f64::from(*share);
-                    *voxels += 1;
-                }
-            }
-        }
-    }
-    sums.into_iter().map(|(sum, voxels)| sum / voxels.max(1) as f64).collect()
+    let slices = || labels.chunks_exact((shape[1] * shape[2]).max(1)).enumerate();
+    let mut surroundings = Surroundings::new(shape, voxel_um, window_um);
+    slices().for_each(|(z, slice)| surroundings.add_slice(z, slice));
+    let mut shares = surroundings.averaged(count);
+    slices().for_each(|(z, slice)| shares.add_slice(z, slice));
+    shares.of_labels()
 }
 
 #[cfg(test)]

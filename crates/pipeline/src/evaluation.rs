@@ -199,7 +199,6 @@ fn score_intensities(
     pairs: &[ChannelPair],
 ) -> Result<PairReport, JobError> {
     let Extents { zyx, times, .. } = Extents::of(images[0].meta());
-    let shape = [zyx[0] * times, zyx[1], zyx[2]];
     let mut channels = Vec::with_capacity(pairs.len());
     for pair in pairs {
         let (mut p_all, mut t_all) = (Vec::new(), Vec::new());
@@ -211,7 +210,8 @@ fn score_intensities(
             })?;
         }
         let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
-        channels.push(ChannelScores { name: pair.name.clone(), regression: regression(&t_all, &p_all, shape)? });
+        let regression = regression(&t_all, &p_all, times, zyx)?;
+        channels.push(ChannelScores { name: pair.name.clone(), regression });
     }
     let scores: Vec<Regression> = channels.iter().map(|channel| channel.regression).collect();
     if channels.len() < 2 {

@@ -221,11 +221,12 @@ impl SegmentJob {
             voxel_um,
             options: &self.options,
             overlap_um: label::OVERLAP_UM,
+            streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
         };
         let mut labels = label::label(context, &mut FileMap(stack), &settings, Scratch::Folder(&folder), None)?;
         let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
-        let objects = labels.count;
+        let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = match format {
             LabelFormat::RawU32 => Target::Raw(RawLabels::create(path.to_owned())?),
             LabelFormat::Tiff => {
@@ -270,7 +271,7 @@ impl SegmentJob {
             shape_zyx: zyx,
             voxel_um,
             table: self.table.clone(),
-            notes: self.notes(&image, meta.voxel_size_um, extents),
+            notes: self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(label_note).collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
     }

@@ -152,6 +152,7 @@ fn predict(
         let mut found = label::label_prediction(context, &resolved, &mut prediction, Scratch::Memory)?;
         drop(prediction);
         objects = found.count;
+        notes.extend(found.note.take());
         labels = Some(found.all_slices(context)?);
     }
     Ok(PredictedVolume {

@@ -8,12 +8,14 @@ use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
-use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold, segment_with_foreground};
+use cytoscope_objects::{
+    Foreground, Height, SegmentOptions, StreamedSegmentation, Threshold, segment_with_foreground, smooth,
+};
 use cytoscope_profile::Stage;
 use std::ops::Range;
 
-/// Maximum number of voxels segmented at once, except in slabs of [`MIN_SLAB_SLICES`]; larger stacks are divided into
-/// overlapping slabs.
+/// Maximum number of voxels segmented at once, except in slabs of [`MIN_SLAB_SLICES`]; larger stacks are segmented slice by
+/// slice, or in overlapping slabs.
 pub(crate) const SLAB_VOXELS: usize = 16 << 20;
 /// Minimum number of slices of a slab, however large they are: objects are joined in the slices that slabs share.
 const MIN_SLAB_SLICES: usize = 4;
@@ -23,12 +25,28 @@ const MIN_PART: f64 = 0.125;
 /// Overlap of slabs in µm for objects of the model's nominal size; larger than a nucleus.
 pub(crate) const OVERLAP_UM: f64 = 16.0;
 
-/// Returns the peak memory in bytes of segmenting a volume.
-pub(crate) fn peak_bytes(shape: [usize; 3]) -> u64 {
-    let least = MIN_SLAB_SLICES.saturating_mul(shape[1] * shape[2]);
-    let voxels = (shape.iter().product::<usize>()).min(SLAB_VOXELS.max(least)) as u64;
+/// Maximum memory in bytes of segmenting a stack slice by slice. Most of it holds the maps in the boxes of the
+/// components that a slice divides.
+const MAX_STREAMED_BYTES: u64 = 1 << 30;
+/// A stack is segmented slice by slice in at most this fraction (1 / `BUDGET_PARTS`) of the memory budget.
+const BUDGET_PARTS: u64 = 4;
+
+/// Returns the memory in bytes that segmenting a stack slice by slice may take.
+pub(crate) fn streamed_bytes(budget_bytes: u64) -> u64 {
+    (budget_bytes / BUDGET_PARTS).min(MAX_STREAMED_BYTES)
+}
+
+/// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`.
+pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64) -> u64 {
+    let streamed_bytes = if is_segmented_at_once(shape) { 0 } else { streamed_bytes };
+    slab_bytes(shape).max(streamed_bytes) + (64 << 20)
+}
+
+/// Returns the memory in bytes of a slab.
+fn slab_bytes(shape: [usize; 3]) -> u64 {
+    let voxels = shape[0].min(slab_slices(shape)).saturating_mul(shape[1] * shape[2]) as u64;
     // Map, seed map, labels, mask, and the boxes in progress.
-    voxels * (4 + 4 + 4 + 1) + (64 << 20)
+    voxels * (4 + 4 + 4 + 1)
 }
 
 /// Returns the number of slices that are segmented at once.
@@ -62,6 +80,8 @@ pub(crate) struct Labels {
     renumbering: Vec<u32>,
     /// Number of objects, without those that were dropped.
     pub count: u32,
+    /// A note that objects may differ from those of the whole stack.
+    pub note: Option<String>,
 }
 
 /// How a map is segmented.
@@ -76,10 +96,55 @@ pub(crate) struct LabelSettings<'a> {
     pub options: &'a SegmentOptions,
     /// Overlap of slabs in µm.
     pub overlap_um: f64,
+    /// Maximum memory in bytes of segmenting a stack slice by slice; if it takes more, it is segmented in slabs.
+    pub streamed_bytes: u64,
 }
 
-/// Segments a map, slab by slab, with its labels stored in `scratch`. `foreground` is the foreground of the map, if it
-/// was found while the map was made.
+impl LabelSettings<'_> {
+    /// Returns whether seeds are found in another channel than the objects.
+    fn has_seeds(&self) -> bool {
+        let of_seeds = matches!(self.options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
+        of_seeds && self.seed_channel != self.channel
+    }
+}
+
+/// Smoothing of a map that is read in parts.
+#[derive(Clone, Copy)]
+struct Smoothing {
+    /// Sigma in voxels along Z, Y, X; 0 without smoothing.
+    sigma: [f64; 3],
+    /// Number of slices on either side that a smoothed slice depends on.
+    reach: usize,
+}
+
+impl Smoothing {
+    fn new(smooth_um: f64, voxel_um: [f64; 3]) -> Self {
+        let sigma = voxel_um.map(|v| smooth_um / v);
+        Self { sigma, reach: (3.0 * sigma[0]).ceil() as usize }
+    }
+
+    /// Reads slices `z` of a channel, smoothed as in the whole stack.
+    fn read(
+        &self,
+        context: &Context,
+        map: &mut dyn MapSource,
+        channel: usize,
+        z: Range<usize>,
+    ) -> Result<Vec<f32>, JobError> {
+        let [depth, ny, nx] = map.shape();
+        let around = z.start.saturating_sub(self.reach)..z.end.saturating_add(self.reach).min(depth);
+        let mut values = map.read(context, channel, around.clone())?;
+        if self.sigma != [0.0; 3] {
+            smooth::gaussian(&mut values, [around.len(), ny, nx], self.sigma)?;
+            values.truncate((z.end - around.start) * ny * nx);
+            values.drain(..(z.start - around.start) * ny * nx);
+        }
+        Ok(values)
+    }
+}
+
+/// Segments a map, with its labels stored in `scratch`: at once, slice by slice, or, if that takes too much memory, in slabs.
+/// `foreground` is the foreground of the map, if it was found while the map was made. The caller must drop small objects.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
@@ -88,10 +153,82 @@ pub(crate) fn label(
     foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
     let slab = slab_slices(map.shape());
-    label_in_slabs(context, map, settings, scratch, foreground, slab)
+    let streamed =
+        if map.shape()[0] > slab { label_slice_by_slice(context, map, settings, scratch, slab)? } else { None };
+    match streamed {
+        Some(labels) => Ok(labels),
+        None => label_in_slabs(context, map, settings, scratch, foreground, slab),
+    }
 }
 
-/// As [`label`], in slabs of `slab` slices.
+/// As [`label`], with slices read `step` at a time. The result is that of segmenting the map at once. `None` if that takes too
+/// much memory.
+fn label_slice_by_slice(
+    context: &Context,
+    map: &mut dyn MapSource,
+    settings: &LabelSettings<'_>,
+    scratch: Scratch<'_>,
+    step: usize,
+) -> Result<Option<Labels>, JobError> {
+    let LabelSettings { channel, seed_channel, voxel_um, options, .. } = *settings;
+    let shape = map.shape();
+    let (depth, plane) = (shape[0], shape[1] * shape[2]);
+    let smoothing = Smoothing::new(options.smooth_um, voxel_um);
+    let read_slices = step.saturating_add(smoothing.reach.saturating_mul(4)).saturating_add(step);
+    let read_bytes = (read_slices.saturating_mul(plane) as u64).saturating_mul(4);
+    let limit_bytes = settings.streamed_bytes.max(slab_bytes(shape)).saturating_sub(read_bytes);
+    let max_runs = limit_bytes / StreamedSegmentation::RUN_BYTES;
+    if max_runs == 0 {
+        return Ok(None);
+    }
+    let threshold = match options.threshold {
+        Threshold::Otsu => Threshold::Fixed(otsu(context, map, channel, step, &smoothing)?),
+        fixed @ Threshold::Fixed(_) => fixed,
+    };
+    let options = SegmentOptions { threshold, smooth_um: 0.0, ..options.clone() };
+    let Some(mut foreground) = Foreground::new(shape, &options) else { return Ok(None) };
+    let parts = || (0..depth).step_by(step).map(move |z| z..(z + step).min(depth));
+    // Every slice is read twice.
+    let mut meter = context.meter(ProgressStage::Objects, 2 * depth as u64, ProgressUnit::Slices);
+    for z in parts() {
+        if foreground.runs() as u64 > max_runs {
+            return Ok(None);
+        }
+        let values = smoothing.read(context, map, channel, z.clone())?;
+        let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
+        values.chunks_exact(plane.max(1)).try_for_each(|slice| foreground.add_slice(slice))?;
+        meter.add(z.len() as u64)?;
+    }
+    let mut segmentation = StreamedSegmentation::new(foreground, settings.has_seeds(), voxel_um, &options)?;
+    if segmentation.needed_bytes() > limit_bytes {
+        return Ok(None);
+    }
+    let needs = segmentation.needs();
+    let mut spool = Spool::new(scratch, plane)?;
+    let (mut labels, mut written) = (vec![0u32; plane], 0);
+    for z in parts() {
+        let values = if needs.map { smoothing.read(context, map, channel, z.clone())? } else { Vec::new() };
+        let seeds = if needs.seeds { map.read(context, seed_channel, z.clone())? } else { Vec::new() };
+        for at in (0..z.len()).map(|index| index * plane) {
+            // A map that is not needed is empty.
+            let [values, seeds] = [&values, &seeds].map(|all| all.get(at..at + plane).unwrap_or_default());
+            let span = context.recorder.span(Stage::Objects, "segment").voxels(plane);
+            segmentation.add_slice(values, seeds)?;
+            drop(span);
+            while segmentation.take_slice(&mut labels) {
+                let _span = context.recorder.span(Stage::Write, "label spool").bytes(plane * 4);
+                spool.write(written, &labels)?;
+                written += 1;
+            }
+            meter.add(1)?;
+        }
+        context.recorder.mark_memory("objects");
+    }
+    let (stored, order) = segmentation.finish();
+    Ok(Some(Labels::new(spool, shape, stored, &order)))
+}
+
+/// As [`label`], in slabs of `slab` slices: objects are split within each slab, and joined across slabs.
 fn label_in_slabs(
     context: &Context,
     map: &mut dyn MapSource,
@@ -100,7 +237,7 @@ fn label_in_slabs(
     foreground: Option<Foreground>,
     slab: usize,
 ) -> Result<Labels, JobError> {
-    let LabelSettings { channel, seed_channel, voxel_um, options, overlap_um } = *settings;
+    let LabelSettings { channel, seed_channel, voxel_um, options, overlap_um, .. } = *settings;
     let shape = map.shape();
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
@@ -108,30 +245,42 @@ fn label_in_slabs(
     let mut foreground = foreground.filter(|_| whole);
     let overlap = if whole { 0 } else { overlap_slices(slab, overlap_um / voxel_um[0]) };
     let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
+    // A single slab is smoothed while it is segmented. The slices around a slab are limited to twice as many as it has.
+    let mut smoothing = Smoothing::new(if whole { 0.0 } else { options.smooth_um }, voxel_um);
+    smoothing.reach = smoothing.reach.min(slab);
     // Otsu's threshold is computed from the whole volume, not from single slabs.
     let threshold = match options.threshold {
-        Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, voxel_um, options.smooth_um)?),
+        Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, &smoothing)?),
         other => other,
     };
-    // Small objects are dropped when all slabs are joined.
-    let min_volume_um3 = options.min_volume_um3 * if whole { 1.0 } else { MIN_PART };
-    let options = SegmentOptions { threshold, min_volume_um3, drop_border: false, ..options.clone() };
+    let (min_peak, drop_border) = (options.min_peak, false);
+    // Small and dim objects are dropped when all slabs are joined.
+    let options = match whole {
+        true => SegmentOptions { drop_border, ..options.clone() },
+        false => {
+            let min_volume_um3 = options.min_volume_um3 * MIN_PART;
+            SegmentOptions { threshold, smooth_um: 0.0, min_volume_um3, min_peak: 0.0, drop_border, ..options.clone() }
+        }
+    };
+    let mut bright = Vec::new();
     let mut stitcher = Stitcher::new();
     let mut start = 0;
     loop {
         let end = (start + slab).min(shape[0]);
-        let mut values = map.read(context, channel, start..end)?;
-        let of_seeds = matches!(options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
-        let wants_seeds = of_seeds && seed_channel != channel;
-        let seeds = if wants_seeds { Some(map.read(context, seed_channel, start..end)?) } else { None };
+        let mut values = smoothing.read(context, map, channel, start..end)?;
+        let seeds = if settings.has_seeds() { Some(map.read(context, seed_channel, start..end)?) } else { None };
         let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
         let (found, size) = (foreground.take(), [end - start, shape[1], shape[2]]);
         let (mut labels, _) = segment_with_foreground(&mut values, seeds.as_deref(), found, size, voxel_um, &options)?;
-        drop((values, seeds));
+        drop(seeds);
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
-        drop(span);
         // The first half of the overlap belongs to the previous slab.
         let skip = if start == 0 { 0 } else { overlap / 2 };
+        bright.resize(stitcher.count() as usize + 1, whole || min_peak <= 0.0);
+        if !whole && min_peak > 0.0 {
+            mark_bright(&mut bright, &labels[skip * plane..], &values[skip * plane..], min_peak as f32);
+        }
+        drop((values, span));
         let span = context.recorder.span(Stage::Write, "label spool").bytes(labels.len() * 4);
         spool.write(start + skip, &labels[skip * plane..])?;
         drop(span);
@@ -144,29 +293,38 @@ fn label_in_slabs(
         stitcher.keep_tail(&labels[(end - start - overlap) * plane..]);
         start = end - overlap;
     }
-    Ok(Labels { spool, shape, renumbering: (0..=stitcher.count()).collect(), count: stitcher.count() })
+    let order: Vec<u32> = (1..=stitcher.count()).filter(|label| bright[*label as usize]).collect();
+    let note = (!whole).then(|| {
+        format!(
+            "the foreground is so dense that the stack was segmented in slabs of {slab} slices: objects that slabs divide may \
+             differ from those of the whole stack"
+        )
+    });
+    Ok(Labels { note, ..Labels::new(spool, shape, stitcher.count(), &order) })
 }
 
-/// Returns Otsu's threshold of a whole volume, read in slabs and smoothed like them (except for a few slices where
-/// slabs meet).
+/// Marks the labels with a voxel whose value is at least `min_peak`.
+fn mark_bright(bright: &mut [bool], labels: &[u32], values: &[f32], min_peak: f32) {
+    for (label, _) in labels.iter().zip(values).filter(|(_, value)| **value >= min_peak) {
+        if let Some(is_bright) = bright.get_mut(*label as usize) {
+            *is_bright = true;
+        }
+    }
+}
+
+/// Returns Otsu's threshold of a whole volume, read in parts of `step` slices and smoothed.
 fn otsu(
     context: &Context,
     map: &mut dyn MapSource,
     channel: usize,
-    slab: usize,
-    voxel_um: [f64; 3],
-    smooth_um: f64,
+    step: usize,
+    smoothing: &Smoothing,
 ) -> Result<f64, JobError> {
-    let [depth, ny, nx] = map.shape();
+    let depth = map.shape()[0];
     let mut each = |f: &mut dyn FnMut(&[f32])| -> Result<(), JobError> {
-        for z in (0..depth).step_by(slab) {
+        for z in (0..depth).step_by(step) {
             context.check()?;
-            let end = (z + slab).min(depth);
-            let mut values = map.read(context, channel, z..end)?;
-            if smooth_um > 0.0 {
-                cytoscope_objects::smooth::gaussian(&mut values, [end - z, ny, nx], voxel_um.map(|v| smooth_um / v))?;
-            }
-            f(&values);
+            f(&smoothing.read(context, map, channel, z..(z + step).min(depth))?);
         }
         Ok(())
     };
@@ -185,6 +343,15 @@ fn otsu(
 }
 
 impl Labels {
+    /// Labels up to `stored`, of which those in `order` are kept and numbered in this order.
+    fn new(spool: Spool<u32>, shape: [usize; 3], stored: u32, order: &[u32]) -> Self {
+        let mut renumbering = vec![0; stored as usize + 1];
+        for (number, label) in (1..).zip(order) {
+            renumbering[*label as usize] = number;
+        }
+        Self { spool, shape, renumbering, count: order.len() as u32, note: None }
+    }
+
     /// Reads one slice, with final label numbers.
     pub(crate) fn slice(&mut self, z: usize, values: &mut Vec<u32>) -> Result<(), JobError> {
         self.spool.read(z..z + 1, values)?;
@@ -231,15 +398,16 @@ impl Labels {
                 }
             }
         }
+        let mut numbers = vec![0; voxels.len()];
         let mut next = 0;
         for label in 1..voxels.len() {
-            let keep = voxels[label] > 0 && voxels[label] >= min_voxels && !(drop_border && border[label]);
-            self.renumbering[label] = if keep {
+            if voxels[label] > 0 && voxels[label] >= min_voxels && !(drop_border && border[label]) {
                 next += 1;
-                next
-            } else {
-                0
-            };
+                numbers[label] = next;
+            }
+        }
+        for label in &mut self.renumbering {
+            *label = numbers[*label as usize];
         }
         self.count = next;
         Ok(())
@@ -314,6 +482,7 @@ pub(super) fn label_prediction(
         voxel_um: *voxel_um,
         options: segment,
         overlap_um: OVERLAP_UM * resolved.scale(),
+        streamed_bytes: resolved.budget.for_labels_bytes(),
     };
     let foreground = prediction.take_foreground();
     let mut labels = label(context, prediction, &settings, scratch, foreground)?;
@@ -323,63 +492,5 @@ pub(super) fn label_prediction(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A map in memory.
-    struct Map {
-        shape: [usize; 3],
-        values: Vec<f32>,
-    }
-
-    impl MapSource for Map {
-        fn shape(&self) -> [usize; 3] {
-            self.shape
-        }
-
-        fn read(&mut self, _context: &Context, _channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
-            let plane = self.shape[1] * self.shape[2];
-            Ok(self.values[z.start * plane..z.end * plane].to_vec())
-        }
-    }
-
-    #[test]
-    fn an_object_is_whole_although_its_parts_in_slabs_are_small() {
-        // A box of 4 × 3 × 3 voxels, which slabs of 4 slices divide.
-        let (context, shape) = (Context::default(), [8, 5, 5]);
-        let inside =
-            |i: usize| (2..6).contains(&(i / 25)) && (1..4).contains(&(i / 5 % 5)) && (1..4).contains(&(i % 5));
-        let mut map = Map { shape, values: (0..200).map(|i| if inside(i) { 1.0 } else { 0.0 }).collect() };
-        let options = SegmentOptions {
-            threshold: Threshold::Fixed(0.5),
-            fill_holes: false,
-            height: None,
-            min_volume_um3: 30.0,
-            ..SegmentOptions::default()
-        };
-        let settings =
-            LabelSettings { channel: 0, seed_channel: 0, voxel_um: [1.0; 3], options: &options, overlap_um: 2.0 };
-        for slab in [4, 8] {
-            let mut labels = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, slab).unwrap();
-            labels.filter_objects(&context, 30, false).unwrap();
-            let expected: Vec<u32> = (0..200).map(|i| u32::from(inside(i))).collect();
-            assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
-        }
-    }
-
-    #[test]
-    fn slabs_overlap_however_large_a_slice_is() {
-        for edge in [16, 2048, 2897, 4096, 20_000] {
-            let shape = [100, edge, edge];
-            let slab = slab_slices(shape);
-            assert!(slab >= MIN_SLAB_SLICES);
-            for wanted in [0.1, 2.5, 1e9] {
-                let overlap = overlap_slices(slab, wanted);
-                assert!((1..slab).contains(&overlap), "{overlap} of {slab} slices of {edge}² voxels");
-            }
-            // Map, seeds and labels of a slab.
-            let held = (slab.min(shape[0]) * edge * edge * 3 * 4) as u64;
-            assert!(peak_bytes(shape) >= held, "{edge}² voxels");
-        }
-    }
-}
+#[path = "label_tests.rs"]
+mod tests;

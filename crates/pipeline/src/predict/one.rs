@@ -106,6 +106,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         outputs.add(context, stack, prediction)?;
     }
     report.notes.extend(inference.notes());
+    report.notes.extend(outputs.label_note());
     report.seam_energy = inference.finish().energy();
     outputs.write_labels(context)?;
     let span = context.recorder.span(Stage::Write, "finish");

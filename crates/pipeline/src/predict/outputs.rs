@@ -32,6 +32,8 @@ pub(super) struct Outputs<'a> {
     labeled: Vec<(Stack, Labels)>,
     /// Number of objects at each time point.
     counts: Vec<u32>,
+    /// A note on the labels of any time point.
+    label_note: Option<String>,
     /// Rows of the table of each time point.
     rows: Vec<(usize, Vec<ObjectRow>)>,
     preview: PreviewSlice,
@@ -88,9 +90,15 @@ impl<'a> Outputs<'a> {
             labels: None,
             labeled: Vec::new(),
             counts: Vec::new(),
+            label_note: None,
             rows: Vec::new(),
             preview,
         })
+    }
+
+    /// Returns the note on the labels that were made so far.
+    pub(super) fn label_note(&self) -> Option<String> {
+        self.label_note.clone()
     }
 
     /// Returns what writes the maps, if they are wanted.
@@ -105,8 +113,9 @@ impl<'a> Outputs<'a> {
             writer.write_rest(context, &mut prediction)?;
         }
         if resolved.has_objects() {
-            let labels = label::label_prediction(context, resolved, &mut prediction, self.scratch)?;
+            let mut labels = label::label_prediction(context, resolved, &mut prediction, self.scratch)?;
             self.counts.push(labels.count);
+            self.label_note = labels.note.take().or(self.label_note.take());
             self.labeled.push((stack, labels));
         } else if resolved.wants(Output::Preview) && self.preview.predicted.is_none() {
             self.preview.predicted = Some(prediction.read(context, 0, self.preview.z..self.preview.z + 1)?);

@@ -214,8 +214,9 @@ fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
         let foreground = prediction.take_foreground();
         assert_eq!(foreground.as_ref().map(Foreground::slices), with_foreground.then_some(SHAPE[0]));
         let memory = Scratch::Memory;
+        let (voxel_um, overlap_um, streamed_bytes) = ([1.0; 3], 1.0, 0);
         let settings =
-            LabelSettings { channel: 0, seed_channel: 0, voxel_um: [1.0; 3], options: &options, overlap_um: 1.0 };
+            LabelSettings { channel: 0, seed_channel: 0, voxel_um, options: &options, overlap_um, streamed_bytes };
         let mut found = label(&context, &mut prediction, &settings, memory, foreground).unwrap();
         (found.count, found.all_slices(&context).unwrap())
     };

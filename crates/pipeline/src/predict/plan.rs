@@ -130,7 +130,10 @@ pub(super) fn plan(
     let volume = TiledVolume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
-        later_bytes: if resolved.has_objects() { label::peak_bytes(zyx) } else { 0 },
+        later_bytes: match resolved.has_objects() {
+            true => label::peak_bytes(zyx, resolved.budget.for_labels_bytes()),
+            false => 0,
+        },
         held_bytes,
         finished,
     };

@@ -104,7 +104,7 @@ impl Tally {
             TargetKind::Regression => {
                 let voxels = shape.iter().product::<usize>().max(1);
                 for (stain, (truth, found)) in truth.chunks(voxels).zip(found.chunks(voxels)).enumerate() {
-                    tally.regressions.push((stain, regression(truth, found, shape)?));
+                    tally.regressions.push((stain, regression(truth, found, 1, shape)?));
                     tally.shares.extend(stain_shares(stain, truth, found, shape));
                 }
             }

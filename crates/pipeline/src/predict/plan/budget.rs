@@ -1,6 +1,7 @@
 //! How much memory a job may use.
 
 use super::BASE_BYTES;
+use crate::predict::label;
 use cytoscope_formats::Image;
 
 /// The reader of an image keeps at most this fraction (1 / `READER_PARTS`) of the memory budget between reads.
@@ -27,6 +28,11 @@ impl Budget {
     pub(in crate::predict) fn limit_reader(&self, image: &Image) -> u64 {
         image.limit_cache(self.bytes / READER_PARTS);
         image.cache_bytes()
+    }
+
+    /// Returns the memory in bytes that segmenting a stack slice by slice may use.
+    pub(in crate::predict) fn for_labels_bytes(&self) -> u64 {
+        label::streamed_bytes(self.bytes)
     }
 
     /// Returns the memory that a network may use beside the program itself, in bytes.

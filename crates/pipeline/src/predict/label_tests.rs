@@ -1,0 +1,182 @@
+//! Tests of the segmentation of maps in parts.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+use super::*;
+
+/// A map in memory.
+struct Map {
+    shape: [usize; 3],
+    values: Vec<f32>,
+}
+
+impl MapSource for Map {
+    fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
+
+    fn read(&mut self, _context: &Context, _channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        let plane = self.shape[1] * self.shape[2];
+        Ok(self.values[z.start * plane..z.end * plane].to_vec())
+    }
+}
+
+#[test]
+fn an_object_is_whole_although_its_parts_in_slabs_are_small() {
+    // A box of 4 × 3 × 3 voxels, which slabs of 4 slices divide.
+    let (context, shape) = (Context::default(), [8, 5, 5]);
+    let inside = |i: usize| (2..6).contains(&(i / 25)) && (1..4).contains(&(i / 5 % 5)) && (1..4).contains(&(i % 5));
+    let mut map = Map { shape, values: (0..200).map(|i| if inside(i) { 1.0 } else { 0.0 }).collect() };
+    let options = SegmentOptions {
+        threshold: Threshold::Fixed(0.5),
+        fill_holes: false,
+        height: None,
+        min_volume_um3: 30.0,
+        ..SegmentOptions::default()
+    };
+    let settings = settings(&options);
+    for slab in [4, 8] {
+        let mut labels = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, slab).unwrap();
+        labels.filter_objects(&context, 30, false).unwrap();
+        assert_eq!(labels.note.is_some(), slab == 4);
+        let expected: Vec<u32> = (0..200).map(|i| u32::from(inside(i))).collect();
+        assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
+    }
+}
+
+#[test]
+fn slabs_overlap_however_large_a_slice_is() {
+    for edge in [16, 2048, 2897, 4096, 20_000] {
+        let shape = [100, edge, edge];
+        let slab = slab_slices(shape);
+        assert!(slab >= MIN_SLAB_SLICES);
+        for wanted in [0.1, 2.5, 1e9] {
+            let overlap = overlap_slices(slab, wanted);
+            assert!((1..slab).contains(&overlap), "{overlap} of {slab} slices of {edge}² voxels");
+        }
+        // Map, seeds and labels of a slab.
+        let held = (slab.min(shape[0]) * edge * edge * 3 * 4) as u64;
+        assert!(peak_bytes(shape, 0) >= held, "{edge}² voxels");
+    }
+}
+
+/// Settings for a map of voxels of 1 µm.
+fn settings(options: &SegmentOptions) -> LabelSettings<'_> {
+    let (channel, seed_channel, streamed_bytes) = (0, 0, MAX_STREAMED_BYTES);
+    LabelSettings { channel, seed_channel, voxel_um: [1.0; 3], options, overlap_um: 2.0, streamed_bytes }
+}
+
+#[test]
+fn an_object_keeps_its_dim_parts_in_other_slabs() {
+    // A column through all slabs, which is bright only in the first slice, and a dim one beside it.
+    let (context, shape) = (Context::default(), [12, 3, 7]);
+    let value = |i: usize| match (i / 21, i / 7 % 3, i % 7) {
+        (0, 1, 1) => 0.95,
+        (_, 1, 1 | 5) => 0.6,
+        _ => 0.0,
+    };
+    let mut map = Map { shape, values: (0..252).map(value).collect() };
+    for height in [None, Some(Height::Distance)] {
+        let options = SegmentOptions {
+            threshold: Threshold::Fixed(0.5),
+            height,
+            min_volume_um3: 0.0,
+            min_peak: 0.9,
+            ..SegmentOptions::default()
+        };
+        let expected: Vec<u32> = (0..252).map(|i| u32::from(i / 7 % 3 == 1 && i % 7 == 1)).collect();
+        for slab in [4, 12] {
+            let mut labels =
+                label_in_slabs(&context, &mut map, &settings(&options), Scratch::Memory, None, slab).unwrap();
+            labels.filter_objects(&context, 0, false).unwrap();
+            assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
+        }
+    }
+}
+
+#[test]
+fn a_stack_read_in_parts_is_segmented_as_at_once() {
+    // Balls of different sizes and peaks, some of which touch.
+    let (context, shape) = (Context::default(), [30, 40, 50]);
+    let balls: Vec<[f64; 5]> = (0..24_i32)
+        .map(f64::from)
+        .map(|i| [i * 7.3 % 30.0, i * 11.7 % 40.0, i * 17.9 % 50.0, 3.0 + i % 5.0, 0.6 + 0.4 * (i * 0.37 % 1.0)])
+        .collect();
+    let value = |i: usize| {
+        let at = [i / 2000, i / 50 % 40, i % 50].map(|v| v as f64);
+        let of_ball = |[z, y, x, radius, peak]: &[f64; 5]| {
+            let square: f64 = [z, y, x].into_iter().zip(at).map(|(center, at)| (center - at).powi(2)).sum();
+            peak * (1.5 - square.sqrt() / radius).clamp(0.0, 1.0)
+        };
+        balls.iter().map(of_ball).fold(0.0, f64::max) as f32
+    };
+    let mut map = Map { shape, values: (0..60_000).map(value).collect() };
+    for height in [None, Some(Height::Distance), Some(Height::Map)] {
+        let options = SegmentOptions { smooth_um: 0.8, height, min_peak: 0.7, ..SegmentOptions::default() };
+        let settings = settings(&options);
+        let all = |mut labels: Labels| {
+            labels.filter_objects(&context, 20, false).unwrap();
+            (labels.count, labels.all_slices(&context).unwrap())
+        };
+        let whole = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 30).unwrap();
+        let whole = all(whole);
+        assert!(whole.0 >= 3, "{} objects", whole.0);
+        for step in [1, 4, 30] {
+            let parts = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, step).unwrap();
+            assert_eq!(all(parts.unwrap()), whole, "parts of {step} slices, height {height:?}");
+        }
+    }
+}
+
+#[test]
+fn too_much_memory_is_refused() {
+    let (context, shape) = (Context::default(), [4, 5, 5]);
+    let mut map = Map { shape, values: vec![1.0; 100] };
+    let options = SegmentOptions { threshold: Threshold::Fixed(0.5), ..SegmentOptions::default() };
+    for (streamed_bytes, fits) in [(MAX_STREAMED_BYTES, true), (1 << 10, false)] {
+        let settings = LabelSettings { streamed_bytes, ..settings(&options) };
+        let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
+        assert_eq!(found.is_some(), fits, "{streamed_bytes} bytes");
+    }
+}
+
+/// A map with two columns that meet in the last slice only.
+struct Columns;
+
+const COLUMNS_SHAPE: [usize; 3] = [20, 1024, 1024];
+
+impl MapSource for Columns {
+    fn shape(&self) -> [usize; 3] {
+        COLUMNS_SHAPE
+    }
+
+    fn read(&mut self, _context: &Context, _channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        let [depth, ny, nx] = COLUMNS_SHAPE;
+        let mut values = vec![0.0; z.len() * ny * nx];
+        for (slice, z) in values.chunks_exact_mut(ny * nx).zip(z) {
+            let row = &mut slice[5 * nx..6 * nx];
+            if z + 1 == depth {
+                row[3..12].fill(1.0);
+            }
+            row[3..5].fill(1.0);
+            row[10..12].fill(1.0);
+        }
+        Ok(values)
+    }
+}
+
+#[test]
+fn columns_that_meet_beyond_a_slab_are_one_object() {
+    let (context, [depth, _, nx]) = (Context::default(), COLUMNS_SHAPE);
+    assert!(slab_slices(COLUMNS_SHAPE) < depth);
+    let options = SegmentOptions {
+        threshold: Threshold::Fixed(0.5),
+        fill_holes: false,
+        height: None,
+        ..SegmentOptions::default()
+    };
+    let mut labels = label(&context, &mut Columns, &settings(&options), Scratch::Memory, None).unwrap();
+    labels.filter_objects(&context, 20, false).unwrap();
+    let mut slice = Vec::new();
+    labels.slice(0, &mut slice).unwrap();
+    assert_eq!((labels.count, slice[5 * nx + 3], slice[5 * nx + 10], labels.note), (1, 1, 1, None));
+}
