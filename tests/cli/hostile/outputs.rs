@@ -349,8 +349,9 @@ fn results_of_an_earlier_prediction_that_stay_are_named() {
         fixture.run(&[&options[..], more].concat()).json()["inputs"][0]["notes"].to_string()
     };
     let kept = "results of an earlier prediction were kept";
-    for all_are_new_or_replaced in [&[][..], &["--diameter", "9"]] {
-        let notes = notes(all_are_new_or_replaced);
+    // At first, and if all of them are replaced.
+    for diameter in ["auto", "9"] {
+        let notes = notes(&["--diameter", diameter]);
         assert!(!notes.contains(kept), "{notes}");
     }
     let notes = notes(&["--diameter", "7", "--outputs", "labels"]);
