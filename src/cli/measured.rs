@@ -15,6 +15,7 @@ use cytoscope_storage::write::atomic_write_with;
 use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
 use serde::Serialize;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Name and version of this program, as run records state them.
@@ -81,6 +82,15 @@ fn machine_peak_of(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<Mach
     (facts.is_on_cpu() && has_work).then(|| cytoscope_pipeline::machine_peak(facts.threads.unwrap_or(0)))
 }
 
+/// First failure to write a trace, if any. It is reported when the command has ended, so that it hides neither the
+/// report of the command nor its failure.
+static TRACE: Mutex<Option<Failure>> = Mutex::new(None);
+
+/// Fails if a trace could not be written.
+pub(crate) fn check_trace_written() -> Outcome {
+    TRACE.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+}
+
 /// The measurements of a command that has ended.
 pub(crate) struct MeasuredRun {
     /// What the trace and the report contain as `run`.
@@ -104,10 +114,12 @@ impl MeasuredRun {
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }
 
-    /// Writes the trace, if one was requested.
-    pub(crate) fn write_trace(&self, recorder: &Recorder, path: Option<&Path>) -> Outcome {
-        let Some(path) = path else { return Ok(()) };
-        Ok(atomic_write_with(path, |out| recorder.write_trace(&self.record, out))?)
+    /// Writes the trace, if one was requested; [`check_trace_written`] reports a failure.
+    pub(crate) fn write_trace(&self, recorder: &Recorder, path: Option<&Path>) {
+        let Some(path) = path else { return };
+        if let Err(error) = atomic_write_with(path, |out| recorder.write_trace(&self.record, out)) {
+            TRACE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
+        }
     }
 
     /// Prints the report of the command as one JSON object, together with the measurements.
@@ -169,7 +181,7 @@ impl<'a> Measurement<'a> {
     /// for all cores.
     ///
     /// # Errors
-    /// The failure of the job, or else the failure of writing the trace.
+    /// The failure of the job.
     pub(crate) fn finish<T, E: Into<Failure>>(
         self,
         result: Result<T, E>,
@@ -177,10 +189,8 @@ impl<'a> Measurement<'a> {
     ) -> Result<(T, MeasuredRun), Failure> {
         let run = MeasuredRun::new(self.command, &self.recorder, self.clock.facts(threads));
         let is_worth_a_trace = result.is_ok() || !run.record.stages.is_empty();
-        let written = run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace));
-        let value = result.map_err(Into::into)?;
-        written?;
-        Ok((value, run))
+        run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace));
+        Ok((result.map_err(Into::into)?, run))
     }
 }
 

@@ -137,7 +137,7 @@ pub fn main() -> ExitCode {
         None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
     });
-    match outcome.and_then(|()| check_stdout()) {
+    match outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             tracing::error!("{failure}");

@@ -202,25 +202,28 @@ impl Train {
         let status = last_status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let training = result.as_ref().ok().map(|report| training_facts(&job, report, status.as_ref()));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
-        let written = run.write_trace(&recorder, self.tracing.trace.as_deref());
+        run.write_trace(&recorder, self.tracing.trace.as_deref());
         let report = result?;
         if !self.report.json {
             // Before what may still fail: the package is complete.
             print_report(&report);
         }
-        written?;
         let compared = self
             .compare_precision
             .then(|| precision::compare(&job, &report, &context, &devices, &on_event))
-            .transpose()?;
+            .transpose();
+        // A failed comparison does not hide the report.
+        let (full_precision, ended) = match compared {
+            Ok(compared) => (compared, Ok(())),
+            Err(failure) => (None, Err(failure)),
+        };
         if self.report.json {
             let MeasuredRun { record, advice } = run;
-            return print_json(&TrainCommandReport { report, full_precision: compared, run: record, advice, profile });
-        }
-        if let Some(compared) = &compared {
+            print_json(&TrainCommandReport { report, full_precision, run: record, advice, profile })?;
+        } else if let Some(compared) = &full_precision {
             compared.print(&report);
         }
-        Ok(())
+        ended
     }
 
     /// Returns the training job with these settings.

@@ -7,6 +7,10 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// A trace that passes all checks before a run, and yet cannot be written.
+#[cfg(target_os = "linux")]
+pub const UNWRITABLE_TRACE: &str = "/proc/trace.json";
+
 /// Exit code and output of a command.
 pub struct CommandResult {
     pub command_line: String,

@@ -49,6 +49,26 @@ fn bad_input_is_code_3_and_names_the_file() {
     assert!(fixture.names("o").is_empty() && !fixture.path("x.npy").exists() && !fixture.path("pkg").exists());
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_trace_that_cannot_be_written_hides_neither_results_nor_failures() {
+    use crate::common::UNWRITABLE_TRACE;
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let options = ["--model", "nuclei-dog", "--device", "cpu", "--out", "o", "--trace", UNWRITABLE_TRACE];
+    let predicted = fixture.fails(1, &[&["predict", &raw, "--json"][..], &options].concat(), &[UNWRITABLE_TRACE]);
+    let report: serde_json::Value = serde_json::from_str(&predicted.stdout).unwrap();
+    assert_eq!(report["inputs"].as_array().map(Vec::len), Some(1), "{report:#}");
+    let pair = ["--pred", "o/nuclei_1_raw_labels.tif", "--truth", "sim/nuclei_1_labels.tif"];
+    let scored = [&["evaluate", "--trace", UNWRITABLE_TRACE][..], &pair].concat();
+    let scored = fixture.fails(1, &scored, &[UNWRITABLE_TRACE]);
+    assert!(scored.stdout.starts_with("1 pairs"), "{}", scored.stdout);
+    // The failure of an input comes first.
+    std::fs::write(fixture.path("text.tif"), "z,y,x\n1,2,3\n".repeat(40)).unwrap();
+    let failed = fixture.fails(3, &[&["predict", "text.tif"][..], &options].concat(), &["text.tif"]);
+    assert!(!failed.stderr.contains(UNWRITABLE_TRACE), "{}", failed.stderr);
+}
+
 /// A classic TIFF of one plane whose strip lies outside the file.
 fn tiff_declaring(width: u32, height: u32) -> Vec<u8> {
     let entries: [(u16, u16, u32); 9] = [

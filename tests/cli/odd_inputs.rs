@@ -86,6 +86,21 @@ fn an_rgb_picture_asks_for_a_channel() {
 }
 
 #[test]
+fn one_color_of_an_rgb_picture_is_converted() {
+    let fixture = Fixture::new();
+    let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| (i * 7 % 251) as u8).collect();
+    let green: Vec<u16> = pixels.iter().skip(1).step_by(3).map(|value| u16::from(*value)).collect();
+    fixture.write("rgb.tif", "YXS", &[32, 32, 3], pixels);
+    for out in ["green.tif", "green.ome.tif", "green.npy", "green.ome.zarr"] {
+        fixture.run(&["convert", "rgb.tif", out, "--channel", "1"]).ok();
+        assert_eq!(fixture.integers(out), green, "{out}");
+        let shape = fixture.image(out).shape().to_vec();
+        assert_eq!(shape.iter().filter(|extent| **extent > 1).collect::<Vec<_>>(), [&32, &32], "{out}");
+    }
+    fixture.fails(3, &["convert", "rgb.tif", "x.tif", "--channel", "3"], &["rgb.tif", "channel 3", "0 to 2"]);
+}
+
+#[test]
 fn nan_voxels_are_ignored_and_reported() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,64,64", 1);

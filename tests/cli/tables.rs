@@ -88,6 +88,53 @@ print(len(rows))";
     assert!(!fixture.path("d.tif").exists());
 }
 
+/// Labels of NumPy, SciPy and scikit-image are signed integers of 32 or 64 bits.
+#[test]
+fn labels_of_all_integer_types_are_measured_and_meshed() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    let size = ["--voxel-size", "1.75,0.8,0.8"];
+    let measure = |labels: &'static str, out: &'static str| {
+        [&["measure", labels, "--intensities", raw.as_str(), "--out", out][..], &size].concat()
+    };
+    let mesh = |labels: &'static str, out: &'static str| [&["mesh", labels, "--out", out][..], &size].concat();
+    fixture.run(&measure("sim/nuclei_1_labels.tif", "a.csv")).ok();
+    fixture.run(&mesh("sim/nuclei_1_labels.tif", "a.stl")).ok();
+    let narrow: Vec<i32> =
+        fixture.labels("sim/nuclei_1_labels.tif").iter().map(|label| i32::try_from(*label).unwrap()).collect();
+    let wide: Vec<i64> = narrow.iter().map(|label| i64::from(*label)).collect();
+    let mut negative = narrow.clone();
+    negative[0] = -1;
+    let mut large = wide.clone();
+    large[0] = 1 << 40;
+    fixture.write("narrow.npy", "ZYX", &[6, 40, 40], narrow);
+    fixture.write("wide.npy", "ZYX", &[6, 40, 40], wide);
+    fixture.write("negative.npy", "ZYX", &[6, 40, 40], negative);
+    fixture.write("large.npy", "ZYX", &[6, 40, 40], large);
+    for (labels, table, surfaces) in [("narrow.npy", "b.csv", "b.stl"), ("wide.npy", "c.csv", "c.stl")] {
+        fixture.run(&measure(labels, table)).ok();
+        assert_eq!(fixture.table(table), fixture.table("a.csv"));
+        fixture.run(&mesh(labels, surfaces)).ok();
+        assert!(fixture.bytes(surfaces) == fixture.bytes("a.stl"), "{surfaces}");
+    }
+    for (labels, value) in [("negative.npy", "-1"), ("large.npy", "1099511627776")] {
+        fixture.fails(3, &measure(labels, "d.csv"), &[labels, value, "not a label"]);
+        fixture.fails(3, &mesh(labels, "d.stl"), &[labels, value, "not a label"]);
+    }
+    assert!(!fixture.path("d.csv").exists() && !fixture.path("d.stl").exists());
+}
+
+#[test]
+fn measuring_a_time_series_of_labels_in_one_stack_says_what_is_measured() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    let labels = fixture.integers("sim/nuclei_1_labels.tif");
+    fixture.write("series.tif", "TZYX", &[2, 6, 40, 40], [&labels[..], &labels].concat());
+    let report = fixture.run(&["measure", "series.tif", "--intensities", &raw, "--out", "t.csv", "--json"]).json();
+    let notes: Vec<&str> = report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(notes.iter().any(|note| note.contains("2 time points") && note.contains("time point 0")), "{notes:?}");
+}
+
 /// The tables of a prediction have the rows and columns of its CSV in every form.
 #[test]
 fn predictions_write_tables_in_the_form_that_is_requested() {

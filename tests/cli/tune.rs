@@ -85,6 +85,39 @@ fn tuned_training_settings_are_used_by_later_training_runs() {
 }
 
 #[test]
+fn tuning_training_only_leaves_the_settings_and_the_preset_of_predictions_alone() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.nuclei("8,48,48", 2);
+    let text = "patch_zyx = [8, 32, 32]\nbatch = 1\nworkers = 1\nprefetch = 9\n[network]\nfilters = [4]\n\
+                [validation]\ntimes = 1\n";
+    std::fs::write(fixture.path("t.toml"), text).unwrap();
+    let train = ["--steps", "1", "--device", "cpu", "--performance", "off", "--without-int8", "--out", "m"];
+    fixture.run(&[&SMALL[..], &train].concat()).ok();
+    let tune = |more: &[&str]| {
+        let options = ["tune", "--model", "m", "--device", "cpu", "--save", "--json"];
+        fixture.run(&[&options[..], more].concat()).json()
+    };
+    let profiles = |report: &Value| -> Value {
+        let file = std::fs::read(report["saved"].as_str().unwrap()).unwrap();
+        serde_json::from_slice::<Value>(&file).unwrap()["profiles"].clone()
+    };
+    let of_predictions = tune(&["--data", &raw, "--preset", "most-accurate"]);
+    let before = profiles(&of_predictions);
+    assert_eq!(before[0]["inference"], of_predictions["inference"]["presets"]);
+    assert_eq!(before[0]["training"], json!({}));
+    let of_training = tune(&["--training", "sim", "--only-training", "--config", "t.toml", "--steps", "2"]);
+    assert_eq!(of_training["inference"], Value::Null);
+    let after = profiles(&of_training);
+    assert_eq!(after.as_array().map(Vec::len), Some(1), "{after:#}");
+    assert_eq!(after[0]["training"], of_training["training"]["presets"]);
+    for kept in ["inference", "preset"] {
+        assert_eq!(after[0][kept], before[0][kept]);
+    }
+    assert_eq!(after[0]["preset"], "most-accurate");
+}
+
+#[test]
 fn tuning_is_refused_before_the_runs_if_nothing_can_be_tried_or_saved() {
     let fixture = Fixture::new();
     std::fs::write(fixture.path("half.toml"), "precision = \"f16\"\n").unwrap();

@@ -159,20 +159,27 @@ impl ConvertJob {
         Ok((image, files))
     }
 
-    /// Returns the region of the image to convert.
+    /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
     pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
-        let mut region = Region::whole(&meta.shape_full);
-        for (axis, picked, name) in [(Axis::C, self.channel, "channel"), (Axis::T, self.time, "time point")] {
-            let (Some(picked), Some(i)) = (picked, meta.axes_full.position(axis)) else { continue };
-            let extent = meta.shape_full[i];
-            if picked >= extent {
+        let extents = Extents::of(meta);
+        let of_channels = (self.channel, extents.channels, "channel");
+        for (picked, extent, name) in [of_channels, (self.time, extents.times, "time point")] {
+            if let Some(picked) = picked.filter(|picked| *picked >= extent) {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
                     problem: format!("{name} {picked} does not exist, the file has {extent}"),
                     next_step: format!("give a number from 0 to {}", extent.saturating_sub(1)),
                 });
             }
-            region = region.with_range(i, picked, 1);
+        }
+        let samples = extents.samples.max(1);
+        let channel = self.channel.map(|channel| channel / samples);
+        let sample = self.channel.map(|channel| channel % samples);
+        let mut region = Region::whole(&meta.shape_full);
+        for (axis, picked) in [(Axis::T, self.time), (Axis::C, channel), (Axis::S, sample)] {
+            if let (Some(picked), Some(i)) = (picked, meta.axes_full.position(axis)) {
+                region = region.with_range(i, picked, 1);
+            }
         }
         Ok(region)
     }
@@ -183,6 +190,8 @@ impl ConvertJob {
         spec.voxel_size_um = meta.voxel_size_um;
         spec.time_interval_secs = meta.time_interval_secs;
         spec.channels = match self.channel {
+            // The channel names of the file do not name red, green and blue.
+            Some(_) if Extents::of(meta).is_rgb() => Vec::new(),
             Some(c) => meta.channels.get(c).cloned().into_iter().collect(),
             None => meta.channels.clone(),
         };

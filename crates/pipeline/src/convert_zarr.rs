@@ -5,7 +5,7 @@ use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::job_record::PendingRecord;
 use crate::results::refuse_inside_zarr;
-use crate::{Context, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
+use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
@@ -130,7 +130,7 @@ fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSp
     spec.time_interval_secs = meta.time_interval_secs;
     let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
     // The channel names of the file do not name red, green and blue.
-    spec.channels = if whole.size[S] == 1 { channels.cloned().collect() } else { Vec::new() };
+    spec.channels = if Extents::of(meta).is_rgb() { Vec::new() } else { channels.cloned().collect() };
     spec.display_range = display_range(meta);
     spec
 }

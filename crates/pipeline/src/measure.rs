@@ -15,7 +15,7 @@ use cytoscope_objects::measure::Measurer;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Axes, DType, Samples, VoxelSize};
+use cytoscope_volume::{Axes, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
@@ -105,7 +105,7 @@ impl MeasureJob {
         let step = intensities.slab_slices();
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
-            let numbers = numbers(labels.read(context, 0, slab.clone())?);
+            let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
             let channels = (0..extents.channels)
                 .map(|c| Ok(intensities.read(context, c, slab.clone())?.to_f32()))
                 .collect::<Result<Vec<_>, JobError>>()?;
@@ -140,6 +140,7 @@ impl MeasureJob {
                 .into_iter()
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
+                .chain(more_times_note(labels.extents.times, extents.times))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
@@ -163,10 +164,9 @@ impl MeasureJob {
             return Err(self.mismatch(problem, "give the stack that these labels were drawn on"));
         }
         let dtype = labels.meta().dtype;
-        if !matches!(dtype, DType::U8 | DType::U16 | DType::U32) || of_labels.channels > 1 {
+        if dtype.is_float() || of_labels.channels > 1 {
             let problem = format!("its {} channel(s) of type {dtype} are not labels", of_labels.channels);
-            let next_step = "give an image with one channel of unsigned 8, 16 or 32-bit integers";
-            return Err(self.mismatch(problem, next_step));
+            return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         let time = if of_labels.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= of_labels.times {
@@ -189,13 +189,45 @@ fn version(path: &Path) -> Option<(u64, SystemTime)> {
     Some((meta.len(), meta.modified().ok()?))
 }
 
-/// Returns label numbers as 32-bit ones; none for types that are not labels.
-pub(crate) fn numbers(samples: Samples) -> Vec<u32> {
-    match samples {
-        Samples::U32(v) => v,
-        Samples::U16(v) => v.into_iter().map(u32::from).collect(),
-        Samples::U8(v) => v.into_iter().map(u32::from).collect(),
-        // Other types were refused.
-        _ => Vec::new(),
-    }
+/// Returns the note that a time series of labels was measured in a stack that is none.
+fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
+    (of_labels > 1 && of_stack == 1).then(|| {
+        format!(
+            "the label image has {of_labels} time points, but the stack has one: only the labels of time point 0 are \
+             measured"
+        )
+    })
+}
+
+/// Returns label numbers as 32-bit ones.
+///
+/// # Errors
+/// [`JobError::Mismatch`] for a number that is negative or does not fit 32 bits.
+pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobError> {
+    let numbers = match samples {
+        Samples::U32(v) => Ok(v),
+        Samples::U16(v) => Ok(v.into_iter().map(u32::from).collect()),
+        Samples::U8(v) => Ok(v.into_iter().map(u32::from).collect()),
+        Samples::U64(v) => checked(v),
+        Samples::I8(v) => checked(v),
+        Samples::I16(v) => checked(v),
+        Samples::I32(v) => checked(v),
+        Samples::I64(v) => checked(v),
+        // Floats were refused.
+        Samples::F16(_) | Samples::F32(_) | Samples::F64(_) => Ok(Vec::new()),
+    };
+    numbers.map_err(|value| JobError::Mismatch {
+        path: path.to_owned(),
+        problem: format!("the value {value} is not a label"),
+        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX),
+    })
+}
+
+/// Converts integers to label numbers, or returns the first one that is none.
+fn checked<T: Copy>(values: Vec<T>) -> Result<Vec<u32>, i128>
+where
+    u32: TryFrom<T>,
+    i128: From<T>,
+{
+    values.into_iter().map(|value| u32::try_from(value).map_err(|_| i128::from(value))).collect()
 }

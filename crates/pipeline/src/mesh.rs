@@ -16,15 +16,14 @@ use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_ending, check_parent, ending};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_volume::{BoxZyx, DType, VoxelSize};
+use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Bytes that the surface of an object needs for each voxel of its bounding box: labels as they are read and as 32-bit
-/// numbers.
-const BYTES_PER_VOXEL: u64 = 4 + 4;
+/// Bytes of a label for each voxel of the bounding box, beside the label as it is read.
+const BYTES_PER_LABEL: u64 = 4;
 /// Bytes for each voxel of the bounding box with a border of one voxel: which voxels are inside, and the number of the vertex
 /// of each cell.
 const BYTES_PER_GRID_VOXEL: u64 = 1 + 4;
@@ -108,9 +107,9 @@ impl MeshJob {
         check_file(&self.out, &[&self.labels], self.overwrite)?;
         let image = self.series.open(&self.labels, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
-        if !matches!(image.meta().dtype, DType::U8 | DType::U16 | DType::U32) || extents.channels > 1 {
+        if image.meta().dtype.is_float() || extents.channels > 1 {
             let problem = format!("its {} channel(s) of type {} are not labels", extents.channels, image.meta().dtype);
-            return Err(self.mismatch(problem, "give an image with one channel of unsigned 8, 16 or 32-bit integers"));
+            return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         if self.time >= extents.times {
             let problem = match extents.times {
@@ -124,13 +123,13 @@ impl MeshJob {
         let voxel_um = size.zyx_um_or_one();
         let stack = Stack::new(&image, self.time);
         let windows = self.windows(context, &stack)?;
-        self.check_memory(&windows)?;
+        self.check_memory(&windows, image.meta().dtype.size_bytes() as u64)?;
         let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
         let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
         let mut meter = context.meter(ProgressStage::Mesh, windows.len() as u64, ProgressUnit::Objects);
         for (label, window) in &windows {
             let part = stack.windowed(window);
-            let labels = numbers(part.read(context, 0, 0..window[0].len())?);
+            let labels = numbers(&self.labels, part.read(context, 0, 0..window[0].len())?)?;
             let span = context.recorder.span(Stage::Objects, "mesh").voxels(labels.len());
             let origin_zyx = [window[0].start, window[1].start, window[2].start];
             let mesh = surface(&labels, part.extents.zyx, *label, origin_zyx, voxel_um, rounds)?;
@@ -160,12 +159,13 @@ impl MeshJob {
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 
-    /// Refuses objects whose bounding box does not fit the memory budget, before anything is allocated for them.
-    fn check_memory(&self, windows: &BTreeMap<u32, BoxZyx>) -> Result<(), JobError> {
+    /// Refuses objects whose bounding box does not fit the memory budget, before anything is allocated for them. A voxel of
+    /// the image has `sample_bytes`.
+    fn check_memory(&self, windows: &BTreeMap<u32, BoxZyx>, sample_bytes: u64) -> Result<(), JobError> {
         let bytes = |window: &BoxZyx| {
             let voxels =
                 |border: u64| window.iter().fold(1u64, |n, range| n.saturating_mul(range.len() as u64 + border));
-            let read = voxels(0).saturating_mul(BYTES_PER_VOXEL);
+            let read = voxels(0).saturating_mul(sample_bytes + BYTES_PER_LABEL);
             read.saturating_add(voxels(2).saturating_mul(BYTES_PER_GRID_VOXEL))
         };
         let largest = windows.iter().max_by_key(|(_, window)| bytes(window));
@@ -197,7 +197,7 @@ impl MeshJob {
         for first in (0..depth).step_by(step) {
             let slab = first..(first + step).min(depth);
             let slices = slab.len();
-            let labels = numbers(stack.read(context, 0, slab)?);
+            let labels = numbers(&self.labels, stack.read(context, 0, slab)?)?;
             for (row, values) in labels.chunks(nx.max(1)).enumerate() {
                 let (z, y) = (first + row / ny.max(1), row % ny.max(1));
                 let mut end = 0;

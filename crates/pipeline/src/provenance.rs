@@ -220,11 +220,12 @@ pub(crate) struct NewRecord<'a> {
     pub outputs: Vec<FileRecord>,
 }
 
-/// Writes the record of files that are about to be renamed to their final names.
+/// Writes the record of files that are about to be renamed to their final names. Returns the results of earlier
+/// predictions that these do not replace, because they have other names.
 ///
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
-pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<(), JobError> {
+pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, JobError> {
     let NewRecord {
         job,
         model,
@@ -299,7 +300,9 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<(), JobError> 
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
     };
-    store(path, &record)
+    store(path, &record)?;
+    let is_kept = |file: &&FileRecord| !record.outputs.iter().any(|output| output.is_named(&file.path));
+    Ok(record.replaced.iter().filter(is_kept).map(|file| beside(path, &file.path)).collect())
 }
 
 fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {

@@ -261,7 +261,7 @@ impl RunFolder {
         target::refuse_input(&self.path, inputs)?;
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
         let is_file = self.path.is_file() || self.path.is_symlink();
-        if !is_file && (is_free || folder::is_working(&self.path, KIND)) {
+        if !is_file && (is_free || self.is_of_run()) {
             return Ok(());
         }
         Err(StorageError::NotReplaceable {
@@ -270,6 +270,11 @@ impl RunFolder {
             can_force: false,
         }
         .into())
+    }
+
+    /// Returns whether the folder was created by a training run.
+    pub(crate) fn is_of_run(&self) -> bool {
+        folder::is_working(&self.path, KIND)
     }
 
     /// Creates the folder if it does not exist, and locks it against other runs.

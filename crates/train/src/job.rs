@@ -210,15 +210,18 @@ impl TrainJob {
         RunFolder::for_package(&self.out).remove()
     }
 
-    /// Like [`TrainJob::discard`], but refuses to remove the folder of a run that is in progress.
+    /// Like [`TrainJob::discard`], but refuses to remove the folder of a run that is in progress, and leaves an empty
+    /// folder that no run created.
     ///
     /// # Errors
     /// As [`TrainJob::discard`], and [`JobError::Storage`] if a run uses the folder.
     pub fn discard_unused(&self) -> Result<(), JobError> {
         let folder = RunFolder::for_package(&self.out);
-        if folder.path.exists() {
-            drop(folder.lock()?);
+        folder.check(&[])?;
+        if !folder.is_of_run() {
+            return Ok(());
         }
+        drop(folder.lock()?);
         folder.remove()
     }
 
@@ -306,6 +309,30 @@ mod tests {
         assert!(!report("start", high.clone(), high.clone()).only_segmentation_improved());
         assert!(!report("trained", low, high.clone()).only_segmentation_improved());
         assert!(!report("start", json!({}), high).only_segmentation_improved(), "the start model has no score");
+    }
+
+    #[test]
+    fn only_what_a_run_created_is_discarded() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("m");
+        let job: TrainJob =
+            serde_json::from_value(json!({"task": "segmentation", "data": "d", "from": "scratch", "out": out}))
+                .unwrap();
+        job.discard_unused().unwrap();
+        // The user's own folder, first empty, then with a file.
+        std::fs::create_dir(job.folder()).unwrap();
+        job.discard_unused().unwrap();
+        assert_eq!(std::fs::read_dir(job.folder()).unwrap().count(), 0);
+        std::fs::write(job.folder().join("mine.txt"), "mine").unwrap();
+        assert!(matches!(job.discard_unused(), Err(JobError::Storage(_))));
+        assert_eq!(std::fs::read(job.folder().join("mine.txt")).unwrap(), b"mine");
+        std::fs::remove_dir_all(job.folder()).unwrap();
+        // The folder of a run, while it is in use and afterwards.
+        let lock = RunFolder::for_package(&job.out).lock().unwrap();
+        assert!(job.discard_unused().is_err() && job.folder().is_dir());
+        drop(lock);
+        job.discard_unused().unwrap();
+        assert!(!job.folder().exists());
     }
 
     #[test]

@@ -91,10 +91,10 @@ pub(crate) struct Tune {
     /// Save the settings in the profile of this machine, which predict and train use for options that are not given.
     #[arg(long)]
     save: bool,
-    /// Preset that predict and train use unless another is requested: fastest, least-memory or most-accurate.
-    #[arg(long, default_value = "fastest", requires = "save", value_parser = one_of::<Preset>(PRESETS),
-          hide_possible_values = true)]
-    preset: Preset,
+    /// Preset that predict and train use unless another is requested: fastest, least-memory or most-accurate; by default
+    /// the one that was saved before for the model, or else fastest.
+    #[arg(long, requires = "save", value_parser = one_of::<Preset>(PRESETS), hide_possible_values = true)]
+    preset: Option<Preset>,
     /// File of the machine profiles, instead of that in the user's folder.
     #[arg(long, value_name = "JSON", requires = "save", hide = true)]
     profiles: Option<PathBuf>,
@@ -305,9 +305,11 @@ fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     path.ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))
 }
 
-/// Adds the settings to the profiles in a file.
-fn save(report: &TuneReport, preset: Preset, path: &Path) -> Outcome {
+/// Adds the settings to the profiles in a file. Without a preset, that of the earlier profile stays.
+fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Outcome {
     let mut profiles = MachineProfiles::read(path)?;
+    let earlier = profiles.find(&report.fingerprint, &report.machine).map(|profile| profile.preset);
+    let preset = preset.or(earlier).unwrap_or(Preset::Fastest);
     profiles.put(MachineProfile {
         model: report.model.clone(),
         fingerprint: report.fingerprint.clone(),

@@ -339,3 +339,24 @@ fn file_that_appears_during_prediction_is_kept() {
     }
     fixture.run(&["predict", "day/large.tif", "--model", "nuclei-dog", "--outputs", "labels", "--out", "day/o"]).ok();
 }
+
+#[test]
+fn results_of_an_earlier_prediction_that_stay_are_named() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let notes = |more: &[&str]| {
+        let options = ["predict", &raw, "--model", "nuclei-dog", "--device", "cpu", "--out", "o", "--json"];
+        fixture.run(&[&options[..], more].concat()).json()["inputs"][0]["notes"].to_string()
+    };
+    let kept = "results of an earlier prediction were kept";
+    // At first, and if all of them are replaced.
+    for diameter in ["auto", "9"] {
+        let notes = notes(&["--diameter", diameter]);
+        assert!(!notes.contains(kept), "{notes}");
+    }
+    let notes = notes(&["--diameter", "7", "--outputs", "labels"]);
+    for name in [kept, "nuclei_1_raw_objects.csv", "nuclei_1_raw_probability.tif"] {
+        assert!(notes.contains(name), "no {name} in {notes}");
+    }
+    assert!(!notes.contains("nuclei_1_raw_labels.tif"), "{notes}");
+}

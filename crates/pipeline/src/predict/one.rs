@@ -18,7 +18,7 @@ use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressSta
 use cytoscope_engine::Precision;
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::lock::ResultsLock;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The prediction of one input.
@@ -228,12 +228,19 @@ fn publish(
         input_tensors,
         outputs: records,
     };
-    provenance::write(&files.paths.provenance, record)?;
+    let kept = provenance::write(&files.paths.provenance, record)?;
+    report.notes.extend(kept_results_note(&kept));
     for aside in publication.publish(job.overwrite)? {
         report.notes.push(moved_aside_note(&aside));
     }
     report.outputs.push(Artifact::new(ArtifactKind::Provenance, &files.paths.provenance));
     Ok(report)
+}
+
+/// Returns the note that results of an earlier prediction stay beside the new ones, which replace none of them.
+fn kept_results_note(files: &[PathBuf]) -> Option<String> {
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    (!names.is_empty()).then(|| format!("results of an earlier prediction were kept: {}", names.join(", ")))
 }
 
 /// Returns the report of an input whose results exist.
