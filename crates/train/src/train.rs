@@ -26,7 +26,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, JobErrorKind, ProgressStage, ProgressUnit, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{load_locked, resumed, unfinished};
@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use steps::LossWindow;
+use steps::{LossWindow, has_next_validation};
 
 /// Maximum time between checkpoints in seconds.
 const CHECKPOINT_SECS: u64 = 30;
@@ -501,7 +501,7 @@ impl Training<'_> {
         match self.validate(&mut run.state, &run.stepper, &mut run.before) {
             Ok(ValidationOutcome::Done) => {}
             Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
-            Err(error) if error.kind() == JobErrorKind::OutOfResources && run.state.step < run.state.steps => {
+            Err(error) if has_next_validation(&error, run.state.step < run.state.steps, self.is_finishing()) => {
                 // A full disk does not end training: there may be space again for the next validation.
                 self.context.note(format!("validation failed ({error}); training continues"));
             }
