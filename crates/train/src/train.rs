@@ -29,7 +29,7 @@ use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
-use earlier_run::{load_locked, resumed, unfinished};
+use earlier_run::{has_settings, load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,8 +122,7 @@ pub(crate) fn run(
     };
     if let Some(state) = &earlier {
         check_same_run(state, job, &folder)?;
-        let (budget, precision) = (config.budget, config.precision);
-        if config != (TrainConfig { budget, precision, ..job.config.clone() }) {
+        if !has_settings(&config, &job.config) {
             context.note(
                 "the settings of the checkpoint are used; changed settings are ignored, except for the budget and the \
                  precision",
@@ -146,6 +145,7 @@ pub(crate) fn run(
     }
     let lock = folder.lock()?;
     let request = TrainRequest { job, context, devices, on_event, started };
+    let config = if earlier.is_none() { data::with_thickness(&data.report, config) } else { config };
     let outcome = load_locked(job, &folder, earlier.as_ref(), &config)
         .and_then(|checkpoint| run_locked(request, record, &folder, config, &data, checkpoint));
     drop(lock);
