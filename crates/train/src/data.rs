@@ -249,8 +249,8 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
 /// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack. If there are
 /// stacks, the settings are returned unchanged.
 pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
-    let are_planes = report.pairs.iter().filter(|pair| pair.usable).all(|pair| pair.shape_zyx[0] == 1);
-    if are_planes {
+    let depths = report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx[0]);
+    if depths.max() == Some(1) {
         config.patch_zyx.get_or_insert([1, PATCH[1], PATCH[2]]);
         if config.network.strides.is_empty() {
             config.network.strides = vec![[1, 2, 2]; config.network.filters.len().saturating_sub(1)];
