@@ -17,7 +17,7 @@ use crate::previews::Previews;
 use crate::scoring::{ScoredNetwork, ValidationOutcome};
 use crate::setup::{check_same_run, files_of, fingerprint, prepare};
 use crate::step::{ModelState, Stepper, StepperOptions};
-use crate::trained_images::TrainedImages;
+use crate::trained_images::{TrainedImages, join_lists};
 use crate::validator::Validator;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Engine;
@@ -463,6 +463,9 @@ impl Training<'_> {
         state.config.precision = self.config.precision;
         self.context.note(format!("resuming after step {} of {}", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
+        // Some of them may not be in the current data.
+        self.images_after = join_lists(&state.images, &self.images_after);
+        state.images.clone_from(&self.images_after);
         if let Some(size) = state.validation_size {
             self.limit_validation(size)?;
         }
