@@ -44,7 +44,8 @@ def train(options, trial):
                 event = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            if event.get("event") != "validated":
+            # Step 0 is the start model, whose score all trials share.
+            if event.get("event") != "validated" or event["step"] == 0:
                 continue
             trial.report(event["score"], event["step"])
             if trial.should_prune():
@@ -55,7 +56,8 @@ def train(options, trial):
         if process.wait() != 0:
             raise RuntimeError("".join(lines))
         report.seek(0)
-        scores = [point["score"] for point in json.load(report)["history"]["validations"]]
+        points = json.load(report)["history"]["validations"]
+        scores = [point["score"] for point in points if point["step"] > 0]
     if not scores:
         raise RuntimeError("there is no validation set: at least two pairs are needed")
     return max(scores)

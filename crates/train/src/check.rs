@@ -1,7 +1,7 @@
 //! The job that checks a training set before training.
 
 use crate::config::TrainConfig;
-use crate::data::{check_pairs, find, split_pairs, typical_voxel_um};
+use crate::data::{check_pairs, find, split_pairs, typical_voxel_um, with_thickness};
 use crate::error::data_error;
 use crate::problems;
 use crate::start::TrainStart;
@@ -54,6 +54,12 @@ impl CheckReport {
     /// one.
     pub fn voxel_um(&self) -> Option<[f64; 3]> {
         typical_voxel_um(&self.report)
+    }
+
+    /// Returns the settings with which a training run with `config` starts on these data: settings that it leaves open are
+    /// set for images of a single plane.
+    pub fn start_config(&self, config: TrainConfig) -> TrainConfig {
+        with_thickness(&self.report, config)
     }
 }
 

@@ -97,6 +97,9 @@ pub(crate) struct TrainState {
     /// Names of the validation pairs.
     #[serde(default)]
     pub validation: Vec<String>,
+    /// Images that the network has been trained on, as in records; empty in checkpoints of earlier versions.
+    #[serde(default)]
+    pub images: String,
     /// Mean and standard deviation of each stain, by which the targets are normalized; empty for labels.
     #[serde(default)]
     pub intensities: Vec<(f64, f64)>,

@@ -4,6 +4,7 @@ use crate::config::TrainConfig;
 use crate::error::{data_error, wrong_use};
 use crate::planning::budget_too_small;
 use crate::problems;
+use crate::setup::PATCH;
 use crate::trained_images::{TrainedImages, digests};
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
@@ -244,6 +245,20 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     all.get(all.len() / 2).copied()
 }
 
+/// Returns the settings of a new run with those that are left open set for single planes: patches of one slice, and a new
+/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack. If there are
+/// stacks, the settings are returned unchanged.
+pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
+    let depths = report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx[0]);
+    if depths.max() == Some(1) {
+        config.patch_zyx.get_or_insert([1, PATCH[1], PATCH[2]]);
+        if config.network.strides.is_empty() {
+            config.network.strides = vec![[1, 2, 2]; config.network.filters.len().saturating_sub(1)];
+        }
+    }
+    config
+}
+
 impl Data {
     /// Returns the typical voxel size along Z, Y, X in µm.
     pub(crate) fn voxel_um(&self) -> Option<[f64; 3]> {
@@ -287,7 +302,7 @@ mod tests {
     use super::*;
     use crate::check::CheckJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_volume::Array;
+    use cytoscope_volume::{Array, Axes};
 
     /// Writes files of two channels, an image and its labels, with two time points, the first of which is empty.
     fn write_time_series(folder: &Path, numbers: std::ops::Range<usize>) {
@@ -322,6 +337,36 @@ mod tests {
         assert!((whole - 1000.0).abs() < 20.0 && least >= 67.0, "{whole} {least}");
         assert_eq!(projected_check(40.0, ago(30), ago(10), 10, 1000), None);
         assert_eq!(projected_check(20.0, ago(30), ago(1), 10, 1_000_000), None, "too early to estimate");
+    }
+
+    #[test]
+    fn single_planes_are_trained_on_in_patches_of_one_slice() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, depth: usize, shift: u16| {
+            let labels: Vec<u16> =
+                (0..256 * depth).map(|i| if i % 16 > 7 { 1 + (i / 64 % 4) as u16 } else { 0 }).collect();
+            let image: Vec<u16> =
+                labels.iter().enumerate().map(|(i, l)| shift + 50 * l + (i * 31 % 17) as u16).collect();
+            for (ending, values) in [("raw", image), ("labels", labels)] {
+                let array = Array::new(Axes::zyx(), vec![depth, 16, 16], values).unwrap();
+                let spec = WriteSpec::of(&array, Container::ImageJ);
+                write_array(&folder.path().join(format!("{name}_{ending}.tif")), &array, &spec).unwrap();
+            }
+        };
+        let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
+        let fitted = |config: &TrainConfig| {
+            let request = DataRequest { path: folder.path(), task, config, seed: 1, keep: None };
+            let data = load(&Context::default(), request, TrainedImages::default(), None).unwrap();
+            with_thickness(&data.report, config.clone())
+        };
+        write("a", 1, 100);
+        write("b", 1, 300);
+        let flat = fitted(&config);
+        assert_eq!((flat.patch_zyx, flat.network.strides), (Some([1, 64, 64]), vec![[1, 2, 2]; 2]));
+        let chosen = TrainConfig { patch_zyx: Some([4, 32, 32]), ..config.clone() };
+        assert_eq!(fitted(&chosen).patch_zyx, Some([4, 32, 32]));
+        write("c", 3, 500);
+        assert_eq!(fitted(&config), config, "one of the images is a stack");
     }
 
     #[test]

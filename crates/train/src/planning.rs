@@ -204,6 +204,7 @@ impl Training<'_> {
             ended: false,
             since_point: (0.0, 0),
             validation: self.validation.clone(),
+            images: self.images_after.clone(),
             intensities: self.intensities.clone(),
             history: History::default(),
             optimizer_steps: 0,

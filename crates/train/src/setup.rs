@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 /// Default patch shape along Z, Y, X in voxels.
-const PATCH: [usize; 3] = [24, 64, 64];
+pub(crate) const PATCH: [usize; 3] = [24, 64, 64];
 
 /// Returns a hash of the names, sizes and modification times of all files, by which a resumed run detects changed data.
 ///

@@ -3,13 +3,17 @@
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
-use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize};
+use cytoscope_volume::{Array, Axes, Axis, Element, Region, Samples, VoxelSize, with_samples};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of voxels of a case; of larger stacks, the middle is validated.
 const MAX_CASE_VOXELS: usize = 16 << 20;
 /// Maximum number of slices of a cropped case.
 const MAX_CASE_SLICES: usize = 64;
+
+/// Number up to which 32-bit floats hold every integer.
+const MAX_EXACT: f64 = 16_777_216.0;
 
 /// Values in order Z, Y, X, and the shape.
 pub(crate) type Stack = (Vec<f32>, [usize; 3]);
@@ -18,6 +22,36 @@ pub(crate) type Stack = (Vec<f32>, [usize; 3]);
 pub(crate) fn read_zyx(image: &ImageRef, window: Option<StackWindow>) -> Result<Stack, JobError> {
     let (samples, shape) = read_samples(image, window)?;
     Ok((samples.to_f32(), shape))
+}
+
+/// Reads labels as [`read_zyx`] does, but renumbers them if 32-bit floats do not tell them apart; background and the `ignored`
+/// label stay the same.
+pub(crate) fn read_labels(
+    image: &ImageRef,
+    window: Option<StackWindow>,
+    ignored: Option<f32>,
+) -> Result<Stack, JobError> {
+    let (samples, shape) = read_samples(image, window)?;
+    Ok((distinct_labels(&samples, ignored), shape))
+}
+
+/// Returns labels as floats, which are numbers from 1 on if one of them is above [`MAX_EXACT`].
+fn distinct_labels(samples: &Samples, ignored: Option<f32>) -> Vec<f32> {
+    if with_samples!(samples, labels => labels.iter().all(|label| label.to_f64() <= MAX_EXACT)) {
+        return samples.to_f32();
+    }
+    let (mut numbers, mut last) = (HashMap::<u64, f32>::new(), 0.0f32);
+    let mut number = |label: f64| {
+        let own = label as f32;
+        if !label.is_finite() || label < 1.0 || Some(own) == ignored {
+            return own;
+        }
+        *numbers.entry(label.to_bits()).or_insert_with(|| {
+            last += if Some(last + 1.0) == ignored { 2.0 } else { 1.0 };
+            last
+        })
+    };
+    with_samples!(samples, labels => labels.iter().map(|label| number(label.to_f64())).collect())
 }
 
 /// Reads one image of a file, cropped to a window, in the sample type of the file: values in order Z, Y, X, and the shape.
@@ -177,6 +211,16 @@ mod tests {
         assert_eq!(array.shape(), [2, 2, 3, 4]);
         let values = array.into_samples().to_f32();
         assert!(values.chunks(12).enumerate().all(|(plane, v)| v.iter().all(|v| *v == [1.0, 5.0][plane % 2])));
+    }
+
+    #[test]
+    fn labels_above_24_bits_are_told_apart() {
+        let large = Samples::U32(vec![0, 1 << 26, (1 << 26) + 1, 1 << 26, 3, 0]);
+        assert_eq!(distinct_labels(&large, None), [0.0, 1.0, 2.0, 1.0, 3.0, 0.0]);
+        assert_eq!(distinct_labels(&large, Some(3.0)), [0.0, 1.0, 2.0, 1.0, 3.0, 0.0]);
+        assert_eq!(distinct_labels(&large, Some(2.0)), [0.0, 1.0, 3.0, 1.0, 4.0, 0.0]);
+        let small = Samples::I32(vec![-1, 0, 70_000, 255]);
+        assert_eq!(distinct_labels(&small, Some(255.0)), [-1.0, 0.0, 70_000.0, 255.0]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::previews::Previews;
 use crate::scoring::{ScoredNetwork, ValidationOutcome};
 use crate::setup::{check_same_run, files_of, fingerprint, prepare};
 use crate::step::{ModelState, Stepper, StepperOptions};
-use crate::trained_images::TrainedImages;
+use crate::trained_images::{TrainedImages, join_lists};
 use crate::validator::Validator;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Engine;
@@ -26,15 +26,15 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, JobErrorKind, ProgressStage, ProgressUnit, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
-use earlier_run::{load_locked, resumed, unfinished};
+use earlier_run::{has_settings, load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use steps::LossWindow;
+use steps::{LossWindow, has_next_validation};
 
 /// Maximum time between checkpoints in seconds.
 const CHECKPOINT_SECS: u64 = 30;
@@ -122,8 +122,7 @@ pub(crate) fn run(
     };
     if let Some(state) = &earlier {
         check_same_run(state, job, &folder)?;
-        let (budget, precision) = (config.budget, config.precision);
-        if config != (TrainConfig { budget, precision, ..job.config.clone() }) {
+        if !has_settings(&config, &job.config) {
             context.note(
                 "the settings of the checkpoint are used; changed settings are ignored, except for the budget and the \
                  precision",
@@ -146,6 +145,7 @@ pub(crate) fn run(
     }
     let lock = folder.lock()?;
     let request = TrainRequest { job, context, devices, on_event, started };
+    let config = if earlier.is_none() { data::with_thickness(&data.report, config) } else { config };
     let outcome = load_locked(job, &folder, earlier.as_ref(), &config)
         .and_then(|checkpoint| run_locked(request, record, &folder, config, &data, checkpoint));
     drop(lock);
@@ -463,6 +463,9 @@ impl Training<'_> {
         state.config.precision = self.config.precision;
         self.context.note(format!("resuming after step {} of {}", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
+        // Some of them may not be in the current data.
+        self.images_after = join_lists(&state.images, &self.images_after);
+        state.images.clone_from(&self.images_after);
         if let Some(size) = state.validation_size {
             self.limit_validation(size)?;
         }
@@ -501,7 +504,7 @@ impl Training<'_> {
         match self.validate(&mut run.state, &run.stepper, &mut run.before) {
             Ok(ValidationOutcome::Done) => {}
             Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
-            Err(error) if error.kind() == JobErrorKind::OutOfResources && run.state.step < run.state.steps => {
+            Err(error) if has_next_validation(&error, run.state.step < run.state.steps, self.is_finishing()) => {
                 // A full disk does not end training: there may be space again for the next validation.
                 self.context.note(format!("validation failed ({error}); training continues"));
             }

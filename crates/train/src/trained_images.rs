@@ -9,7 +9,7 @@ use cytoscope_model_package::Package;
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{Pair, Report, StackWindow};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -79,6 +79,14 @@ pub(crate) struct TrainedImages {
     images: Vec<TrainedImage>,
     /// Number of entries of the record that could not be read.
     unreadable: usize,
+}
+
+/// Returns the list of the images of two lists, each as in records: the latest [`MAX_IMAGES`].
+pub(crate) fn join_lists(earlier: &str, later: &str) -> String {
+    let new: BTreeSet<&str> = later.split_whitespace().collect();
+    let mut all: Vec<&str> = earlier.split_whitespace().filter(|image| !new.contains(image)).collect();
+    all.extend(later.split_whitespace());
+    all.split_off(all.len().saturating_sub(MAX_IMAGES)).join(" ")
 }
 
 impl TrainedImages {
@@ -200,6 +208,15 @@ mod tests {
         let all = first.record_with(&pairs, &digests);
         let all: Vec<&str> = all.split(' ').collect();
         assert_eq!((all.len(), all.last().copied()), (MAX_IMAGES, names.last().map(String::as_str)));
+    }
+
+    #[test]
+    fn images_of_earlier_data_stay_in_the_list_of_a_resumed_run() {
+        assert_eq!(join_lists("a b@1 c", "d b@1 e"), "a c d b@1 e");
+        assert_eq!((join_lists("", "a b"), join_lists("a b", "")), ("a b".to_owned(), "a b".to_owned()));
+        let many: Vec<String> = (0..MAX_IMAGES).map(|i| format!("{i:012x}")).collect();
+        let joined = join_lists(&many.join(" "), "new");
+        assert_eq!((joined.split(' ').count(), joined.rsplit(' ').next()), (MAX_IMAGES, Some("new")));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
 use crate::error::data_error;
 use crate::stacks::{
-    Stack, channels_array, is_whole_file, middle_window, read_channels, read_zyx, replace_non_finite, voxel_um,
+    Stack, channels_array, is_whole_file, middle_window, read_channels, read_labels, read_zyx, replace_non_finite,
+    voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
@@ -180,7 +181,10 @@ impl Validator {
         let mut window = pair.window.or(middle_window(&pair.image)?);
         let voxel_um = voxel_um(pair)?;
         // The first target decides where the pair is cropped.
-        let mut truth = read_zyx(&pair.target, window)?;
+        let mut truth = match self.target.of_labels() {
+            true => read_labels(&pair.target, window, self.ignored)?,
+            false => read_zyx(&pair.target, window)?,
+        };
         replace_non_finite(&mut truth.0);
         let diameter = self.diameter(&pair.target.path, &truth, voxel_um)?;
         let cropped = crop_window(&truth, voxel_um.unwrap_or(self.assumed_um), self.ignored, max_voxels);
@@ -369,6 +373,8 @@ mod tests {
 
     use super::*;
     use crate::score_name::ScoreName;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::{Array, Axes};
 
     #[test]
     fn pairs_with_many_objects_are_validated() {
@@ -380,6 +386,33 @@ mod tests {
         assert_eq!((chosen(3), chosen(1)), (vec!["p1", "p5", "p7"], vec!["p5"]));
         assert_eq!((chosen(8).len(), chosen(100).len()), (8, 8));
         assert_eq!(representatives(&pairs, &BTreeMap::new(), 2).count(), 2, "stains have no objects");
+    }
+
+    #[test]
+    fn objects_with_large_labels_are_scored_one_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        // Two objects that touch, with the background below them.
+        let number = |i: usize| if i / 8 % 4 < 2 { 1 + (i % 8 / 4) as u32 } else { 0 };
+        let write = |name: &str, values: Vec<u32>| {
+            let array = Array::new(Axes::zyx(), vec![2, 4, 8], values).unwrap();
+            write_array(&path(name), &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+        };
+        write("a.ome.tif", (0..64).map(number).collect());
+        let large = |i: usize| if number(i) > 0 { (1 << 26) + number(i) } else { 0 };
+        write("labels.ome.tif", (0..64).map(large).collect());
+        let options = ValidatorOptions {
+            max_cases: 1,
+            objects: BTreeMap::new(),
+            target: TargetKind::Instances,
+            stains: Vec::new(),
+            model_um: None,
+            ignored: None,
+            diameters: Diameters::default(),
+        };
+        let validator = Validator::new(&[Pair::new("a", path("a.ome.tif"), path("labels.ome.tif"))], options).unwrap();
+        let found: Vec<f32> = (0..64).map(|i| number(i) as f32).collect();
+        assert_eq!(validator.score_labels(std::iter::once(Ok((0, found)))).unwrap().score, 1.0);
     }
 
     #[test]

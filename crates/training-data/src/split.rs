@@ -265,7 +265,9 @@ fn sorted(mut split: Split) -> Split {
 
 /// Groups the pairs by name; groups with an identical image are merged.
 fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> BTreeMap<String, Vec<Pair>> {
-    let keys: BTreeMap<&str, &str> = pool.iter().map(|p| (p.name.as_str(), group.key(&p.name))).collect();
+    let of_pairs: Vec<String> = pool.iter().map(|pair| pair_key(pair, group)).collect();
+    let keys: BTreeMap<&str, &str> =
+        pool.iter().zip(&of_pairs).map(|(pair, key)| (pair.name.as_str(), key.as_str())).collect();
     // From the key of a merged group to a smaller key of the same image (union-find).
     let mut smaller: BTreeMap<&str, &str> = BTreeMap::new();
     for copies in together {
@@ -276,10 +278,25 @@ fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> BTreeMap<St
         }
     }
     let mut groups: BTreeMap<String, Vec<Pair>> = BTreeMap::new();
-    for pair in pool {
-        groups.entry(root_key(&smaller, group.key(&pair.name)).to_owned()).or_default().push(pair.clone());
+    for (pair, key) in pool.iter().zip(&of_pairs) {
+        groups.entry(root_key(&smaller, key).to_owned()).or_default().push(pair.clone());
     }
     groups
+}
+
+/// Returns the group of a pair: that of its name, in which the number of the series of its image stays, so that the time
+/// points of a series are a group if each time point is a file of several series.
+fn pair_key(pair: &Pair, group: Group) -> String {
+    let suffix = series_suffix(pair.image.series);
+    match pair.name.strip_suffix(&suffix).filter(|name| !name.is_empty()) {
+        Some(name) => format!("{}{suffix}", group.key(name)),
+        None => group.key(&pair.name).to_owned(),
+    }
+}
+
+/// Returns how the name of a pair ends if its image is this series of a file, the first of which has number 0.
+pub(crate) fn series_suffix(series: usize) -> String {
+    if series == 0 { String::new() } else { format!("_s{series}") }
 }
 
 /// Follows the merged groups to the final key.
@@ -450,6 +467,23 @@ mod tests {
         assert_eq!(Group::ByName.key("12_13"), "12");
         assert_eq!(Group::ByName.key("t7"), "t7");
         assert_eq!(Group::None.key("Emb10_t251"), "Emb10_t251");
+    }
+
+    #[test]
+    fn time_points_of_a_series_are_a_group() {
+        let of_series = |file: &str, series: usize| {
+            let mut pair = Pair::new(format!("{file}{}", series_suffix(series)), "raw.czi", "labels.czi");
+            pair.image.series = series;
+            pair
+        };
+        let files = ["fish_t1", "fish_t2", "fish_t3"];
+        let pairs: Vec<Pair> = files.iter().flat_map(|file| (0..4).map(|series| of_series(file, series))).collect();
+        let groups = grouped(&pairs, Group::ByTime, &[]);
+        let sizes: Vec<(&str, usize)> = groups.iter().map(|(key, pairs)| (key.as_str(), pairs.len())).collect();
+        assert_eq!(sizes, [("fish", 3), ("fish_s1", 3), ("fish_s2", 3), ("fish_s3", 3)]);
+        assert_eq!(grouped(&pairs, Group::None, &[]).len(), 12);
+        // The name of a file may end in the same way.
+        assert_eq!(grouped(&named(&["a_t1_s1", "a_t2_s1"]), Group::ByTime, &[]).len(), 2);
     }
 
     #[test]

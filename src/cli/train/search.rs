@@ -14,7 +14,9 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_train::{MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, search_rungs};
+use cytoscope_train::{
+    MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
+};
 use serde::Serialize;
 use serde_json::json;
 use std::io::Read;
@@ -40,7 +42,7 @@ pub(super) struct Row {
     /// Rung of successive halving, from 1.
     pub(super) rung: usize,
     pub(super) steps: usize,
-    /// Best validation score; `None` if the run failed.
+    /// Best validation score after the first step; `None` if the run failed.
     pub(super) score: Option<f64>,
     pub(super) seconds: f64,
     pub(super) error: String,
@@ -372,7 +374,7 @@ fn run_trial(
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
     match child::report::<TrainCommandReport>(words) {
         Ok(report) => {
-            let score = report.report.history.validations.iter().map(|v| v.score).max_by(f64::total_cmp);
+            let score = best_trained_score(&report.report.history.validations);
             let seconds = report.report.seconds;
             let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
             Ok((row(score, seconds, error.to_owned()), Ok(report)))
@@ -380,6 +382,12 @@ fn run_trial(
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
         Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure.kind()))),
     }
+}
+
+/// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have not yet
+/// reached it would be equal.
+fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
+    validations.iter().filter(|point| point.step > 0).map(|point| point.score).max_by(f64::total_cmp)
 }
 
 /// Returns the words of the command line after the program's name, without the switches.
@@ -434,6 +442,13 @@ fn switches(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_score_of_the_start_model_is_not_that_of_a_trial() {
+        let point = |step, score| ValidationPoint { step, score, scores: Default::default(), best: false };
+        assert_eq!(best_trained_score(&[point(0, 0.8), point(2, 0.1), point(4, 0.3), point(6, 0.2)]), Some(0.3));
+        assert_eq!(best_trained_score(&[point(0, 0.8)]), None);
+    }
 
     #[test]
     fn a_stored_table_is_read_back_and_other_searches_are_refused() {

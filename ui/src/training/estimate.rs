@@ -36,7 +36,7 @@ impl Wizard {
         Some(EstimateJob {
             task: self.plan.task,
             from: self.plan.from.clone(),
-            config: self.chosen_config(),
+            config: report.start_config(self.chosen_config()),
             voxel_um: report.voxel_um(),
             threads: self.plan.threads.unwrap_or(0),
             device: self.plan.device,

@@ -15,6 +15,17 @@ pub(super) fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainCon
     TrainConfig { budget, precision, ..checkpoint.clone() }
 }
 
+/// Returns whether a resumed run has the given settings, apart from those that were left open and were derived from the data.
+pub(super) fn has_settings(resumed: &TrainConfig, given: &TrainConfig) -> bool {
+    let (budget, precision) = (resumed.budget, resumed.precision);
+    let patch_zyx = given.patch_zyx.or(resumed.patch_zyx);
+    let mut given = TrainConfig { budget, precision, patch_zyx, ..given.clone() };
+    if given.network.strides.is_empty() {
+        given.network.strides.clone_from(&resumed.network.strides);
+    }
+    *resumed == given
+}
+
 /// Returns the error for a run that neither resumes nor discards an existing checkpoint.
 pub(super) fn unfinished(folder: &RunFolder) -> JobError {
     let progress =
@@ -85,6 +96,17 @@ mod tests {
             steady_steps: 0,
         };
         folder.save(&mut state, &[], &model).unwrap();
+    }
+
+    #[test]
+    fn settings_that_were_derived_from_the_data_are_not_changed_settings() {
+        let given = TrainConfig::default();
+        let mut derived = TrainConfig { patch_zyx: Some([1, 64, 64]), ..given.clone() };
+        derived.network.strides = vec![[1, 2, 2]; 2];
+        derived.budget.steps = Some(9);
+        assert!(has_settings(&derived, &given));
+        assert!(!has_settings(&derived, &TrainConfig { patch_zyx: Some([2, 64, 64]), ..given.clone() }));
+        assert!(!has_settings(&derived, &TrainConfig { ema: 0.5, ..given }));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::checkpoint::TrainState;
 use crate::event::TrainEvent;
 use crate::history::StepPoint;
 use crate::step::{StepOutput, Stepper};
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{JobError, JobErrorKind};
 use std::time::Instant;
 
 /// Maximum number of rollbacks; then training fails.
@@ -20,6 +20,12 @@ pub(super) struct LossWindow {
     pub(super) timed: u64,
     pub(super) started: Option<Instant>,
     pub(super) stalled: f64,
+}
+
+/// Returns whether training goes on after a validation that has failed with `error`: resources such as space on the disk
+/// were missing, which may be there for the next one. A run that ends with this validation would only repeat it.
+pub(super) fn has_next_validation(error: &JobError, has_steps_left: bool, is_finishing: bool) -> bool {
+    error.kind() == JobErrorKind::OutOfResources && has_steps_left && !is_finishing
 }
 
 /// Returns the number of steps of a point of the loss curve.
@@ -153,5 +159,21 @@ impl Training<'_> {
         self.context.note(message.clone());
         state.history.notes.push(message);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_full_disk_ends_a_run_that_was_asked_to_finish_and_no_other() {
+        let failed = |kind: ErrorKind| JobError::Io { path: "best-3".into(), error: Error::from(kind) };
+        let full = failed(ErrorKind::StorageFull);
+        assert!(has_next_validation(&full, true, false));
+        assert!(!has_next_validation(&full, true, true), "the validation would be repeated without end");
+        assert!(!has_next_validation(&full, false, false), "it was the last one");
+        assert!(!has_next_validation(&failed(ErrorKind::PermissionDenied), true, false));
     }
 }

@@ -214,16 +214,19 @@ impl DisplacementField {
         let count: usize = splines.iter().map(|s| s.nodes).product();
         // Splines average the control points, which reduces the standard deviation to about two thirds along each axis.
         let spread = amplitude_um * 1.46f64.powi(3);
+        // A patch of one slice is deformed within its slice: along Z, it would leave a stack of one slice, or mix slices that
+        // a network on slices predicts one by one.
+        let spreads: [f64; 3] = std::array::from_fn(|a| if a == 0 && grids.patch_zyx[a] == 1 { 0.0 } else { spread });
         let nodes = std::array::from_fn(|a| {
             (0..count)
                 .map(|_| {
                     let (u, v) = (rng.random::<f64>(), rng.random::<f64>());
                     let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
-                    (normal.clamp(-NODE_REACH, NODE_REACH) * spread / grids.stack_um[a]) as f32
+                    (normal.clamp(-NODE_REACH, NODE_REACH) * spreads[a] / grids.stack_um[a]) as f32
                 })
                 .collect()
         });
-        let max = std::array::from_fn(|a| NODE_REACH * spread / grids.stack_um[a]);
+        let max = std::array::from_fn(|a| NODE_REACH * spreads[a] / grids.stack_um[a]);
         Self { splines, nodes, max }
     }
 }
@@ -373,6 +376,21 @@ mod tests {
         for (i, (z, y, x)) in (0..4 * 9 * 7).map(|i| (i, (i / 63, i / 7 % 9, i % 7))) {
             let j = ((z + 2) * ny + y + 3) * nx + x + 5;
             assert!((0..3).all(|a| (whole[a][j] - part[a][i]).abs() < 1e-4));
+        }
+    }
+
+    #[test]
+    fn elastic_deformation_of_a_patch_of_one_slice_stays_within_the_slice() {
+        for depth in [1, 2] {
+            let mut rng = ChaCha8Rng::seed_from_u64(5);
+            let grids = Grids { patch_zyx: [depth, 40, 40], margin: [0; 3], patch_um: [1.0; 3], stack_um: [1.0; 3] };
+            let moves = GeometricParams { elastic: Some((10.0, 1.2)), ..GeometricParams::none() };
+            let transform = Transform::new(&grids, [3.0, 40.0, 40.0], &moves, &mut rng);
+            let first = UnclippedBox { start: [0; 3], size: [1, 40, 40] };
+            let [z, _, x] = positions(&transform, &first, [0; 3]);
+            let is_flat = z.iter().all(|z| z.fract() == 0.0);
+            assert_eq!(is_flat, depth == 1, "{depth} slices");
+            assert!(x.iter().enumerate().any(|(i, x)| (x - (20 + i % 40) as f32).abs() > 0.5), "{depth} slices");
         }
     }
 

@@ -208,7 +208,8 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
     }
     if image.zyx[0] == 1 {
         let problem = "it is a single plane, which is used as a stack of one slice";
-        let next_step = "use stacks to train for 3-D images; patches will be one slice thick";
+        let next_step =
+            "use stacks to train for 3-D images; patches are one slice thick if all images are single planes";
         inspection.add(Problem::warning(&image.image.path, problem, next_step));
     }
     true

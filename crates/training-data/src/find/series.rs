@@ -2,6 +2,7 @@
 
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
+use crate::split::series_suffix;
 use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,7 +58,7 @@ fn all_of(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
         }
     }
     let of_series = |(position, series): (usize, &usize)| {
-        let name = if *series == 0 { pair.name.clone() } else { format!("{}_s{series}", pair.name) };
+        let name = format!("{}{}", pair.name, series_suffix(*series));
         with_series(Pair { name, ..pair.clone() }, |image| Ok(of(image).get(position).copied().unwrap_or(*series)))
     };
     wanted.iter().enumerate().map(of_series).collect()
