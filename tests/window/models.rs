@@ -381,6 +381,7 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     open_evaluation(&mut fixture);
     fixture.click("A model");
     fixture.until("the models", |w| sees(w, "segments objects"));
+    assert!(fixture.sees("Evaluate a model") && !fixture.sees("Evaluate predictions"), "{}", fixture.on_screen());
     choose_folder(&mut fixture, "Pairs…", &pairs);
     fixture.click("Evaluate");
     fixture.until("the scores", |w| sees(w, "2 pairs · predicted by nuclei-dog"));
