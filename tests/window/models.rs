@@ -241,6 +241,10 @@ fn open_stacks_are_converted_beside_their_files() {
     // An existing file is kept.
     fixture.click("Convert");
     fixture.until("the refusal", |w| sees(w, "convert failed"));
+    // It is outdated once the same file was converted.
+    fixture.click("Replace existing files");
+    fixture.click("Convert");
+    fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "convert failed"));
 }
 
 #[test]
