@@ -50,7 +50,8 @@ impl CorrectionFiles {
         if !self.base.exists() || labels == self.base || labels == self.labels {
             return Ok(());
         }
-        let renamed = free_number(&[&self.base]).and_then(|n| std::fs::rename(&self.base, earlier(&self.base, n)));
+        let renamed =
+            free_number(&[self.base.as_path()]).and_then(|n| std::fs::rename(&self.base, earlier(&self.base, n)));
         let doing = "renaming the copy of earlier original labels";
         renamed.map_err(|source| CorrectionError::Io { file: self.base.clone(), doing, source })
     }
@@ -72,7 +73,8 @@ impl CorrectionFiles {
         Ok(atomic_write_with(&self.base, |to| io::copy(&mut from, to).map(drop))?)
     }
 
-    /// Saves the labels that a journal is based on, unless there is a copy, if they come from a folder, which cannot be copied as a file.
+    /// Saves the labels that a journal is based on, unless there is a copy, if they come from a folder, which cannot be copied
+    /// as a file.
     ///
     /// # Errors
     /// [`CorrectionError`] if they cannot be written.
