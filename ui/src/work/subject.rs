@@ -11,7 +11,7 @@ pub struct JobSubject {
     pub(super) title: String,
     /// What the window wants it for.
     pub(super) purpose: Purpose,
-    /// Its files; see [`files_of`].
+    /// Files that tell it from others with the same title.
     pub(super) files: Vec<PathBuf>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn files_of(job: &Job) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use crate::notifications::{Level, Notifications};
     use crate::work::{JobView, ModelWork, Purpose, Work};
