@@ -238,7 +238,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 11] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 10] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
@@ -266,8 +266,7 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 11] = [
         1,
         "the tensors that a newer checkpoint replaced, in a marked folder",
     ),
-    ("ui/src/correct/files.rs", "hard_link", 1, "fails if the target exists"),
-    ("ui/src/correct/files.rs", "fs::rename", 1, "corrections moved aside to an unused name"),
+    ("ui/src/correct/files.rs", "fs::rename", 2, "corrections moved aside to an unused name"),
     ("ui/src/queue.rs", "remove_file", 2, "queue files of this window and of ended ones, which it has locked"),
     ("xtask/src/main.rs", "fs::write(", 1, "the list of skipped tests, in the target folder"),
 ];

@@ -171,10 +171,7 @@ fn regression_text(scores: &Regression) -> String {
 
 /// Returns the lines that report the error counts, and a table of them by object size.
 fn error_lines(errors: &ErrorSummary) -> Vec<String> {
-    let mut lines = vec![format!(
-        "  {} merges, {} splits, {} misses, {} inexact outlines, {} false objects",
-        errors.merges, errors.splits, errors.misses, errors.inexact, errors.false_objects
-    )];
+    let mut lines = vec![format!("  {}", errors.counts().join(", "))];
     if errors.sizes.is_empty() {
         return lines;
     }

@@ -394,9 +394,11 @@ fn errors_are_counted_by_kind_and_size_and_small_objects_can_be_ignored() {
     assert_eq!(without["ignored"], json!({"below_voxels": 5, "true_objects": 2, "predictions": 2}));
     assert_eq!(without["errors"], errors(&[], "µm", large));
     let text = fixture.run(&command).ok().stdout;
-    for line in
-        ["2 true objects below 5 voxels, 2 predicted objects", "1 merges, 1 splits, 1 misses, 1 inexact", "2.5 to 3.15"]
-    {
+    for line in [
+        "2 true objects below 5 voxels, 2 predicted objects",
+        "1 merge, 1 split, 1 miss, 1 inexact outline, 1 false object",
+        "2.5 to 3.15",
+    ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
 

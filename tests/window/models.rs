@@ -241,6 +241,10 @@ fn open_stacks_are_converted_beside_their_files() {
     // An existing file is kept.
     fixture.click("Convert");
     fixture.until("the refusal", |w| sees(w, "convert failed"));
+    // It is outdated once the same file was converted.
+    fixture.click("Replace existing files");
+    fixture.click("Convert");
+    fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "convert failed"));
 }
 
 #[test]
@@ -381,6 +385,7 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     open_evaluation(&mut fixture);
     fixture.click("A model");
     fixture.until("the models", |w| sees(w, "segments objects"));
+    assert!(fixture.sees("Evaluate a model") && !fixture.sees("Evaluate predictions"), "{}", fixture.on_screen());
     choose_folder(&mut fixture, "Pairs…", &pairs);
     fixture.click("Evaluate");
     fixture.until("the scores", |w| sees(w, "2 pairs · predicted by nuclei-dog"));

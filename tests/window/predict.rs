@@ -211,7 +211,8 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
         serde_json::from_slice(&ran.stdout).unwrap()
     };
     let kinds = |scores: &serde_json::Value| {
-        [("merges", "merges"), ("splits", "splits"), ("misses", "misses"), ("false_objects", "false objects")]
+        // The singular, which the plural begins with.
+        [("merges", "merge"), ("splits", "split"), ("misses", "miss"), ("false_objects", "false object")]
             .map(|(key, name)| format!("{} {name}", scores["errors"][key]))
     };
     let all = scores("0");

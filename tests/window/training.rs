@@ -455,6 +455,40 @@ fn paused_or_killed_training_continues() {
     assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Start);
 }
 
+#[test]
+fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
+    const REASON: &str = "Wait until tuning has finished, or cancel it";
+    let (mut fixture, data) = fixture(40_000);
+    start_training(&mut fixture, &data);
+    fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
+    fixture.click("Pause training");
+    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+    let is_disabled = |fixture: &Fixture, name: &str| fixture.window.get_by_label(name).accesskit_node().is_disabled();
+    assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
+    // A model is tuned for predictions of a stack in the meantime.
+    fixture.window.state_mut().send(Command::OpenSample);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    let can_tune = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| {
+        w.query_by_label("Tune settings").is_some_and(|button| !button.accesskit_node().is_disabled())
+    };
+    fixture.until("an idle engine", can_tune);
+    fixture.click("Tune settings");
+    fixture.until("the start", |w| sees(w, "Tuning "));
+    fixture.window.state_mut().send(Command::Train);
+    fixture.until("the reason", |w| sees(w, REASON));
+    assert!(is_disabled(&fixture, "Continue training") && is_disabled(&fixture, "Finish now"));
+    fixture.window.state_mut().send(Command::OpenSample);
+    fixture.click("Cancel");
+    fixture.until("the end of tuning", |w| sees(w, "Tune settings"));
+    fixture.window.state_mut().send(Command::Train);
+    fixture.until("the run", |w| sees(w, "Continue training"));
+    assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
+    fixture.click("Stop…");
+    fixture.click("Discard training run");
+    fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
+}
+
 /// Chooses the entry that begins with `what` from the list of this name.
 fn choose(fixture: &mut Fixture, list: &str, what: &str) {
     fixture.click(list);

@@ -13,6 +13,7 @@ use crate::settings::Settings;
 use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
 use crate::voxel_size::VoxelSizeDialog;
+use crate::work::JobSubject;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat};
 use cytoscope_volume::VoxelSize;
@@ -365,9 +366,14 @@ impl Display {
         &self.title
     }
 
-    /// Shows a notification.
-    pub(crate) fn notify(&mut self, level: Level, title: String, details: String) {
-        self.notifications.push(level, title, details);
+    /// Shows a notification; `about` is the job whose failure it reports.
+    pub(crate) fn notify(&mut self, level: Level, title: String, details: String, about: Option<JobSubject>) {
+        self.notifications.push(level, title, details, about);
+    }
+
+    /// Removes notifications about failures of a job that has succeeded since.
+    pub(crate) fn settle(&mut self, job: &JobSubject) {
+        self.notifications.settle(job);
     }
 
     /// Applies an action. Returns what other states and the disk have to do for it.

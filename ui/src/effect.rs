@@ -4,6 +4,7 @@ use crate::action::Action;
 use crate::data::loader::SourceId;
 use crate::disk::{DiskEffect, DocumentEffect};
 use crate::notifications::Level;
+use crate::work::JobSubject;
 use std::sync::Arc;
 
 /// Requests a repaint; callable from any thread.
@@ -21,7 +22,11 @@ pub(crate) enum Effect {
         title: String,
         /// Explanation and next step; may be empty.
         details: String,
+        /// The job that failed, if the notification is about a failed job.
+        about: Option<JobSubject>,
     },
+    /// A job has succeeded, so that notifications about its earlier failures are outdated.
+    Settled(JobSubject),
     /// A change of what the views keep between frames.
     Views(ViewsEffect),
     /// Work that touches a disk.
@@ -79,8 +84,18 @@ impl Effects {
         self.notify(Level::Error, title.into(), details.into());
     }
 
+    /// Asks for a notification about a failed job; it is removed once the same job succeeds.
+    pub(crate) fn failure(&mut self, about: Option<JobSubject>, title: String, details: String) {
+        self.0.push(Effect::Notify { level: Level::Error, title, details, about });
+    }
+
+    /// States that a job has succeeded.
+    pub(crate) fn settled(&mut self, job: JobSubject) {
+        self.0.push(Effect::Settled(job));
+    }
+
     fn notify(&mut self, level: Level, title: String, details: String) {
-        self.0.push(Effect::Notify { level, title, details });
+        self.0.push(Effect::Notify { level, title, details, about: None });
     }
 }
 

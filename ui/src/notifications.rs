@@ -1,8 +1,10 @@
-//! Notifications: short messages in the corner with expandable details. Errors stay until they are closed.
+//! Notifications: short messages in the corner with expandable details. Errors stay until they are closed, or until the job
+//! that failed has succeeded.
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
 use crate::theme;
+use crate::work::JobSubject;
 use eframe::egui::{self, Align2, Color32, Frame, Margin, Rect, RichText, Stroke, vec2};
 use egui_phosphor::regular as icon;
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ pub enum Level {
     Success,
     /// Something that the user should know.
     Info,
-    /// Something failed; it stays until it is closed.
+    /// Something failed; it stays until it is closed, or until the job that failed has succeeded.
     Error,
 }
 
@@ -39,6 +41,8 @@ pub struct Notification {
     /// Time of creation.
     at: Instant,
     number: u64,
+    /// The job whose failure it reports.
+    about: Option<JobSubject>,
 }
 
 /// The notifications on screen and the errors behind them, oldest first.
@@ -49,14 +53,14 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// Adds a notification.
-    pub fn push(&mut self, level: Level, title: String, details: String) {
+    /// Adds a notification; `about` is the job whose failure it reports.
+    pub fn push(&mut self, level: Level, title: String, details: String, about: Option<JobSubject>) {
         match level {
             Level::Error => tracing::error!("{title}: {details}"),
             Level::Success | Level::Info => tracing::info!("{title}: {details}"),
         }
         self.count += 1;
-        self.shown.push(Notification { level, title, details, at: Instant::now(), number: self.count });
+        self.shown.push(Notification { level, title, details, at: Instant::now(), number: self.count, about });
         // Errors are not removed in favor of other messages.
         self.limit(|n| n.level == Level::Error, MAX_ERRORS);
         self.limit(|n| n.level != Level::Error, MAX_SHOWN);
@@ -74,6 +78,11 @@ impl Notifications {
     /// Closes the notification with this number.
     pub fn close(&mut self, number: u64) {
         self.shown.retain(|n| n.number != number);
+    }
+
+    /// Removes notifications about failures of a job that has succeeded since.
+    pub fn settle(&mut self, job: &JobSubject) {
+        self.shown.retain(|n| n.about.as_ref() != Some(job));
     }
 
     /// Removes notifications that were shown long enough; errors stay.
@@ -196,10 +205,10 @@ mod tests {
     fn no_error_is_removed_in_favor_of_newer_messages() {
         let mut notifications = Notifications::default();
         for n in 0..MAX_SHOWN + 3 {
-            notifications.push(Level::Error, format!("error {n}"), String::new());
+            notifications.push(Level::Error, format!("error {n}"), String::new(), None);
         }
         for n in 0..MAX_SHOWN + 3 {
-            notifications.push(Level::Success, format!("done {n}"), String::new());
+            notifications.push(Level::Success, format!("done {n}"), String::new(), None);
         }
         let titles: Vec<&str> = notifications.shown().iter().map(|n| n.title.as_str()).collect();
         let expected = ["error 0", "error 1", "error 2", "error 3", "error 4", "error 5", "error 6", "error 7"];

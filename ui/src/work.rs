@@ -1,9 +1,11 @@
 //! Client of the engine process: jobs and their results.
 
 mod refused;
+mod subject;
 mod view;
 
 pub use refused::RefusedJob;
+pub use subject::JobSubject;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
 use cytoscope_engine::Device;
@@ -153,6 +155,8 @@ pub enum Outcome {
         title: String,
         /// Message of the error.
         reason: String,
+        /// What the job does; `None` if the engine process reports a failure of its own.
+        about: Option<JobSubject>,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.
     WouldOverwrite(Box<RefusedJob>),
@@ -268,8 +272,9 @@ impl Work {
         }
     }
 
-    fn add_job(&mut self, id: JobId, title: String, purpose: Purpose) {
-        self.jobs.push(JobView::new(id, title, purpose));
+    fn add_job(&mut self, id: JobId, title: String, purpose: Purpose, job: &Job) {
+        let files = subject::files_of(job);
+        self.jobs.push(JobView { files, ..JobView::new(id, title, purpose) });
         let ended = self.jobs.iter().filter(|j| j.state.is_over()).count();
         if ended > MAX_ENDED_JOBS
             && let Some(oldest) = self.jobs.iter().position(|j| j.state.is_over())
@@ -282,10 +287,11 @@ impl Work {
     /// while it runs, if the document shows what is predicted.
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool, live: bool) -> JobId {
         let id = self.next_id();
-        self.add_job(id, title, Purpose::Predict { document });
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: Box::new(job.clone()), remeasure });
         let performance = self.performance;
-        self.send(Request::run(id, Job::Predict { prediction: job, live, operators: false, performance, remeasure }));
+        let job = Job::Predict { prediction: job, live, operators: false, performance, remeasure };
+        self.add_job(id, title, Purpose::Predict { document }, &job);
+        self.send(Request::run(id, job));
         id
     }
 
@@ -297,11 +303,12 @@ impl Work {
         if !keep {
             self.jobs.retain(|j| j.purpose != Purpose::Preview { document });
         }
-        self.add_job(id, title, purpose);
         if keep {
             self.repeatable.insert(id, RepeatableJob::Segment { document, job: job.clone() });
         }
-        self.send(Request::run(id, Job::Segment { segmentation: job, replaces: before.filter(|_| !keep) }));
+        let job = Job::Segment { segmentation: job, replaces: before.filter(|_| !keep) };
+        self.add_job(id, title, purpose, &job);
+        self.send(Request::run(id, job));
         id
     }
 
@@ -313,16 +320,17 @@ impl Work {
         };
         self.active_jobs().filter(|(_, known)| is_same(known)).for_each(|(id, _)| self.cancel(id));
         let id = self.next_id();
-        self.add_job(id, title, Purpose::Measure { document });
         self.repeatable.insert(id, RepeatableJob::Measure { document, job: job.clone() });
-        self.send(Request::run(id, Job::Measure(job)));
+        let job = Job::Measure(job);
+        self.add_job(id, title, Purpose::Measure { document }, &job);
+        self.send(Request::run(id, job));
         id
     }
 
     /// Runs a job that is not a prediction, segmentation or measurement.
     pub fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
         let id = self.next_id();
-        self.add_job(id, title, purpose);
+        self.add_job(id, title, purpose, &job);
         if let (Job::Train(train), Some(view)) = (&job, self.job(id)) {
             view.training = Some(TrainingTimes::new(&train.config));
         }
@@ -446,7 +454,7 @@ impl Work {
             // Another process follows one that retires.
             Reply::Ready { .. } | Reply::Queued { .. } | Reply::Retiring { .. } => None,
             Reply::Fault { message } => {
-                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: message })
+                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: message, about: None })
             }
             Reply::Devices { id, devices } => {
                 self.looking = self.looking.filter(|query| *query != id);

@@ -230,6 +230,18 @@ fn bin_of(diameter: f64) -> i32 {
 }
 
 impl ErrorSummary {
+    /// The numbers of merges, splits, misses, inexact outlines and false objects, with the names of what they count.
+    pub fn counts(&self) -> [String; 5] {
+        [
+            (self.merges, "merge", "merges"),
+            (self.splits, "split", "splits"),
+            (self.misses, "miss", "misses"),
+            (self.inexact, "inexact outline", "inexact outlines"),
+            (self.false_objects, "false object", "false objects"),
+        ]
+        .map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }))
+    }
+
     fn new(merges: u64, splits: u64, size_unit: SizeUnit, objects: &[(f64, Outcome)]) -> Self {
         let numbers = objects.iter().map(|(diameter, _)| bin_of(*diameter));
         let (first, last) = numbers.fold((i32::MAX, i32::MIN), |(low, high), bin| (low.min(bin), high.max(bin)));
@@ -289,6 +301,13 @@ mod tests {
 
     fn outcomes(errors: &Errors) -> Vec<(u64, Outcome)> {
         errors.objects.iter().map(|o| (o.voxels, o.outcome)).collect()
+    }
+
+    #[test]
+    fn counts_are_named_in_the_singular_or_the_plural() {
+        let (size_unit, sizes) = (SizeUnit::Voxel, Vec::new());
+        let errors = ErrorSummary { merges: 1, splits: 0, inexact: 1, misses: 2, false_objects: 1, size_unit, sizes };
+        assert_eq!(errors.counts(), ["1 merge", "0 splits", "2 misses", "1 inexact outline", "1 false object"]);
     }
 
     #[test]

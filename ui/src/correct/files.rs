@@ -41,16 +41,28 @@ impl CorrectionFiles {
         }
     }
 
-    /// Links or copies the labels that a new journal is based on.
+    /// Renames a copy of original labels whose journal is gone, so that a new journal gets a copy of the labels that it is
+    /// based on.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if they can neither be linked nor copied.
-    pub fn copy_base(&self, labels: &Path) -> Result<(), CorrectionError> {
-        if self.base.exists() || labels == self.base || labels == self.labels {
+    /// [`CorrectionError::Io`] if it cannot be renamed.
+    pub fn set_base_aside(&self, labels: &Path) -> Result<(), CorrectionError> {
+        if !self.base.exists() || labels == self.base || labels == self.labels {
             return Ok(());
         }
-        // Results are replaced by renaming, so a link keeps the old ones without a copy.
-        if std::fs::hard_link(labels, &self.base).is_ok() {
+        let renamed =
+            free_number(&[self.base.as_path()]).and_then(|n| std::fs::rename(&self.base, earlier(&self.base, n)));
+        let doing = "renaming the copy of earlier original labels";
+        renamed.map_err(|source| CorrectionError::Io { file: self.base.clone(), doing, source })
+    }
+
+    /// Copies the labels that a journal is based on, unless there is a copy. A link would not keep them: programs such as
+    /// Fiji and tifffile replace the content of a file in place.
+    ///
+    /// # Errors
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if they cannot be copied.
+    pub fn copy_base(&self, labels: &Path) -> Result<(), CorrectionError> {
+        if self.base.exists() || labels == self.base || labels == self.labels {
             return Ok(());
         }
         let mut from = open_regular(labels).map_err(|source| CorrectionError::Io {
@@ -61,7 +73,8 @@ impl CorrectionFiles {
         Ok(atomic_write_with(&self.base, |to| io::copy(&mut from, to).map(drop))?)
     }
 
-    /// Saves the labels that a new journal is based on, if they come from a folder, which cannot be copied as a file.
+    /// Saves the labels that a journal is based on, unless there is a copy, if they come from a folder, which cannot be copied
+    /// as a file.
     ///
     /// # Errors
     /// [`CorrectionError`] if they cannot be written.
@@ -74,29 +87,35 @@ impl CorrectionFiles {
     /// # Errors
     /// If they cannot be renamed.
     pub(crate) fn set_aside(&self) -> io::Result<SetAside> {
-        let aside = |path: &Path, n: usize| {
-            let mut name = path.file_stem().unwrap_or_default().to_owned();
-            name.push(format!("_earlier{n}"));
-            if let Some(ending) = path.extension() {
-                name.push(".");
-                name.push(ending);
-            }
-            path.with_file_name(name)
-        };
         // The labels last: if another file cannot be renamed, they are still where the window shows them.
         let all = [&self.base, &self.journal, &self.labels];
-        let is_free = |path: &Path| std::fs::symlink_metadata(path).is_err();
-        let free = (1..=MAX_SET_ASIDE).find(|n| all.iter().all(|p| is_free(&aside(p, *n))));
-        let n =
-            free.ok_or_else(|| io::Error::other(format!("{MAX_SET_ASIDE} earlier corrections are already set aside")))?;
-        let labels = self.labels.exists().then(|| (self.labels.clone(), aside(&self.labels, n)));
+        let n = free_number(&all.map(PathBuf::as_path))?;
+        let labels = self.labels.exists().then(|| (self.labels.clone(), earlier(&self.labels, n)));
         for path in all {
             if path.exists() {
-                std::fs::rename(path, aside(path, n))?;
+                std::fs::rename(path, earlier(path, n))?;
             }
         }
-        Ok(SetAside { journal: aside(&self.journal, n), labels })
+        Ok(SetAside { journal: earlier(&self.journal, n), labels })
     }
+}
+
+/// Returns the name under which a file of earlier corrections is kept.
+fn earlier(path: &Path, n: usize) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("_earlier{n}"));
+    if let Some(ending) = path.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    path.with_file_name(name)
+}
+
+/// Returns the first number whose names for these files are free.
+fn free_number(files: &[&Path]) -> io::Result<usize> {
+    let is_free = |path: &Path| std::fs::symlink_metadata(path).is_err();
+    let free = (1..=MAX_SET_ASIDE).find(|n| files.iter().all(|path| is_free(&earlier(path, *n))));
+    free.ok_or_else(|| io::Error::other(format!("{MAX_SET_ASIDE} earlier corrections are already set aside")))
 }
 
 #[cfg(test)]
@@ -128,5 +147,28 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), files);
+    }
+
+    #[test]
+    fn the_copy_of_the_original_labels_is_that_of_its_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CorrectionFiles::of(folder.path(), "cells", None);
+        let labels = folder.path().join("cells_labels.tif");
+        std::fs::write(&labels, "first").unwrap();
+        files.copy_base(&labels).unwrap();
+        // Another program writes to the same file.
+        std::fs::write(&labels, "second").unwrap();
+        assert_eq!(std::fs::read_to_string(&files.base).unwrap(), "first");
+        files.copy_base(&labels).unwrap();
+        assert_eq!(std::fs::read_to_string(&files.base).unwrap(), "first");
+        // The journal was removed, and a new one is based on the present labels.
+        files.set_base_aside(&labels).unwrap();
+        files.copy_base(&labels).unwrap();
+        assert_eq!(std::fs::read_to_string(&files.base).unwrap(), "second");
+        let kept = folder.path().join("cells_corrections_base_earlier1.tif");
+        assert_eq!(std::fs::read_to_string(kept).unwrap(), "first");
+        // The copy itself is corrected.
+        files.set_base_aside(&files.base).unwrap();
+        assert!(files.base.exists());
     }
 }

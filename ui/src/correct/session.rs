@@ -449,10 +449,14 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
         let of_folder = path.filter(|path| path.is_dir()).map(|_| volume.snapshot());
         match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
+                if let Some(path) = path.filter(|_| is_new) {
+                    start.files.set_base_aside(path)?;
+                }
+                // Also for a journal whose labels could not be copied before, for example because the disk was full.
                 match (path, of_folder) {
-                    (Some(_), Some(labels)) if is_new => start.files.save_base(&labels)?,
-                    (Some(path), None) if is_new => start.files.copy_base(path)?,
-                    _ => {}
+                    (Some(_), Some(labels)) => start.files.save_base(&labels)?,
+                    (Some(path), None) => start.files.copy_base(path)?,
+                    (None, _) => {}
                 }
                 return Ok(opened);
             }

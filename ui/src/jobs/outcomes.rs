@@ -10,16 +10,21 @@ use crate::effect::Effects;
 use crate::models::ModelsAction;
 use crate::panels::capitalized;
 use crate::training::TrainingAction;
-use crate::work::{Outcome, Purpose};
+use crate::work::{JobState, JobView, Outcome, Purpose};
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
-use cytoscope_worker::JobResult;
+use cytoscope_worker::{JobId, JobResult};
 use std::collections::BTreeSet;
 
 impl Jobs {
     /// Handles the events of the engine since the last call.
     pub(crate) fn poll(&mut self, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
-        for outcome in self.work.poll() {
+        let active = |job: &&JobView| !job.state.is_over();
+        let active: Vec<JobId> = self.work.jobs.iter().filter(active).map(|job| job.id).collect();
+        let outcomes = self.work.poll();
+        let succeeded = |job: &&JobView| job.state == JobState::Done && active.contains(&job.id);
+        self.work.jobs.iter().filter(succeeded).for_each(|job| effects.settled(job.subject()));
+        for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
         }
         self.poll_tuning(&mut effects);
@@ -70,9 +75,9 @@ impl Jobs {
                 }
                 _ => effects.act(ModelsAction::Finished(id, result)),
             },
-            Outcome::Failed { title, reason } => {
+            Outcome::Failed { title, reason, about } => {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
-                effects.error(format!("{title} failed"), reason);
+                effects.failure(about, format!("{title} failed"), reason);
             }
             Outcome::WouldOverwrite(refused) => {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));

@@ -189,7 +189,11 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
 
 fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let batch = state.batch;
-    heading(ui, "Evaluate predictions");
+    let title = match batch.subject {
+        ScoreSubject::Predictions => "Evaluate predictions",
+        ScoreSubject::Model => "Evaluate a model",
+    };
+    heading(ui, title);
     weak(ui, "Label images are matched object by object, other images are compared by intensity.");
     ui.horizontal_wrapped(|ui| {
         ui.label("Score");
@@ -441,10 +445,7 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &m
 }
 
 fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
-    ui.label(format!(
-        "{} merges, {} splits, {} misses, {} inexact outlines, {} false objects",
-        errors.merges, errors.splits, errors.misses, errors.inexact, errors.false_objects
-    ));
+    ui.label(errors.counts().join(", "));
     if errors.sizes.is_empty() {
         return;
     }

@@ -93,31 +93,16 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
 }
 
 fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
-    let kinds = [
-        (errors.merges, "merges", theme::MERGED, "Predicted objects that cover most of two or more true objects"),
-        (errors.splits, "splits", theme::SPLIT, "True objects that contain most of two or more predicted objects"),
-        (
-            errors.misses,
-            "misses",
-            theme::MISSED,
-            "True objects without a predicted object that covers most of them or mostly lies in them",
-        ),
-        (
-            errors.inexact,
-            "inexact outlines",
-            theme::INEXACT,
-            "True objects with one predicted object at an IoU below 0.5",
-        ),
-        (
-            errors.false_objects,
-            "false objects",
-            theme::FALSE_OBJECT,
-            "Predicted objects that neither match nor cover a true object, nor mostly lie in one",
-        ),
+    let meanings = [
+        (theme::MERGED, "Predicted objects that cover most of two or more true objects"),
+        (theme::SPLIT, "True objects that contain most of two or more predicted objects"),
+        (theme::MISSED, "True objects without a predicted object that covers most of them or mostly lies in them"),
+        (theme::INEXACT, "True objects with one predicted object at an IoU below 0.5"),
+        (theme::FALSE_OBJECT, "Predicted objects that neither match nor cover a true object, nor mostly lie in one"),
     ];
     ui.horizontal_wrapped(|ui| {
-        for (count, name, color, meaning) in kinds {
-            legend_entry(ui, color, &format!("{count} {name}")).on_hover_text(meaning);
+        for (count, (color, meaning)) in errors.counts().iter().zip(meanings) {
+            legend_entry(ui, color, count).on_hover_text(meaning);
         }
     });
 }

@@ -31,7 +31,7 @@ impl Work {
                 self.end(id, JobState::Failed(NOTHING_WRITTEN.to_owned()));
                 Outcome::WouldOverwrite(Box::new(RefusedJob { title, reason, again, part_of: None }))
             }
-            None => Outcome::Failed { title, reason },
+            None => Outcome::Failed { title, reason, about: self.job(id).map(|job| job.subject()) },
         }
     }
 

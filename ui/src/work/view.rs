@@ -1,5 +1,6 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
+use super::JobSubject;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, StageProgress};
@@ -10,6 +11,7 @@ use cytoscope_profile::{
 use cytoscope_train::{TrainConfig, TrainEvent, TrainStatus};
 use cytoscope_worker::JobId;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Number of reports of training steps that the current step time is averaged over.
@@ -240,6 +242,8 @@ pub struct JobView {
     pub title: String,
     /// What the window wants it for.
     pub purpose: Purpose,
+    /// Files that tell it from other jobs with the same title.
+    pub(super) files: Vec<PathBuf>,
     /// Whether it waits, runs or has ended.
     pub state: JobState,
     /// Progress of the current stage; `None` before the first one.
@@ -285,6 +289,7 @@ impl JobView {
             id,
             title,
             purpose,
+            files: Vec::new(),
             state: JobState::Queued,
             progress: None,
             input_of: None,
@@ -304,6 +309,11 @@ impl JobView {
             sampled_peak_bytes: None,
             usage: None,
         }
+    }
+
+    /// What the job does, apart from its settings.
+    pub(crate) fn subject(&self) -> JobSubject {
+        JobSubject { title: self.title.clone(), purpose: self.purpose.clone(), files: self.files.clone() }
     }
 
     /// Waits for the next process, in which the job continues, after its own has ended as the note says.

@@ -186,12 +186,18 @@ fn run_buttons(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Acti
     });
 }
 
-/// Draws the button that ends training with the best network, enabled once a step is done.
+/// Draws the button that ends training with the best network, enabled once a step is done and while a run can run.
 fn finish_button(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
-    let may = run.step() > 0 && can_run;
+    let has_steps = run.step() > 0;
+    let may = has_steps && can_run;
+    let why_not = if has_steps {
+        "The engine is not available, or settings are being tuned."
+    } else {
+        "No step has been completed yet."
+    };
     let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
         .on_hover_text("Ends training now and writes the best network so far.")
-        .on_disabled_hover_text("No step has been completed yet.");
+        .on_disabled_hover_text(why_not);
     if response.clicked() {
         actions.send(TrainingAction::Finish);
     }
