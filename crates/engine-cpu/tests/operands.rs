@@ -313,6 +313,21 @@ fn a_norm_of_few_voxels_matches_the_reference() {
 }
 
 #[test]
+fn a_norm_can_read_and_write_bytes_with_the_same_zero_point() {
+    for (channels, zero) in [(16, 0), (16, 120), (20, 120)] {
+        let (mut graph, x) = new_graph(&[1, channels, 5, 6]);
+        let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; channels]));
+        let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; channels]));
+        let a = bytes(&mut graph, x, 0.02, zero);
+        let norm = Op::InstanceNormalization { epsilon: 1e-5 };
+        let n = graph.push("norm", norm, &[Some(a), Some(scale), Some(shift)]);
+        let n = bytes(&mut graph, n, 0.03, zero);
+        let y = conv_of_bytes(&mut graph, n, channels, 16);
+        check("norm of bytes to bytes", graph, &[y], Precision::Int8, 1e-2);
+    }
+}
+
+#[test]
 fn the_average_of_an_empty_window_is_zero() {
     // Dilated windows that skip the only voxel between their taps; ONNX Runtime returns 0 for them.
     for channels in [1, 16] {
