@@ -256,7 +256,8 @@ fn window_output(
         let missing = reach.saturating_sub(padded);
         if missing > 0 && (!ceil || missing >= stride || get(input) == 0) {
             return Err(GraphError::misused(
-                format!("length of spatial axis {axis}"),
+                // Shapes are inferred axis by axis, so the axis of the tensor is unknown here.
+                "length of a spatial axis",
                 format!("{padded} with padding"),
                 format!("at least the window length {reach}"),
             ));
