@@ -313,6 +313,48 @@ fn a_norm_of_few_voxels_matches_the_reference() {
 }
 
 #[test]
+fn a_norm_can_read_and_write_bytes_with_the_same_zero_point() {
+    for (channels, zero) in [(16, 0), (16, 120), (20, 120)] {
+        let (mut graph, x) = new_graph(&[1, channels, 5, 6]);
+        let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; channels]));
+        let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; channels]));
+        let a = bytes(&mut graph, x, 0.02, zero);
+        let norm = Op::InstanceNormalization { epsilon: 1e-5 };
+        let n = graph.push("norm", norm, &[Some(a), Some(scale), Some(shift)]);
+        let n = bytes(&mut graph, n, 0.03, zero);
+        let y = conv_of_bytes(&mut graph, n, channels, 16);
+        check("norm of bytes to bytes", graph, &[y], Precision::Int8, 1e-2);
+    }
+}
+
+#[test]
+fn a_pool_that_rounds_up_keeps_an_axis_of_one_voxel() {
+    for channels in [1, 16] {
+        let pool = PoolAttrs {
+            kernel: vec![2, 1],
+            strides: vec![2, 1],
+            dilations: vec![1, 1],
+            padding: Padding::none(2),
+            ceil_mode: true,
+            count_include_pad: false,
+            column_major_indices: false,
+        };
+        for op in [Op::MaxPool(pool.clone()), Op::AveragePool(pool)] {
+            let shape = [1, channels, 1, 5];
+            let (mut graph, x) = new_graph(&shape);
+            let a = conv(&mut graph, x, channels, channels);
+            let y = graph.push("pool", op, &[Some(a)]);
+            check_float("a pool of one voxel", graph.clone(), &[y]);
+            graph.outputs = vec![a, y];
+            // The only voxel along the axis is the maximum and the mean of its window.
+            let found = cytoscope_reference::run(&graph, &[("x".to_owned(), tensor(9, &shape))]).unwrap();
+            assert_eq!(found[1].shape(), shape);
+            assert_eq!(found[0].to_f64_vec(), found[1].to_f64_vec());
+        }
+    }
+}
+
+#[test]
 fn the_average_of_an_empty_window_is_zero() {
     // Dilated windows that skip the only voxel between their taps; ONNX Runtime returns 0 for them.
     for channels in [1, 16] {

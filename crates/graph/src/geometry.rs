@@ -218,7 +218,8 @@ impl PoolAttrs {
     /// Returns the output's spatial lengths for an input with spatial lengths `input`.
     ///
     /// # Errors
-    /// If the number of axes differs or the window is larger than the padded input.
+    /// If the number of axes differs or the window is larger than the padded input; with `ceil_mode`, if it is larger by
+    /// the stride or more.
     pub fn output_lengths(&self, input: &[usize]) -> Result<Vec<usize>> {
         window_output(input, &self.kernel, &self.strides, &self.dilations, &self.padding, self.ceil_mode)
     }
@@ -251,14 +252,18 @@ fn window_output(
         let padded = get(input) + get(&before) + get(&after);
         let reach = get(kernel).saturating_sub(1) * get(dilations) + 1;
         let stride = get(strides).max(1);
-        if padded < reach {
+        // Rounded up, a window that exceeds the padded input by less than a step still has one output.
+        let missing = reach.saturating_sub(padded);
+        if missing > 0 && (!ceil || missing >= stride || get(input) == 0) {
             return Err(GraphError::misused(
-                format!("length of spatial axis {axis}"),
+                // Shapes are inferred axis by axis, so the axis of the tensor is unknown here.
+                "length of a spatial axis",
                 format!("{padded} with padding"),
                 format!("at least the window length {reach}"),
             ));
         }
-        let mut n = if ceil { (padded - reach).div_ceil(stride) } else { (padded - reach) / stride } + 1;
+        let steps = padded.saturating_sub(reach);
+        let mut n = if ceil { steps.div_ceil(stride) } else { steps / stride } + 1;
         if ceil && (n - 1) * stride >= get(input) + get(&before) {
             n -= 1;
         }

@@ -149,9 +149,13 @@ impl PlanKind {
     pub(crate) fn works_in_place(&self, sharing: Sharing) -> bool {
         match self {
             Self::PlanarNorm { .. } | Self::Affine { .. } | Self::Unary(_) | Self::Translate(_) => true,
-            // The input of a normalization is kept for its gradient.
-            Self::Chain { head, terms, .. } => {
-                sharing != Sharing::KeepForBackward && head.is_none() && terms.first().is_some_and(|t| !t.plane)
+            // The input of a normalization is kept for its gradient. A pass that quantizes never works in place, even if it
+            // reads bytes with the same zero point.
+            Self::Chain { head, quantizer, terms, .. } => {
+                sharing != Sharing::KeepForBackward
+                    && head.is_none()
+                    && quantizer.is_none()
+                    && terms.first().is_some_and(|t| !t.plane)
             }
             // Sums of gradients are accumulated.
             Self::Binary(f) => sharing == Sharing::KeepForBackward && *f == Binary::Add,
