@@ -173,7 +173,11 @@ fn pointwise_after_resize(graph: &Graph, readers: &Readers, at: usize) -> Option
     let (from, to) = (graph.value(before.input(0)?).fixed_shape()?, graph.value(input).fixed_shape()?);
     let outputs = graph.value(output).fixed_shape()?;
     let Op::Resize(attrs) = &before.op else { return None };
-    let resizes_space = attrs.axes.is_none() && before.op.resamples_linearly() && from.get(..2) == to.get(..2);
+    let constant = |index: usize| graph.constant(before.input(index)?).map(|tensor| &**tensor);
+    // A factor slightly above 1 mixes channels although their number stays.
+    let keeps =
+        |axis: usize| from.get(axis) == to.get(axis) && before.op.factor_along(axis, &from, constant) == Some(1.0);
+    let resizes_space = attrs.axes.is_none() && before.op.resamples_linearly() && keeps(0) && keeps(1);
     if !resizes_space || !constant_inputs(graph, before) {
         return None;
     }

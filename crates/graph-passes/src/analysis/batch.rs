@@ -120,7 +120,11 @@ impl Batches<'_> {
     fn states_effect_within_samples(&self, node: &Node) -> bool {
         let Some(rank) = node.input(0).and_then(|id| self.rank(id)) else { return false };
         let length = |id: Option<ValueId>| id.and_then(|id| self.length(id));
-        let first_axis = AxisLengths { axis: 0, rank, input: length(node.input(0)), output: length(node.output(0)) };
+        let (input, output) = (length(node.input(0)), length(node.output(0)));
+        let shape = node.input(0).and_then(|id| self.graph.value(id).fixed_shape()).unwrap_or_default();
+        let constant = |index: usize| self.graph.constant(node.input(index)?).map(|tensor| &**tensor);
+        let factor = node.op.factor_along(0, &shape, constant);
+        let first_axis = AxisLengths { axis: 0, rank, input, output, factor };
         match node.op.axis_effect(&first_axis) {
             Ok(Some(AxisEffect::Same)) => self.reads_samples_from_first_alone(node),
             Ok(Some(AxisEffect::SameOfAll)) => node.inputs.iter().all(|id| self.has(*id)),

@@ -333,7 +333,9 @@ impl Walk<'_> {
     /// The dependence for an operator that states its effect along an axis; [`Dependence::Everything`] for other operators.
     fn by_effect(&self, node: &Node, t: Track, any: Dependence, shape: &[usize]) -> Result<Dependence> {
         let (input, output) = (shape.get(t.axis).copied(), self.shape(node.output(0)).get(t.axis).copied());
-        let lengths = AxisLengths { axis: t.axis, rank: shape.len(), input, output };
+        let constant = |index: usize| self.infos.get(&node.input(index)?)?.value.as_deref();
+        let factor = node.op.factor_along(t.axis, shape, constant);
+        let lengths = AxisLengths { axis: t.axis, rank: shape.len(), input, output, factor };
         Ok(match node.op.axis_effect(&lengths)? {
             Some(AxisEffect::Same) => Dependence::Along(t),
             Some(AxisEffect::SameOfAll) => any,

@@ -191,4 +191,27 @@ fn a_resize_that_crops_the_batch_mixes_samples() {
     assert!(analysis::samples_are_independent(&resized(CoordinateMode::HalfPixel, 1.0), &shape));
     // Half of the samples, twice: as many as before.
     assert!(!analysis::samples_are_independent(&resized(CoordinateMode::TfCropAndResize, 2.0), &shape));
+    // Two samples times 1.4 are two samples, but the second one is taken from position 1 / 1.4, which is rounded down to 0.
+    assert!(!analysis::samples_are_independent(&resized(CoordinateMode::Asymmetric, 1.4), &shape));
+}
+
+#[test]
+fn a_resize_that_moves_voxels_but_keeps_the_length_has_an_unbounded_receptive_field() {
+    let resized = |factor: f32| {
+        let mut graph = Graph::new("resize");
+        let shape = [1, 1, 8, 8, 8].map(Dim::Fixed).to_vec();
+        let x = graph.add_input("x", ElementType::F32, shape);
+        let scales = graph.add_initializer("scales", Tensor::vector(vec![1.0, 1.0, 1.0, 1.0, factor]));
+        let y = graph.push("resize", Op::resize(ResizeAttrs::nearest()), &[Some(x), None, Some(scales)]);
+        graph.outputs.push(y);
+        graph
+    };
+    let x = common::noise_tensor(3, &[1, 1, 8, 8, 8]);
+    let (copy, moving) = (resized(1.0), resized(1.12));
+    assert_eq!(run(&copy, &x), x.to_f64_vec());
+    assert_eq!(analysis::receptive_field(&copy).unwrap().halo(), Some(vec![0, 0, 0]));
+    let moved = run(&moving, &x);
+    assert!(moved.len() == x.len() && moved != x.to_f64_vec());
+    let axes = analysis::receptive_field(&moving).unwrap().axes;
+    assert_eq!(axes.iter().map(|axis| axis.before).collect::<Vec<_>>(), [Some(0), Some(0), None]);
 }

@@ -115,6 +115,17 @@ fn convolutions_after_nearest_upsampling_become_transposed_convolutions() {
 }
 
 #[test]
+fn a_pointwise_convolution_stays_behind_a_resize_that_mixes_channels() {
+    let mut net = Network::new();
+    let x = net.input(&[1, 8, 3, 4]);
+    // Eight channels times 1.12 are eight channels, but not the same ones.
+    let scales = net.graph.add_initializer("scales", Tensor::vector(vec![1.0f32, 1.12, 2.0, 2.0]));
+    let up = net.graph.push("resize", Op::resize(ResizeAttrs::nearest()), &[Some(x), None, Some(scales)]);
+    let y = net.conv(up, [8, 4], ConvAttrs::same(&[1, 1]));
+    assert_eq!(net.rewritten(y), ["Resize", "Conv"]);
+}
+
+#[test]
 fn pads_that_are_cropped_again_do_not_hide_upsampling() {
     let mut net = Network::new();
     let (x, skip) = (net.input(&[1, 8, 3, 4]), net.input(&[1, 4, 6, 8]));

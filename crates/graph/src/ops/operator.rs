@@ -5,7 +5,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::infer::{Info, OpInputs};
 
 /// Lengths of one axis of an operator's first input and output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AxisLengths {
     /// Index of the axis in the first input.
     pub axis: usize,
@@ -15,6 +15,8 @@ pub struct AxisLengths {
     pub input: Option<usize>,
     /// Length in the first output; `None` if it has no such axis.
     pub output: Option<usize>,
+    /// See [`crate::Op::factor_along`].
+    pub factor: Option<f64>,
 }
 
 /// Which positions of its inputs an output position depends on, along one axis.

@@ -12,6 +12,18 @@ impl Op {
     pub fn resize(attrs: ResizeAttrs) -> Self {
         Self::Resize(attrs)
     }
+
+    /// Returns the factor of a resize along an axis of a tensor of shape `input`; the length stays the same for factors slightly
+    /// above 1. `constant` returns an input's value, if that is known. `None` for other operators and if the factor is unknown.
+    pub fn factor_along<'a>(
+        &self,
+        axis: usize,
+        input: &[usize],
+        constant: impl Fn(usize) -> Option<&'a Tensor>,
+    ) -> Option<f64> {
+        let Self::Resize(attrs) = self else { return None };
+        attrs.factors(input, constant(2), constant(3)).ok()?.get(axis).copied()
+    }
 }
 
 /// How [`Op::Resize`] interpolates between elements.
@@ -225,8 +237,10 @@ impl Operator for ResizeAttrs {
 
     fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect> {
         let (Some(n), Some(m)) = (of.input, of.output) else { return Ok(AxisEffect::All) };
-        if n == m && self.coordinates != CoordinateMode::TfCropAndResize {
-            return Ok(AxisEffect::Same);
+        if n == m {
+            // Other factors move elements although the length stays.
+            let is_copy = of.factor == Some(1.0) && self.coordinates != CoordinateMode::TfCropAndResize;
+            return Ok(if is_copy { AxisEffect::Same } else { AxisEffect::All });
         }
         let size_dependent = matches!(self.coordinates, CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize);
         if size_dependent || n == 0 || m == 0 {

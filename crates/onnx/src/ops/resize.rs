@@ -41,7 +41,7 @@ fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
         other => return Err(node.unsupported(format!("mode \"{other}\""))),
     };
     if node.op_type == "Upsample" || node.opset < 11 {
-        // The first versions: scales only, positions divided by the scale and rounded down.
+        // The first versions: scales only, positions divided by the scale and rounded down, or up where the length shrinks.
         if node.op_type == "Upsample" && node.opset < 9 {
             let scales = match node.attributes.get("scales") {
                 Some(AttributeValue::Floats(v)) => v.clone(),
@@ -55,7 +55,14 @@ fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
             node.inputs.truncate(1);
             node.set_input(2, scales);
         }
-        return Ok(ResizeAttrs { mode, ..ResizeAttrs::nearest() });
+        let value = im.info(node.input(2)).and_then(|info| info.value.as_ref());
+        let factors = value.map(|scales| scales.to_f64_vec()).unwrap_or_default();
+        let shrinks = mode == ResizeMode::Nearest && factors.iter().any(|factor| *factor < 1.0);
+        if shrinks && factors.iter().any(|factor| *factor > 1.0) {
+            return Err(node.unsupported("nearest-neighbor scales both above and below 1 before opset 11"));
+        }
+        let nearest = if shrinks { NearestMode::Ceil } else { NearestMode::Floor };
+        return Ok(ResizeAttrs { mode, nearest, ..ResizeAttrs::nearest() });
     }
     let coordinates = match node.attributes.text("coordinate_transformation_mode", "half_pixel")?.as_str() {
         "half_pixel" => CoordinateMode::HalfPixel,

@@ -82,6 +82,23 @@ fn unsupported_features_are_named() {
     refused(&model(&[x, y, node("Relu", &["x"], &["y"], &attribute)]), Unsupported, "surprise");
 }
 
+/// The example `resize_downsample_nearest` of the specification of `Resize` in opset 10.
+#[test]
+fn the_first_resize_rounds_positions_up_where_the_length_shrinks() {
+    let file = |scales: [f32; 4]| {
+        let raw: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let scales = field(5, &[int(1, 4), int(2, 1), field(8, b"s"), field(9, &raw)].concat());
+        let resize = node("Resize", &["x", "s"], &["y"], &[]);
+        let graph = [value(11, "x"), value(12, "y"), scales, resize].concat();
+        [field(7, &graph), field(8, &int(2, 10))].concat()
+    };
+    let graph = cytoscope_onnx::from_bytes(&file([1.0, 1.0, 0.6, 0.6]), None, &GraphLimits::default()).unwrap();
+    let x = Tensor::new([1, 1, 2, 4], (1..=8).map(|i| i as f32).collect::<Vec<f32>>()).unwrap();
+    let y = cytoscope_reference::run(&graph, &[("x".to_owned(), x)]).unwrap().remove(0);
+    assert_eq!((y.shape(), y.as_f32()), (&[1, 1, 1, 2][..], Some(&[1.0, 3.0][..])));
+    refused(&file([1.0, 1.0, 2.0, 0.5]), GraphErrorKind::Unsupported, "above and below 1");
+}
+
 #[test]
 fn values_that_do_not_fit_their_type_are_refused() {
     let (x, y) = (value(11, "x"), value(12, "y"));
