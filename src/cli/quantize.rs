@@ -133,6 +133,9 @@ fn print_report(report: &QuantizeReport) {
         let equalized = c.equalized.map_or_else(|| "not equalized".to_owned(), |s| format!("equalized, {s}"));
         print(&format!("    {method:18} {equalized:22} {:.5}{mark}", c.relative_l2));
     }
+    for other in &report.other_methods {
+        print(&format!("    {} for the tensor {}", other.method, other.tensor));
+    }
     if let Some(t) = &report.qat {
         let kept = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
         print(&format!(

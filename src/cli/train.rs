@@ -64,8 +64,8 @@ pub(crate) struct Train {
     /// Budget: number of steps (optimizer updates).
     #[arg(long)]
     steps: Option<usize>,
-    /// Patch size Z,Y,X in voxels; by default as in --config, or else 24,64,64, or 1,64,64 if all images
-    /// are single planes.
+    /// Patch size Z,Y,X in voxels; by default as in --config, or else 24,64,64, or one slice thick
+    /// if all images are single planes.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx)]
     patch: Option<[usize; 3]>,
     /// Median diameter of the objects in µm (in voxels if the files give no voxel size), or auto to measure it on the

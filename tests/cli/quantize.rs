@@ -110,6 +110,9 @@ fn tight_budget_keeps_layers_in_float_and_names_them() {
     assert!(!left.is_empty() && left.iter().all(|l| l["why"].as_str().unwrap().contains("relative L2")), "{left:?}");
     assert_eq!(tight["budget_met"].as_bool(), Some(error(&tight) <= error(&loose) / 2.0));
     assert!(error(&tight) < error(&loose));
+    for other in tight["other_methods"].as_array().into_iter().flatten() {
+        assert!(other["tensor"].is_string() && other["method"] != tight["method"], "{other}");
+    }
     let share = tight["float_share_of_work"].as_f64().unwrap();
     assert!(share > 0.0 && share < 1.0, "{share}");
     let layers = tight["quantized_layers"].as_u64().unwrap();

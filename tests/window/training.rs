@@ -465,9 +465,14 @@ fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let is_disabled = |fixture: &Fixture, name: &str| fixture.window.get_by_label(name).accesskit_node().is_disabled();
     assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
-    // A model is tuned for predictions of a stack in the meantime.
+    // A model is tuned for predictions of a stack in the meantime. "Predict" is a menu and, after it, a tab.
+    let show_predict = |fixture: &mut Fixture| {
+        fixture.window.query_all_by_label("Predict").last().expect("the tab").click();
+        fixture.settle();
+    };
     fixture.window.state_mut().send(Command::OpenSample);
     fixture.settle();
+    show_predict(&mut fixture);
     fixture.until("the models", |w| sees(w, "made for"));
     let can_tune = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| {
         w.query_by_label("Tune settings").is_some_and(|button| !button.accesskit_node().is_disabled())
@@ -478,7 +483,7 @@ fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
     fixture.window.state_mut().send(Command::Train);
     fixture.until("the reason", |w| sees(w, REASON));
     assert!(is_disabled(&fixture, "Continue training") && is_disabled(&fixture, "Finish now"));
-    fixture.window.state_mut().send(Command::OpenSample);
+    show_predict(&mut fixture);
     fixture.click("Cancel");
     fixture.until("the end of tuning", |w| sees(w, "Tune settings"));
     fixture.window.state_mut().send(Command::Train);

@@ -20,6 +20,7 @@ mod qat;
 mod report;
 mod search;
 mod speed;
+mod variant;
 mod write;
 
 pub use data::{MAX_QAT_TILES, MAX_TILES};
@@ -30,3 +31,4 @@ pub use qat::{QatOutcome, QatReport, QatTask, QuantizationAwareTraining};
 pub use report::{AgreementMetric, OutputReport, QuantizeReport};
 pub use search::{Candidate, FloatLayer};
 pub use speed::TileTime;
+pub use variant::TensorMethod;

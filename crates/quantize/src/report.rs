@@ -1,7 +1,7 @@
 //! The report of a quantization.
 
 use crate::search::{Search, SearchResult};
-use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TileTime};
+use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TensorMethod, TileTime};
 use cytoscope_graph_passes::quantize;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::ModelTask;
@@ -66,6 +66,9 @@ pub struct QuantizeReport {
     pub held_out_tiles: usize,
     /// The chosen calibration method; absent for dynamic ranges.
     pub method: Option<Method>,
+    /// Tensors whose ranges are computed by another method, which is sought if the accuracy budget is not met with one for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_methods: Vec<TensorMethod>,
     /// Strength of the chosen channel equalization; absent if channels were not equalized.
     pub equalized: Option<f64>,
     /// All settings that were tried.
@@ -120,6 +123,7 @@ impl QuantizeJob {
             calibration_tiles: if self.mode == QuantizeMode::Dynamic { 0 } else { search.calibration.len() },
             held_out_tiles: search.held_out.len(),
             method: found.method,
+            other_methods: found.other_methods.clone(),
             equalized: found.equalized,
             candidates: found.candidates.clone(),
             bias_corrected: found.bias_corrected.clone(),

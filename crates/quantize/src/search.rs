@@ -4,9 +4,10 @@ use crate::histogram::{Histogram, Method};
 use crate::measure::{Comparison, OutputError, error_value};
 use crate::observe::{Observed, Runner, floats, observe};
 use crate::qat::{QatReport, QatTask, QuantizationAwareTraining};
+use crate::variant::{BestVariant, Methods, TensorMethod, Variant};
 use crate::{QuantizeMode, bias};
-use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
-use cytoscope_graph_passes::quantize::{self, Activations, Domain, Group, Layer, QuantRange};
+use cytoscope_graph::{Graph, Tensor, ValueId};
+use cytoscope_graph_passes::quantize::{self, Domain, Layer};
 use cytoscope_graph_passes::{analysis, infer_shapes};
 use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask, ProgressStage, ProgressUnit};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ pub(crate) struct SearchResult {
     pub graph: Graph,
     /// Calibration method; `None` for dynamic ranges.
     pub method: Option<Method>,
+    /// Tensors whose ranges are computed by another method.
+    pub other_methods: Vec<TensorMethod>,
     /// Strength of channel equalization, as in [`Candidate::equalized`].
     pub equalized: Option<f64>,
     /// Nodes of the convolutions whose bias was corrected.
@@ -69,6 +72,8 @@ pub(crate) struct SearchResult {
 const STRENGTHS: [Option<f64>; 4] = [None, Some(0.5), Some(0.75), Some(1.0)];
 /// Calibration methods with which every strength of equalization is tried; the best strength is then tried with all.
 const SEARCH_METHODS: [Method; 2] = [Method::Percentile(99.99), Method::Mse];
+/// Maximum number of calibration tiles on which methods for single tensors are compared.
+const COMPARED_TILES: usize = 6;
 /// Maximum equalization factor; the minimum is its inverse.
 const MAX_FACTOR: f32 = 256.0;
 
@@ -94,57 +99,6 @@ pub(crate) struct Search<'a> {
     pub keep_float: BTreeSet<String>,
 }
 
-/// Minimum and maximum of each group.
-type Ranges = Vec<(f32, f32)>;
-
-/// A float network with equalized channels, and the histograms of its tensors.
-struct Variant {
-    graph: Graph,
-    strength: Option<f64>,
-    groups: Vec<(Group, Histogram)>,
-    /// Ranges computed so far: for each method, one per group.
-    ranges: RefCell<Vec<(Method, Ranges)>>,
-}
-
-/// The variant and calibration method with the smallest error, with every layer in int8.
-struct BestVariant {
-    variant: Variant,
-    method: Option<Method>,
-    error: f64,
-    candidates: Vec<Candidate>,
-}
-
-impl Variant {
-    /// Returns the range of each group according to a calibration method; each is computed only once.
-    fn ranges(&self, method: Method) -> Ranges {
-        let mut known = self.ranges.borrow_mut();
-        if let Some((_, ranges)) = known.iter().find(|(m, _)| *m == method) {
-            return ranges.clone();
-        }
-        let ranges: Ranges = self.groups.iter().map(|(_, histogram)| histogram.range(method)).collect();
-        known.push((method, ranges.clone()));
-        ranges
-    }
-
-    /// Returns the quantized graph, with the layers in `keep` in float.
-    fn quantized(&self, method: Option<Method>, keep: &BTreeSet<String>) -> Result<Graph, JobError> {
-        let Some(method) = method else {
-            return Ok(quantize::quantize(&self.graph, &Activations::Dynamic, keep)?);
-        };
-        let ranges = self.ranges(method);
-        let range = |group: &Group| {
-            let same = |g: &Group| g.sources.iter().any(|id| group.sources.contains(id));
-            let known = self.groups.iter().zip(&ranges).find(|((g, _), _)| same(g));
-            let Some((_, (low, high))) = known else {
-                let names: Vec<&str> = group.sources.iter().map(|id| self.graph.value(*id).name.as_str()).collect();
-                return Err(GraphError::misused("range of a group", "none", format!("one for {}", names.join(", "))));
-            };
-            QuantRange::of(*low, *high)
-        };
-        Ok(quantize::quantize(&self.graph, &Activations::Static(&range), keep)?)
-    }
-}
-
 impl Search<'_> {
     fn layers(&self) -> Vec<Layer> {
         quantize::quantizable_layers(&self.graph).layers
@@ -158,9 +112,19 @@ impl Search<'_> {
     /// Returns the error of each output of a quantized graph on the first `tiles` held-out tiles.
     pub(crate) fn errors(&self, graph: &Graph, tiles: usize) -> Result<Vec<OutputError>, JobError> {
         let tiles = self.held_out.get(..tiles.min(self.held_out.len())).unwrap_or_default();
+        self.errors_on(graph, tiles, &self.expected)
+    }
+
+    /// Returns the error of each output of a quantized graph on tiles with these outputs of the float network.
+    fn errors_on(
+        &self,
+        graph: &Graph,
+        tiles: &[CalibrationTile],
+        expected: &[Vec<Tensor>],
+    ) -> Result<Vec<OutputError>, JobError> {
         let mut sums: Vec<Comparison> = vec![Comparison::default(); graph.outputs.len()];
         self.runner.each(graph, tiles, |index, outputs| {
-            let expected = self.expected.get(index).filter(|expected| expected.len() == outputs.len());
+            let expected = expected.get(index).filter(|expected| expected.len() == outputs.len());
             let expected = expected.ok_or_else(|| {
                 JobError::Internal(format!("quantize: tile {index} has no float outputs to compare with"))
             })?;
@@ -173,7 +137,7 @@ impl Search<'_> {
     }
 
     fn worst(&self, graph: &Graph, tiles: usize) -> Result<f64, JobError> {
-        Ok(self.errors(graph, tiles)?.iter().map(|e| e.relative_l2).fold(0.0, f64::max))
+        Ok(worst(&self.errors(graph, tiles)?))
     }
 
     /// Returns the network with channels equalized by `strength`, and its histograms; `None` if nothing can be
@@ -245,7 +209,7 @@ impl Search<'_> {
     /// float until the budget is met.
     pub(crate) fn static_ranges(&self, meter: &mut Meter<'_>) -> Result<SearchResult, JobError> {
         let chosen = self.choose(meter)?;
-        let corrected = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
+        let corrected = self.corrected(&chosen.variant, chosen.methods.as_ref(), &self.keep_float, meter)?;
         self.finish(chosen, corrected, meter)
     }
 
@@ -257,7 +221,7 @@ impl Search<'_> {
         tiles: &[Tensor],
     ) -> Result<SearchResult, JobError> {
         let chosen = self.choose(meter)?;
-        let corrected = self.corrected(&chosen.variant, chosen.method, &self.keep_float, meter)?;
+        let corrected = self.corrected(&chosen.variant, chosen.methods.as_ref(), &self.keep_float, meter)?;
         let Some(trainer) = trainer.filter(|_| corrected.error > self.budget) else {
             return self.finish(chosen, corrected, meter);
         };
@@ -283,7 +247,7 @@ impl Search<'_> {
         if !report.kept {
             // Keep layers in float instead, unless that misses the budget, too, and has the larger error.
             let mut found = self.finish(chosen, corrected, meter)?;
-            let error = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
+            let error = worst(&found.errors);
             if error <= self.budget || error < trained.error {
                 found.qat = Some(report);
                 return Ok(found);
@@ -298,7 +262,8 @@ impl Search<'_> {
         Ok(SearchResult {
             errors: self.errors(&trained.graph, usize::MAX)?,
             graph: trained.graph,
-            method: chosen.method,
+            other_methods: chosen.other_methods(),
+            method: chosen.methods.map(|methods| methods.common),
             equalized: chosen.variant.strength,
             bias_corrected: corrected.names,
             candidates: chosen.candidates,
@@ -336,7 +301,8 @@ impl Search<'_> {
             };
             let mut best_method: Option<(f64, Method)> = None;
             for method in SEARCH_METHODS {
-                let error = self.worst(&variant.quantized(Some(method), &self.keep_float)?, usize::MAX)?;
+                let error =
+                    self.worst(&variant.quantized(Some(&Methods::all(method)), &self.keep_float)?, usize::MAX)?;
                 candidates.push(Candidate { method: Some(method), equalized: strength, relative_l2: error });
                 if best_method.is_none_or(|(e, _)| error < e) {
                     best_method = Some((error, method));
@@ -353,14 +319,52 @@ impl Search<'_> {
             return Err(no_data());
         };
         for other in Method::ALL.into_iter().filter(|m| !SEARCH_METHODS.contains(m)) {
-            let tried = self.worst(&variant.quantized(Some(other), &self.keep_float)?, usize::MAX)?;
+            let tried = self.worst(&variant.quantized(Some(&Methods::all(other)), &self.keep_float)?, usize::MAX)?;
             candidates.push(Candidate { method: Some(other), equalized: variant.strength, relative_l2: tried });
             if tried < error {
                 (error, method) = (tried, other);
             }
             meter.add(1)?;
         }
-        Ok(BestVariant { variant, method: Some(method), error, candidates })
+        let mut best = BestVariant { variant, methods: Some(Methods::all(method)), error, candidates };
+        if best.error > self.budget {
+            self.choose_for_each(&mut best)?;
+        }
+        Ok(best)
+    }
+
+    /// Chooses the calibration method of each group of tensors by itself: the one with the smallest error on calibration
+    /// tiles. The choice is dropped unless the error on the held-out tiles, which had no part in it, falls, too.
+    fn choose_for_each(&self, best: &mut BestVariant) -> Result<(), JobError> {
+        let (variant, Some(mut methods)) = (&best.variant, best.methods.clone()) else { return Ok(()) };
+        let tiles = self.calibration.get(..COMPARED_TILES.min(self.calibration.len())).unwrap_or_default();
+        let expected = self.runner.outputs(&self.graph, tiles)?;
+        let error = |methods: &Methods| -> Result<f64, JobError> {
+            Ok(worst(&self.errors_on(&variant.quantized(Some(methods), &self.keep_float)?, tiles, &expected)?))
+        };
+        let (groups, others) = (variant.groups.len(), Method::ALL.len() - 1);
+        let mut meter = self.runner.context.meter(ProgressStage::Layers, (groups * others) as u64, ProgressUnit::Runs);
+        let mut now = error(&methods)?;
+        for group in 0..groups {
+            let common = methods.common;
+            for method in Method::ALL.into_iter().filter(|method| *method != common) {
+                if variant.range(group, method) != variant.range(group, methods.of(group)) {
+                    let mut tried = methods.clone();
+                    tried.own.insert(group, method);
+                    let after = error(&tried)?;
+                    if after < now {
+                        (methods, now) = (tried, after);
+                    }
+                }
+                meter.add(1)?;
+            }
+        }
+        meter.finish();
+        let held_out = self.worst(&variant.quantized(Some(&methods), &self.keep_float)?, usize::MAX)?;
+        if held_out < best.error {
+            (best.methods, best.error) = (Some(methods), held_out);
+        }
+        Ok(())
     }
 
     /// Quantizes with dynamic ranges: tries strengths of equalization, and keeps layers in float until the budget is
@@ -381,7 +385,7 @@ impl Search<'_> {
         }
         let Some((error, variant)) = best else { return Err(no_data()) };
         let corrected = self.corrected(&variant, None, &self.keep_float, meter)?;
-        self.finish(BestVariant { variant, method: None, error, candidates }, corrected, meter)
+        self.finish(BestVariant { variant, methods: None, error, candidates }, corrected, meter)
     }
 
     /// Keeps layers in float until the budget is met; `corrected` is the network with every layer in int8 that can be.
@@ -391,20 +395,23 @@ impl Search<'_> {
         mut corrected: Corrected,
         meter: &mut Meter<'_>,
     ) -> Result<SearchResult, JobError> {
-        let BestVariant { variant, method, error, candidates } = chosen;
+        let other_methods = chosen.other_methods();
+        let BestVariant { variant, methods, error, candidates } = chosen;
+        let methods = methods.as_ref();
         let work = self.work()?;
         let mut keep = self.keep_float.clone();
         let mut left_float = self.fixed_float_layers()?;
         if corrected.error > self.budget {
-            let kept = self.leave_float(&variant, method, error, &work)?;
+            let kept = self.leave_float(&variant, methods, error, &work)?;
             keep.extend(kept.iter().map(|k| k.name.clone()));
             left_float.extend(kept);
-            corrected = self.corrected(&variant, method, &keep, meter)?;
+            corrected = self.corrected(&variant, methods, &keep, meter)?;
         }
         Ok(SearchResult {
             errors: self.errors(&corrected.graph, usize::MAX)?,
             graph: corrected.graph,
-            method,
+            method: methods.map(|methods| methods.common),
+            other_methods,
             equalized: variant.strength,
             bias_corrected: corrected.names,
             candidates,
@@ -417,11 +424,11 @@ impl Search<'_> {
     fn corrected(
         &self,
         variant: &Variant,
-        method: Option<Method>,
+        methods: Option<&Methods>,
         keep: &BTreeSet<String>,
         meter: &mut Meter<'_>,
     ) -> Result<Corrected, JobError> {
-        let graph = variant.quantized(method, keep)?;
+        let graph = variant.quantized(methods, keep)?;
         let error = self.worst(&graph, usize::MAX)?;
         let layers: Vec<Layer> = self.layers().into_iter().filter(|l| !keep.contains(&l.name)).collect();
         let tried = bias::corrected(&self.runner, &variant.graph, &graph, &layers, &self.calibration)?;
@@ -440,7 +447,7 @@ impl Search<'_> {
     fn leave_float(
         &self,
         variant: &Variant,
-        method: Option<Method>,
+        methods: Option<&Methods>,
         error: f64,
         work: &BTreeMap<String, f64>,
     ) -> Result<Vec<FloatLayer>, JobError> {
@@ -452,7 +459,7 @@ impl Search<'_> {
         for name in &names {
             let others: BTreeSet<String> =
                 self.keep_float.iter().chain(names.iter().filter(|n| *n != name)).cloned().collect();
-            alone.push((name.clone(), self.worst(&variant.quantized(method, &others)?, 1)?));
+            alone.push((name.clone(), self.worst(&variant.quantized(methods, &others)?, 1)?));
             meter.add(1)?;
         }
         let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
@@ -465,7 +472,7 @@ impl Search<'_> {
         };
         for layer in alone.iter().take(names.len().saturating_sub(1)) {
             kept.push(layer.clone());
-            now = self.worst(&variant.quantized(method, &with(&kept))?, usize::MAX)?;
+            now = self.worst(&variant.quantized(methods, &with(&kept))?, usize::MAX)?;
             meter.add(1)?;
             if now <= self.budget {
                 break;
@@ -476,7 +483,7 @@ impl Search<'_> {
             by_work.sort_by(|a, b| share(&b.0).total_cmp(&share(&a.0)));
             for (name, _) in by_work {
                 let fewer: Vec<_> = kept.iter().filter(|(n, _)| *n != name).cloned().collect();
-                let tried = self.worst(&variant.quantized(method, &with(&fewer))?, usize::MAX)?;
+                let tried = self.worst(&variant.quantized(methods, &with(&fewer))?, usize::MAX)?;
                 meter.add(1)?;
                 if tried <= self.budget {
                     kept = fewer;
@@ -492,6 +499,11 @@ impl Search<'_> {
             })
             .collect())
     }
+}
+
+/// Returns the relative L2 error of the worst output.
+fn worst(errors: &[OutputError]) -> f64 {
+    errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max)
 }
 
 /// Returns the error for a job without calibration data.

@@ -7,6 +7,7 @@ use cytoscope_pipeline::packages::{self, Quantized, test_inputs, test_outputs};
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_storage::folder::Replaced;
 use cytoscope_storage::target;
+use std::collections::BTreeMap;
 
 impl QuantizeJob {
     /// Writes the package, or the ONNX file; `source` is the float network and `graph` the int8 network. Adds a note to the
@@ -53,6 +54,7 @@ impl QuantizeJob {
         let record = serde_json::json!({
             "mode": report.mode,
             "method": report.method.map(|m| m.to_string()),
+            "other_methods": report.other_methods.iter().map(|m| (&m.tensor, m.method.to_string())).collect::<BTreeMap<_, _>>(),
             "equalized": report.equalized,
             "outputs": report.outputs,
             "agreement_metric": report.agreement_metric,

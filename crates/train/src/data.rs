@@ -245,13 +245,22 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     all.get(all.len() / 2).copied()
 }
 
+/// Largest extent along Y and X of the default patches of single planes, in voxels: such a patch has a third of the voxels of
+/// [`PATCH`].
+const PLANE_EDGE: usize = 192;
+
 /// Returns the settings of a new run with those that are left open set for single planes: patches of one slice, and a new
 /// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack. If there are
 /// stacks, the settings are returned unchanged.
 pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
-    let depths = report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx[0]);
-    if depths.max() == Some(1) {
-        config.patch_zyx.get_or_insert([1, PATCH[1], PATCH[2]]);
+    let usable = || report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx);
+    if usable().map(|shape| shape[0]).max() == Some(1) {
+        // Half of the smallest image, as training may make images smaller.
+        let edge = |axis: usize| {
+            let smallest = usable().map(|shape| shape[axis]).min().unwrap_or(0);
+            (smallest / 2 / 16 * 16).clamp(PATCH[axis], PLANE_EDGE)
+        };
+        config.patch_zyx.get_or_insert([1, edge(1), edge(2)]);
         if config.network.strides.is_empty() {
             config.network.strides = vec![[1, 2, 2]; config.network.filters.len().saturating_sub(1)];
         }
@@ -342,23 +351,27 @@ mod tests {
     #[test]
     fn single_planes_are_trained_on_in_patches_of_one_slice() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, depth: usize, shift: u16| {
+        let write_size = |name: &str, depth: usize, shift: u16, [ny, nx]: [usize; 2]| {
             let labels: Vec<u16> =
-                (0..256 * depth).map(|i| if i % 16 > 7 { 1 + (i / 64 % 4) as u16 } else { 0 }).collect();
+                (0..depth * ny * nx).map(|i| if i % 16 > 7 { 1 + (i / 64 % 4) as u16 } else { 0 }).collect();
             let image: Vec<u16> =
                 labels.iter().enumerate().map(|(i, l)| shift + 50 * l + (i * 31 % 17) as u16).collect();
             for (ending, values) in [("raw", image), ("labels", labels)] {
-                let array = Array::new(Axes::zyx(), vec![depth, 16, 16], values).unwrap();
+                let array = Array::new(Axes::zyx(), vec![depth, ny, nx], values).unwrap();
                 let spec = WriteSpec::of(&array, Container::ImageJ);
                 write_array(&folder.path().join(format!("{name}_{ending}.tif")), &array, &spec).unwrap();
             }
         };
+        let write = |name: &str, depth: usize, shift: u16| write_size(name, depth, shift, [16, 16]);
         let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
         let fitted = |config: &TrainConfig| {
             let request = DataRequest { path: folder.path(), task, config, seed: 1, keep: None };
             let data = load(&Context::default(), request, TrainedImages::default(), None).unwrap();
             with_thickness(&data.report, config.clone())
         };
+        write_size("a", 1, 100, [250, 500]);
+        write_size("b", 1, 300, [320, 480]);
+        assert_eq!(fitted(&config).patch_zyx, Some([1, 112, 192]));
         write("a", 1, 100);
         write("b", 1, 300);
         let flat = fitted(&config);

@@ -206,6 +206,7 @@ fn label_slice_by_slice(
     let needs = segmentation.needs();
     let mut spool = Spool::new(scratch, plane)?;
     let (mut labels, mut written) = (vec![0u32; plane], 0);
+    let mut first = FirstSeen::default();
     for z in parts() {
         let values = if needs.map { smoothing.read(context, map, channel, z.clone())? } else { Vec::new() };
         let seeds = if needs.seeds { map.read(context, seed_channel, z.clone())? } else { Vec::new() };
@@ -218,14 +219,49 @@ fn label_slice_by_slice(
             while segmentation.take_slice(&mut labels) {
                 let _span = context.recorder.span(Stage::Write, "label spool").bytes(plane * 4);
                 spool.write(written, &labels)?;
+                first.add(&labels);
                 written += 1;
             }
             meter.add(1)?;
         }
         context.recorder.mark_memory("objects");
     }
-    let (stored, order) = segmentation.finish();
-    Ok(Some(Labels::new(spool, shape, stored, &order)))
+    let (stored, kept) = segmentation.finish();
+    Ok(Some(Labels::new(spool, shape, stored, &first.of(&kept))))
+}
+
+/// The order in which labels appear in slices, by which a stack that is segmented at once is numbered, too (see
+/// [`Stitcher::renumber`]).
+#[derive(Default)]
+struct FirstSeen {
+    is_seen: Vec<bool>,
+    order: Vec<u32>,
+}
+
+impl FirstSeen {
+    /// Adds the labels of the next slice.
+    fn add(&mut self, labels: &[u32]) {
+        for run in labels.chunk_by(|a, b| a == b) {
+            let Some(label) = run.first().copied().filter(|label| *label > 0) else { continue };
+            if self.is_seen.len() <= label as usize {
+                self.is_seen.resize(label as usize + 1, false);
+            }
+            if !std::mem::replace(&mut self.is_seen[label as usize], true) {
+                self.order.push(label);
+            }
+        }
+    }
+
+    /// Returns those of the labels that were seen, in the order in which they appeared.
+    fn of(self, labels: &[u32]) -> Vec<u32> {
+        let mut is_wanted = vec![false; self.is_seen.len()];
+        for label in labels {
+            if let Some(slot) = is_wanted.get_mut(*label as usize) {
+                *slot = true;
+            }
+        }
+        self.order.into_iter().filter(|label| is_wanted[*label as usize]).collect()
+    }
 }
 
 /// As [`label`], in slabs of `slab` slices: objects are split within each slab, and joined across slabs.
