@@ -267,6 +267,10 @@ fn convert_writes_a_given_voxel_size_in_place_of_the_files() {
     }
     fixture.run(&[&["convert", raw.as_str(), "a.zarr", "--labels", labels.as_str()][..], &given].concat()).ok();
     assert_eq!(["0", "1"].map(|series| voxel_size("a.zarr", series)), [[2.0, 0.5, 0.25]; 2]);
+    // Labels in a file without a voxel size lie on the voxels of the stack.
+    fixture.run(&["convert", &labels, "labels.npy"]).ok();
+    fixture.run(&["convert", &raw, "b.zarr", "--labels", "labels.npy"]).ok();
+    assert_eq!(["0", "1"].map(|series| voxel_size("b.zarr", series)), [voxel_size(&raw, "0"); 2]);
     // The record holds it, and lengths of preprocessing steps refer to it.
     fixture.run(&["provenance", "a.tif", "--rerun", "--out", "again.tif"]).ok();
     assert_eq!(voxel_size("again.tif", "0"), [2.0, 0.5, 0.25]);

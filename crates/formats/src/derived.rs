@@ -38,6 +38,8 @@ pub struct DerivedSpec {
     pub voxel_size_um: VoxelSize,
     /// Channels, one for each index of the C axis; those beyond the end of the list have no name.
     pub channels: Vec<Channel>,
+    /// Whether the values of the source stay the same, so that its display range still fits.
+    pub keeps_values: bool,
 }
 
 /// The pixels of a derived image, with their source.

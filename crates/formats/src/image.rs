@@ -430,7 +430,7 @@ impl Image {
         check_shape(&spec.shape_full, spec.dtype, &limits).map_err(|f| f.at(&source.path))?;
         let shape_full = spec.shape_full.to_vec();
         let (axes, shape) = squeezed(&shape_full);
-        let keeps_values = spec.dtype == source.dtype;
+        let keeps_type = spec.dtype == source.dtype;
         let mut channels = spec.channels.clone();
         channels.resize(spec.shape_full[2], Channel::default());
         let meta = ImageMeta {
@@ -441,8 +441,8 @@ impl Image {
             dtype: spec.dtype,
             voxel_size_um: spec.voxel_size_um,
             channels,
-            bits_per_sample: if keeps_values { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
-            display_range: source.display_range.filter(|_| keeps_values),
+            bits_per_sample: if keeps_type { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
+            display_range: source.display_range.filter(|_| keeps_type && spec.keeps_values),
             ..source.clone()
         };
         let data = Data::Other(Box::new(Derived { source: self.clone(), pixels }));

@@ -36,13 +36,13 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     check_new_folder(&job.output, &inputs, job.overwrite)?;
     refuse_inside_zarr(&job.output, &inputs)?;
     let mut writer = ZarrWriter::create(&job.output, image_spec(job, image.meta(), &whole))?;
-    // Labels lie on the voxels of their image.
-    let given = job.voxel_um.map(|_| image.meta().voxel_size_um);
+    let (voxel_size_um, interval_secs) = (image.meta().voxel_size_um, image.meta().time_interval_secs);
     let mut parts = vec![(0, image, whole)];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
         let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
-        spec.voxel_size_um = given.unwrap_or(labels.meta().voxel_size_um);
-        spec.time_interval_secs = labels.meta().time_interval_secs;
+        // Labels lie on the voxels of their image, and many files of labels state no voxel size.
+        spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
+        spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
         parts.push((writer.add_labels(spec)?, labels, whole));
     }
     let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
