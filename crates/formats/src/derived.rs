@@ -75,6 +75,10 @@ impl Pixels for Derived {
         Some(files)
     }
 
+    fn chunk_folders(&self) -> Vec<PathBuf> {
+        self.images().into_iter().flat_map(Image::chunk_folders).collect()
+    }
+
     fn cache_bytes(&self) -> u64 {
         self.images().into_iter().map(Image::cache_bytes).fold(0, u64::saturating_add)
     }

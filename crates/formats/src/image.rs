@@ -420,6 +420,16 @@ impl Image {
         }
     }
 
+    /// Folders whose files hold the pixels of level 0, in any number: those of an OME-Zarr image. [`Image::files`] does not
+    /// list them.
+    pub fn chunk_folders(&self) -> Vec<PathBuf> {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.chunk_folder().into_iter().collect(),
+            Data::Other(pixels) => pixels.chunk_folders(),
+            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => Vec::new(),
+        }
+    }
+
     /// Returns an image whose pixels are computed from those of this one. It has the same path, and one level.
     ///
     /// # Errors

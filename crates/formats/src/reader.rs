@@ -28,6 +28,11 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
         None
     }
 
+    /// As [`crate::Image::chunk_folders`].
+    fn chunk_folders(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// As [`crate::Image::cache_bytes`].
     fn cache_bytes(&self) -> u64 {
         0

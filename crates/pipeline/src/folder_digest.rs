@@ -21,6 +21,12 @@ pub(crate) fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<
     counted_record(path, outputs, MAX_COUNTED)
 }
 
+/// Returns the record of a folder of chunks as it is now: the size of all its files, and the latest time of modification.
+pub(crate) fn chunks_record(folder: &Path) -> std::io::Result<InputRecord> {
+    // Reading the image opens each of them, so that their number needs no limit here.
+    counted_record(folder, &[], usize::MAX)
+}
+
 /// Like [`input_record`], with a maximum number of files and folders in a folder.
 fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
     let record = InputRecord::of(path)?;
