@@ -101,6 +101,8 @@ fn a_stack_whose_chunks_were_written_again_is_predicted_again() {
     assert_eq!([is_skipped(), is_skipped()], [false, true]);
     // A program changes voxels in place: neither the folder of the stack nor its metadata change.
     std::fs::write(fixture.path("stack.zarr/0/c/0/0/0"), fixture.bytes("other.zarr/0/c/0/0/0")).unwrap();
+    let shown = fixture.run(&["provenance", "out/stack_provenance.json"]).ok().stdout;
+    assert!(shown.contains("stack.zarr") && shown.contains("it was recorded"), "{shown}");
     assert_eq!([is_skipped(), is_skipped()], [false, true]);
     fixture.run(&predict("other.zarr", "expected", &["--outputs", "labels"])).ok();
     assert_eq!(fixture.image("out/stack_labels.zarr"), fixture.image("expected/other_labels.zarr"));

@@ -5,7 +5,7 @@ use super::prediction::Prediction;
 use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
-use crate::folder_digest::chunks_record;
+use crate::folder_digest::{chunks_change, chunks_record};
 use crate::model::ModelTask;
 use crate::provenance::{ImageFiles, InputRecord};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
@@ -107,7 +107,7 @@ pub(super) struct ResultFiles {
     /// The input and the other files of its image, as they were before they were read.
     read_from: Vec<InputRecord>,
     /// The folders of chunks that are read, as they were before: programs write chunks without changing any other file.
-    chunks: Vec<InputRecord>,
+    pub chunks: Vec<InputRecord>,
     /// Fingerprint of everything that determines the result.
     pub fingerprint: String,
     /// The same, whatever the device, the precision and the size of the tiles.
@@ -163,12 +163,8 @@ impl ResultFiles {
 
     /// Refuses a result whose input changed while it was read.
     pub(super) fn refuse_changed(&self) -> Result<(), JobError> {
-        let of_chunks = |then: &InputRecord| match chunks_record(&then.path) {
-            Ok(now) => then.change(&now),
-            Err(error) => Some(format!("can no longer be read ({error})")),
-        };
         let files = self.read_from.iter().map(|then| (&then.path, then.change_on_disk(&then.path)));
-        let folders = self.chunks.iter().map(|then| (&then.path, of_chunks(then)));
+        let folders = self.chunks.iter().map(|then| (&then.path, chunks_change(then)));
         let Some((path, change)) = files.chain(folders).find_map(|(path, change)| Some((path, change?))) else {
             return Ok(());
         };

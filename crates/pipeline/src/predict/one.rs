@@ -222,6 +222,7 @@ fn publish(
         model: resolved.model,
         input: files.input.clone(),
         input_files: files.input_files.clone(),
+        chunks: files.chunks.clone(),
         fingerprint: &files.fingerprint,
         precision: resolved.precision(),
         report: &report,
