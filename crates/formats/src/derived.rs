@@ -75,6 +75,10 @@ impl Pixels for Derived {
         Some(files)
     }
 
+    fn is_label_image(&self) -> bool {
+        self.source.is_label_image()
+    }
+
     fn chunk_folders(&self) -> Vec<PathBuf> {
         self.images().into_iter().flat_map(Image::chunk_folders).collect()
     }

@@ -409,6 +409,16 @@ impl Image {
         self.meta.format == roi::FORMAT
     }
 
+    /// Whether the file states that the image holds labels of objects: a label image of OME-Zarr, masks of Cellpose, or
+    /// regions of interest. Other formats do not tell labels from intensities.
+    pub fn is_label_image(&self) -> bool {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.is_labels,
+            Data::Other(pixels) => pixels.is_label_image(),
+            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => false,
+        }
+    }
+
     /// All files of the image: more than one for a multi-file set.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.inner.data {

@@ -27,6 +27,8 @@ pub(crate) struct OmeZarr {
     pub levels: Vec<ZarrArray>,
     /// The index in T, Z, C, Y, X, S of each axis of the arrays.
     pub canonical: Vec<usize>,
+    /// Whether it is a label image.
+    pub is_labels: bool,
     /// Decoded chunks that later reads may need again.
     pub cache: Cache,
 }
