@@ -174,7 +174,7 @@ impl ResultFiles {
             problem: format!(
                 "the {what} {change}: it changed while it was read, so the prediction would match neither version"
             ),
-            next_step: "wait until the file is complete, then predict again".to_owned(),
+            next_step: format!("wait until the {what} is complete, then predict again"),
         })
     }
 }
