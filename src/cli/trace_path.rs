@@ -6,7 +6,7 @@ use cytoscope_model_package::is_package;
 use cytoscope_pipeline::ArtifactKind;
 use cytoscope_storage::target::{check_ending, check_file, resolved};
 use cytoscope_storage::{Manifest, Overwrite};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Checks, before the run, that its trace may be written: its name ends in `.json`, and its path is neither an input, an
 /// output, a file of an input folder, nor inside a folder that is a whole, such as a package or an OME-Zarr folder.
@@ -31,10 +31,7 @@ pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], ove
     if matches!(ArtifactKind::of_name(&name), Some((ArtifactKind::Provenance, _))) {
         return refused("has the name of a provenance record");
     }
-    // A working folder, such as that of a bench, may hold traces.
-    let is_finished = |folder: &Path| Manifest::of_folder(folder).is_some_and(|manifest| manifest.files.is_some());
-    let is_whole = |folder: &&Path| is_finished(folder) || is_package(folder) || is_zarr_folder(folder);
-    if let Some(folder) = path.ancestors().skip(1).find(is_whole) {
+    if let Some(folder) = whole_around(&path) {
         return refused(&format!("is inside {}, which the trace would change", folder.display()));
     }
     let is_of_input = |input: &&&Path| input.is_dir() && is_inside(input);
@@ -42,4 +39,14 @@ pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], ove
         Some(folder) => refused(&format!("is that of a file in the input folder {}", folder.display())),
         None => Ok(()),
     }
+}
+
+/// Returns the folder around a path that is a whole, such as a package or an OME-Zarr folder; a file that is written into
+/// it would change it.
+pub(crate) fn whole_around(path: &Path) -> Option<PathBuf> {
+    // A working folder, such as that of a bench, may hold traces.
+    let is_finished = |folder: &Path| Manifest::of_folder(folder).is_some_and(|manifest| manifest.files.is_some());
+    let is_whole = |folder: &&Path| is_finished(folder) || is_package(folder) || is_zarr_folder(folder);
+    let path = resolved(path);
+    path.ancestors().skip(1).find(is_whole).map(Path::to_owned)
 }

@@ -1,8 +1,8 @@
 //! `info`, `convert` and `simulate`.
 
 use crate::common::{Fixture, missing, parse_npy, python};
-use cytoscope_formats::{Container, WriteSpec, write_array};
-use cytoscope_volume::{Array, Samples, VoxelSize};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_volume::{Array, Region, Samples, VoxelSize};
 
 #[test]
 fn info_reports_all_documented_fields() {
@@ -215,6 +215,19 @@ fn ome_zarr_folders_are_used_like_files() {
     assert_eq!(fixture.image("back.tif"), fixture.image(&raw));
     fixture.run(&["convert", "stack.ome.zarr", "back_labels.tif", "--series", "1"]).ok();
     assert_eq!(fixture.image("back_labels.tif"), fixture.image(&labels));
+    // Labels that are converted without their stack have every second label in the next level, whatever the name of the
+    // file.
+    fixture.run(&["convert", "stack.ome.zarr", "one.zarr", "--series", "1"]).ok();
+    fixture.run(&["convert", &labels, "set.zip"]).ok();
+    fixture.run(&["convert", "set.zip", "two.zarr", "--like", &raw]).ok();
+    let full = fixture.image(&labels).samples().to_f32();
+    let at = |i: usize| full[(i / 4500 * 60 + i / 150 % 30 * 2) * 300 + i % 150 * 2];
+    let expected: Vec<f32> = (0..20 * 30 * 150).map(at).collect();
+    for name in ["one.zarr", "two.zarr"] {
+        let image = open(&fixture.path(name), &OpenOptions::default()).unwrap();
+        let level = image.read(1, &Region::whole(&image.meta().levels[1].shape_full)).unwrap();
+        assert!(level.samples().to_f32() == expected, "{name}");
+    }
     // A prediction does not depend on the format of its input.
     for (input, out) in [(raw.as_str(), "a"), ("stack.ome.zarr", "b")] {
         fixture.run(&["predict", input, "--model", "nuclei-dog", "--out", out, "--device", "cpu"]).ok();
@@ -267,6 +280,10 @@ fn convert_writes_a_given_voxel_size_in_place_of_the_files() {
     }
     fixture.run(&[&["convert", raw.as_str(), "a.zarr", "--labels", labels.as_str()][..], &given].concat()).ok();
     assert_eq!(["0", "1"].map(|series| voxel_size("a.zarr", series)), [[2.0, 0.5, 0.25]; 2]);
+    // Labels in a file without a voxel size lie on the voxels of the stack.
+    fixture.run(&["convert", &labels, "labels.npy"]).ok();
+    fixture.run(&["convert", &raw, "b.zarr", "--labels", "labels.npy"]).ok();
+    assert_eq!(["0", "1"].map(|series| voxel_size("b.zarr", series)), [voxel_size(&raw, "0"); 2]);
     // The record holds it, and lengths of preprocessing steps refer to it.
     fixture.run(&["provenance", "a.tif", "--rerun", "--out", "again.tif"]).ok();
     assert_eq!(voxel_size("again.tif", "0"), [2.0, 0.5, 0.25]);

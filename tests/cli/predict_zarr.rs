@@ -91,6 +91,26 @@ fn a_folder_of_results_is_replaced_only_while_it_is_unchanged() {
 }
 
 #[test]
+fn a_stack_whose_chunks_were_written_again_is_predicted_again() {
+    let fixture = Fixture::new();
+    let [first, second] = [4, 5].map(|seed| fixture.nuclei("12,40,50", seed));
+    fixture.run(&["convert", &first, "stack.zarr"]).ok();
+    fixture.run(&["convert", &second, "other.zarr"]).ok();
+    // A crop that keeps everything: also steps between the file and the prediction lead to its chunks.
+    let more = ["--outputs", "labels", "--preprocess", "crop:z=0-12", "--resume", "--json"];
+    let arguments = predict("stack.zarr", "out", &more);
+    let is_skipped = || fixture.run(&arguments).json()["inputs"][0]["resumed"].clone();
+    assert_eq!([is_skipped(), is_skipped()], [false, true]);
+    // A program changes voxels in place: neither the folder of the stack nor its metadata change.
+    std::fs::write(fixture.path("stack.zarr/0/c/0/0/0"), fixture.bytes("other.zarr/0/c/0/0/0")).unwrap();
+    let shown = fixture.run(&["provenance", "out/stack_provenance.json"]).ok().stdout;
+    assert!(shown.contains("stack.zarr") && shown.contains("it was recorded"), "{shown}");
+    assert_eq!([is_skipped(), is_skipped()], [false, true]);
+    fixture.run(&predict("other.zarr", "expected", &["--outputs", "labels"])).ok();
+    assert_eq!(fixture.image("out/stack_labels.zarr"), fixture.image("expected/other_labels.zarr"));
+}
+
+#[test]
 fn an_output_that_ends_in_zarr_is_the_ome_zarr_folder() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);

@@ -1,6 +1,7 @@
 //! `--preprocess` of `predict` and `convert`.
 
 use crate::common::Fixture;
+use cytoscope_formats::{OpenOptions, open};
 use serde_json::{Value, json};
 
 /// Steps that reach along all axes, need statistics of the whole stack, and change its shape.
@@ -102,6 +103,22 @@ fn a_crop_keeps_samples_and_other_steps_write_floats_of_every_channel() {
             let expected = (value - low) / (high - low);
             let got = found[((z * 2 + channel) * 10 + y) * 12 + x];
             assert!((got - expected).abs() < 1e-6, "{z} {channel} {y} {x}: {got} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_stack_of_floats_gets_the_display_range_of_its_new_values() {
+    let fixture = Fixture::new();
+    let values: Vec<f32> = (0..2 * 4 * 5u16).map(|i| f32::from(i) * 100.0).collect();
+    fixture.write("a.tif", "ZYX", &[2, 4, 5], values);
+    let shown = |name: &str| open(&fixture.path(name), &OpenOptions::default()).unwrap().meta().display_range;
+    assert_eq!(shown("a.tif"), Some((0.0, 3900.0)));
+    // A crop changes no value, so that the range of the file still fits.
+    for (step, range) in [("stretch:low=0:high=100", (0.0, 1.0)), ("crop:z=0-1", (0.0, 3900.0))] {
+        for output in ["out.tif", "out.zarr"] {
+            fixture.run(&["convert", "a.tif", output, "--preprocess", step, "--force"]).ok();
+            assert_eq!(shown(output), Some(range), "{step} {output}");
         }
     }
 }

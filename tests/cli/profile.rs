@@ -416,4 +416,13 @@ fn a_bench_table_error_names_line_and_column() {
     assert_eq!((results.as_array().unwrap().len(), &results[0]["success"]), (1, &json!(false)));
     fixture.fails(2, &arguments, &["r.json", "--force"]);
     fixture.fails(2, &["bench", "--config", "t.csv", "--output", "t.csv", "--force"], &["t.csv", "input"]);
+    // Results do not become a part of a stack, whichever of its files they would replace.
+    fixture.write("a.tif", "ZYX", &[2, 4, 5], (0..40).collect::<Vec<u16>>());
+    fixture.run(&["convert", "a.tif", "a.zarr"]).ok();
+    let metadata = fixture.bytes("a.zarr/zarr.json");
+    for output in ["a.zarr/zarr.json", "a.zarr/0/zarr.json", "a.zarr/results.json"] {
+        let arguments = ["bench", "--config", "t.csv", "--output", output, "--force"];
+        fixture.fails(2, &arguments, &["--output", "is inside", "a.zarr"]);
+    }
+    assert!(fixture.bytes("a.zarr/zarr.json") == metadata && fixture.names("a.zarr") == ["0", "zarr.json"]);
 }

@@ -38,6 +38,8 @@ pub struct DerivedSpec {
     pub voxel_size_um: VoxelSize,
     /// Channels, one for each index of the C axis; those beyond the end of the list have no name.
     pub channels: Vec<Channel>,
+    /// Whether the values of the source stay the same, so that its display range still fits.
+    pub keeps_values: bool,
 }
 
 /// The pixels of a derived image, with their source.
@@ -71,6 +73,14 @@ impl Pixels for Derived {
         let mut files = self.source.files();
         files.extend(self.pixels.files());
         Some(files)
+    }
+
+    fn is_label_image(&self) -> bool {
+        self.source.is_label_image()
+    }
+
+    fn chunk_folders(&self) -> Vec<PathBuf> {
+        self.images().into_iter().flat_map(Image::chunk_folders).collect()
     }
 
     fn cache_bytes(&self) -> u64 {

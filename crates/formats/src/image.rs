@@ -409,6 +409,16 @@ impl Image {
         self.meta.format == roi::FORMAT
     }
 
+    /// Whether the file states that the image holds labels of objects: a label image of OME-Zarr, masks of Cellpose, or
+    /// regions of interest. Other formats do not tell labels from intensities.
+    pub fn is_label_image(&self) -> bool {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.is_labels,
+            Data::Other(pixels) => pixels.is_label_image(),
+            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => false,
+        }
+    }
+
     /// All files of the image: more than one for a multi-file set.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.inner.data {
@@ -417,6 +427,16 @@ impl Image {
             Data::OmeZarr(_) => ome_zarr::files_of(&self.meta.path),
             Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.meta.path.clone()]),
             Data::Memory(_) => Vec::new(),
+        }
+    }
+
+    /// Folders whose files hold the pixels of level 0, in any number: those of an OME-Zarr image. [`Image::files`] does not
+    /// list them.
+    pub fn chunk_folders(&self) -> Vec<PathBuf> {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.chunk_folder().into_iter().collect(),
+            Data::Other(pixels) => pixels.chunk_folders(),
+            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => Vec::new(),
         }
     }
 
@@ -430,7 +450,7 @@ impl Image {
         check_shape(&spec.shape_full, spec.dtype, &limits).map_err(|f| f.at(&source.path))?;
         let shape_full = spec.shape_full.to_vec();
         let (axes, shape) = squeezed(&shape_full);
-        let keeps_values = spec.dtype == source.dtype;
+        let keeps_type = spec.dtype == source.dtype;
         let mut channels = spec.channels.clone();
         channels.resize(spec.shape_full[2], Channel::default());
         let meta = ImageMeta {
@@ -441,8 +461,8 @@ impl Image {
             dtype: spec.dtype,
             voxel_size_um: spec.voxel_size_um,
             channels,
-            bits_per_sample: if keeps_values { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
-            display_range: source.display_range.filter(|_| keeps_values),
+            bits_per_sample: if keeps_type { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
+            display_range: source.display_range.filter(|_| keeps_type && spec.keeps_values),
             ..source.clone()
         };
         let data = Data::Other(Box::new(Derived { source: self.clone(), pixels }));

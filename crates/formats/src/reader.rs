@@ -28,6 +28,16 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
         None
     }
 
+    /// As [`crate::Image::is_label_image`].
+    fn is_label_image(&self) -> bool {
+        false
+    }
+
+    /// As [`crate::Image::chunk_folders`].
+    fn chunk_folders(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// As [`crate::Image::cache_bytes`].
     fn cache_bytes(&self) -> u64 {
         0

@@ -139,6 +139,7 @@ fn what_a_reader_keeps_is_stated_and_can_be_limited() {
         dtype: meta.dtype,
         voxel_size_um: meta.voxel_size_um,
         channels: Vec::new(),
+        keeps_values: true,
     };
     let derived = image.derived(&spec, Box::new(Same)).unwrap();
     assert_eq!(derived.cache_bytes(), stated);

@@ -6,7 +6,7 @@ use crate::job::Meter;
 use crate::job_record::PendingRecord;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, ZarrImageSpec, ZarrWriter, open};
+use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_volume::Region;
@@ -35,14 +35,14 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     check_new_folder(&job.output, &inputs, job.overwrite)?;
     refuse_inside_zarr(&job.output, &inputs)?;
-    let mut writer = ZarrWriter::create(&job.output, image_spec(job, image.meta(), &whole))?;
-    // Labels lie on the voxels of their image.
-    let given = job.voxel_um.map(|_| image.meta().voxel_size_um);
+    let mut writer = ZarrWriter::create(&job.output, image_spec(job, &image, &whole))?;
+    let (voxel_size_um, interval_secs) = (image.meta().voxel_size_um, image.meta().time_interval_secs);
     let mut parts = vec![(0, image, whole)];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
         let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
-        spec.voxel_size_um = given.unwrap_or(labels.meta().voxel_size_um);
-        spec.time_interval_secs = labels.meta().time_interval_secs;
+        // Labels lie on the voxels of their image, and many files of labels state no voxel size.
+        spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
+        spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
         parts.push((writer.add_labels(spec)?, labels, whole));
     }
     let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
@@ -122,10 +122,12 @@ fn shape_tczyx(whole: &Region) -> [usize; 5] {
     [size[T], size[C] * size[S], size[Z], size[3], size[4]]
 }
 
-fn image_spec(job: &ConvertJob, meta: &ImageMeta, whole: &Region) -> ZarrImageSpec {
+fn image_spec(job: &ConvertJob, image: &Image, whole: &Region) -> ZarrImageSpec {
+    let meta = image.meta();
     let mut spec = ZarrImageSpec::new(&folder_name(&job.input), shape_tczyx(whole), meta.dtype);
     let one_channel = whole.size[C] * whole.size[S] == 1;
-    spec.labels = one_channel && !meta.dtype.is_float() && looks_like_labels(&job.input);
+    let are_labels = image.is_label_image() || looks_like_labels(&job.input);
+    spec.labels = one_channel && !meta.dtype.is_float() && are_labels;
     spec.voxel_size_um = meta.voxel_size_um;
     spec.time_interval_secs = meta.time_interval_secs;
     let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);

@@ -21,6 +21,20 @@ pub(crate) fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<
     counted_record(path, outputs, MAX_COUNTED)
 }
 
+/// Returns the record of a folder of chunks as it is now: the size of all its files, and the latest time of modification.
+pub(crate) fn chunks_record(folder: &Path) -> std::io::Result<InputRecord> {
+    // Reading the image opens each of them, so that their number needs no limit here.
+    counted_record(folder, &[], usize::MAX)
+}
+
+/// Returns how the chunks in a folder differ from their record, as the predicate of a sentence; `None` if they do not.
+pub(crate) fn chunks_change(then: &InputRecord) -> Option<String> {
+    match chunks_record(&then.path) {
+        Ok(now) => then.change(&now),
+        Err(error) => Some(format!("can no longer be read ({error})")),
+    }
+}
+
 /// Like [`input_record`], with a maximum number of files and folders in a folder.
 fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
     let record = InputRecord::of(path)?;

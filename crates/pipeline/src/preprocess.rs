@@ -128,11 +128,13 @@ fn with_voxel_size(
     let extents = Extents::of(meta);
     let chain = chain_for(image, steps, voxel_um)?;
     let [z, y, x] = chain.shape_zyx();
+    let keeps_values = chain.crop_start().is_some();
     let spec = DerivedSpec {
         shape_full: [extents.times, z, extents.channels / extents.samples.max(1), y, x, extents.samples],
-        dtype: if chain.crop_start().is_some() { meta.dtype } else { DType::F32 },
+        dtype: if keeps_values { meta.dtype } else { DType::F32 },
         voxel_size_um: chain.voxel_size(),
         channels: meta.channels.clone(),
+        keeps_values,
     };
     let pixels = Preprocessed { chain, context: context.clone(), stacks: Mutex::default() };
     Ok(image.derived(&spec, Box::new(pixels))?)

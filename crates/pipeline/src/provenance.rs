@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The file `NAME_provenance.json`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +34,10 @@ pub struct Provenance {
     /// The other files of its image, such as numbered slices; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_files: Option<ImageFiles>,
+    /// The folders of chunks that were read: size of all their files, and the latest time of modification. Only OME-Zarr
+    /// images have them; earlier versions do not record them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chunks: Vec<InputRecord>,
     /// Files and channels of the model's input tensors; none if there is one and it is read from the input file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensorRecord>,
@@ -124,7 +129,7 @@ impl InputRecord {
     /// The system's error if there is no such file, or its size cannot be read.
     pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         let meta = std::fs::metadata(path)?;
-        let modified = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+        let modified = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
         Ok(Self {
             path: path.to_owned(),
             bytes: meta.len(),
@@ -206,6 +211,8 @@ pub(crate) struct NewRecord<'a> {
     pub input: InputRecord,
     /// The other files of its image.
     pub input_files: Option<ImageFiles>,
+    /// The folders of chunks as they were before they were read.
+    pub chunks: Vec<InputRecord>,
     /// Hash of everything that determines the result; see [`fingerprint`].
     pub fingerprint: &'a str,
     /// Precision that the network ran in, which may differ from the requested one.
@@ -231,6 +238,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         model,
         input,
         input_files,
+        chunks,
         fingerprint,
         precision,
         report,
@@ -283,6 +291,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         },
         input,
         input_files,
+        chunks: chunks.into_iter().map(|record| InputRecord { path: absolute(&record.path), ..record }).collect(),
         input_tensors,
         replaced: earlier.as_ref().map_or_else(Vec::new, |earlier| replaced(path, earlier, &outputs)),
         derived: earlier.map_or_else(Vec::new, |earlier| earlier.derived),
@@ -296,9 +305,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         statistics: StatisticsScope::of(model),
         preprocessed,
         objects: report.objects.clone(),
-        finished_unix_secs: std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
+        finished_unix_secs: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     store(path, &record)?;
     let is_kept = |file: &&FileRecord| !record.outputs.iter().any(|output| output.is_named(&file.path));

@@ -1,6 +1,7 @@
 //! Running a recorded prediction again, as closely to the recorded run as this machine allows.
 
 use crate::devices::{DeviceChoice, Devices};
+use crate::folder_digest::chunks_change;
 use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{Provenance, program};
 use crate::recorded::Recorded;
@@ -105,6 +106,10 @@ impl Provenance {
         let mut notes: Vec<String> = changes.map(|(input, change)| format!("the input {input} {change}")).collect();
         if let (Some(files), Some(input)) = (&self.input_files, self.job.inputs.first()) {
             notes.extend(files.changes(input, || Some(self.job.open(input).ok()?.files())));
+        }
+        for chunks in &self.chunks {
+            let change = chunks_change(chunks);
+            notes.extend(change.map(|change| format!("the input {} {change}", chunks.path.display())));
         }
         for file in self.input_tensors.iter().map(|tensor| &tensor.file) {
             let change = file.change_on_disk(&file.path);

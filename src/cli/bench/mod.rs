@@ -11,6 +11,7 @@ mod tasks;
 
 use super::child::{self, ChildRun, Scratch};
 use super::failure::{Failure, Outcome};
+use super::trace_path::whole_around;
 use super::{eprint_line, print, progress};
 use clap::Args;
 use cytoscope_pipeline::{Context, JobErrorKind, find_model};
@@ -124,6 +125,13 @@ impl Bench {
         let table = self.table()?;
         check_file(&self.output, &inputs, Overwrite::from_force(self.force))?;
         check_ending(&self.output, &["json"])?;
+        if let Some(folder) = whole_around(&self.output) {
+            return Err(Failure::wrong_use(format!(
+                "--output {}: the path is inside {}, which the results would change; write them to another path",
+                self.output.display(),
+                folder.display()
+            )));
+        }
         let stored = stored_path.map(results::read).transpose()?;
         let context = progress::context(false, true, Recorder::totals_only());
         let timestamp = results::now();

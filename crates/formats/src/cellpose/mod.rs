@@ -90,4 +90,8 @@ impl Pixels for Masks {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
         self.layout.read(&self.source, region).map_err(|f| f.at(path))
     }
+
+    fn is_label_image(&self) -> bool {
+        true
+    }
 }

@@ -67,6 +67,11 @@ impl ZarrArray {
         Ok(array)
     }
 
+    /// Path of the array inside the folder.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Path inside the folder of the file at a position of the grid of files.
     pub fn file_key(&self, at: &[usize]) -> String {
         let numbers: Vec<String> = at.iter().map(usize::to_string).collect();

@@ -57,6 +57,14 @@ impl Folder {
         Self { files: Files::Zipped(zip) }
     }
 
+    /// Path of the folder; `None` for a zip file.
+    pub fn on_disk(&self) -> Option<&Path> {
+        match &self.files {
+            Files::OnDisk { root, .. } => Some(root),
+            Files::Zipped(_) => None,
+        }
+    }
+
     /// Opens a file by its path inside the folder; `None` if it does not exist.
     pub fn open(&self, key: &str) -> Result<Option<Source>, Fault> {
         match &self.files {

@@ -169,7 +169,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
         .product();
     let slice_bytes = chunks_of_slice.saturating_mul(first.chunk_bytes());
     let cache = Cache::new(slice_bytes.saturating_add(slice_bytes / 4));
-    Ok((meta, OmeZarr { folder, levels, canonical, cache }))
+    Ok((meta, OmeZarr { folder, levels, canonical, is_labels: description.is_labels, cache }))
 }
 
 /// Checks that the levels are levels of one image, and returns the index in T, Z, C, Y, X, S of each of its axes.

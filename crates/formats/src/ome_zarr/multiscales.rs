@@ -37,6 +37,8 @@ pub(crate) struct Multiscale {
     pub voxel_size_um: VoxelSize,
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
+    /// Whether it is a label image.
+    pub is_labels: bool,
     /// Names and colors in the order of the C axis.
     pub channels: Vec<Channel>,
     /// Values shown as black and white, for an image of one channel.
@@ -156,6 +158,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     Ok(Multiscale {
         voxel_size_um: VoxelSize { z: um(Axis::Z), y: um(Axis::Y), x: um(Axis::X) },
         time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * secs_per(unit)?)),
+        is_labels: group.ome("image-label").is_some() || image.group.starts_with("labels/"),
         axes,
         levels,
         channels,

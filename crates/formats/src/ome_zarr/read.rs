@@ -7,7 +7,7 @@ use super::folder::Folder;
 use crate::{codec, error::Fault, huge, limits::Limits, source::Source};
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
-use std::{sync::Arc, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 /// Largest number of chunks that one read may touch.
 pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
@@ -27,6 +27,8 @@ pub(crate) struct OmeZarr {
     pub levels: Vec<ZarrArray>,
     /// The index in T, Z, C, Y, X, S of each axis of the arrays.
     pub canonical: Vec<usize>,
+    /// Whether it is a label image.
+    pub is_labels: bool,
     /// Decoded chunks that later reads may need again.
     pub cache: Cache,
 }
@@ -76,6 +78,11 @@ impl OmeZarr {
             }
         }
         Ok(samples)
+    }
+
+    /// The folder of the chunks of level 0; `None` in a ZIP file.
+    pub fn chunk_folder(&self) -> Option<PathBuf> {
+        Some(self.folder.on_disk()?.join(self.levels.first()?.path()))
     }
 
     /// Number of chunks that are decoded before they are copied. They stay in the cache until then.

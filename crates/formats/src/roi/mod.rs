@@ -173,6 +173,10 @@ impl Set {
 }
 
 impl Pixels for Set {
+    fn is_label_image(&self) -> bool {
+        true
+    }
+
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
         let labels = self.draw(region).map_err(|f| f.at(path))?;
         Ok(match self.dtype {

@@ -58,6 +58,7 @@ fn objects_in_a_corner_of_a_large_stack_are_measured() {
         dtype: DType::U16,
         voxel_size_um: VoxelSize::new_um(z, y, x),
         channels: Vec::new(),
+        keeps_values: false,
     };
     let image = source.derived(&spec, Box::new(Corner)).unwrap();
     let (context, engine, stack) = (Context::default(), CpuEngine::new(), Stack::new(&image, 0));

@@ -5,6 +5,7 @@ use super::prediction::Prediction;
 use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
+use crate::folder_digest::{chunks_change, chunks_record};
 use crate::model::ModelTask;
 use crate::provenance::{ImageFiles, InputRecord};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
@@ -105,6 +106,8 @@ pub(super) struct ResultFiles {
     pub input_files: Option<ImageFiles>,
     /// The input and the other files of its image, as they were before they were read.
     read_from: Vec<InputRecord>,
+    /// The folders of chunks that are read, as they were before: programs write chunks without changing any other file.
+    pub chunks: Vec<InputRecord>,
     /// Fingerprint of everything that determines the result.
     pub fingerprint: String,
     /// The same, whatever the device, the precision and the size of the tiles.
@@ -141,12 +144,15 @@ impl ResultFiles {
         let first = std::iter::once(input.to_owned()).chain(watched_of_tensors);
         let sources = first.chain(of_stack().cloned()).take(MAX_WATCHED_FILES);
         let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
-        let fingerprint = job.fingerprint(model, input, &read_from)?;
+        let of_chunks = |folder: PathBuf| chunks_record(&folder).map_err(|error| JobError::unreadable(&folder, error));
+        let chunks = image.chunk_folders().into_iter().map(of_chunks).collect::<Result<Vec<_>, _>>()?;
+        let all = [&read_from[..], &chunks[..]].concat();
+        let fingerprint = job.fingerprint(model, input, &all)?;
         let tiles = TileRequest { tile: None, recorded: None, ..job.tiles.clone() };
         let on_any_device = PredictJob { device: DeviceRequest::Auto, precision: None, tiles, ..job.clone() };
-        let fingerprint_of_slices = on_any_device.fingerprint(model, input, &read_from)?;
+        let fingerprint_of_slices = on_any_device.fingerprint(model, input, &all)?;
         let (table_format, input) = (job.table_format, record(input)?);
-        Ok(Self { paths, table_format, input, input_files, read_from, fingerprint, fingerprint_of_slices })
+        Ok(Self { paths, table_format, input, input_files, read_from, chunks, fingerprint, fingerprint_of_slices })
     }
 
     /// As [`Paths::refuse_foreign`].
@@ -157,14 +163,18 @@ impl ResultFiles {
 
     /// Refuses a result whose input changed while it was read.
     pub(super) fn refuse_changed(&self) -> Result<(), JobError> {
-        let changed = self.read_from.iter().find_map(|then| Some((&then.path, then.change_on_disk(&then.path)?)));
-        let Some((file, change)) = changed else { return Ok(()) };
+        let files = self.read_from.iter().map(|then| (&then.path, then.change_on_disk(&then.path)));
+        let folders = self.chunks.iter().map(|then| (&then.path, chunks_change(then)));
+        let Some((path, change)) = files.chain(folders).find_map(|(path, change)| Some((path, change?))) else {
+            return Ok(());
+        };
+        let what = if path.is_dir() { "folder" } else { "file" };
         Err(JobError::Mismatch {
-            path: file.clone(),
+            path: path.clone(),
             problem: format!(
-                "the file {change}: it changed while it was read, so the prediction would match neither version"
+                "the {what} {change}: it changed while it was read, so the prediction would match neither version"
             ),
-            next_step: "wait until the file is complete, then predict again".to_owned(),
+            next_step: format!("wait until the {what} is complete, then predict again"),
         })
     }
 }

@@ -366,6 +366,7 @@ fn with_channels(image: &Image, added: &[AddedChannel]) -> Result<Image, JobErro
         dtype: DType::F32,
         voxel_size_um: meta.voxel_size_um,
         channels,
+        keeps_values: true,
     };
     let added = added.iter().map(|added| (added.image.clone(), added.channel)).collect();
     Ok(image.derived(&spec, Box::new(JoinedChannels { own, added }))?)

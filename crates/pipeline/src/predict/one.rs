@@ -59,7 +59,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let options = sources.options(preprocess::options_after(job));
     let selection = Selection::new(&image, input, model, &options)?;
     let wanted = outputs_or_default(&job.outputs, model.task);
-    let files = ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted)?;
+    let named = || ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted);
+    let files = context.report_alive(ProgressStage::Check, named)?;
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
     let finished = || provenance::finished(&files.paths.provenance, &files.fingerprint, maps, has_labels);
@@ -111,7 +112,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     outputs.write_labels(context)?;
     let span = context.recorder.span(Stage::Write, "finish");
     let written = outputs.finish(context)?;
-    files.refuse_changed()?;
+    context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
     let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
     drop(span);
     measure(context, model, start, &before, &mut report);
@@ -221,6 +222,7 @@ fn publish(
         model: resolved.model,
         input: files.input.clone(),
         input_files: files.input_files.clone(),
+        chunks: files.chunks.clone(),
         fingerprint: &files.fingerprint,
         precision: resolved.precision(),
         report: &report,
