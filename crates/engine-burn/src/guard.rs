@@ -85,17 +85,22 @@ fn device_panics() -> MutexGuard<'static, Vec<String>> {
     DEVICE_PANICS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Extends the current panic hook by one that records panics of device threads.
+/// Extends the current panic hook by one that records panics of device threads. Those of threads with a device's name are
+/// only logged, not passed on: they become errors, after which a job may continue, and standard error may be lines of JSON.
 fn count_device_panics() {
     let earlier = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let thread = std::thread::current();
-        let of_device = thread.name().is_none_or(|name| DEVICE_THREADS.iter().any(|d| name.starts_with(d)));
-        if of_device {
+        let of_device = thread.name().map(|name| DEVICE_THREADS.iter().any(|d| name.starts_with(d)));
+        if of_device.unwrap_or(true) {
             let said = info.payload_as_str().unwrap_or("panic without a message");
             device_panics().push(said.chars().take(MAX_KEPT_CHARS).collect());
         }
-        earlier(info);
+        if of_device == Some(true) {
+            tracing::debug!("a device thread has ended a task: {info}");
+        } else {
+            earlier(info);
+        }
     }));
 }
 
@@ -174,6 +179,29 @@ mod tests {
         let full = on("test-DSD-0-0", "CUDA_ERROR_OUT_OF_MEMORY: 4096 bytes");
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 4096, .. })), "{full:?}");
         assert_eq!(on("another thread", "something else").ok(), Some("a wrong result"));
+    }
+
+    #[test]
+    fn panics_of_device_threads_are_recorded_and_not_printed() {
+        static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watch = PanicWatch::start();
+        // In the place of the hook that prints; it stays, like the one that is extended.
+        let earlier = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PRINTED.lock().unwrap().extend(info.payload_as_str().map(str::to_owned));
+            earlier(info);
+        }));
+        count_device_panics();
+        swallow("test-DSD-0-1", "the buffer of a device is gone");
+        swallow("no device thread", "a thread of the program is gone");
+        let failed = watch.guard(DeviceId::Cuda(0), || Ok(1));
+        assert!(
+            matches!(failed, Err(EngineError::Device { reason, .. }) if reason == "the buffer of a device is gone")
+        );
+        let printed = PRINTED.lock().unwrap().clone();
+        let has = |said: &str| printed.iter().any(|line| line == said);
+        assert!(has("a thread of the program is gone") && !has("the buffer of a device is gone"), "{printed:?}");
     }
 
     #[test]

@@ -5,9 +5,14 @@ use crate::kernels::{Curve, DeviceBackend, Training};
 use burn_tensor::{FloatDType, Tensor, backend::Backend};
 use cytoscope_graph::{Activation, BinaryOp, ReduceOp, UnaryOp};
 
-/// tanh with clamped arguments, because some graphics drivers overflow for large ones. In f32, tanh(15) is 1.
+/// Bounds numbers on both sides; NaN stays NaN, which Burn's `clamp` turns into a bound.
+fn bounded<B: Backend>(x: Image<B>, min: f32, max: f32) -> Image<B> {
+    x.clamp_min(min).clamp_max(max)
+}
+
+/// tanh with bounded arguments, because some graphics drivers overflow for large ones. In f32, tanh(15) is 1.
 pub(super) fn tanh<B: Backend>(x: Image<B>) -> Image<B> {
-    x.clamp(-15.0, 15.0).tanh()
+    bounded(x, -15.0, 15.0).tanh()
 }
 
 pub(super) fn sigmoid<B: Backend>(x: Image<B>) -> Image<B> {
@@ -44,7 +49,7 @@ pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image
         }
         Activation::Silu => x.clone() * sigmoid(x),
         Activation::Sigmoid => sigmoid(x),
-        Activation::HardSigmoid { alpha, beta } => x.mul_scalar(alpha).add_scalar(beta).clamp(0.0, 1.0),
+        Activation::HardSigmoid { alpha, beta } => bounded(x.mul_scalar(alpha).add_scalar(beta), 0.0, 1.0),
         Activation::HardSwish => x.clone() * x.div_scalar(6.0).add_scalar(0.5).clamp(0.0, 1.0),
         Activation::Mish => x.clone() * tanh(softplus(x)),
         Activation::Tanh => tanh(x),

@@ -62,7 +62,8 @@ impl Curve {
     }
 }
 
-/// Applies an activation to each element. Arguments of functions are bounded as in `exec::elementwise`.
+/// Applies an activation to each element. Arguments of functions are bounded as in `exec::elementwise`. NaN stays NaN: it is
+/// what is left of numbers that exceeded the range of their type, and would otherwise become a plausible result.
 #[cube]
 pub(super) fn curve<N: Size>(x: Vector<f32, N>, first: f32, second: f32, #[comptime] kind: Kind) -> Vector<f32, N> {
     let zero = Vector::<f32, N>::new(0.0);
@@ -91,6 +92,10 @@ pub(super) fn curve<N: Size>(x: Vector<f32, N>, first: f32, second: f32, #[compt
     }
     if comptime!(matches!(kind, Kind::Clip)) {
         y = min(max(x, Vector::<f32, N>::new(first)), Vector::<f32, N>::new(second));
+    }
+    // Of NaN and a bound, `max` and `min` return the bound.
+    if comptime!(!matches!(kind, Kind::Identity | Kind::Silu | Kind::Softsign)) {
+        y = select_many(Vector::is_nan(x), x, y);
     }
     y
 }

@@ -116,7 +116,10 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
                     let voxel = voxel_number(at.sample, iz as u32, iy as u32, ix as u32, &lengths);
                     let other = Vector::<f32, N>::cast_from(x[(voxel * pitch + at.channel) as usize]);
                     if comptime!(is_max) {
-                        value = max(value, other);
+                        // `max` ignores NaN, which the result must keep.
+                        let larger = max(value, other);
+                        let kept = select_many(Vector::is_nan(value), value, larger);
+                        value = select_many(Vector::is_nan(other), other, kept);
                     } else {
                         value += other;
                     }

@@ -175,7 +175,8 @@ pub(super) fn join_channels(
         let distance = means[member as usize] - mean;
         spread += spreads[member as usize] + count * distance * distance;
     }
-    let variance = max(spread / (count * members), 0.0f32);
+    // Rounding can make it slightly negative. NaN stays NaN.
+    let variance = (spread / (count * members)).abs();
     whole[0] = mean;
     whole[1] = 1.0f32 / (variance + epsilon).sqrt();
     whole[2] = variance;

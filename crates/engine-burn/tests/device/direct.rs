@@ -190,6 +190,68 @@ fn upsampling_concatenation_and_pooling_match_the_reference() {
     direct("nearest", &one(Op::Resize(nearest), &[2, 3, 4, 5, 6], vec![None, scales]));
 }
 
+/// Returns how many numbers of the first output are NaN; `None` without a device.
+fn nan_count(graph: &Graph, x: Tensor) -> Option<usize> {
+    let shapes = [x.shape().to_vec()];
+    let mut session = engine()?.compile(graph, &shapes, &CompileOptions::default()).unwrap();
+    let outputs = session.run(&[x]).unwrap();
+    Some(outputs[0].as_f32().unwrap().iter().filter(|v| v.is_nan()).count())
+}
+
+/// What remains of a number that exceeds the range of its type must reach the output of the network, where it is detected.
+#[test]
+fn nan_stays_nan_after_activations_norms_and_pooling() {
+    use Activation::*;
+    let shape = [1, 1, 4, 4, 4];
+    let with = |at: usize, value: f32| {
+        let mut values = numbers(64, 3);
+        values[at] = value;
+        Tensor::new(shape, values).unwrap()
+    };
+    // The voxel 1, 1, 1, which 27 voxels of a convolution read.
+    let near = || with(16 + 4 + 1, f32::NAN);
+    for activation in [
+        Relu,
+        LeakyRelu { alpha: 0.2 },
+        Elu { alpha: 0.7 },
+        Sigmoid,
+        Silu,
+        Tanh,
+        Softsign,
+        Clip { min: 0.0, max: 6.0 },
+        HardSigmoid { alpha: 0.2, beta: 0.5 },
+    ] {
+        let mut network = Network::new(&shape);
+        let y = network.conv(network.x, 1, 8, 3);
+        let y = network.push(Op::Activation(activation), &[Some(y)]);
+        let found = nan_count(&network.with_outputs(&[y]), near());
+        assert!(found.is_none_or(|count| count == 27 * 8), "{activation:?}: {found:?}");
+    }
+    let mut network = Network::new(&shape);
+    let y = network.conv(network.x, 1, 8, 3);
+    let halves = PoolAttrs {
+        kernel: vec![2; 3],
+        strides: vec![2; 3],
+        padding: Padding::none(3),
+        dilations: vec![1; 3],
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let y = network.push(Op::MaxPool(halves), &[Some(y)]);
+    let found = nan_count(&network.with_outputs(&[y]), near());
+    assert!(found.is_none_or(|count| count == 8 * 8), "pooling: {found:?}");
+    // An infinite number leaves its channel without a mean, also if the first voxel, 0, 0, 0, does not depend on it.
+    for at in [16 + 4 + 1, 2 * (16 + 4 + 1)] {
+        let mut network = Network::new(&shape);
+        let y = network.conv(network.x, 1, 8, 3);
+        let y = network.norm(y, 8);
+        let y = network.push(Op::Activation(Relu), &[Some(y)]);
+        let found = nan_count(&network.with_outputs(&[y]), with(at, f32::INFINITY));
+        assert!(found.is_none_or(|count| count == 64 * 8), "norm with voxel {at} infinite: {found:?}");
+    }
+}
+
 #[test]
 fn numbers_before_an_activation_match_the_reference() {
     let mut graph = one(Op::Binary(BinaryOp::Mul), &[2, 3, 4, 5, 6], vec![Some(Tensor::scalar(0.3f32))]);
