@@ -246,13 +246,14 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
 }
 
 /// Returns the settings of a new run with those that are left open set for single planes: patches of one slice, and a new
-/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack. If there are
-/// stacks, the settings are returned unchanged.
+/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack; if they are
+/// requested, the network downsamples along Z as for stacks, because it would learn nothing from the single slice otherwise.
+/// If there are stacks, the settings are returned unchanged.
 pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
     let depths = report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx[0]);
     if depths.max() == Some(1) {
-        config.patch_zyx.get_or_insert([1, PATCH[1], PATCH[2]]);
-        if config.network.strides.is_empty() {
+        let patch_zyx = *config.patch_zyx.get_or_insert([1, PATCH[1], PATCH[2]]);
+        if patch_zyx[0] == 1 && config.network.strides.is_empty() {
             config.network.strides = vec![[1, 2, 2]; config.network.filters.len().saturating_sub(1)];
         }
     }
@@ -364,7 +365,9 @@ mod tests {
         let flat = fitted(&config);
         assert_eq!((flat.patch_zyx, flat.network.strides), (Some([1, 64, 64]), vec![[1, 2, 2]; 2]));
         let chosen = TrainConfig { patch_zyx: Some([4, 32, 32]), ..config.clone() };
-        assert_eq!(fitted(&chosen).patch_zyx, Some([4, 32, 32]));
+        assert_eq!(fitted(&chosen), chosen, "thicker patches need the strides of stacks");
+        let thin = TrainConfig { patch_zyx: Some([1, 32, 32]), ..config.clone() };
+        assert_eq!(fitted(&thin).network.strides, vec![[1, 2, 2]; 2]);
         write("c", 3, 500);
         assert_eq!(fitted(&config), config, "one of the images is a stack");
     }
