@@ -95,6 +95,10 @@ fn roi_sets_get_the_time_points_of_their_stack_even_if_it_has_no_objects() {
         assert_eq!(fixture.image(&back), fixture.image(stack), "{stack}");
     }
     fixture.fails(3, &["convert", "none.tif.zip", "alone.tif"], &["none.tif.zip", "--like"]);
+    // Regions of a time series do not belong to a stack of one time point.
+    fixture.run(&["convert", "cells.tif", "first.tif", "--time", "0"]).ok();
+    let of_series = ["evaluate", "--pred", "first.tif", "--truth", "cells.tif.zip"];
+    fixture.fails(3, &of_series, &["first.tif", "1 time points", "cells.tif.zip"]);
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub struct OpenOptions {
     /// Extents along Z, Y, X of the stack that regions of interest were drawn on; without it, the labels are as large as
     /// the regions need.
     pub shape_zyx: Option<[usize; 3]>,
-    /// Number of time points of that stack; without it, as many as the regions state.
+    /// Number of time points of that stack; without it or if the regions state more, as many as these state.
     pub times: Option<usize>,
     /// Limits on what the file may contain.
     pub limits: Limits,

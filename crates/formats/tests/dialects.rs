@@ -424,9 +424,11 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
         assert_eq!((image.meta().shape.as_slice(), &image.meta().read_as_slices), ([2, 3].as_slice(), &None));
         assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
     }
-    // A stack that was cut off after its second plane.
-    let cut_off = [file(1, at, 6, &[]), (0..12).collect()].concat();
-    assert_eq!(opened(cut_off).unwrap_err(), FormatErrorKind::Malformed);
+    // A stack that was cut off in its second plane or after it.
+    for bytes in [9, 12] {
+        let cut_off = [file(1, at, 6, &[]), (0..bytes).collect()].concat();
+        assert_eq!(opened(cut_off).unwrap_err(), FormatErrorKind::Malformed);
+    }
 }
 
 #[test]

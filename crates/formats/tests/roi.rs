@@ -82,6 +82,14 @@ fn regions_of_a_series_of_planes_are_at_their_time_points() {
         assert_eq!(image.meta().shape_full, [3, 1, 1, 1, 2, 1]);
         assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16(expected.to_vec()));
     }
+    // A region after the last time point of the stack is not left out.
+    let one_time = OpenOptions { shape_zyx: Some([1, 1, 2]), times: Some(1), ..OpenOptions::default() };
+    let mut late = roi(1, [0, 0, 1, 1], &[], &[], 0);
+    let header = late.len() as i32;
+    late[60..64].copy_from_slice(&header.to_be_bytes());
+    late.extend([0, 0, 0, 3].iter().flat_map(|value: &i32| value.to_be_bytes()));
+    late.extend([0; 48]);
+    assert_eq!(open_bytes(late, &one_time).unwrap().meta().shape_full, [3, 1, 1, 1, 2, 1]);
     // A set without regions has no extents of its own.
     let empty = [b"PK\x05\x06".as_slice(), &[0; 18]].concat();
     assert_eq!(

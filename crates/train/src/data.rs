@@ -250,8 +250,9 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
 const PLANE_EDGE: usize = 192;
 
 /// Returns the settings of a new run with those that are left open set for single planes: patches of one slice, and a new
-/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack. If there are
-/// stacks, the settings are returned unchanged.
+/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack; if they are
+/// requested, the network downsamples along Z as for stacks, because it would learn nothing from the single slice otherwise.
+/// If there are stacks, the settings are returned unchanged.
 pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
     let usable = || report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx);
     if usable().map(|shape| shape[0]).max() == Some(1) {
@@ -260,8 +261,8 @@ pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainC
             let smallest = usable().map(|shape| shape[axis]).min().unwrap_or(0);
             (smallest / 2 / 16 * 16).clamp(PATCH[axis], PLANE_EDGE)
         };
-        config.patch_zyx.get_or_insert([1, edge(1), edge(2)]);
-        if config.network.strides.is_empty() {
+        let patch_zyx = *config.patch_zyx.get_or_insert_with(|| [1, edge(1), edge(2)]);
+        if patch_zyx[0] == 1 && config.network.strides.is_empty() {
             config.network.strides = vec![[1, 2, 2]; config.network.filters.len().saturating_sub(1)];
         }
     }
@@ -377,7 +378,9 @@ mod tests {
         let flat = fitted(&config);
         assert_eq!((flat.patch_zyx, flat.network.strides), (Some([1, 64, 64]), vec![[1, 2, 2]; 2]));
         let chosen = TrainConfig { patch_zyx: Some([4, 32, 32]), ..config.clone() };
-        assert_eq!(fitted(&chosen).patch_zyx, Some([4, 32, 32]));
+        assert_eq!(fitted(&chosen), chosen, "thicker patches need the strides of stacks");
+        let thin = TrainConfig { patch_zyx: Some([1, 32, 32]), ..config.clone() };
+        assert_eq!(fitted(&thin).network.strides, vec![[1, 2, 2]; 2]);
         write("c", 3, 500);
         assert_eq!(fitted(&config), config, "one of the images is a stack");
     }

@@ -66,7 +66,8 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let last = |of: fn(&Roi) -> usize| rois.iter().map(of).max().unwrap_or(0).max(1);
     let own = [last(|r| r.z), last(|r| r.extent()[0]), last(|r| r.extent()[1])];
     let [z, y, x] = options.shape_zyx.unwrap_or(own);
-    let times = options.times.unwrap_or_else(|| last(|r| r.t)).max(1);
+    // Regions after the time points of the stack are not left out, so that labels of another stack are noticed.
+    let times = options.times.unwrap_or(1).max(last(|r| r.t));
     if z == 1 && times > 1 {
         // ImageJ numbers the planes of a time series of planes like slices.
         for roi in rois.iter_mut().filter(|roi| roi.t == 0) {

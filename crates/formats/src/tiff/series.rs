@@ -299,7 +299,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
 }
 
 /// Whether the file's only plane was taken from a stack together with its description: it is compressed or in tiles, the
-/// directory lies where the planes after it would be, or the file ends before a second plane.
+/// directory lies where the planes after it would be, or the file ends after it.
 fn is_taken_from_stack(file: &TiffFile, layout: &Layout, images: usize) -> bool {
     if layout.codec != Codec::Raw || layout.tiled {
         return true;
@@ -308,8 +308,9 @@ fn is_taken_from_stack(file: &TiffFile, layout: &Layout, images: usize) -> bool 
     let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
     file.container.integer(&page.offsets).is_ok_and(|first| {
         let end = first.saturating_add(plane.saturating_mul(images as u64));
-        let left = file.container.source.len().saturating_sub(first);
-        let ends_after_one = left.checked_div(plane) == Some(1);
+        let after_one = file.container.source.len().saturating_sub(first).checked_sub(plane);
+        // A byte may fill up the file to an even length; the start of a second plane is that of a damaged stack.
+        let ends_after_one = after_one.is_some_and(|bytes| bytes < 2);
         ends_after_one || (first.saturating_add(plane)..end).contains(&file.container.first_ifd)
     })
 }

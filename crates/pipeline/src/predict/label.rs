@@ -174,8 +174,9 @@ fn label_slice_by_slice(
     let shape = map.shape();
     let (depth, plane) = (shape[0], shape[1] * shape[2]);
     let smoothing = Smoothing::new(options.smooth_um, voxel_um);
-    let read_slices = step.saturating_add(smoothing.reach.saturating_mul(4)).saturating_add(step);
-    let read_bytes = (read_slices.saturating_mul(plane) as u64).saturating_mul(4);
+    // The slices that are read at once, twice: smoothing copies them, or there are seeds.
+    let read_slices = smoothing.reach.saturating_mul(2).saturating_add(step).min(depth);
+    let read_bytes = (read_slices.saturating_mul(plane) as u64).saturating_mul(2 * 4);
     let limit_bytes = settings.streamed_bytes.max(slab_bytes(shape)).saturating_sub(read_bytes);
     let max_runs = limit_bytes / StreamedSegmentation::RUN_BYTES;
     if max_runs == 0 {
@@ -332,8 +333,8 @@ fn label_in_slabs(
     let order: Vec<u32> = (1..=stitcher.count()).filter(|label| bright[*label as usize]).collect();
     let note = (!whole).then(|| {
         format!(
-            "the foreground is so dense that the stack was segmented in slabs of {slab} slices: objects that slabs divide may \
-             differ from those of the whole stack"
+            "segmenting the whole stack takes too much memory, so it was segmented in slabs of {slab} slices: objects that \
+             slabs divide may differ from those of the whole stack"
         )
     });
     Ok(Labels { note, ..Labels::new(spool, shape, stitcher.count(), &order) })

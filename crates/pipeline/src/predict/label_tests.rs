@@ -137,6 +137,11 @@ fn too_much_memory_is_refused() {
         let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
         assert_eq!(found.is_some(), fits, "{streamed_bytes} bytes");
     }
+    // Smoothing reads no more slices than the stack has, however far it reaches.
+    let options = SegmentOptions { smooth_um: 5.0, height: None, ..options };
+    let settings = LabelSettings { streamed_bytes: 6000, ..settings(&options) };
+    let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
+    assert!(found.is_some());
 }
 
 /// A map with two columns that meet in the last slice only.
