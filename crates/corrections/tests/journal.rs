@@ -422,3 +422,31 @@ fn labels_of_another_program_are_moved_aside_and_own_ones_replaced() {
     assert_eq!(std::fs::read(aside).unwrap(), b"drawn in another program");
     assert_eq!(LabelVolume::load(&to, &LoadOptions::default()).unwrap().fingerprint(), session.volume().fingerprint());
 }
+
+#[cfg(unix)]
+#[test]
+fn a_long_journal_that_cannot_be_compacted_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    // The name is too long for that of an unfinished file beside it, so replacing the journal fails, as on a full disk.
+    let path = folder.path().join("c".repeat(250));
+    let options =
+        SessionOptions { compact_above_bytes: 30_000, undo_budget_bytes: 10_000, ..SessionOptions::default() };
+    let (mut session, _) = Session::open(base(), None, &path, options.clone()).unwrap();
+    let mut n = 0;
+    while !session.needs_compaction() {
+        try_edit(&mut session, n);
+        n += 1;
+        assert!(n < 20_000);
+    }
+    assert!(session.compact().is_err());
+    let (state, step_names, long) = (fingerprint(&session), names(&session), session.journal_bytes());
+    drop(session);
+    let mut session = reopen(base(), &path, &options);
+    assert!(fingerprint(&session) == state && names(&session) == step_names);
+    assert_eq!(session.journal_bytes(), long);
+    // Further edits are recorded.
+    assert!((n..n + 1000).any(|n| try_edit(&mut session, n).is_some()));
+    let state = fingerprint(&session);
+    drop(session);
+    assert!(fingerprint(&reopen(base(), &path, &options)) == state);
+}
