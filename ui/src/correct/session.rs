@@ -506,8 +506,8 @@ mod tests {
     fn labels_are_reported_as_saved_even_if_the_journal_cannot_record_it() {
         use cytoscope_corrections::{BrushShape, DrawOver};
         let folder = tempfile::tempdir().unwrap();
-        // The name is too long for that of an unfinished file beside it, so the journal cannot be compacted.
-        let journal = folder.path().join("c".repeat(250));
+        let of_journal = tempfile::tempdir().unwrap();
+        let journal = of_journal.path().join("cells.corrections");
         let options = SessionOptions { compact_above_bytes: 0, undo_budget_bytes: 0, ..SessionOptions::default() };
         let volume = LabelVolume::new([2, 9, 9], VoxelSize::default()).unwrap();
         let (mut session, _) = Session::open(volume, None, &journal, options).unwrap();
@@ -518,6 +518,8 @@ mod tests {
             value += 1;
             assert!(value < 10_000);
         }
+        // The open journal can be written, but it cannot be compacted.
+        drop(of_journal);
         let (requests_in, _requests) = channel();
         let (events_out, events) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
