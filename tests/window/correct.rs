@@ -149,6 +149,24 @@ fn a_corrected_stack_becomes_a_training_pair() {
 }
 
 #[test]
+fn labels_drawn_on_a_stack_without_voxel_size_state_none() {
+    let mut fixture = Fixture::with(|folder| {
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 64, 64], vec![9u16; 4 * 64 * 64]).unwrap();
+        let path = folder.join("stack.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    start_correcting(&mut fixture);
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    command(&mut fixture, Key::S);
+    fixture.until("the file", |w| sees(w, "All saved"));
+    let saved = fixture.path("cytoscope/stack_corrected_labels.tif");
+    let image = cytoscope_formats::open(&saved, &cytoscope_formats::OpenOptions::default()).unwrap();
+    assert!(image.meta().voxel_size_um.is_unknown(), "{:?}", image.meta().voxel_size_um);
+}
+
+#[test]
 fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
     let mut fixture = Fixture::with(|folder| {
         let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 64, 64], vec![9u16; 2 * 4 * 64 * 64]).unwrap();

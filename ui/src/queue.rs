@@ -9,6 +9,7 @@ use cytoscope_pipeline::PredictJob;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::JobId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ enum Message {
 /// Writes entries as they arrive; the file is created for the first one.
 fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
     let mut file: Option<(File, PathBuf)> = None;
-    let mut open = 0u64;
+    let mut open = BTreeSet::new();
     while let Ok(message) = messages.recv() {
         let entry = match message {
             Message::Write(entry) => entry,
@@ -87,10 +88,12 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
         };
         // Paths that are not UTF-8 cannot be saved and are skipped.
         let Ok(mut line) = serde_json::to_vec(&entry) else { continue };
-        open = match entry {
-            Entry::Requested { .. } => open + 1,
-            Entry::Ended { .. } => open.saturating_sub(1),
-        };
+        match entry {
+            Entry::Requested { number, .. } => _ = open.insert(number),
+            // Its request could not be saved.
+            Entry::Ended { number } if !open.remove(&number) => continue,
+            Entry::Ended { .. } => {}
+        }
         let (out, _) = match &mut file {
             Some(file) => file,
             None => file.insert(begin(folder)?),
@@ -98,7 +101,7 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
         line.push(b'\n');
         out.write_all(&line)?;
         out.sync_data()?;
-        if open == 0 {
+        if open.is_empty() {
             // Nothing is unfinished, so the file is emptied.
             out.set_len(0)?;
             out.rewind()?;
@@ -107,7 +110,7 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
     let Some((file, path)) = file else { return Ok(()) };
     // Unlocked explicitly: a child process being started may still hold the file, and with it the lock, for a moment.
     file.unlock()?;
-    if open == 0 { std::fs::remove_file(path) } else { Ok(()) }
+    if open.is_empty() { std::fs::remove_file(path) } else { Ok(()) }
 }
 
 fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
@@ -351,6 +354,23 @@ mod tests {
         queue.update(&[]);
         drop(queue);
         assert_eq!(std::fs::read_dir(folder.path().join(FOLDER)).unwrap().count(), 0);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_prediction_whose_path_cannot_be_saved_removes_no_other_one() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = folder.path().join("settings.json");
+        let not_unicode = PathBuf::from(std::ffi::OsString::from_vec(b"/\xff.tif".to_vec()));
+        let mut queue = Queue::new(Some(&settings));
+        queue.add(JobId(0), &job("/a.tif"));
+        queue.add(JobId(1), &PredictJob { inputs: vec![not_unicode], ..job("/b.tif") });
+        // The engine refuses it at once.
+        queue.open.retain(|(id, _)| id.0 != 1);
+        queue.write_entry(Entry::Ended { number: 2 });
+        drop(queue);
+        assert_eq!(abandoned_stacks(&settings), [PathBuf::from("/a.tif")]);
     }
 
     #[test]

@@ -205,24 +205,27 @@ impl Settings {
         self.recent.truncate(MAX_RECENT);
     }
 
-    /// Remembers the axes of a folder's files; `None` forgets them.
+    /// Remembers the axes of a folder's files; `None` forgets them. If there are too many folders, others are forgotten.
     pub fn remember_axes(&mut self, file: &Path, axes: Option<&str>) {
-        let Some(folder) = file.parent().map(Path::to_owned) else { return };
-        match axes {
-            Some(axes) if self.axes_of_folder.len() < MAX_FOLDERS => {
-                self.axes_of_folder.insert(folder, axes.to_owned());
+        let Some(folder) = file.parent() else { return };
+        self.axes_of_folder.remove(folder);
+        if let Some(axes) = axes {
+            while self.axes_of_folder.len() >= MAX_FOLDERS {
+                self.axes_of_folder.pop_first();
             }
-            _ => {
-                self.axes_of_folder.remove(&folder);
-            }
+            self.axes_of_folder.insert(folder.to_owned(), axes.to_owned());
         }
     }
 
-    /// Remembers the voxel size in µm of a folder's files; one that is unknown along all axes is forgotten.
+    /// Remembers the voxel size in µm of a folder's files; one that is unknown along all axes is forgotten. If there are
+    /// too many folders, others are forgotten.
     pub fn remember_voxel_size(&mut self, file: &Path, voxel_size_um: VoxelSize) {
         let Some(folder) = file.parent() else { return };
         self.voxel_size_of_folder.remove(folder);
-        if voxel_size_um != VoxelSize::default() && self.voxel_size_of_folder.len() < MAX_FOLDERS {
+        if voxel_size_um != VoxelSize::default() {
+            while self.voxel_size_of_folder.len() >= MAX_FOLDERS {
+                self.voxel_size_of_folder.pop_first();
+            }
             self.voxel_size_of_folder.insert(folder.to_owned(), voxel_size_um);
         }
     }
@@ -328,6 +331,23 @@ mod tests {
         settings.remember_series(new.to_owned(), 3);
         assert_eq!((settings.series_of(new), settings.series_of_file.len()), (3, MAX_FILES));
         assert_eq!(settings.series_of(last), 2);
+    }
+
+    #[test]
+    fn axes_and_voxel_size_of_a_new_folder_are_remembered_in_place_of_others() {
+        let mut settings = Settings::default();
+        let size = VoxelSize::new_um(2.0, 0.5, 0.25);
+        let file = |i: usize| PathBuf::from(format!("/data/{i:05}/a.tif"));
+        for i in 0..=MAX_FOLDERS {
+            settings.remember_axes(&file(i), Some("ZYX"));
+            settings.remember_voxel_size(&file(i), size);
+        }
+        let last = file(MAX_FOLDERS);
+        assert_eq!((settings.axes_of(&last), settings.voxel_size_of(&last)), (Some("ZYX"), size));
+        assert_eq!((settings.axes_of_folder.len(), settings.voxel_size_of_folder.len()), (MAX_FOLDERS, MAX_FOLDERS));
+        // Other axes of a known folder replace no other folder.
+        settings.remember_axes(&last, Some("TYX"));
+        assert_eq!((settings.axes_of(&last), settings.axes_of_folder.len()), (Some("TYX"), MAX_FOLDERS));
     }
 
     #[cfg(unix)]

@@ -96,7 +96,8 @@ impl Session {
             options,
         };
         if session.needs_compaction() {
-            session.compact()?;
+            // A journal that cannot be compacted, for example because the disk is full, stays long.
+            let _ = session.compact();
         }
         Ok((session, opened.report))
     }

@@ -422,3 +422,35 @@ fn labels_of_another_program_are_moved_aside_and_own_ones_replaced() {
     assert_eq!(std::fs::read(aside).unwrap(), b"drawn in another program");
     assert_eq!(LabelVolume::load(&to, &LoadOptions::default()).unwrap().fingerprint(), session.volume().fingerprint());
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_long_journal_that_cannot_be_compacted_is_opened() {
+    use std::os::fd::AsRawFd as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let options =
+        SessionOptions { compact_above_bytes: 30_000, undo_budget_bytes: 10_000, ..SessionOptions::default() };
+    let (mut session, _) = Session::open(base(), None, &path, options.clone()).unwrap();
+    let mut n = 0;
+    while !session.needs_compaction() {
+        try_edit(&mut session, n);
+        n += 1;
+        assert!(n < 20_000);
+    }
+    let (state, step_names, long) = (fingerprint(&session), names(&session), session.journal_bytes());
+    drop(session);
+    // An open file of a removed folder can be read and written, but not replaced, as on a full disk.
+    let file = std::fs::File::open(&path).unwrap();
+    drop(folder);
+    let path = std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let mut session = reopen(base(), &path, &options);
+    assert!(session.needs_compaction() && session.compact().is_err());
+    assert!(fingerprint(&session) == state && names(&session) == step_names);
+    assert_eq!(session.journal_bytes(), long);
+    // Further edits are recorded.
+    assert!((n..n + 1000).any(|n| try_edit(&mut session, n).is_some()));
+    let state = fingerprint(&session);
+    drop(session);
+    assert!(fingerprint(&reopen(base(), &path, &options)) == state);
+}

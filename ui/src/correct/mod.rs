@@ -21,7 +21,6 @@ use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
 use crate::views::pen::Marks;
 use cytoscope_corrections::Edit;
-use cytoscope_volume::VoxelSize;
 use files::{CorrectionFiles, SetAside};
 use session::{Base, CorrectionState, Corrector, SessionRequest, SessionStart};
 use std::collections::HashMap;
@@ -178,11 +177,11 @@ impl Corrections {
         let files = files_of(document, &place.folder);
         let labels = documents.labels_to_correct(id);
         let base = labels.map_or(Base::Empty, |path| Base::File(path.to_owned()));
-        let [z, y, x] = document.voxel_um;
         let start = SessionStart {
             bases: place.bases.unwrap_or_else(|| vec![base]),
             shape_zyx: document.extents.zyx,
-            voxel_um: VoxelSize::new_um(z, y, x),
+            // Unknown sizes stay unknown in the saved labels and in training pairs.
+            voxel_um: document.image.meta().voxel_size_um,
             time: (document.extents.times > 1).then_some(document.time),
             files: files.clone(),
         };

@@ -356,10 +356,11 @@ impl SessionThread {
             SessionRequest::Written(path, saved) => {
                 let saved = saved.map_err(|e| ("Saving", e))?;
                 let moved_to = saved.kept_aside().map(std::path::Path::to_owned);
-                session.mark_saved(saved).map_err(|e| ("Recording the save", e))?;
+                // The labels are saved, even if the journal cannot record it.
+                let recorded = session.mark_saved(saved).map_err(|e| ("Recording the save", e));
                 self.emit(SessionEvent::Saved(path));
                 moved_to.into_iter().for_each(|moved_to| self.emit(SessionEvent::MovedAside(moved_to)));
-                Ok(())
+                recorded
             }
             SessionRequest::Export(pair) => {
                 let ticket = session.begin_save().map_err(|e| ("Adding the pair", e))?;
@@ -438,12 +439,20 @@ fn state(session: &Session) -> CorrectionState {
 
 /// Opens the session on the first base that matches the journal.
 fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
-    let mut refused = None;
+    let (mut refused, mut unreadable) = (None, None);
     let is_new = std::fs::metadata(&start.files.journal).map_or(true, |m| m.len() == 0);
     for base in &start.bases {
         let (volume, path) = match base {
             Base::Empty => (LabelVolume::new(start.shape_zyx, start.voxel_um)?, None),
-            Base::File(path) => (load(start, path)?, Some(path.as_path())),
+            Base::File(path) => match load(start, path) {
+                Ok(volume) => (volume, Some(path.as_path())),
+                // The journal may match the next candidate, for example the copy of the original labels.
+                Err(e) if !is_new => {
+                    unreadable = unreadable.or(Some(e));
+                    continue;
+                }
+                Err(e) => return Err(e),
+            },
         };
         // Those of a prediction may be in an OME-Zarr folder.
         let of_folder = path.filter(|path| path.is_dir()).map(|_| volume.snapshot());
@@ -464,7 +473,7 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
             Err(e) => return Err(e),
         }
     }
-    Err(refused.unwrap_or(CorrectionError::Cancelled))
+    Err(unreadable.or(refused).unwrap_or(CorrectionError::Cancelled))
 }
 
 /// Loads labels of a time point. A file with a single time point is taken to belong to it.
@@ -484,4 +493,63 @@ fn load(start: &SessionStart, path: &std::path::Path) -> Result<LabelVolume, Cor
         return Ok(volume);
     }
     LabelVolume::from_dense(shape, start.voxel_um, &volume.labels().to_dense())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_corrections::Scope;
+
+    #[cfg(unix)]
+    #[test]
+    fn labels_are_reported_as_saved_even_if_the_journal_cannot_record_it() {
+        use cytoscope_corrections::{BrushShape, DrawOver};
+        let folder = tempfile::tempdir().unwrap();
+        let of_journal = tempfile::tempdir().unwrap();
+        let journal = of_journal.path().join("cells.corrections");
+        let options = SessionOptions { compact_above_bytes: 0, undo_budget_bytes: 0, ..SessionOptions::default() };
+        let volume = LabelVolume::new([2, 9, 9], VoxelSize::default()).unwrap();
+        let (mut session, _) = Session::open(volume, None, &journal, options).unwrap();
+        let mut value = 1;
+        while !session.needs_compaction() {
+            let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: DrawOver::Any };
+            session.apply(&Edit::Paint { brush, points: vec![[0.0, 4.0, 4.0]] }).unwrap();
+            value += 1;
+            assert!(value < 10_000);
+        }
+        // The open journal can be written, but it cannot be compacted.
+        drop(of_journal);
+        let (requests_in, _requests) = channel();
+        let (events_out, events) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let mut thread = SessionThread { requests_in, events_out, wake: Arc::new(|| {}), waiting, writing: Vec::new() };
+        let labels = folder.path().join("labels.tif");
+        let saved = session.begin_save().unwrap().save(&labels, &mut |_, _| ControlFlow::Continue(()));
+        let (what, _) = thread.handle(&mut session, SessionRequest::Written(labels.clone(), saved)).unwrap_err();
+        assert_eq!(what, "Recording the save");
+        let events: Vec<SessionEvent> = events.try_iter().collect();
+        assert!(matches!(events.as_slice(), [SessionEvent::Saved(path)] if *path == labels), "{events:?}");
+        assert!(!session.is_modified());
+    }
+
+    #[test]
+    fn corrections_continue_from_the_copy_of_their_labels_if_the_saved_ones_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CorrectionFiles::of(folder.path(), "cells", None);
+        let labels = folder.path().join("cells_labels.tif");
+        let (shape_zyx, voxel_um) = ([1, 2, 3], VoxelSize::new_um(1.0, 1.0, 1.0));
+        LabelVolume::from_dense(shape_zyx, voxel_um, &[0, 1, 1, 0, 2, 2]).unwrap().labels().save(&labels).unwrap();
+        let bases = vec![Base::File(labels)];
+        let start = SessionStart { bases, shape_zyx, voxel_um, time: None, files: files.clone() };
+        let (mut session, _) = open(&start).unwrap();
+        session.apply(&Edit::Delete { label: 1, scope: Scope::Volume }).unwrap();
+        session.close().unwrap();
+        std::fs::write(&files.labels, "another program was interrupted").unwrap();
+        let only_saved = vec![Base::File(files.labels.clone())];
+        assert!(open(&SessionStart { bases: only_saved.clone(), ..start.clone() }).is_err());
+        let bases = only_saved.into_iter().chain([Base::File(files.base.clone()), Base::Empty]).collect();
+        let (session, replay) = open(&SessionStart { bases, ..start }).unwrap();
+        assert_eq!((replay.entries, session.volume().voxels_of(1), session.volume().voxels_of(2)), (1, 0, 2));
+    }
 }

@@ -12,7 +12,7 @@ use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DiskEffect, DocumentEffect, FoundResults, ResultsPlace};
 use crate::display::Display;
-use crate::document::{Document, Role};
+use crate::document::{Document, PREVIEW_NAME, Role};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
 use crate::overwrite::{OverwriteAnswer, OverwriteQuestion};
@@ -77,7 +77,7 @@ pub(crate) enum JobsAction {
         /// Threshold, seeds and filters to segment with.
         options: SegmentOptions,
     },
-    /// Discards the segmentation options that the user has changed.
+    /// Discards the segmentation options that the user has changed, and their previews.
     ForgetRefined,
     /// Estimates the diameter of a document's objects.
     EstimateDiameter(u64),
@@ -448,7 +448,7 @@ impl Jobs {
                 self.keeping.insert(document, (options.clone(), time.unwrap_or(time_of(document))));
                 self.segment(document, options, true, documents, display);
             }
-            JobsAction::ForgetRefined => self.refined.clear(),
+            JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
             JobsAction::MeasureSaved { document, labels, time } => {
@@ -482,6 +482,20 @@ impl Jobs {
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }
         effects
+    }
+
+    /// Discards the segmentation options that the user has changed. Saved results are shown again in place of previews,
+    /// which could no longer be saved.
+    fn forget_refined(&mut self, documents: &Documents, effects: &mut Effects) {
+        for id in std::mem::take(&mut self.refined).into_keys() {
+            self.preview_objects.remove(&id);
+            let previews = self.work.jobs.iter().filter(|j| j.purpose == Purpose::Preview { document: id });
+            previews.filter(|j| !j.state.is_over()).for_each(|job| self.work.cancel(job.id));
+            let is_preview = |d: &&Document| d.of_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
+            if let Some(document) = documents.get(id).filter(is_preview) {
+                effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
+            }
+        }
     }
 
     /// Forgets a document that was closed, and cancels its jobs.

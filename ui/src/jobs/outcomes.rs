@@ -174,8 +174,11 @@ impl Jobs {
                 self.preview_objects.remove(&document);
             }
             time = saved.map_or(time, |(_, time)| time);
-        } else {
+        } else if self.refined.contains_key(&document) {
             self.preview_objects.insert(document, report.objects);
+        } else {
+            // Its options were discarded while it was computed.
+            return;
         }
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         let output = if kept {
@@ -185,5 +188,41 @@ impl Jobs {
             JobOutput::Preview(time, Box::new(report))
         };
         effects.act(DocumentsAction::Show { document, output });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effect::Wake;
+    use cytoscope_objects::SegmentOptions;
+    use cytoscope_pipeline::LabelFormat;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_preview_of_discarded_options_is_not_shown() {
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        let documents = Documents::new(&wake, None);
+        let number_of_effects = |jobs: &mut Jobs| {
+            let report = SegmentReport {
+                objects: 3,
+                labels: "labels-1.u32".into(),
+                format: LabelFormat::RawU32,
+                shape_zyx: [2, 3, 4],
+                voxel_um: [1.0; 3],
+                table: None,
+                notes: Vec::new(),
+                seconds: 0.0,
+            };
+            let mut effects = Effects::default();
+            jobs.handle_segmentation(7, false, report, &mut effects);
+            effects.into_iter().count()
+        };
+        jobs.refined.insert(7, SegmentOptions::default());
+        assert!(number_of_effects(&mut jobs) > 0);
+        assert_eq!(jobs.preview_objects(7), Some(3));
+        jobs.forget_refined(&documents, &mut Effects::default());
+        assert_eq!((number_of_effects(&mut jobs), jobs.preview_objects(7)), (0, None));
     }
 }

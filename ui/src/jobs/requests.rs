@@ -326,13 +326,18 @@ fn outputs_of(settings: &Settings, task: Option<ModelTask>, has_steps: bool) -> 
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::correct::Corrections;
+    use crate::disk::DiskEffect;
     use crate::display::DisplayAction;
-    use crate::documents::ViewAction;
-    use crate::effect::Wake;
+    use crate::documents::{JobOutput, ViewAction};
+    use crate::effect::{Effect, Wake};
+    use crate::jobs::JobsAction;
     use crate::opener::Expanded;
     use crate::work::RepeatableJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_pipeline::{LabelFormat, SegmentReport};
     use cytoscope_volume::Array;
+    use cytoscope_worker::LabelArray;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -423,6 +428,42 @@ mod tests {
             })
             .collect();
         assert_eq!(sizes, [Some([2.0, 0.5, 0.25])]);
+    }
+
+    #[test]
+    fn saved_results_are_shown_again_in_place_of_a_preview_whose_options_are_discarded() {
+        let folder = tempfile::tempdir().unwrap();
+        let display = display();
+        let (mut documents, id) = opened(folder.path(), display.settings());
+        let (mut jobs, corrections) = (Jobs::new(None, None, None, &no_wake()), Corrections::new(&no_wake()));
+        let labels = folder.path().join("labels-1.u32");
+        std::fs::write(&labels, [0; 4 * 24]).unwrap();
+        let report = SegmentReport {
+            objects: 0,
+            labels,
+            format: LabelFormat::RawU32,
+            shape_zyx: [2, 3, 4],
+            voxel_um: [1.0; 3],
+            table: None,
+            notes: Vec::new(),
+            seconds: 0.0,
+        };
+        let output = JobOutput::Preview(0, Box::new(report.clone()));
+        let _ = documents.apply(DocumentsAction::Show { document: id, output });
+        let array = LabelArray::open(&report.labels, report.shape_zyx).map_err(|e| e.to_string());
+        documents.preview_opened(id, &report, array);
+        let searches = |jobs: &mut Jobs| {
+            let is_search = |effect: &Effect| {
+                matches!(effect, Effect::Disk(disk) if matches!(
+                    disk, DiskEffect::Document { document, effect: DocumentEffect::FindResults(_) } if *document == id
+                ))
+            };
+            let effects = jobs.apply(JobsAction::ForgetRefined, &documents, &corrections, &display);
+            effects.into_iter().filter(is_search).count()
+        };
+        assert_eq!(searches(&mut jobs), 0);
+        jobs.refined.insert(id, SegmentOptions::default());
+        assert_eq!(searches(&mut jobs), 1);
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn current_label(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction
         action_button(ui, state, EditAction::Delete, "Delete", actions);
     });
     let count = correction.state.as_ref().map_or(0, |s| s.label_count);
-    weak(ui, format!("{count} labels in total"));
+    weak(ui, if count == 1 { "1 label in total".to_owned() } else { format!("{count} labels in total") });
     if typed != label {
         actions.send(CorrectionsAction::Label(typed));
         actions.send(DocumentsAction::Change { document: id, change: DocumentChange::Select(Some(typed)) });
