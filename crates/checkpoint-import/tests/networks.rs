@@ -351,6 +351,14 @@ fn strides_of_dynunet_change_the_padding() {
     // A kernel of 3: (3 - 3 + 1) / 2 and (3 - 2 + 1) / 2, rounded down.
     assert_eq!(strided, Some(Padding::symmetric(vec![0, 1])));
     assert_eq!(run(&made.graph, &input(&[1, 1, 12, 8])).shape(), [1, 3, 12, 8]);
+    let stated = |strides: Value| {
+        let read = Checkpoint::from_bytes(&checkpoint(&state(&s.0), &[])).unwrap();
+        read.network(None, &json!({"strides": strides})).map_err(|error| error.to_string())
+    };
+    let assumed = stated(json!([[1, 1], [3, 2]])).unwrap().assumptions.join("; ");
+    assert!(!assumed.contains("stride"), "{assumed}");
+    let error = stated(json!([[1, 2], [3, 2]])).unwrap_err();
+    assert!(error.contains("first stride of [1,2]") && error.contains("torch.onnx.export"), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::error::ImportError;
 use crate::layers::{Features, Layers};
 use crate::tensors::StoredTensor;
 use cytoscope_graph::{Activation, ConvTransposeAttrs, Graph};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// Tensors that are stored twice, and heads that only training uses.
@@ -18,7 +19,16 @@ pub(super) fn build(
     let stated = kwargs.leaky_relu("act_name")?;
     let (mut l, mut x) = Layers::start(tensors, "dynunet", "input_block.conv1.conv.weight")?;
     l.epsilon = kwargs.setting("norm_name", "eps")?.unwrap_or(l.epsilon);
-    l.assume("the first block has stride 1");
+    match kwargs.get("strides").and_then(|strides| strides.get(0)) {
+        Some(first) if !is_one(first) => {
+            return Err(ImportError::Setting(format!(
+                "the network is made with a first stride of {first}, which is not supported (supported: 1); export the \
+                 model with torch.onnx.export"
+            )));
+        }
+        Some(_) => {}
+        None => l.assume("the first block has stride 1"),
+    }
     if stated.is_none() {
         l.assume("the activation is LeakyReLU with slope 0.01, MONAI's default");
     }
@@ -51,6 +61,14 @@ pub(super) fn build(
     }
     let y = l.conv("output_block.conv.conv", x, &unit)?;
     l.finish(y, |name| LEFT_OUT.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+/// Whether a stride is 1 along all axes.
+fn is_one(stride: &Json) -> bool {
+    match stride.as_array() {
+        Some(lengths) => lengths.iter().all(|n| n.as_u64() == Some(1)),
+        None => stride.as_u64() == Some(1),
+    }
 }
 
 fn block(
