@@ -283,6 +283,10 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
     assert!(y.as_f32().unwrap().iter().all(|v| (0.0..=1.0).contains(v)));
     assert!(read.network(None, &json!({"final_activation": "Softmax"})).is_err());
     assert!(read.network(None, &json!({"postprocessing": "affinities_to_boundaries2d"})).is_err());
+    let error = read.network(None, &json!({"scale_factors": [[1, 2, 2], [2, 2, 2]]})).unwrap_err().to_string();
+    assert!(error.contains("scale_factors = [[1,2,2],[2,2,2]]"), "{error}");
+    let halved = read.network(None, &json!({"scale_factors": [[2, 2]]})).unwrap();
+    assert!(!halved.assumptions.join("; ").contains("halves"), "{:?}", halved.assumptions);
     // A number of groups that is not a number is not replaced by the default.
     let read = Checkpoint::from_bytes(&checkpoint(&segresnet(), &[])).unwrap();
     let error = read.network(None, &json!({"num_groups": "four"})).unwrap_err().to_string();
