@@ -9,7 +9,7 @@ use cytoscope_graph::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// ε of all norms: PyTorch's default, which no supported architecture changes.
+/// ε of norms unless the network states another: PyTorch's default.
 const EPSILON: f32 = 1e-5;
 /// Maximum number of weights of a network.
 const MAX_WEIGHTS: usize = 1 << 30;
@@ -35,6 +35,8 @@ pub(crate) struct Layers<'a> {
     architecture: &'static str,
     /// Number of spatial axes, 2 or 3.
     pub axes: usize,
+    /// ε of all norms.
+    pub epsilon: f32,
     assumptions: BTreeSet<String>,
 }
 
@@ -52,6 +54,7 @@ impl<'a> Layers<'a> {
             weights: 0,
             architecture,
             axes: 0,
+            epsilon: EPSILON,
             assumptions: BTreeSet::new(),
         };
         let shape = layers.shape(first)?.to_vec();
@@ -76,6 +79,14 @@ impl<'a> Layers<'a> {
     /// Records a setting that the tensors do not determine, with the value that was assumed, as one sentence.
     pub(crate) fn assume(&mut self, what: impl Into<String>) {
         self.assumptions.insert(what.into());
+    }
+
+    /// Records that norms are taken for instance norms, unless they have running statistics: group norms, for example,
+    /// have tensors of the same names and shapes.
+    pub(crate) fn assume_instance_norms(&mut self) {
+        if !self.tensors.keys().any(|name| name.ends_with(".running_mean")) {
+            self.assume("the norms are instance norms, MONAI's default");
+        }
     }
 
     /// Whether there is a tensor of this name.
@@ -153,6 +164,25 @@ impl<'a> Layers<'a> {
         self.convolution(name, x, ConvAttrs::same(kernel).with_strides(strides))
     }
 
+    /// Adds a convolution whose zero padding depends on the stride, as in MONAI's dynamic blocks: `(kernel - stride + 1)
+    /// / 2`, rounded down.
+    pub(crate) fn conv_padded_by_stride(
+        &mut self,
+        name: &str,
+        x: Features,
+        strides: &[usize],
+    ) -> Result<Features, ImportError> {
+        let kernel = self.kernel(name)?;
+        let pad = |(k, stride): (&usize, &usize)| (k + 1).checked_sub(*stride).map(|n| n / 2);
+        let Some(pads) = kernel.iter().zip(strides).map(pad).collect::<Option<Vec<_>>>() else {
+            let problem =
+                format!("has a kernel of {kernel:?}: expected one that is not shorter than strides {strides:?}");
+            return Err(self.bad(&format!("{name}.weight"), problem));
+        };
+        let padding = Padding::symmetric(pads);
+        self.convolution(name, x, ConvAttrs::same(kernel).with_strides(strides).with_padding(padding))
+    }
+
     /// Adds a convolution without padding whose stride is its kernel.
     pub(crate) fn strided(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
         let kernel = self.kernel(name)?;
@@ -201,12 +231,12 @@ impl<'a> Layers<'a> {
                 false => self.graph.add_initializer(full, Tensor::vector(vec![neutral; x.channels])),
             }));
         }
-        let mut op = Op::InstanceNormalization { epsilon: EPSILON };
+        let mut op = Op::InstanceNormalization { epsilon: self.epsilon };
         if self.has(&format!("{name}.running_mean")) {
             for statistic in ["running_mean", "running_var"] {
                 inputs.push(Some(self.weight(&format!("{name}.{statistic}"), &[x.channels])?));
             }
-            op = Op::BatchNormalization { epsilon: EPSILON };
+            op = Op::BatchNormalization { epsilon: self.epsilon };
         }
         Ok(self.push(&format!("{name}.out"), op, &inputs, x.channels))
     }
@@ -219,7 +249,7 @@ impl<'a> Layers<'a> {
         }
         let scale = self.weight(&format!("{name}.weight"), &[x.channels])?;
         let bias = self.weight(&format!("{name}.bias"), &[x.channels])?;
-        let op = Op::GroupNormalization { groups, epsilon: EPSILON };
+        let op = Op::GroupNormalization { groups, epsilon: self.epsilon };
         Ok(self.push(&format!("{name}.out"), op, &[Some(x.value), Some(scale), Some(bias)], x.channels))
     }
 

@@ -6,7 +6,7 @@ mod common;
 use common::{Values, checkpoint, python};
 use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_checkpoint_import::{Architecture, Checkpoint, Imported, Normalization, Plans};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Activation, Graph, Op, Padding, Tensor};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -283,6 +283,10 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
     assert!(y.as_f32().unwrap().iter().all(|v| (0.0..=1.0).contains(v)));
     assert!(read.network(None, &json!({"final_activation": "Softmax"})).is_err());
     assert!(read.network(None, &json!({"postprocessing": "affinities_to_boundaries2d"})).is_err());
+    let error = read.network(None, &json!({"scale_factors": [[1, 2, 2], [2, 2, 2]]})).unwrap_err().to_string();
+    assert!(error.contains("scale_factors = [[1,2,2],[2,2,2]]"), "{error}");
+    let halved = read.network(None, &json!({"scale_factors": [[2, 2]]})).unwrap();
+    assert!(!halved.assumptions.join("; ").contains("halves"), "{:?}", halved.assumptions);
     // A number of groups that is not a number is not replaced by the default.
     let read = Checkpoint::from_bytes(&checkpoint(&segresnet(), &[])).unwrap();
     let error = read.network(None, &json!({"num_groups": "four"})).unwrap_err().to_string();
@@ -298,6 +302,67 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
     let mut broken = torch_em();
     broken.get_mut("base.block.1.weight").unwrap().1[3] = f32::NAN;
     assert!(import(&broken).unwrap_err().contains("\"base.block.1.weight\" has values that are not finite"));
+}
+
+#[test]
+fn settings_of_activations_and_norms_are_those_of_the_package() {
+    let network = |state: &State, kwargs: Value| {
+        Checkpoint::from_bytes(&checkpoint(state, &[])).unwrap().network(None, &kwargs).map_err(|e| e.to_string())
+    };
+    let slopes = |made: &Imported| -> Vec<f32> {
+        let of = |op: &Op| if let Op::Activation(Activation::LeakyRelu { alpha }) = op { Some(*alpha) } else { None };
+        made.graph.nodes.iter().filter_map(|node| of(&node.op)).collect()
+    };
+    // Without a slope, PyTorch's default is that of the layer, not that of the network.
+    let cases = [(json!("LEAKYRELU"), 0.01), (json!(["leakyrelu", {"negative_slope": 0.25}]), 0.25)];
+    for (act, slope) in cases {
+        let made = network(&basic_unet(), json!({"act": act, "norm": ["instance", {"eps": 0.125, "affine": true}]}));
+        let made = made.unwrap();
+        assert_eq!(slopes(&made), [slope; 18]);
+        assert_eq!(made.assumptions, Vec::<String>::new());
+        let norm = Op::InstanceNormalization { epsilon: 0.125 };
+        assert_eq!(made.graph.nodes.iter().filter(|node| node.op == norm).count(), 18);
+    }
+    assert_eq!(slopes(&network(&basic_unet(), Value::Null).unwrap()), [0.1; 18]);
+    for bad in [json!({"norm": null}), json!({"act": ["leakyrelu", {"negative_slope": "a"}]})] {
+        let error = network(&basic_unet(), bad).unwrap_err();
+        assert!(error.contains("null") || error.contains("negative_slope"), "{error}");
+    }
+    // Group norms have tensors of the same names: the assumption is listed.
+    let assumed = network(&basic_unet(), Value::Null).unwrap().assumptions.join("; ");
+    assert!(assumed.contains("instance norms"), "{assumed}");
+    let made = network(&segresnet(), json!({"norm": ["INSTANCE", {"affine": true}]})).unwrap();
+    assert!(!made.graph.nodes.iter().any(|node| matches!(node.op, Op::GroupNormalization { .. })));
+    assert!(!made.assumptions.join("; ").contains("groups"), "{:?}", made.assumptions);
+}
+
+#[test]
+fn strides_of_dynunet_change_the_padding() {
+    let mut s = Shapes::default();
+    for (name, inputs, outputs) in [("input_block", 1, 2), ("bottleneck", 2, 4), ("upsamples.0.conv_block", 4, 2)] {
+        for (index, inputs) in [(1, inputs), (2, outputs)] {
+            s.add(&format!("{name}.conv{index}.conv.weight"), &[outputs, inputs, 3, 3]);
+            s.norm(&format!("{name}.norm{index}"), outputs);
+        }
+    }
+    s.add("upsamples.0.transp_conv.conv.weight", &[4, 2, 3, 2]);
+    s.conv("output_block.conv.conv", 2, 3, 1);
+    let made = import(&state(&s.0)).unwrap();
+    let strided = made.graph.nodes.iter().find_map(|node| match &node.op {
+        Op::Conv(attrs) if attrs.strides == [3, 2] => Some(attrs.padding.clone()),
+        _ => None,
+    });
+    // A kernel of 3: (3 - 3 + 1) / 2 and (3 - 2 + 1) / 2, rounded down.
+    assert_eq!(strided, Some(Padding::symmetric(vec![0, 1])));
+    assert_eq!(run(&made.graph, &input(&[1, 1, 12, 8])).shape(), [1, 3, 12, 8]);
+    let stated = |strides: Value| {
+        let read = Checkpoint::from_bytes(&checkpoint(&state(&s.0), &[])).unwrap();
+        read.network(None, &json!({"strides": strides})).map_err(|error| error.to_string())
+    };
+    let assumed = stated(json!([[1, 1], [3, 2]])).unwrap().assumptions.join("; ");
+    assert!(!assumed.contains("stride"), "{assumed}");
+    let error = stated(json!([[1, 2], [3, 2]])).unwrap_err();
+    assert!(error.contains("first stride of [1,2]") && error.contains("torch.onnx.export"), "{error}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use super::{Kwargs, LEAKY};
 use crate::error::ImportError;
 use crate::layers::{Features, Layers};
 use crate::tensors::StoredTensor;
-use cytoscope_graph::{ConvTransposeAttrs, Graph};
+use cytoscope_graph::{Activation, ConvTransposeAttrs, Graph};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// Tensors that are stored twice, and heads that only training uses.
@@ -15,9 +16,26 @@ pub(super) fn build(
     kwargs: &Kwargs<'_>,
 ) -> Result<(Graph, Vec<String>), ImportError> {
     kwargs.accept("norm_name", &["instance", "batch"])?;
-    kwargs.accept("act_name", &["leakyrelu"])?;
+    let stated = kwargs.leaky_relu("act_name")?;
     let (mut l, mut x) = Layers::start(tensors, "dynunet", "input_block.conv1.conv.weight")?;
-    l.assume("the first block has stride 1, and the activation is LeakyReLU with slope 0.01, MONAI's default");
+    l.epsilon = kwargs.setting("norm_name", "eps")?.unwrap_or(l.epsilon);
+    match kwargs.get("strides").and_then(|strides| strides.get(0)) {
+        Some(first) if !is_one(first) => {
+            return Err(ImportError::Setting(format!(
+                "the network is made with a first stride of {first}, which is not supported (supported: 1); export the \
+                 model with torch.onnx.export"
+            )));
+        }
+        Some(_) => {}
+        None => l.assume("the first block has stride 1"),
+    }
+    if stated.is_none() {
+        l.assume("the activation is LeakyReLU with slope 0.01, MONAI's default");
+    }
+    if kwargs.get("norm_name").is_none() {
+        l.assume_instance_norms();
+    }
+    let activation = stated.unwrap_or(LEAKY);
     let downs = l.count(|i| format!("downsamples.{i}."));
     let is_residual = l.has("input_block.conv3.conv.weight");
     let names = std::iter::once("input_block".to_owned())
@@ -30,7 +48,7 @@ pub(super) fn build(
             0 => vec![1; l.axes],
             _ => l.kernel(&format!("upsamples.{}.transp_conv.conv", downs + 1 - level))?.to_vec(),
         };
-        x = block(&mut l, &name, x, &strides, is_residual)?;
+        x = block(&mut l, &name, x, &strides, (is_residual, activation))?;
         skips.push(x);
     }
     skips.pop();
@@ -39,10 +57,18 @@ pub(super) fn build(
         let name = format!("upsamples.{index}");
         x = l.transposed(&format!("{name}.transp_conv.conv"), x, ConvTransposeAttrs::upsample)?;
         let both = l.concat(&name, x, skip);
-        x = block(&mut l, &format!("{name}.conv_block"), both, &unit, false)?;
+        x = block(&mut l, &format!("{name}.conv_block"), both, &unit, (false, activation))?;
     }
     let y = l.conv("output_block.conv.conv", x, &unit)?;
     l.finish(y, |name| LEFT_OUT.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+/// Whether a stride is 1 along all axes.
+fn is_one(stride: &Json) -> bool {
+    match stride.as_array() {
+        Some(lengths) => lengths.iter().all(|n| n.as_u64() == Some(1)),
+        None => stride.as_u64() == Some(1),
+    }
 }
 
 fn block(
@@ -50,20 +76,20 @@ fn block(
     name: &str,
     x: Features,
     strides: &[usize],
-    is_residual: bool,
+    (is_residual, activation): (bool, Activation),
 ) -> Result<Features, ImportError> {
-    let mut y = l.conv(&format!("{name}.conv1.conv"), x, strides)?;
+    let mut y = l.conv_padded_by_stride(&format!("{name}.conv1.conv"), x, strides)?;
     y = l.norm(&format!("{name}.norm1"), y)?;
-    y = l.activation(&format!("{name}.conv1"), y, LEAKY);
+    y = l.activation(&format!("{name}.conv1"), y, activation);
     y = l.conv(&format!("{name}.conv2.conv"), y, &vec![1; l.axes])?;
     y = l.norm(&format!("{name}.norm2"), y)?;
     if is_residual {
         let mut residual = x;
         if l.has_any(&format!("{name}.conv3.")) {
-            residual = l.conv(&format!("{name}.conv3.conv"), x, strides)?;
+            residual = l.conv_padded_by_stride(&format!("{name}.conv3.conv"), x, strides)?;
             residual = l.norm(&format!("{name}.norm3"), residual)?;
         }
         y = l.add(&format!("{name}.conv2.conv.weight"), y, residual)?;
     }
-    Ok(l.activation(name, y, LEAKY))
+    Ok(l.activation(name, y, activation))
 }

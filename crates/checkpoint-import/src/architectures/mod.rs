@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 pub use nnunet::{Normalization, Plans};
 
-/// Negative slope of LeakyReLU in DynUNet and nnU-Net.
+/// LeakyReLU with PyTorch's default of the slope, as in DynUNet and nnU-Net.
 const LEAKY: Activation = Activation::LeakyRelu { alpha: 0.01 };
 
 /// A network architecture whose weights can be imported; serialized as its [name](Architecture::name).
@@ -170,11 +170,36 @@ impl Kwargs<'_> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// Refuses an argument with a value other than `accepted`, in lower case. MONAI writes arguments as a name or as a
+    /// Returns what an argument names, in lower case; `None` if it is not given. MONAI writes arguments as a name or as a
     /// list of name and settings.
+    fn name(&self, key: &str) -> Option<String> {
+        let value = self.0.get(key)?;
+        Some(value.get(0).unwrap_or(value).as_str().unwrap_or_default().to_lowercase())
+    }
+
+    /// Returns a number among the settings of an argument, such as the slope of `["leakyrelu", {"negative_slope": 0.1}]`;
+    /// `None` if it is not given.
+    fn setting(&self, key: &str, setting: &str) -> Result<Option<f32>, ImportError> {
+        let given = self.0.get(key).and_then(|value| value.get(1)).and_then(|settings| settings.get(setting));
+        let Some(value) = given else { return Ok(None) };
+        let number = value.as_f64().map(|v| v as f32).filter(|v| v.is_finite() && *v >= 0.0);
+        number.map(Some).ok_or_else(|| {
+            ImportError::Setting(format!(
+                "the network is made with {setting} = {value} of {key}: expected a number from 0 on"
+            ))
+        })
+    }
+
+    /// Returns the LeakyReLU that an argument states; `None` if the argument is not given.
+    fn leaky_relu(&self, key: &str) -> Result<Option<Activation>, ImportError> {
+        self.accept(key, &["leakyrelu"])?;
+        let slope = self.setting(key, "negative_slope")?;
+        Ok(self.get(key).map(|_| slope.map_or(LEAKY, |alpha| Activation::LeakyRelu { alpha })))
+    }
+
+    /// Refuses an argument with a value other than `accepted`, in lower case; null is a value.
     fn accept(&self, key: &str, accepted: &[&str]) -> Result<(), ImportError> {
-        let Some(value) = self.get(key) else { return Ok(()) };
-        let name = value.get(0).unwrap_or(value).as_str().unwrap_or_default().to_lowercase();
+        let (Some(value), Some(name)) = (self.0.get(key), self.name(key)) else { return Ok(()) };
         if accepted.contains(&name.as_str()) {
             return Ok(());
         }
@@ -187,7 +212,10 @@ impl Kwargs<'_> {
 
     /// Returns the activation after the last layer.
     fn final_activation(&self) -> Result<Option<Activation>, ImportError> {
+        if self.get("final_activation").is_none() {
+            return Ok(None);
+        }
         self.accept("final_activation", &["sigmoid"])?;
-        Ok(self.get("final_activation").map(|_| Activation::Sigmoid))
+        Ok(Some(Activation::Sigmoid))
     }
 }

@@ -29,13 +29,13 @@ pub(super) fn build(
     let first = if tensors.contains_key(residual) { residual } else { "model.0.conv.weight" };
     let (layers, x) = Layers::start(tensors, "monai-unet", first)?;
     let has_slopes = tensors.keys().any(|name| name.ends_with(".adn.A.weight"));
-    let has_norms = tensors.keys().any(|name| name.ends_with(".adn.N.weight"));
     let mut net = UNet { layers, kwargs, has_slopes };
     if !has_slopes && kwargs.get("act").is_none() {
         net.layers.assume("the activations without parameters are ReLU");
     }
-    if !has_norms && kwargs.get("norm").is_none() {
-        net.layers.assume("the norms without parameters are instance norms, MONAI's default");
+    net.layers.epsilon = kwargs.setting("norm", "eps")?.unwrap_or(net.layers.epsilon);
+    if kwargs.get("norm").is_none() {
+        net.layers.assume_instance_norms();
     }
     let y = net.level("model", x, 0)?;
     net.layers.finish(y, |_| false)

@@ -14,6 +14,8 @@ const GROUPS: usize = 8;
 struct SegResNet<'a> {
     layers: Layers<'a>,
     groups: usize,
+    /// Whether norms with parameters and without running statistics are instance norms, not group norms.
+    is_instance: bool,
 }
 
 pub(super) fn build(
@@ -31,9 +33,11 @@ pub(super) fn build(
             ImportError::Setting(format!("num_groups is {value}, expected a number of groups of the norms"))
         })?),
     };
-    let mut net = SegResNet { layers, groups: groups.unwrap_or(GROUPS) };
+    let is_instance = kwargs.name("norm").is_some_and(|name| name == "instance");
+    let mut net = SegResNet { layers, groups: groups.unwrap_or(GROUPS), is_instance };
+    net.layers.epsilon = kwargs.setting("norm", "eps")?.unwrap_or(net.layers.epsilon);
     net.layers.assume("strides are 2, and the activation is ReLU, MONAI's default");
-    if groups.is_none() && !net.layers.has("conv_final.0.running_mean") {
+    if groups.is_none() && !is_instance && !net.layers.has("conv_final.0.running_mean") {
         net.layers.assume("the norms have 8 groups, MONAI's default");
     }
     let ones = vec![1; net.layers.axes];
@@ -70,8 +74,9 @@ pub(super) fn build(
 
 impl SegResNet<'_> {
     fn norm_and_activation(&mut self, name: &str, x: Features) -> Result<Features, ImportError> {
-        let is_grouped =
-            self.layers.has(&format!("{name}.weight")) && !self.layers.has(&format!("{name}.running_mean"));
+        let is_grouped = !self.is_instance
+            && self.layers.has(&format!("{name}.weight"))
+            && !self.layers.has(&format!("{name}.running_mean"));
         let y = if is_grouped { self.layers.group_norm(name, x, self.groups)? } else { self.layers.norm(name, x)? };
         Ok(self.layers.activation(name, y, Activation::Relu))
     }

@@ -22,10 +22,19 @@ pub(super) fn build(
             )));
         }
     }
+    let factors = kwargs.get("scale_factors");
+    if let Some(given) = factors.filter(|given| !is_two(given)) {
+        return Err(ImportError::Setting(format!(
+            "the network is made with scale_factors = {given}, which is not supported (supported: 2 along all axes); \
+             export the model with torch.onnx.export"
+        )));
+    }
     let has_norms = tensors.contains_key("encoder.blocks.0.block.4.weight");
     let first = if has_norms { "encoder.blocks.0.block.1.weight" } else { "encoder.blocks.0.block.0.weight" };
     let (mut layers, mut x) = Layers::start(tensors, "torch-em-unet", first)?;
-    layers.assume("every level halves all axes");
+    if factors.is_none() {
+        layers.assume("every level halves all axes");
+    }
     if has_norms && !layers.has("encoder.blocks.0.block.3.weight") {
         layers.assume("the norms without parameters are instance norms");
     }
@@ -55,6 +64,14 @@ pub(super) fn build(
         None => {}
     }
     layers.finish(x, |_| false)
+}
+
+/// Whether the factors of all levels and axes are 2.
+fn is_two(factors: &Json) -> bool {
+    match factors.as_array() {
+        Some(list) => list.iter().all(is_two),
+        None => factors.as_u64() == Some(2),
+    }
 }
 
 fn block(layers: &mut Layers<'_>, name: &str, mut x: Features, has_norms: bool) -> Result<Features, ImportError> {
