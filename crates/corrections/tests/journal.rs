@@ -243,6 +243,25 @@ fn the_damaged_end_of_a_journal_is_copied_to_a_file() {
 }
 
 #[test]
+fn records_after_an_impossible_length_are_copied_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cells.journal");
+    let (mut session, _) = open(&path);
+    let first = session.journal_bytes() as usize;
+    session.apply(&Edit::Delete { label: 1, scope: Scope::Volume }).unwrap();
+    session.apply(&Edit::Delete { label: 2, scope: Scope::Volume }).unwrap();
+    drop(session);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The highest byte of the length of the first record.
+    bytes[first + 3] ^= 0x80;
+    std::fs::write(&path, &bytes).unwrap();
+    let (session, replay) = open(&path);
+    assert!(fingerprint(&session) == base().fingerprint());
+    let kept = replay.dropped.and_then(|dropped| dropped.kept_at).unwrap();
+    assert!(std::fs::read(kept).unwrap() == bytes[first..]);
+}
+
+#[test]
 fn journals_of_other_labels_and_other_files_are_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cells.journal");

@@ -453,10 +453,11 @@ mod tests {
         let array = LabelArray::open(&report.labels, report.shape_zyx).map_err(|e| e.to_string());
         documents.preview_opened(id, &report, array);
         let searches = |jobs: &mut Jobs| {
-            let is_search = |effect: &Effect| {
-                matches!(effect, Effect::Disk(disk) if matches!(
-                    disk, DiskEffect::Document { document, effect: DocumentEffect::FindResults(_) } if *document == id
-                ))
+            let is_search = |effect: &Effect| match effect {
+                Effect::Disk(DiskEffect::Document { document, effect: DocumentEffect::FindResults(_) }) => {
+                    *document == id
+                }
+                _ => false,
             };
             let effects = jobs.apply(JobsAction::ForgetRefined, &documents, &corrections, &display);
             effects.into_iter().filter(is_search).count()

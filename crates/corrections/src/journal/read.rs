@@ -90,7 +90,8 @@ impl<R: Read> JournalReader<R> {
         self.from.read_exact(&mut head)?;
         let [a, b, c, d, e, f, g, h] = head;
         let (count, sum) = (u64::from(u32::from_le_bytes([a, b, c, d])), u32::from_le_bytes([e, f, g, h]));
-        if count > left - head.len() as u64 {
+        // No write has a larger length: it is damaged, and whole records may follow.
+        if count > left - head.len() as u64 && count <= MAX_RECORD_BYTES {
             return Ok(Err(Tail::Torn));
         }
         if count == 0 || count > MAX_RECORD_BYTES {
