@@ -463,6 +463,7 @@ fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+    fixture.until("the button", |w| w.query_by_label("Continue training").is_some());
     let is_disabled = |fixture: &Fixture, name: &str| fixture.window.get_by_label(name).accesskit_node().is_disabled();
     assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
     // A model is tuned for predictions of a stack in the meantime. "Predict" is a menu and, after it, a tab.
@@ -481,13 +482,13 @@ fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
     fixture.click("Tune settings");
     fixture.until("the start", |w| sees(w, "Tuning "));
     fixture.window.state_mut().send(Command::Train);
-    fixture.until("the reason", |w| sees(w, REASON));
+    fixture.until("the run and the reason", |w| w.query_by_label("Continue training").is_some() && sees(w, REASON));
     assert!(is_disabled(&fixture, "Continue training") && is_disabled(&fixture, "Finish now"));
     show_predict(&mut fixture);
     fixture.click("Cancel");
     fixture.until("the end of tuning", |w| sees(w, "Tune settings"));
     fixture.window.state_mut().send(Command::Train);
-    fixture.until("the run", |w| sees(w, "Continue training"));
+    fixture.until("the run", |w| w.query_by_label("Continue training").is_some());
     assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
     fixture.click("Stop…");
     fixture.click("Discard training run");
