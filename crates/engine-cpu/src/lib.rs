@@ -52,7 +52,7 @@ pub use reference::ReferenceEngine;
 use cytoscope_engine::{
     CompileOptions, Device, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session,
 };
-use cytoscope_graph::Graph;
+use cytoscope_graph::{Graph, GraphLimits};
 use cytoscope_kernels::{Isa, IsaName};
 use cytoscope_profile::MachinePeak;
 use purpose::Purpose;
@@ -189,7 +189,7 @@ impl Engine for CpuEngine {
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
         let purpose = Purpose::of(graph, options.precision, self.optimizations)?;
-        let prepared = prepare::prepare(graph, input_shapes, purpose, &options.interrupt)?;
+        let prepared = prepare::prepare(graph, input_shapes, purpose, &GraphLimits::default(), &options.interrupt)?;
         let program = lower::lower(prepared, self.isa, &options.interrupt)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }

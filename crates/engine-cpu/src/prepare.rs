@@ -3,8 +3,8 @@
 use crate::Optimizations;
 use crate::purpose::Purpose;
 use cytoscope_engine::{EngineError, shapes_by_input};
-use cytoscope_graph::{Budget, ElementType, Graph, Interrupt, Op, Tensor, ValueId};
-use cytoscope_graph_passes::{InputLengths, infer_shapes_within};
+use cytoscope_graph::{Budget, ElementType, Graph, GraphLimits, Interrupt, Op, Tensor, ValueId};
+use cytoscope_graph_passes::{InputLengths, infer_shapes_limited};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,17 +35,18 @@ pub(crate) struct Prepared {
 /// Returns a copy of `graph` with concrete shapes, rewritten for its purpose.
 ///
 /// # Errors
-/// [`EngineError::Graph`] if the graph is invalid or `interrupt` is set.
+/// [`EngineError::Graph`] if the graph is invalid, a tensor is above `limits`, or `interrupt` is set.
 pub(crate) fn prepare(
     graph: &Graph,
     input_shapes: &[Vec<usize>],
     purpose: Purpose,
+    limits: &GraphLimits,
     interrupt: &Interrupt,
 ) -> Result<Prepared, EngineError> {
     let mut graph = graph.clone();
     let shapes = shapes_by_input(&graph, input_shapes)?;
     let budget = Budget::new(&graph, interrupt.clone());
-    infer_shapes_within(&mut graph, &shapes, &budget)?;
+    infer_shapes_limited(&mut graph, &shapes, limits, &budget)?;
     let stored = match purpose {
         Purpose::Inference { optimizations, .. } => rewrite_for_inference(&mut graph, optimizations, &budget)?,
         Purpose::Training => {
@@ -54,7 +55,7 @@ pub(crate) fn prepare(
         }
     };
     cytoscope_graph_passes::eliminate_dead(&mut graph);
-    infer_shapes_within(&mut graph, &shapes, &budget)?;
+    infer_shapes_limited(&mut graph, &shapes, limits, &budget)?;
     Ok(Prepared { graph, stored, purpose })
 }
 

@@ -402,6 +402,12 @@ fn the_builders_unet_runs_in_one_pass_with_the_work_of_the_untiled_one() {
         let plan = CpuEngine::new().plan_rolling(&graph, &shape, &options(Precision::F32, None)).unwrap();
         assert_eq!((plan.bands().len(), plan.macs()), (1, plan.untiled_macs()));
         assert_eq!(plan.slab_planes() % 4, 0, "whole slabs at every level");
+        // The first tensor of the network would have 16 · 2^30 elements.
+        let long =
+            CpuEngine::new().plan_rolling(&graph, &[1, 1, 4096, 512, 512], &options(Precision::F32, None)).unwrap();
+        assert_eq!((long.bands().len(), long.macs()), (1, long.untiled_macs()));
+        let [short_bytes, long_bytes] = [plan.memory_bytes(), long.memory_bytes()];
+        assert!(long_bytes <= short_bytes * 11 / 10, "{long_bytes} bytes for 4096 planes, {short_bytes} for 64");
     }
 }
 

@@ -147,6 +147,19 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
     input_shapes: &[(K, Vec<usize>)],
     budget: &Budget,
 ) -> Result<()> {
+    infer_shapes_limited(graph, input_shapes, &GraphLimits::default(), budget)
+}
+
+/// [`infer_shapes_within`] with other limits than the default ones, such as for tensors that are never in memory as a whole.
+///
+/// # Errors
+/// As [`infer_shapes_within`].
+pub fn infer_shapes_limited<K: Clone + Into<InputKey>>(
+    graph: &mut Graph,
+    input_shapes: &[(K, Vec<usize>)],
+    limits: &GraphLimits,
+    budget: &Budget,
+) -> Result<()> {
     for (key, shape) in input_shapes {
         let (id, got) = match key.clone().into() {
             InputKey::Id(id) => (Some(id), format!("value {}", id.index())),
@@ -169,7 +182,7 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
             }
         }
     }
-    let infos = all_infos(graph, &GraphLimits::default(), budget)?;
+    let infos = all_infos(graph, limits, budget)?;
     for (id, info) in infos {
         if let Some(value) = graph.values.get_mut(id.index()) {
             value.dtype = info.dtype;

@@ -28,7 +28,9 @@ use cytoscope_graph::{Graph, Node, Op, Result, ValueId};
 
 pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequantized, fold_dequantized_within};
 pub use fuse::{fuse_activations, simplify_activations};
-pub use infer::{InputKey, all_infos, infer_node, infer_shapes, infer_shapes_within, merged_shape};
+pub use infer::{
+    InputKey, all_infos, infer_node, infer_shapes, infer_shapes_limited, infer_shapes_within, merged_shape,
+};
 pub use join_inputs::join_inputs;
 pub use join_outputs::join_outputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};

@@ -9,7 +9,7 @@ use crate::program::arena_bytes;
 use crate::purpose::Purpose;
 use crate::{Optimizations, prepare};
 use cytoscope_engine::{Band, CompileOptions, EngineError, NotRolling};
-use cytoscope_graph::{Graph, GraphError};
+use cytoscope_graph::{Graph, GraphError, GraphLimits};
 use cytoscope_graph_passes::analysis;
 use cytoscope_kernels::Isa;
 
@@ -127,7 +127,9 @@ fn best(mut all: Vec<Candidate>, budget_bytes: u64) -> Option<Candidate> {
 /// Lowers a network for an input of this shape.
 fn lower(isa: Isa, graph: &Graph, shape: &[usize], options: &CompileOptions) -> Result<RollingProgram, NotRolling> {
     let purpose = Purpose::inference(options.precision, Optimizations::default())?;
-    let prepared = prepare::prepare(graph, &[shape.to_vec()], purpose, &options.interrupt)?;
+    // A pass holds some planes of each tensor, never a whole tensor.
+    let limits = GraphLimits { tensor_elements: usize::MAX, ..GraphLimits::default() };
+    let prepared = prepare::prepare(graph, &[shape.to_vec()], purpose, &limits, &options.interrupt)?;
     program::lower(prepared, isa, &options.interrupt)
 }
 
