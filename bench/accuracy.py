@@ -5,7 +5,8 @@
 Stacks are predicted as a user would (`predict FILES --model M`), and scored here with numpy and scipy only: objects are
 matched one to one by the maximum sum of IoU. True objects under --ignore-below voxels (150), and predicted objects that lie
 mostly on them, do not count; the score over all objects is printed as well. `--diameter true` passes the median diameter of
-the true labels. Needs numpy, scipy, tifffile and `cargo build --release`.
+the true labels. With `--planes`, the slice of each stack with most labeled voxels is predicted as a single image, and true
+objects under --ignore-below pixels (20) do not count. Needs numpy, scipy, tifffile and `cargo build --release`.
 """
 import argparse
 import json
@@ -49,8 +50,26 @@ def voxel(path):
         return np.array([spacing, of / number, of / number])
 
 
+def plane_of(file, folder):
+    """Writes the slice of a stack with most labeled voxels, and its labels, to a folder; returns the path of the image."""
+    labels_file = file.with_name(file.name.replace("_raw.tif", "_labels.tif"))
+    labels = tifffile.imread(labels_file)
+    best = int((labels > 0).sum((1, 2)).argmax())
+    pixel = voxel(file)[1:]
+    for source, values in [(file, tifffile.imread(file)[best]), (labels_file, labels[best].astype(np.uint16))]:
+        tifffile.imwrite(folder / source.name, values, imagej=True, resolution=tuple(1 / pixel), metadata={"unit": "um"})
+    return folder / file.name
+
+
+def truth_of(file):
+    labels = tifffile.imread(str(file).replace("_raw.tif", "_labels.tif"))
+    return labels[None] if labels.ndim == 2 else labels
+
+
 def diameter(labels, size):
-    """Median diameter of the objects that touch no side of the stack; of all objects if fewer than three remain."""
+    """Median diameter of the objects that touch no side of the stack; of all objects if fewer than three remain.
+
+    In stacks of up to four slices, it is that of the largest sections."""
     labels = labels.astype(np.int64)
     voxels = np.bincount(labels.ravel())
     cut = np.zeros(len(voxels), bool)
@@ -61,6 +80,9 @@ def diameter(labels, size):
     objects[0] = False
     if (objects & ~cut).sum() >= 3:
         objects &= ~cut
+    if labels.shape[0] <= 4:
+        sections = np.max([np.bincount(plane.ravel(), minlength=len(voxels)) for plane in labels], axis=0)
+        return float(np.median(2 * np.sqrt(sections[objects] * size[1] * size[2] / np.pi)))
     return float(np.median((6 / np.pi * voxels[objects] * size.prod()) ** (1 / 3)))
 
 
@@ -86,30 +108,34 @@ def main():
     parser.add_argument("--match", default="")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--binary", type=Path, default=PROGRAM)
-    parser.add_argument("--ignore-below", type=int, default=150)
+    parser.add_argument("--ignore-below", type=int)
+    parser.add_argument("--planes", action="store_true", help="predict one slice of each stack")
     parser.add_argument("--each", action="store_true", help="print every stack")
     options = parser.parse_args()
+    ignore_below = options.ignore_below if options.ignore_below is not None else (20 if options.planes else 150)
     print(f"CPU: {processor()}", flush=True)
     for folder in options.folders:
         files = [f for f in sorted(folder.glob("*_raw.tif")) if re.search(options.match, f.name)][:: options.every]
         for model in options.model:
             with tempfile.TemporaryDirectory() as scratch:
                 out = Path(scratch)
+                (out / "planes").mkdir()
+                stacks = [plane_of(f, out / "planes") for f in files] if options.planes else files
                 ratios, secs = [], 0.0
                 extra = ["--precision", options.precision]
                 if options.diameter == "true":
                     reports = []
-                    for f in files:
-                        true = diameter(tifffile.imread(str(f).replace("_raw.tif", "_labels.tif")), voxel(f))
+                    for f in stacks:
+                        true = diameter(truth_of(f), voxel(f))
                         reports += predict(options.binary, model, [f], out, [*extra, "--diameter", f"{true:.3f}"])
                 else:
                     extra += ["--diameter", options.diameter] if options.diameter != "auto" else []
-                    reports = predict(options.binary, model, files, out, extra)
+                    reports = predict(options.binary, model, stacks, out, extra)
                 sums = np.zeros((4, 3))
-                for f, report in zip(files, reports):
-                    truth = tifffile.imread(str(f).replace("_raw.tif", "_labels.tif"))
-                    found = labels_of(out, f)
-                    scores = np.array([counts(truth, found, i, t) for i in (options.ignore_below, 0) for t in (0.5, 0.7)])
+                for f, report in zip(stacks, reports):
+                    truth = truth_of(f)
+                    found = labels_of(out, f).reshape(truth.shape)
+                    scores = np.array([counts(truth, found, i, t) for i in (ignore_below, 0) for t in (0.5, 0.7)])
                     sums += scores
                     used = (report.get("diameter") or {}).get("diameter")
                     ratios.append(used / diameter(truth, voxel(f)) if used else np.nan)
@@ -117,9 +143,10 @@ def main():
                     if options.each:
                         print(f"    {f.name}: diameter x{ratios[-1]:.2f}  tp/found/true {scores[0].tolist()} {scores[1].tolist()}")
                 f1 = 2 * sums[:, 0] / np.maximum(sums[:, 1] + sums[:, 2], 1)
+                kind = "planes" if options.planes else "stacks"
                 near = np.mean(np.abs(np.log(ratios)) < np.log(1.15))
                 print(
-                    f"{folder.name} ({len(files)} stacks) {Path(model).name}: F1 {f1[0]:.3f} / {f1[1]:.3f}, all objects {f1[2]:.3f} /"
+                    f"{folder.name} ({len(files)} {kind}) {Path(model).name}: F1 {f1[0]:.3f} / {f1[1]:.3f}, all objects {f1[2]:.3f} /"
                     f" {f1[3]:.3f}, found {sums[0, 1]:.0f} of {sums[0, 2]:.0f}, diameter within 15 % on {near:.2f}, {secs:.1f} s"
                 )
 

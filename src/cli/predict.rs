@@ -338,6 +338,7 @@ fn print_report(report: &InputReport) {
     let [z, y, x] = report.shape_zyx;
     let objects = match report.objects.as_slice() {
         [] => String::new(),
+        [1] => ", 1 object".to_owned(),
         [n] => format!(", {n} objects"),
         many => format!(", {} objects at {} time points", many.iter().sum::<u32>(), many.len()),
     };

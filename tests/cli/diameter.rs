@@ -62,6 +62,34 @@ fn only_the_ratio_of_diameter_and_voxel_size_matters() {
 }
 
 #[test]
+fn nuclei_of_any_size_are_found_in_a_single_plane_with_the_diameter_of_their_sections() {
+    let fixture = Fixture::new();
+    // Disks on a lattice, with some noise.
+    for (diameter, spacing) in [(14.0, 0.2), (44.0, 5.0)] {
+        let (edge, step) = (300, diameter * 1.5);
+        let disks = (edge as f64 / step) as usize;
+        let inside = |at: usize| (at as f64 / step) as usize;
+        let off = |at: usize| (at as f64 / step).fract() * step - step / 2.0;
+        let value = |i: usize| {
+            let (y, x) = (i / edge, i % edge);
+            let is_in = off(y).hypot(off(x)) <= diameter / 2.0 && inside(y).max(inside(x)) < disks;
+            100 + 400 * u16::from(is_in) + ((y * 7919 + x * 104_729) % 61) as u16
+        };
+        let plane =
+            Array::new("YX".parse().unwrap(), vec![edge, edge], (0..edge * edge).map(value).collect::<Vec<_>>());
+        let plane = plane.unwrap();
+        let mut spec = WriteSpec::of(&plane, Container::ImageJ);
+        spec.voxel_size_um = VoxelSize::new_um(spacing, 0.5, 0.5);
+        write_array(&fixture.path("plane.tif"), &plane, &spec).unwrap();
+        let report = predict(&fixture, "plane.tif", "o", &["--force"]);
+        let found = report["diameter"]["diameter"].as_f64().unwrap() / (0.5 * diameter);
+        assert!((0.85..1.15).contains(&found), "{diameter}: {report}");
+        let objects = fixture.labels("o/plane_labels.tif").into_iter().max().unwrap_or(0) as usize;
+        assert_eq!(objects, disks * disks, "{diameter}");
+    }
+}
+
+#[test]
 fn provenance_records_the_diameter_and_a_rerun_uses_it() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("24,72,72", 4);

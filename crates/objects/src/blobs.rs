@@ -1,16 +1,19 @@
 //! Size of bright blobs in an image, without a model, from scale-space responses of a Laplacian of Gaussian.
 //!
-//! A ball of diameter d has its strongest response to a Laplacian of Gaussian at σ = d / (2 √3) (Lindeberg, "Feature
-//! detection with automatic scale selection", 1998, for three dimensions). The Laplacian is approximated by differences
+//! A ball of diameter d has its strongest response to a Laplacian of Gaussian at σ = d / (2 √3), and a disk in a single
+//! slice at σ = d / (2 √2) (Lindeberg, "Feature detection with automatic scale selection", 1998). The Laplacian is approximated by differences
 //! of Gaussians (Lowe 2004). Blur, noise and touching objects shift the result, so it is an estimate: within a factor
 //! of two for most stacks.
 
 use crate::ObjectsError;
+use crate::diameter::FLAT_SLICES;
 use crate::error::check_len;
 use crate::smooth::gaussian;
 
-/// Ratio of a ball's diameter to the σ of its strongest response.
-const DIAMETER_PER_SIGMA: f64 = 3.464_101_615_137_754_6;
+/// Ratio of a ball's diameter to the σ of its strongest response: 2 √3.
+const BALL_PER_SIGMA: f64 = 3.464_101_615_137_754_6;
+/// Ratio of a disk's diameter to the σ of its strongest response: 2 √2.
+const DISK_PER_SIGMA: f64 = 2.828_427_124_746_190_3;
 /// Ratio of neighboring scales.
 const STEP: f64 = 1.2;
 /// Percentiles that are scaled to 0 and 1; values outside are clipped.
@@ -71,17 +74,18 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
     let Some(scaled) = scaled(volume) else { return Ok(None) };
     let [_, height_um, width_um] = [0, 1, 2].map(|a| shape_zyx[a] as f64 * voxel_um[a]);
     let depth_limit = if shape_zyx[0] > 1 { MIN_VOXELS[1] * voxel_um[0] } else { 0.0 };
+    let per_sigma = if shape_zyx[0] > FLAT_SLICES { BALL_PER_SIGMA } else { DISK_PER_SIGMA };
     let mut diameter_um = (MIN_VOXELS[0] * voxel_um[1].max(voxel_um[2])).max(depth_limit);
     let max_um = MAX_FIELD_SHARE * height_um.min(width_um);
     let mut blobs: Vec<Blob> = Vec::new();
     let mut downsampled = Downsampled { factors: [1; 3], values: scaled, shape: shape_zyx };
     while diameter_um <= max_um {
-        let sigma_um = diameter_um / DIAMETER_PER_SIGMA;
+        let sigma_um = diameter_um / per_sigma;
         // Voxels of half a σ are fine enough.
         let factors = [0, 1, 2].map(|a| ((0.5 * sigma_um / voxel_um[a]) as usize).clamp(1, shape_zyx[a]));
         downsampled.downsample_to(factors);
         let grid_um = [0, 1, 2].map(|a| voxel_um[a] * downsampled.factors[a] as f64);
-        maxima(&downsampled, grid_um, diameter_um, &mut blobs)?;
+        maxima(&downsampled, grid_um, (diameter_um, sigma_um), &mut blobs)?;
         diameter_um *= STEP;
     }
     Ok(summary(without_nested(blobs)))
@@ -139,14 +143,14 @@ impl Downsampled {
     }
 }
 
-/// Adds the maxima of the response to blobs of one diameter.
+/// Adds the maxima of the response to blobs of one diameter, whose strongest response is that at a sigma, both in µm.
 fn maxima(
     volume: &Downsampled,
     voxel_um: [f64; 3],
-    diameter_um: f64,
+    (diameter_um, sigma_um): (f64, f64),
     blobs: &mut Vec<Blob>,
 ) -> Result<(), ObjectsError> {
-    let sigma = voxel_um.map(|v| diameter_um / DIAMETER_PER_SIGMA / v);
+    let sigma = voxel_um.map(|v| sigma_um / v);
     let mut response = volume.values.clone();
     gaussian(&mut response, volume.shape, sigma)?;
     // From σ to 1.2 σ by a Gaussian with the difference of the variances.
@@ -263,6 +267,19 @@ mod tests {
             // Clean balls respond at their own size; the calibration is for nuclei as microscopes image them.
             let ratio = found.diameter_um / CALIBRATION / diameter_um;
             assert!((0.75..1.33).contains(&ratio), "{voxel_um:?} {diameter_um}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn disks_in_a_single_slice_are_measured_at_any_slice_spacing() {
+        for spacing_um in [0.3, 1.0, 6.0] {
+            let (shape, voxel_um, diameter_um) = ([1, 160, 160], [spacing_um, 0.5, 0.5], 12.0);
+            // The middle slice of a lattice of balls.
+            let all = balls([5, 160, 160], [1.6 * diameter_um / 5.0, 0.5, 0.5], diameter_um);
+            let slice = &all[2 * 160 * 160..3 * 160 * 160];
+            let found = blob_size(slice, shape, voxel_um).unwrap().unwrap();
+            let ratio = found.diameter_um / CALIBRATION / diameter_um;
+            assert!((0.8..1.2).contains(&ratio), "{spacing_um}: {found:?}");
         }
     }
 

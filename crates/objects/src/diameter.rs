@@ -1,13 +1,36 @@
-//! The object diameter of a stack: the diameter of the sphere with the volume of the median object.
+//! The object diameter of a stack: the diameter of the sphere with the volume of the median object. In stacks of up to
+//! [`FLAT_SLICES`] slices, which show sections of objects, it is the diameter of the circle with the area of the median
+//! object's largest section.
 
 /// Minimum number of whole objects; with fewer, cut objects are included.
 const MIN_WHOLE_OBJECTS: usize = 3;
-/// In stacks of up to this many slices, objects that reach the first or last slice still count as whole.
-const FLAT_SLICES: usize = 4;
+/// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their diameters
+/// are those of sections.
+pub const FLAT_SLICES: usize = 4;
 
 /// Returns the diameter of a sphere from its volume, in the corresponding unit of length.
 pub fn of_sphere(volume: f64) -> f64 {
     (6.0 / std::f64::consts::PI * volume).cbrt()
+}
+
+/// Returns the diameter of a circle from its area, in the corresponding unit of length.
+pub fn of_circle(area: f64) -> f64 {
+    2.0 * (area / std::f64::consts::PI).sqrt()
+}
+
+/// Returns how many voxels a sphere of this volume has at least in a stack of `slices` slices that shows its middle. `voxel` is
+/// the voxel size along Z, Y, X, and the volume is in its unit.
+pub fn voxels_of_sphere(volume: f64, slices: usize, voxel: [f64; 3]) -> f64 {
+    let of_all = volume / voxel.iter().product::<f64>();
+    let (diameter, depth) = (of_sphere(volume), slices.saturating_sub(1) as f64 * voxel[0]);
+    if depth >= diameter {
+        return of_all;
+    }
+    // The mean area of the sections within half the depth on both sides of the center.
+    let area = std::f64::consts::PI * (diameter.powi(2) / 4.0 - depth.powi(2) / 12.0);
+    let shown = slices as f64 * area / (voxel[1] * voxel[2]);
+    // With slices farther apart than the sphere is wide, one of them shows a section.
+    if slices == 1 { shown } else { shown.min(of_all) }
 }
 
 /// Whether a side of a stack of `shape` (Z, Y, X) cuts an object that extends from voxel `low` to voxel `high`. In
@@ -22,14 +45,6 @@ pub fn whole<T>(objects: Vec<T>, is_cut: impl Fn(&T) -> bool) -> Vec<T> {
         return objects;
     }
     objects.into_iter().filter(|o| !is_cut(o)).collect()
-}
-
-/// Returns the median diameter of objects, each given by its number of voxels and whether a side of the stack cuts it.
-/// `voxel` is the voxel size along Z, Y, X, and the result is in its unit. `None` without objects.
-pub fn median(objects: Vec<(u64, bool)>, voxel: [f64; 3]) -> Option<f64> {
-    let mut voxels: Vec<u64> = whole(objects, |o| o.1).into_iter().map(|o| o.0).collect();
-    voxels.sort_unstable();
-    Some(of_sphere(*voxels.get(voxels.len() / 2)? as f64 * voxel.iter().product::<f64>()))
 }
 
 /// An object of a stack whose labels may be known in some voxels only.
@@ -53,23 +68,22 @@ pub struct KnownObject {
 /// If at least half of the objects are known completely, it is the median of these. If only a few slices are known, this holds
 /// for specks alone; then the largest known section of each object counts, and the result is the diameter of a circle with
 /// their median area, because the largest section of a sphere has the diameter of the sphere. In a random slice, half of all
-/// spheres show a section of at least 0.87 of their diameter. In stacks of a few slices, where all objects are cut along Z,
-/// every slice of an object is assumed to have the area of that section.
+/// spheres show a section of at least 0.87 of their diameter. Sections count in stacks of up to [`FLAT_SLICES`] slices, too,
+/// because all objects are cut along Z there.
 pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 3]) -> Option<f64> {
-    let complete: Vec<&KnownObject> = objects.iter().filter(|o| !o.is_partial).collect();
-    if 2 * complete.len() >= objects.len() {
-        return median(complete.into_iter().map(|o| (o.voxels, is_cut(o.low, o.high, shape))).collect(), voxel);
-    }
+    let complete: Vec<KnownObject> = objects.iter().filter(|o| !o.is_partial).copied().collect();
+    let are_known = 2 * complete.len() >= objects.len();
+    let counted = if are_known { complete } else { objects.to_vec() };
     let [nz, ny, nx] = shape;
+    let are_spheres = are_known && nz > FLAT_SLICES;
     // The first and the last slice do not cut a section.
-    let uncut = whole(objects.to_vec(), |o| is_cut(o.low, o.high, [1, ny, nx]));
-    let mut sections: Vec<u64> = uncut.into_iter().map(|o| o.section).collect();
-    sections.sort_unstable();
-    let area = *sections.get(sections.len() / 2)? as f64 * voxel[1] * voxel[2];
-    if nz <= FLAT_SLICES {
-        return Some(of_sphere(area * voxel[0] * nz as f64));
-    }
-    Some(2.0 * (area / std::f64::consts::PI).sqrt())
+    let sides = if are_spheres { shape } else { [1, ny, nx] };
+    let uncut = whole(counted, |o| is_cut(o.low, o.high, sides));
+    let mut sizes: Vec<u64> = uncut.iter().map(|o| if are_spheres { o.voxels } else { o.section }).collect();
+    sizes.sort_unstable();
+    let size = *sizes.get(sizes.len() / 2)? as f64;
+    let [_, y, x] = voxel;
+    Some(if are_spheres { of_sphere(size * voxel.iter().product::<f64>()) } else { of_circle(size * y * x) })
 }
 
 #[cfg(test)]
@@ -81,12 +95,12 @@ mod tests {
     #[test]
     fn cut_objects_are_left_out_if_enough_are_whole() {
         // A sphere of diameter 10 µm has 523.6 µm³: 262 voxels of 2 µm³.
-        let voxel = [2.0, 1.0, 1.0];
-        let three = vec![(262, false), (30, true), (262, false), (31, true), (262, false), (32, true), (33, true)];
-        assert!((median(three.clone(), voxel).unwrap() - 10.0).abs() < 0.01);
-        let two = three[..3].iter().chain(&three[5..]).copied().collect();
-        assert!(median(two, voxel).unwrap() < 6.0, "two whole objects are too few");
-        assert_eq!(median(Vec::new(), voxel), None);
+        let (shape, voxel) = ([20, 50, 50], [2.0, 1.0, 1.0]);
+        let mut seven = objects(&[262, 30, 262, 31, 262, 32, 33].map(|voxels| (voxels, 9, false)));
+        [1, 3, 5, 6].into_iter().for_each(|i| seven[i].low[1] = 0);
+        assert!((median_of_known(&seven, shape, voxel).unwrap() - 10.0).abs() < 0.01);
+        seven.remove(4);
+        assert!(median_of_known(&seven, shape, voxel).unwrap() < 6.0, "two whole objects are too few");
     }
 
     #[test]
@@ -132,13 +146,38 @@ mod tests {
     }
 
     #[test]
+    fn objects_of_few_slices_have_the_diameter_of_their_sections_at_any_slice_spacing() {
+        // Circles of 10 µm in pixels of 0.5 µm, in one to four slices of which two show them.
+        for (slices, spacing) in [(1, 1.0), (1, 5.0), (3, 0.5), (4, 2.0)] {
+            let all = objects(&[(600, 314, false), (628, 314, false), (500, 79, false)]);
+            let found = median_of_known(&all, [slices, 50, 50], [spacing, 0.5, 0.5]).unwrap();
+            assert!((found - 10.0).abs() < 0.01, "{slices} {spacing}: {found}");
+        }
+    }
+
+    #[test]
+    fn thin_stacks_show_few_voxels_of_a_sphere() {
+        // A sphere of 10 µm: 523.6 µm³, with a middle section of 78.5 µm².
+        let volume = std::f64::consts::PI / 6.0 * 1000.0;
+        let voxels = |slices, voxel| voxels_of_sphere(volume, slices, voxel);
+        assert!((voxels(1, [1.0, 0.5, 0.5]) - 314.2).abs() < 0.1);
+        assert!((voxels(1, [20.0, 0.5, 0.5]) - 314.2).abs() < 0.1, "the spacing of a single slice says nothing");
+        assert!((voxels(40, [1.0, 0.5, 0.5]) - 2094.4).abs() < 0.1);
+        // Three slices at 0 and ±2 µm: sections of 78.5 and twice 66.0 µm².
+        let three = voxels(3, [2.0, 0.5, 0.5]);
+        assert!((three / 842.0 - 1.0).abs() < 0.05, "{three}");
+        assert!(voxels(2, [30.0, 0.5, 0.5]) <= 69.9, "slices may miss the middle");
+        let all: Vec<f64> = (1..30).map(|slices| voxels(slices, [1.0, 0.5, 0.5])).collect();
+        assert!(all.windows(2).all(|pair| pair[0] <= pair[1]), "{all:?}");
+    }
+
+    #[test]
     fn without_unknown_voxels_the_median_is_that_of_the_volumes() {
+        // A sphere of 10 µm: 262 voxels of 2 µm³.
         let all = objects(&[(262, 50, false), (30, 10, false), (300, 60, false)]);
-        let voxel = [2.0, 1.0, 1.0];
-        let sizes = all.iter().map(|o| (o.voxels, false)).collect();
-        assert_eq!(median_of_known(&all, [20, 50, 50], voxel), median(sizes, voxel));
+        assert!((median_of_known(&all, [20, 50, 50], [2.0, 1.0, 1.0]).unwrap() - 10.0).abs() < 0.01);
         // In a single slice, an object of which a part is unknown is measured as one that is known completely.
-        let one = |is_partial| median_of_known(&objects(&[(30, 30, is_partial)]), [1, 50, 50], voxel);
+        let one = |is_partial| median_of_known(&objects(&[(30, 30, is_partial)]), [1, 50, 50], [2.0, 1.0, 1.0]);
         assert_eq!(one(true), one(false));
     }
 }

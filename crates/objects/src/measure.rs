@@ -1,5 +1,6 @@
 //! The measurement table of objects, accumulated slice by slice.
 
+use crate::diameter::{of_circle, of_sphere};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,13 +27,15 @@ pub struct ObjectRow {
     pub max: Vec<f64>,
     /// Sum of the intensities of the object in each channel.
     pub sum: Vec<f64>,
-    /// Diameter in µm of a sphere of the same volume.
+    /// Diameter in µm of a sphere of the same volume; in a single slice, of a circle of the same area.
     pub equivalent_diameter_um: f64,
-    /// Full axis lengths in µm of the ellipsoid with the same second moments, longest first: `2·√5·√eigenvalue`.
+    /// Full axis lengths in µm of the ellipsoid with the same second moments, longest first: `2·√5·√eigenvalue`. In a single
+    /// slice, those of the ellipse, `4·√eigenvalue`, and 0.
     pub principal_axes_um: [f64; 3],
     /// Surface of a sphere of the same volume divided by the object's surface, which is estimated from its voxel faces
     /// (Cauchy–Crofton with the three axis directions: two thirds of the face area). 1 for a sphere, up to
-    /// discretization.
+    /// discretization. In a single slice, the perimeter of a circle of the same area divided by the object's, which is
+    /// π/4 of the length of its pixel edges.
     pub sphericity: f64,
 }
 
@@ -147,7 +150,8 @@ impl Measurer {
                 s.faces[0] += 1;
             }
         }
-        self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um)).collect()
+        let is_flat = self.next_z <= 1;
+        self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um, is_flat)).collect()
     }
 
     /// Returns the names of the channels that are measured, as in the header of the table.
@@ -189,7 +193,8 @@ impl Sums {
         self.high = [self.high[0].max(z), self.high[1].max(y), self.high[2].max(end - 1)];
     }
 
-    fn row(&self, label: u32, voxel_um: [f64; 3]) -> ObjectRow {
+    /// Returns the measurements; `is_flat` states whether the stack is a single slice.
+    fn row(&self, label: u32, voxel_um: [f64; 3], is_flat: bool) -> ObjectRow {
         let n = self.voxels.max(1) as f64;
         let mean: [f64; 3] = std::array::from_fn(|a| self.first[a] / n);
         let pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)];
@@ -202,10 +207,8 @@ impl Sums {
             covariance[b][a] = c;
         }
         let volume = self.voxels as f64 * voxel_um.iter().product::<f64>();
-        let area: f64 =
-            (0..3).map(|a| self.faces[a] as f64 * voxel_um[(a + 1) % 3] * voxel_um[(a + 2) % 3]).sum::<f64>() * 2.0
-                / 3.0;
-        let pi = std::f64::consts::PI;
+        let shape =
+            if is_flat { self.of_ellipse(covariance, voxel_um) } else { self.of_ellipsoid(covariance, voxel_um) };
         ObjectRow {
             label,
             voxels: self.voxels,
@@ -216,11 +219,42 @@ impl Sums {
             mean: self.sum.iter().map(|s| s / n).collect(),
             max: self.max.clone(),
             sum: self.sum.clone(),
-            equivalent_diameter_um: (6.0 * volume / pi).cbrt(),
-            principal_axes_um: eigenvalues(covariance).map(|e| 2.0 * (5.0 * e.max(0.0)).sqrt()),
-            sphericity: pi.cbrt() * (6.0 * volume).powf(2.0 / 3.0) / area,
+            equivalent_diameter_um: shape.equivalent_diameter_um,
+            principal_axes_um: shape.principal_axes_um,
+            sphericity: shape.sphericity,
         }
     }
+
+    /// Returns the shape in space from the covariance of the voxel positions in µm².
+    fn of_ellipsoid(&self, covariance: [[f64; 3]; 3], voxel_um: [f64; 3]) -> Shape {
+        let diameter = of_sphere(self.voxels as f64 * voxel_um.iter().product::<f64>());
+        let faces = (0..3).map(|a| self.faces[a] as f64 * voxel_um[(a + 1) % 3] * voxel_um[(a + 2) % 3]);
+        Shape {
+            equivalent_diameter_um: diameter,
+            principal_axes_um: eigenvalues(covariance).map(|e| 2.0 * (5.0 * e.max(0.0)).sqrt()),
+            sphericity: std::f64::consts::PI * diameter.powi(2) / (faces.sum::<f64>() * 2.0 / 3.0),
+        }
+    }
+
+    /// Returns the shape in a single slice from the covariance of the voxel positions in µm².
+    fn of_ellipse(&self, mut covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3]) -> Shape {
+        let diameter = of_circle(self.voxels as f64 * y * x);
+        // All voxels have the same Z.
+        covariance[0][0] = 0.0;
+        let edges = self.faces[1] as f64 * x + self.faces[2] as f64 * y;
+        Shape {
+            equivalent_diameter_um: diameter,
+            principal_axes_um: eigenvalues(covariance).map(|e| 4.0 * e.max(0.0).sqrt()),
+            sphericity: diameter / (edges / 4.0),
+        }
+    }
+}
+
+/// Measurements of an object's shape, as in [`ObjectRow`].
+struct Shape {
+    equivalent_diameter_um: f64,
+    principal_axes_um: [f64; 3],
+    sphericity: f64,
 }
 
 /// Returns the eigenvalues of a symmetric 3×3 matrix, largest first (trigonometric method).
@@ -332,6 +366,28 @@ mod tests {
             assert!((row.sphericity - 1.0).abs() < 0.05, "{}", row.sphericity);
             let middle = (row.bbox_start[0] + row.bbox_end[0] - 1) as f64 / 2.0;
             assert!((row.centroid_um[0] - middle * voxel[0]).abs() < 1e-9 && (row.mean[0] - middle).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn a_disk_in_a_single_slice_has_the_measurements_of_a_circle_at_any_slice_spacing() {
+        for spacing in [0.2, 1.0, 7.0] {
+            let (voxel, size) = ([spacing, 0.5, 0.25], 120);
+            let mut measurer = Measurer::new(voxel, [size, size], vec![]);
+            let inside = |i: usize| {
+                let at = [i / size, i % size].map(|v| v as f64 - 59.5);
+                ((at[0] * voxel[1]).powi(2) + (at[1] * voxel[2]).powi(2)).sqrt() <= 12.0
+            };
+            let plane: Vec<u32> = (0..size * size).map(|i| u32::from(inside(i))).collect();
+            measurer.add_slice(&plane, &[]);
+            let row = &measurer.finish()[0];
+            assert!((row.equivalent_diameter_um - 24.0).abs() < 0.1, "{}", row.equivalent_diameter_um);
+            let [long, short, none] = row.principal_axes_um;
+            assert!(
+                (long - 24.0).abs() < 0.3 && (short - 24.0).abs() < 0.3 && none.abs() < 1e-4,
+                "{long} {short} {none}"
+            );
+            assert!((row.sphericity - 1.0).abs() < 0.03, "{}", row.sphericity);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Segmentation of a probability map into numbered objects.
 
 use crate::components::{Bounds, Connectivity, boxes};
+use crate::diameter::voxels_of_sphere;
 use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
@@ -74,7 +75,8 @@ pub struct SegmentOptions {
     pub seed_height: f64,
     /// Voxels that the watershed treats as neighbors.
     pub connectivity: Connectivity,
-    /// Minimum volume; smaller objects are removed.
+    /// Minimum volume; smaller objects are removed. In a stack that is thinner than a sphere of this volume, it is the part of
+    /// the sphere that its slices would show, and in a single slice its middle section.
     pub min_volume_um3: f64,
     /// Minimum peak of the map in an object; objects below it are removed. 0 keeps all.
     pub min_peak: f64,
@@ -141,9 +143,9 @@ impl SegmentOptions {
         }
     }
 
-    /// Returns the number of voxels below which objects are removed.
-    pub(crate) fn min_voxels(&self, voxel_um: [f64; 3]) -> u64 {
-        (self.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64
+    /// Returns the number of voxels below which objects of a stack of `slices` slices are removed.
+    pub fn min_voxels(&self, slices: usize, voxel_um: [f64; 3]) -> u64 {
+        voxels_of_sphere(self.min_volume_um3, slices, voxel_um).ceil().max(0.0) as u64
     }
 
     /// Returns the options of a component in tissue.
@@ -264,7 +266,7 @@ fn label_map(
     };
     let mut labels = vec![0u32; map.len()];
     let count = foreground.label(&mut labels)?;
-    let min_voxels = options.min_voxels(voxel_um);
+    let min_voxels = options.min_voxels(shape[0], voxel_um);
     // Small objects are removed first: each would cost a watershed.
     let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
     let Some(height) = options.height else {

@@ -107,7 +107,7 @@ impl StreamedSegmentation {
             return Err(ObjectsError::Parameter { what: "foreground", expected: "all slices", got });
         }
         let mut components = foreground.numbered();
-        components.remove_small(options.min_voxels(voxel_um));
+        components.remove_small(options.min_voxels(shape[0], voxel_um));
         let in_tissue = tissue(&components, shape, voxel_um, options);
         let dense = options.tissue.map(|tissue| (options.in_tissue(&tissue), tissue.outline));
         let boxes: Vec<_> = components.boxes().into_iter().map(|bounds: Bounds| with_margin(bounds, shape)).collect();
@@ -375,7 +375,7 @@ mod tests {
         let mut numbers = vec![0; largest as usize + 1];
         (1..).zip(&order).for_each(|(number, label)| numbers[*label as usize] = number);
         labels.iter_mut().for_each(|label| *label = numbers[*label as usize]);
-        let min_voxels = options.min_voxels(voxel_um);
+        let min_voxels = options.min_voxels(shape[0], voxel_um);
         let count = filter_and_relabel(&mut labels, shape, order.len() as u32, min_voxels, false);
         (labels, count)
     }

@@ -224,7 +224,7 @@ impl SegmentJob {
             streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
         };
         let mut labels = label::label(context, &mut FileMap(stack), &settings, Scratch::Folder(&folder), None)?;
-        let min_voxels = (self.options.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+        let min_voxels = self.options.min_voxels(zyx[0], voxel_um);
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = match format {

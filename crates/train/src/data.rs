@@ -6,11 +6,12 @@ use crate::planning::budget_too_small;
 use crate::problems;
 use crate::setup::PATCH;
 use crate::trained_images::{TrainedImages, digests};
+use cytoscope_objects::diameter::FLAT_SLICES;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{
-    CheckOptions, Dataset, Pair, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask, check_with,
-    find_pairs_with, split,
+    CheckOptions, Dataset, Pair, PairSummary, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask,
+    check_with, find_pairs_with, split,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -269,6 +270,14 @@ pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainC
     config
 }
 
+/// Returns the median object diameter of a pair in µm, with this voxel size if the pair states none.
+fn diameter_um(pair: &PairSummary, assumed_um: Option<[f64; 3]>) -> Option<f64> {
+    let [z, y, x] = assumed_um.filter(|_| pair.voxel_um.contains(&None)).unwrap_or([1.0; 3]);
+    // The diameter is that of a section in a flat stack, and of a volume otherwise.
+    let unit_um = if pair.shape_zyx[0] <= FLAT_SLICES { (y * x).sqrt() } else { (z * y * x).cbrt() };
+    Some(pair.median_diameter_um? * unit_um)
+}
+
 impl Data {
     /// Returns the typical voxel size along Z, Y, X in µm.
     pub(crate) fn voxel_um(&self) -> Option<[f64; 3]> {
@@ -278,13 +287,7 @@ impl Data {
     /// Returns the median of the pairs' median object diameters in µm; `assumed` is the voxel size of pairs that state
     /// none.
     pub(crate) fn median_diameter(&self, assumed: [f64; 3]) -> Option<f64> {
-        let unit = assumed.iter().product::<f64>().cbrt();
-        let mut all: Vec<f64> = self
-            .report
-            .pairs
-            .iter()
-            .filter_map(|p| Some(p.median_diameter_um? * if p.voxel_um.contains(&None) { unit } else { 1.0 }))
-            .collect();
+        let mut all: Vec<f64> = self.report.pairs.iter().filter_map(|pair| diameter_um(pair, Some(assumed))).collect();
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
     }
@@ -292,16 +295,9 @@ impl Data {
     /// Returns a minimum object volume in µm³: a tenth of the median object volume of the data. `assumed_um` is the
     /// voxel size of files that state none.
     pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {
-        let assumed: f64 = assumed_um.map_or(1.0, |v| v.iter().product());
-        let mut all: Vec<f64> = self
-            .report
-            .pairs
-            .iter()
-            .filter_map(|p| {
-                let unit = if p.voxel_um.contains(&None) { assumed } else { 1.0 };
-                Some(std::f64::consts::PI / 6.0 * p.median_diameter_um?.powi(3) * unit)
-            })
-            .collect();
+        let volume = |diameter: f64| std::f64::consts::PI / 6.0 * diameter.powi(3);
+        let mut all: Vec<f64> =
+            self.report.pairs.iter().filter_map(|pair| diameter_um(pair, assumed_um).map(volume)).collect();
         all.sort_by(f64::total_cmp);
         Some(all.get(all.len() / 2)? * 0.1)
     }

@@ -19,7 +19,7 @@ use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Processing;
 use cytoscope_objects::blobs::{BlobSize, blob_size};
-use cytoscope_objects::diameter::{of_sphere, whole};
+use cytoscope_objects::diameter::{FLAT_SLICES, of_circle, of_sphere, whole};
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
@@ -57,11 +57,19 @@ const FEW_OBJECTS: usize = 4;
 /// For stacks of few objects, and if the slice spacing is estimated, too: objects need enough slices then. They
 /// grow about 3 % less than on the coarse grid.
 const FINE: Coarsening = Coarsening { factor: 1.3, growth: 1.1, close_ratio: 1.15, certain_ratio: 1.125 };
+/// For flat stacks ([`FLAT_SLICES`]): predicting a plane takes little time, and a section has too few voxels on a coarse grid.
+const FLAT: Coarsening = Coarsening { factor: 1.0, growth: 1.05, close_ratio: 1.1, certain_ratio: 1.125 };
+/// Factor of the first guess on flat stacks, where noise is averaged less and sections are small. A start that is too large is
+/// corrected at once, because objects of half the size are still found; from one that is too small, the texture inside of
+/// objects may be measured.
+const FLAT_START: f64 = 3.0;
 /// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
 /// away, split ones change the median little.
 const SEED_HEIGHT_FACTOR: f64 = 0.6;
 /// Tile size Z, Y, X of a short prediction.
 const TILE: [usize; 3] = [40, 96, 96];
+/// Tile size Z, Y, X of a short prediction of a flat stack.
+const FLAT_TILE: [usize; 3] = [FLAT_SLICES, 320, 320];
 /// Tile size Z, Y, X of a short prediction if [`TILE`] has fewer than [`ENOUGH_OBJECTS`].
 const LARGE_TILE: [usize; 3] = [48, 128, 128];
 /// Number of objects whose median is taken without looking at more of the stack. With a spread of 25 % the standard error
@@ -130,6 +138,8 @@ struct ShortPrediction {
     /// Memory that the network may use, in bytes; `None` for all that is free.
     budget_bytes: Option<u64>,
     coarsening: Coarsening,
+    /// Whether the stack has so few slices that only sections of objects can be measured ([`FLAT_SLICES`]).
+    is_flat: bool,
 }
 
 /// The compiled network of short predictions and its tile shape.
@@ -147,10 +157,12 @@ struct Measured {
 }
 
 impl Measured {
-    /// Returns the diameter at a quantile from 0 to 1; `None` without objects.
+    /// Returns the diameter at a quantile from 0 to 1, interpolated between objects; `None` without objects.
     fn at(&self, share: f64) -> Option<f64> {
-        let last = self.diameters.len().checked_sub(1)?;
-        self.diameters.get((share * last as f64).round() as usize).copied()
+        let place = share * self.diameters.len().checked_sub(1)? as f64;
+        let object = |n: f64| self.diameters.get(n as usize).copied();
+        let (below, above) = (object(place.floor())?, object(place.ceil())?);
+        Some(below + place.fract() * (above - below))
     }
 
     /// Returns the estimate of `diameter`, where `change` is the logarithm of its last change, on a grid with this coarsening.
@@ -221,21 +233,24 @@ impl Estimator<'_> {
         let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
         let stack = self.stack.windowed(window);
         let guess = self.guess(&stack, voxel)?;
-        let diameter = given.unwrap_or_else(|| guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um));
+        let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
+        let start = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um) * if is_flat { FLAT_START } else { 1.0 };
+        let diameter = given.unwrap_or(start);
         let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
+        let (tile, coarsening) = if is_flat { (FLAT_TILE, FLAT) } else { (TILE, COARSE) };
         let first =
-            ShortPrediction { voxel, diameter, nominal_um, center, tile: TILE, budget_bytes: None, coarsening: COARSE };
+            ShortPrediction { voxel, diameter, nominal_um, center, tile, budget_bytes: None, coarsening, is_flat };
         let (mut at, mut last) = (first, None);
-        if self.voxel_um.is_some() {
+        if is_flat || self.voxel_um.is_some() {
             last = self.measure_around(&stack, &mut at, given)?;
         }
-        if last.is_none() {
+        if last.is_none() && !is_flat {
             at = ShortPrediction { coarsening: FINE, ..first };
             last = self.measure_around(&stack, &mut at, given)?;
         }
         if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
             && few.diameters.len() < ENOUGH_OBJECTS
-            && !few.is_complete
+            && !(few.is_complete || is_flat)
         {
             let large = ShortPrediction { tile: LARGE_TILE, budget_bytes: Some(self.budget_bytes), ..at };
             if let Some((measured, change, found)) = self.measure_more(&stack, large, few.diameters.len())? {
@@ -380,7 +395,7 @@ impl Estimator<'_> {
         at: &ShortPrediction,
         session: &mut TileSession,
     ) -> Result<Measured, JobError> {
-        let ShortPrediction { voxel, diameter, nominal_um, center, tile: max_tile, budget_bytes, coarsening } = *at;
+        let ShortPrediction { voxel, diameter, nominal_um, center, tile: max_tile, budget_bytes, coarsening, .. } = *at;
         let model = self.model;
         let Some(model_um) = model.voxel_um else { return Ok(Measured::default()) };
         let scale = diameter / nominal_um;
@@ -468,6 +483,10 @@ impl Estimator<'_> {
         let mut options = model.segment.scaled(at.diameter / at.nominal_um);
         // Seeds of components in tissue are low already.
         options.seed_height *= SEED_HEIGHT_FACTOR;
+        if at.is_flat {
+            // Fragments are ignored anyway, and objects may be much smaller than the start.
+            options.min_volume_um3 = 0.0;
+        }
         // The growth is that of outlines at the threshold.
         if let Some(tissue) = &mut options.tissue {
             tissue.outline = None;
@@ -502,6 +521,10 @@ impl ops::Volume for Maps<'_> {
 #[derive(Clone, Default)]
 struct Moments {
     voxels: f64,
+    /// Slice of the last voxel, and the number of voxels there.
+    slice: (usize, f64),
+    /// Largest number of voxels in a slice.
+    section: f64,
     sum: [f64; 3],
     squares: [f64; 3],
     is_cut: bool,
@@ -516,7 +539,8 @@ impl Moments {
     }
 }
 
-/// Measures the objects that are not cut by the border of the volume, or all of them if those are fewer than three.
+/// Measures the objects that are not cut by the border of the volume, or all of them if those are fewer than three. In the
+/// slices of a flat stack ([`FLAT_SLICES`]), their sections are measured.
 fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], at: &ShortPrediction) -> Measured {
     let mut objects = vec![Moments::default(); count as usize + 1];
     for (row, line) in labels.chunks_exact(nx.max(1)).enumerate() {
@@ -525,6 +549,8 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
         for (x, label) in line.iter().enumerate().filter(|(_, l)| **l > 0) {
             let object = &mut objects[*label as usize];
             object.voxels += 1.0;
+            object.slice = (z, if object.slice.0 == z { object.slice.1 + 1.0 } else { 1.0 });
+            object.section = object.section.max(object.slice.1);
             object.is_cut |= edge_row || x == 0 || x + 1 == nx;
             for (a, at) in [z, y, x].into_iter().enumerate() {
                 object.sum[a] += at as f64;
@@ -533,7 +559,10 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
         }
     }
     let unit: f64 = voxel.iter().product();
-    let diameter = |o: &Moments| of_sphere(o.voxels * unit) / at.coarsening.growth;
+    let diameter = |o: &Moments| {
+        let grown = if at.is_flat { of_circle(o.section * voxel[1] * voxel[2]) } else { of_sphere(o.voxels * unit) };
+        grown / at.coarsening.growth
+    };
     // Fragments below a fifth of the expected diameter are ignored.
     let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * at.diameter;
     let chosen = whole(objects.iter().filter(is_object).collect(), |o: &&Moments| o.is_cut);
@@ -545,7 +574,7 @@ fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3
     };
     let mut ratios: Vec<f64> = chosen.iter().map(ratio).filter(|r| r.is_finite()).collect();
     ratios.sort_by(f64::total_cmp);
-    let elongation = ratios.get(ratios.len() / 2).copied().filter(|_| nz > 1);
+    let elongation = ratios.get(ratios.len() / 2).copied().filter(|_| !at.is_flat);
     Measured { diameters, elongation, is_complete: false }
 }
 

@@ -4,7 +4,8 @@
 //! multiplied by the ratio of the stack's median object diameter to the nominal one, so that objects have the nominal
 //! size on the model's grid. Lengths in the model's segmentation settings are multiplied by the same ratio.
 //!
-//! The diameter of an object is the diameter of a sphere with the same volume.
+//! The diameter of an object is the diameter of a sphere with the same volume; in stacks of a few slices, that of a circle with
+//! the area of its largest section.
 
 mod estimate;
 mod job;
@@ -166,7 +167,7 @@ const MAX_REFINEMENT: f64 = 3.0;
 /// The object diameter that a prediction used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ObjectDiameter {
-    /// Diameter of the sphere with the volume of the median object, in `unit`.
+    /// Diameter of the sphere with the volume of the median object, or in a few slices of the circle with its area, in `unit`.
     pub diameter: f64,
     /// Unit of the diameter: µm, or voxels if the voxel size is unknown.
     pub unit: DiameterUnit,
@@ -193,7 +194,7 @@ impl ObjectDiameter {
         self.scale().max(self.voxel[2] / (model_um[2] * MAX_REFINEMENT))
     }
 
-    /// Returns a description for the report.
+    /// Returns a description with the assumed slice spacing, if the voxel size is unknown.
     pub fn text(&self) -> String {
         let slices = match self.unit {
             DiameterUnit::Um => String::new(),
@@ -204,7 +205,8 @@ impl ObjectDiameter {
         self.diameter_text() + &slices
     }
 
-    fn diameter_text(&self) -> String {
+    /// Returns a description for the report, without the slice spacing.
+    pub(crate) fn diameter_text(&self) -> String {
         let Self { diameter, unit, nominal_um, .. } = self;
         let unit = unit.symbol();
         match &self.estimate {
@@ -213,14 +215,17 @@ impl ObjectDiameter {
                 "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed (set it with \
                  --diameter)"
             ),
-            Some(e) => format!(
-                "object diameter {diameter:.1} {unit}, estimated from {} objects of {:.1} to {:.1} {unit} ({}; set it with \
-                 --diameter)",
-                e.objects,
-                e.range[0],
-                e.range[1],
-                e.certainty.words()
-            ),
+            Some(e) => {
+                let [low, high] = e.range;
+                let objects = match e.objects {
+                    1 => "one object".to_owned(),
+                    many => format!("{many} objects of {low:.1} to {high:.1} {unit}"),
+                };
+                format!(
+                    "object diameter {diameter:.1} {unit}, estimated from {objects} ({}; set it with --diameter)",
+                    e.certainty.words()
+                )
+            }
         }
     }
 }

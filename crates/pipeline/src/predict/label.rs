@@ -523,7 +523,7 @@ pub(super) fn label_prediction(
     };
     let foreground = prediction.take_foreground();
     let mut labels = label(context, prediction, &settings, scratch, foreground)?;
-    let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
+    let min_voxels = segment.min_voxels(labels.shape[0], *voxel_um);
     labels.filter_objects(context, min_voxels, segment.drop_border)?;
     Ok(labels)
 }
