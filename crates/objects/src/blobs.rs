@@ -41,7 +41,7 @@ const SAMPLED_VALUES: usize = 200_000;
 /// Size of the blobs of an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlobSize {
-    /// Median diameter, weighted by the squared response, in µm.
+    /// Median diameter, weighted by the squared response (in a few slices, times the area), in µm.
     pub diameter_um: f64,
     /// Standard deviation of the logarithm of the blobs' diameters.
     pub log_spread: f64,
@@ -88,7 +88,7 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
         maxima(&downsampled, grid_um, (diameter_um, sigma_um), &mut blobs)?;
         diameter_um *= STEP;
     }
-    Ok(summary(without_nested(blobs)))
+    Ok(summary(without_nested(blobs), shape_zyx[0] <= FLAT_SLICES))
 }
 
 /// Returns the volume scaled to its percentiles and clipped to 0..1; `None` if it is uniform.
@@ -216,14 +216,17 @@ fn most_crowded_center(blobs: &[Blob]) -> Option<[f64; 3]> {
     blobs.iter().max_by_key(|blob| near(blob)).map(|blob| blob.center_um)
 }
 
-fn summary(mut blobs: Vec<Blob>) -> Option<BlobSize> {
+/// Returns the size of the blobs; `is_flat` states whether they were found in a few slices.
+fn summary(mut blobs: Vec<Blob>, is_flat: bool) -> Option<BlobSize> {
     let count = blobs.len();
     let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;
     let center_um = most_crowded_center(&blobs)?;
     let (response, log_mean) = (mean(&|b| f64::from(b.response)), mean(&|b| b.diameter_um.ln()));
     let log_spread = mean(&|b| (b.diameter_um.ln() - log_mean).powi(2)).sqrt();
     blobs.sort_by(|a, b| a.diameter_um.total_cmp(&b.diameter_um));
-    let weight = |b: &Blob| f64::from(b.response).powi(2);
+    // Smoothing in a plane averages less noise than in a volume: there, the many small blobs of noise count by their area.
+    let area = |b: &Blob| if is_flat { b.diameter_um.powi(2) } else { 1.0 };
+    let weight = |b: &Blob| f64::from(b.response).powi(2) * area(b);
     let half = 0.5 * blobs.iter().map(weight).sum::<f64>();
     let mut sum = 0.0;
     let median = blobs.iter().find(|b| {

@@ -157,12 +157,10 @@ struct Measured {
 }
 
 impl Measured {
-    /// Returns the diameter at a quantile from 0 to 1, interpolated between objects; `None` without objects.
+    /// Returns the diameter at a quantile from 0 to 1, of the larger one of two objects; `None` without objects.
     fn at(&self, share: f64) -> Option<f64> {
-        let place = share * self.diameters.len().checked_sub(1)? as f64;
-        let object = |n: f64| self.diameters.get(n as usize).copied();
-        let (below, above) = (object(place.floor())?, object(place.ceil())?);
-        Some(below + place.fract() * (above - below))
+        let last = self.diameters.len().checked_sub(1)?;
+        self.diameters.get((share * last as f64).round() as usize).copied()
     }
 
     /// Returns the estimate of `diameter`, where `change` is the logarithm of its last change, on a grid with this coarsening.
