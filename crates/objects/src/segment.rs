@@ -105,14 +105,14 @@ impl Default for SegmentOptions {
     }
 }
 
-/// Maximum sigma of smoothing in µm: larger than any object.
-const MAX_SMOOTH_UM: f64 = 1e3;
+/// Maximum of lengths in µm: a meter, which is larger than any object.
+const MAX_SMOOTH_UM: f64 = 1e6;
 /// Maximum magnitude of a map value: maps are 32-bit floats, and products of two values must stay finite.
 const MAX_LEVEL: f64 = 1e18;
 /// Maximum height in µm of a map value of 1.
 const MAX_WEIGHT_UM: f64 = 1e6;
-/// Maximum of `min_volume_um3` in µm³: a cubic centimeter.
-const MAX_VOLUME_UM3: f64 = 1e12;
+/// Maximum of `min_volume_um3` in µm³: a liter.
+const MAX_VOLUME_UM3: f64 = 1e15;
 
 impl SegmentOptions {
     /// Returns the options for objects `factor` times as large: lengths are multiplied by it, volumes by its cube.
@@ -493,11 +493,20 @@ mod tests {
                 assert!(error.to_string().contains(name), "{error}");
             }
         }
-        let far = SegmentOptions { smooth_um: 1e6, ..defaults.clone() };
-        assert_eq!(run(&far, [1.0; 3]).unwrap_err().to_string(), "smooth_um is 1000000, expected 0 to 1000 µm");
-        let large = SegmentOptions { min_volume_um3: 2e13, ..defaults };
+        let far = SegmentOptions { smooth_um: 5e6, ..defaults.clone() };
+        assert_eq!(run(&far, [1.0; 3]).unwrap_err().to_string(), "smooth_um is 5000000, expected 0 to 1000000 µm");
+        let large = SegmentOptions { min_volume_um3: 2e15, ..defaults };
         let text = run(&large, [1.0; 3]).unwrap_err().to_string();
-        assert_eq!(text, "min_volume_um3 is 2e13, expected 0 to 1e12 µm³");
+        assert_eq!(text, "min_volume_um3 is 2e15, expected 0 to 1e15 µm³");
+    }
+
+    #[test]
+    fn options_for_the_largest_objects_are_valid() {
+        let (min_fill, seed_height, outline) = (0.4, 0.1, Some(0.7));
+        let tissue = TissueOptions { min_fill, window_um: 36.0, height_smooth_um: 0.6, seed_height, outline };
+        let options = SegmentOptions { min_volume_um3: 90.0, tissue: Some(tissue), ..SegmentOptions::default() };
+        // Objects of 10 cm, of a model for objects of 12 µm.
+        options.scaled(1e5 / 12.0).validate().unwrap();
     }
 
     #[test]

@@ -232,7 +232,10 @@ impl Estimator<'_> {
         let stack = self.stack.windowed(window);
         let guess = self.guess(&stack, voxel)?;
         let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
-        let start = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um) * if is_flat { FLAT_START } else { 1.0 };
+        let guessed = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um);
+        let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
+        // At least the guess, and no more than half the image.
+        let start = if is_flat { (FLAT_START * guessed).min(height.min(width) / 2.0).max(guessed) } else { guessed };
         let diameter = given.unwrap_or(start);
         let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
         let (tile, coarsening) = if is_flat { (FLAT_TILE, FLAT) } else { (TILE, COARSE) };
