@@ -36,12 +36,14 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     check_new_folder(&job.output, &inputs, job.overwrite)?;
     refuse_inside_zarr(&job.output, &inputs)?;
     let mut writer = ZarrWriter::create(&job.output, image_spec(job, &image, &whole))?;
-    let (voxel_size_um, interval_secs) = (image.meta().voxel_size_um, image.meta().time_interval_secs);
+    let (voxel_size_um, origin_um) = (image.meta().voxel_size_um, image.meta().origin_um);
+    let interval_secs = image.meta().time_interval_secs;
     let mut parts = vec![(0, image, whole)];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
         let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
         // Labels lie on the voxels of their image, and many files of labels state no voxel size.
         spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
+        spec.origin_um = origin_um;
         spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
         parts.push((writer.add_labels(spec)?, labels, whole));
     }
@@ -129,6 +131,7 @@ fn image_spec(job: &ConvertJob, image: &Image, whole: &Region) -> ZarrImageSpec 
     let are_labels = image.is_label_image() || looks_like_labels(&job.input);
     spec.labels = one_channel && !meta.dtype.is_float() && are_labels;
     spec.voxel_size_um = meta.voxel_size_um;
+    spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;
     let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
     // The channel names of the file do not name red, green and blue.

@@ -3,8 +3,8 @@
 use crate::job_record::{PendingRecord, recorded};
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
-    ALONE_BY_AXES, FilePart, channel_name, check_voxel_size, one_of_several_note, reading_notes,
-    unknown_voxel_size_note,
+    ALONE_BY_AXES, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
+    reading_notes, regions_note, unknown_voxel_size_note,
 };
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
@@ -97,6 +97,7 @@ impl MeasureJob {
         check_voxel_size(&self.intensities, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
+        let of_regions = regions_note(labels.meta());
         let (intensities, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
         let [depth, ny, nx] = extents.zyx;
         let plane = (ny * nx).max(1);
@@ -138,6 +139,8 @@ impl MeasureJob {
             voxel_um,
             notes: reading_notes(&image, ALONE_BY_AXES)
                 .into_iter()
+                .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
+                .chain(of_regions)
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
                 .chain(more_times_note(labels.extents.times, extents.times))

@@ -5,7 +5,8 @@ mod files;
 use crate::job_record::recorded;
 use crate::measure::numbers;
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, FilePart, check_voxel_size, one_of_several_note, reading_notes, unknown_voxel_size_note,
+    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, check_voxel_size, first_series_note, one_of_several_note, reading_notes,
+    unknown_voxel_size_note,
 };
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
@@ -154,7 +155,8 @@ impl MeshJob {
         atomic_write(&self.out, &bytes)?;
         writing.finish();
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
-        let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter();
+        let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);
+        let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter().chain(of_series);
         let notes = of_reading.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(of_time).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
