@@ -230,8 +230,8 @@ fn by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobEr
         notes.extend(of_role.map(|left_out| {
             format!(
                 "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
-                left_out.display(),
-                kept.display()
+                absolute(&left_out).display(),
+                absolute(&kept).display()
             )
         }));
         found.insert(key, kept);
@@ -337,7 +337,7 @@ impl EvaluateJob {
             (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
         }
         for (path, image) in [(prediction, &a), (truth, &b)] {
-            let note = regions_note(image.meta()).map(|note| format!("{}: {note}", path.display()));
+            let note = regions_note(image.meta()).map(|note| format!("{}: {note}", absolute(path).display()));
             note.into_iter().for_each(|note| evaluation.add_note(note));
         }
         let prediction = ScoredImage {

@@ -1,6 +1,7 @@
 //! The channels of predictions and ground truth that are scored.
 
 use crate::JobError;
+use crate::job_record::absolute;
 use crate::stack::Extents;
 use cytoscope_formats::{ChannelRef, ImageMeta, find_channels};
 use std::collections::BTreeSet;
@@ -70,7 +71,7 @@ impl Side<'_> {
         let (plural, verb) = if listed.len() == 1 { ("", "is") } else { ("s", "are") };
         Some(format!(
             "{}: only channel{plural} {} of its {count} channels {verb} compared (choose another with {})",
-            self.path.display(),
+            absolute(self.path).display(),
             listed.join(", "),
             self.option
         ))
@@ -140,9 +141,9 @@ fn in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<String>) -> O
     if count > 1 && (0..count).any(differ) {
         notes.push(format!(
             "{}: its channels ({}) are compared with those of {} ({}) in their order",
-            prediction.path.display(),
+            absolute(prediction.path).display(),
             prediction.names().join(", "),
-            truth.path.display(),
+            absolute(truth.path).display(),
             truth.names().join(", ")
         ));
     }
