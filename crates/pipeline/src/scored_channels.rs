@@ -207,11 +207,8 @@ mod tests {
         let free = [None, None];
         let (found, notes) = pairs(&["dna", "actin"], &["Actin", "light", "DNA"], free, false).unwrap();
         assert_eq!(found, [pair(0, 2, "dna"), pair(1, 0, "actin")]);
-        assert_eq!(
-            notes,
-            "t.tif: only channels 0 (Actin), 2 (DNA) of its 3 channels are compared (choose another with \
-                           --truth-channel)"
-        );
+        let expected = "t.tif: only channels 0 (Actin), 2 (DNA) of its 3 channels are compared (choose another with --truth-channel)";
+        assert!(notes.ends_with(expected), "{notes}");
         let (found, notes) = pairs(&["", ""], &["", ""], free, false).unwrap();
         assert_eq!((found, notes.as_str()), (vec![pair(0, 0, "channel0"), pair(1, 1, "channel1")], ""));
         let (found, notes) = pairs(&["dna", "actin"], &["a", "b"], free, false).unwrap();
@@ -225,10 +222,8 @@ mod tests {
     fn otherwise_the_first_channels_are_scored_which_a_note_says() {
         let (found, notes) = pairs(&["a", "b"], &["t"], [None, None], false).unwrap();
         assert_eq!(found, [pair(0, 0, "a")]);
-        assert_eq!(
-            notes,
-            "p.tif: only channel 0 (a) of its 2 channels is compared (choose another with --pred-channel)"
-        );
+        let expected = "p.tif: only channel 0 (a) of its 2 channels is compared (choose another with --pred-channel)";
+        assert!(notes.ends_with(expected), "{notes}");
         let (found, notes) = pairs(&["", ""], &["", ""], [None, None], true).unwrap();
         assert_eq!(found.len(), 1, "label images are not compared channel by channel");
         assert!(notes.contains("p.tif: only channel 0") && notes.contains("t.tif: only channel 0"), "{notes}");
