@@ -207,7 +207,8 @@ mod tests {
         let free = [None, None];
         let (found, notes) = pairs(&["dna", "actin"], &["Actin", "light", "DNA"], free, false).unwrap();
         assert_eq!(found, [pair(0, 2, "dna"), pair(1, 0, "actin")]);
-        let expected = "t.tif: only channels 0 (Actin), 2 (DNA) of its 3 channels are compared (choose another with --truth-channel)";
+        let expected = "t.tif: only channels 0 (Actin), 2 (DNA) of its 3 channels are compared (choose another with \
+                        --truth-channel)";
         assert!(notes.ends_with(expected), "{notes}");
         let (found, notes) = pairs(&["", ""], &["", ""], free, false).unwrap();
         assert_eq!((found, notes.as_str()), (vec![pair(0, 0, "channel0"), pair(1, 1, "channel1")], ""));
