@@ -35,6 +35,13 @@ fn results_in_ome_zarr_are_those_in_tiff() {
         fixture.run(&["evaluate", "--pred", prediction, "--truth", &truth, "--json"]).json()["instances"].clone()
     };
     assert_eq!(scores(MAPS), scores("tiff/nuclei_4_raw_labels.tif"));
+    // It is measured and meshed by them, too.
+    fixture.run(&["measure", MAPS, "--intensities", &raw, "--out", "measured.csv"]).ok();
+    assert_eq!(fixture.bytes("measured.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
+    for (labels, out) in [(MAPS, "maps.stl"), (labels.as_str(), "labels.stl")] {
+        fixture.run(&["mesh", labels, "--objects", "1", "--out", out]).ok();
+    }
+    assert!(fixture.bytes("maps.stl") == fixture.bytes("labels.stl"));
     let script = "
 import sys, json, numpy, zarr
 group = zarr.open_group(sys.argv[1], mode='r')
