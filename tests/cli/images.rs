@@ -56,6 +56,11 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     // Also in an OME-Zarr folder, and the stack is an input like any other.
     fixture.run(&["convert", "rois.zip", "b.zarr", "--like", &raw]).ok();
     assert_eq!(fixture.image("b.zarr"), expected);
+    fixture.run(&["convert", &raw, "with.zarr", "--labels", "rois.zip"]).ok();
+    assert_eq!(fixture.image("with.zarr/labels/rois"), expected);
+    // Its regions would lie elsewhere in a crop.
+    let crop = ["convert", &raw, "crop.zarr", "--labels", "rois.zip", "--preprocess", "crop:y=3-33"];
+    fixture.fails(3, &crop, &["rois.zip", "shape"]);
     let before = fixture.bytes(&raw);
     fixture.fails(2, &["convert", "rois.zip", &raw, "--like", &raw, "--force"], &[&raw, "input"]);
     assert!(fixture.bytes(&raw) == before);

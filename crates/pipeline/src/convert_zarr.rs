@@ -4,6 +4,7 @@ use crate::convert::{ConvertJob, display_range};
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::job_record::PendingRecord;
+use crate::predict::resolve::regions_note;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
@@ -30,7 +31,11 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     record.add_files_of(&image);
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
-    let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;
+    // Regions of interest are drawn on the stack itself, so that they do not fit a crop of it.
+    let drawn_on = Some(Extents::of(image.meta())).filter(|_| job.preprocess.is_empty());
+    let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time, drawn_on)).transpose()?;
+    let of_regions = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
+    of_regions.into_iter().for_each(|note| context.note(note));
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     check_new_folder(&job.output, &inputs, job.overwrite)?;
@@ -96,9 +101,16 @@ fn copy(
 }
 
 /// Opens the label image of a stack and checks that it fits the converted region. Returns the region of the label image
-/// with the converted time points; the file may have only these or all time points of the stack.
-fn open_labels(path: &Path, stack: &Region, time: Option<usize>) -> Result<(Image, Region), JobError> {
-    let labels = open(path, &OpenOptions::default())?;
+/// with the converted time points; the file may have only these or all time points of the stack. Regions of interest are drawn
+/// on the extents `drawn_on`, if given.
+fn open_labels(
+    path: &Path,
+    stack: &Region,
+    time: Option<usize>,
+    drawn_on: Option<Extents>,
+) -> Result<(Image, Region), JobError> {
+    let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
+    let labels = open(path, &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
     let meta = labels.meta();
     let mut whole = Region::whole(&meta.shape_full);
     if let Some(time) = time.filter(|time| whole.size[T] > 1 && *time < whole.size[T]) {
