@@ -4,14 +4,14 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, stacks_of};
-use super::{devices, print, progress};
+use super::{devices, eprint_line, print, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
-use cytoscope_pipeline::{DiameterJob, DiameterRequest, PredictJob};
+use cytoscope_pipeline::{DiameterJob, DiameterRequest, JobErrorKind, PredictJob};
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Diameter {
@@ -75,19 +75,48 @@ impl Diameter {
         let available = devices::for_request(self.device);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
-        let estimate = |input: PathBuf| -> Result<Value, Failure> {
-            let prediction = PredictJob { inputs: vec![input.clone()], ..prediction.clone() };
+        let estimate = |input: &Path| -> Result<Value, Failure> {
+            let prediction = PredictJob { inputs: vec![input.to_owned()], ..prediction.clone() };
             let found = DiameterJob { prediction }.run(&context, &available)?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.text()));
             }
             Ok(json!({"input": input, "object_diameter": found}))
         };
-        let estimates: Result<Vec<Value>, Failure> = inputs.into_iter().map(estimate).collect();
-        let (estimates, run) = measurement.finish(estimates, self.threading.threads)?;
+        let ((estimates, failed), run) = measurement.finish(each(&inputs, estimate), self.threading.threads)?;
         if self.json {
-            return run.print_json(&json!({"inputs": estimates}));
+            run.print_json(&json!({"inputs": estimates}))?;
         }
-        Ok(())
+        match failed.first() {
+            Some(first) => {
+                let message = format!("{} of {} inputs failed", failed.len(), inputs.len());
+                Err(Failure::new(first.kind(), message))
+            }
+            None => Ok(()),
+        }
     }
+}
+
+/// Returns the estimates of all inputs, and the failures of the others. A failure ends the command if it is that of the only
+/// input, if it was cancelled, or if the options do not fit the first input.
+fn each(
+    inputs: &[PathBuf],
+    estimate: impl Fn(&Path) -> Result<Value, Failure>,
+) -> Result<(Vec<Value>, Vec<Failure>), Failure> {
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    for (index, input) in inputs.iter().enumerate() {
+        match estimate(input) {
+            Ok(value) => found.push(value),
+            Err(failure) => {
+                let kind = failure.kind();
+                let is_of_options = index == 0 && kind == JobErrorKind::WrongUse;
+                if inputs.len() == 1 || kind == JobErrorKind::Cancelled || is_of_options {
+                    return Err(failure);
+                }
+                eprint_line(&format!("failed: {failure}"));
+                failed.push(failure);
+            }
+        }
+    }
+    Ok((found, failed))
 }

@@ -49,6 +49,10 @@ impl Info {
         print(&format!("  samples     {}", meta.dtype));
         let v = meta.voxel_size_um;
         print(&format!("  voxel size  z {}, y {}, x {}", um(v.z), um(v.y), um(v.x)));
+        if meta.origin_um != [0.0; 3] {
+            let [z, y, x] = meta.origin_um;
+            print(&format!("  origin      z {z}, y {y}, x {x} µm"));
+        }
         if let Some(seconds) = meta.time_interval_secs {
             print(&format!("  interval    {seconds} s"));
         }

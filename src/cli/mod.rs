@@ -122,11 +122,7 @@ pub fn main() -> ExitCode {
     let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Standard error may be closed; the exit code still reports the error.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(error) => return print_usage(&error),
     };
     // Probe processes do not log: they are short-lived and may crash.
     let is_probe = matches!(arguments.command, Some(Command::ProbeDevice(_)));
@@ -137,7 +133,12 @@ pub fn main() -> ExitCode {
         None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
     });
-    match outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout()) {
+    exit_code(outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout()))
+}
+
+/// Reports a failure, and returns the exit code.
+fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             tracing::error!("{failure}");
@@ -145,6 +146,17 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Prints the help, the version, or what is wrong with the arguments, and returns the exit code.
+fn print_usage(usage: &clap::Error) -> ExitCode {
+    let printed = usage.print();
+    if usage.use_stderr() {
+        // Standard error may be closed; the exit code still reports the error.
+        return ExitCode::from(2);
+    }
+    keep_stdout_error(printed.and_then(|()| std::io::stdout().flush()));
+    exit_code(check_stdout())
 }
 
 /// Removes every `--verbose` before the first other argument and returns whether there was one: otherwise clap parses a
@@ -222,7 +234,12 @@ fn print_json(value: &impl serde::Serialize) -> Outcome {
 
 fn write_stdout(text: &str) {
     let mut out = std::io::stdout().lock();
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+    keep_stdout_error(writeln!(out, "{text}").and_then(|()| out.flush()));
+}
+
+/// Keeps an error of writing to stdout for [`check_stdout`].
+fn keep_stdout_error(written: std::io::Result<()>) {
+    if let Err(error) = written {
         STDOUT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 }

@@ -1,7 +1,7 @@
 //! `cytoscope profile`: where a stored run spent its time, and what would make it faster.
 
 use super::failure::{Failure, Outcome};
-use super::{leaks, print, print_json};
+use super::{bench, leaks, print, print_json};
 use clap::Args;
 use cytoscope_profile::{
     Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, SpanRecord, StageTotal,
@@ -76,7 +76,16 @@ pub(crate) fn read_run(path: &Path) -> Result<StoredRun, Failure> {
             path.display()
         )));
     }
-    StoredRun::from_json(&text).map_err(|error| Failure::bad_input(format!("{}: {error}", path.display())))
+    StoredRun::from_json(&text).map_err(|error| {
+        let name = path.display();
+        if bench::are_results(&text) {
+            return Failure::bad_input(format!(
+                "{name}: the file holds results of cytoscope bench, and not a stored run; cytoscope bench --compare {name} \
+                 compares new results with them"
+            ));
+        }
+        Failure::bad_input(format!("{name}: {error}"))
+    })
 }
 
 impl RunProfile {

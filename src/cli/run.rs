@@ -263,32 +263,41 @@ fn load_file(path: &Path) -> Result<Graph, Failure> {
     })
 }
 
-/// Returns the file for each graph value in `ids`: named files by name, the others in order.
+/// Returns the file for each graph value in `ids`: named files by name, the others in order for the remaining values.
 fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Result<Vec<Option<PathBuf>>, Failure> {
     let mut files: Vec<Option<PathBuf>> = vec![None; ids.len()];
     let names: Vec<&str> = ids.iter().map(|id| graph.value(*id).name.as_str()).collect();
+    let mut unnamed = Vec::new();
     for text in given {
         let named = text.split_once('=').and_then(|(name, file)| Some((names.iter().position(|n| *n == name)?, file)));
-        let (at, file) = match named {
-            Some((at, file)) => (Some(at), file),
+        match named {
+            Some((at, file)) => {
+                let earlier = files.get_mut(at).and_then(|slot| slot.replace(PathBuf::from(file)));
+                if let Some(earlier) = earlier {
+                    return Err(Failure::wrong_use(format!(
+                        "--{what} {text}: this {what} already has the file {}; give it one file",
+                        earlier.display()
+                    )));
+                }
+            }
             None if text.contains('=') && !Path::new(text).exists() => {
                 return Err(Failure::wrong_use(format!(
                     "--{what} {text}: the model has no {what} of that name; its {what}s are {}",
                     names.join(", ")
                 )));
             }
-            None => (files.iter().position(Option::is_none), text.as_str()),
-        };
-        match at.and_then(|i| files.get_mut(i)) {
-            Some(slot) => *slot = Some(PathBuf::from(file)),
-            None => {
-                return Err(Failure::wrong_use(format!(
-                    "--{what} {text}: too many {what}s were given; the model has {} ({})",
-                    ids.len(),
-                    names.join(", ")
-                )));
-            }
+            None => unnamed.push(text),
         }
+    }
+    for text in unnamed {
+        let Some(slot) = files.iter_mut().find(|slot| slot.is_none()) else {
+            return Err(Failure::wrong_use(format!(
+                "--{what} {text}: too many {what}s were given; the model has {} ({})",
+                ids.len(),
+                names.join(", ")
+            )));
+        };
+        *slot = Some(PathBuf::from(text));
     }
     Ok(files)
 }

@@ -133,6 +133,19 @@ fn wrong_diameters_are_refused() {
 }
 
 #[test]
+fn a_stack_that_cannot_be_read_does_not_stop_the_estimates_of_the_others() {
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("12,40,50", 4);
+    std::fs::write(fixture.path("broken.tif"), "no image").unwrap();
+    let arguments = ["diameter", "broken.tif", &stack, "--model", "nuclei-dog", "--device", "cpu"];
+    let ran = fixture.fails(3, &arguments, &["failed: broken.tif", "1 of 2 inputs failed"]);
+    assert!(ran.stdout.contains(&format!("{stack}: object diameter")), "{}", ran.stdout);
+    let ran = fixture.fails(3, &[&arguments[..], &["--json"]].concat(), &["1 of 2 inputs failed"]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((report["inputs"].as_array().unwrap().len(), &report["inputs"][0]["input"]), (1, &json!(stack)));
+}
+
+#[test]
 fn a_diameter_is_not_estimated_without_the_postprocessing_of_the_model() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("8,48,48", 1);

@@ -56,6 +56,11 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     // Also in an OME-Zarr folder, and the stack is an input like any other.
     fixture.run(&["convert", "rois.zip", "b.zarr", "--like", &raw]).ok();
     assert_eq!(fixture.image("b.zarr"), expected);
+    fixture.run(&["convert", &raw, "with.zarr", "--labels", "rois.zip"]).ok();
+    assert_eq!(fixture.image("with.zarr/labels/rois"), expected);
+    // Its regions would lie elsewhere in a crop.
+    let crop = ["convert", &raw, "crop.zarr", "--labels", "rois.zip", "--preprocess", "crop:y=3-33"];
+    fixture.fails(3, &crop, &["rois.zip", "shape"]);
     let before = fixture.bytes(&raw);
     fixture.fails(2, &["convert", "rois.zip", &raw, "--like", &raw, "--force"], &[&raw, "input"]);
     assert!(fixture.bytes(&raw) == before);
@@ -95,10 +100,48 @@ fn roi_sets_get_the_time_points_of_their_stack_even_if_it_has_no_objects() {
         assert_eq!(fixture.image(&back), fixture.image(stack), "{stack}");
     }
     fixture.fails(3, &["convert", "none.tif.zip", "alone.tif"], &["none.tif.zip", "--like"]);
+    // A set without regions is a prediction, or ground truth, without objects.
+    let scores = |prediction: &str, truth: &str| {
+        let report = fixture.run(&["evaluate", "--pred", prediction, "--truth", truth, "--json"]).json();
+        let of = &report["instances"][0];
+        ["tp", "n_true", "n_pred"].map(|name| of[name].as_u64().unwrap_or_else(|| panic!("{name}: {report:#}")))
+    };
+    for truth in ["cells.tif", "cells.tif.zip"] {
+        assert_eq!(scores("none.tif.zip", truth), scores("none.tif", "cells.tif"), "{truth}");
+    }
+    assert_eq!(scores("cells.tif.zip", "none.tif.zip"), scores("cells.tif", "none.tif"));
     // Regions of a time series do not belong to a stack of one time point.
     fixture.run(&["convert", "cells.tif", "first.tif", "--time", "0"]).ok();
     let of_series = ["evaluate", "--pred", "first.tif", "--truth", "cells.tif.zip"];
     fixture.fails(3, &of_series, &["first.tif", "1 time points", "cells.tif.zip"]);
+}
+
+#[test]
+fn regions_outside_of_their_stack_are_left_out_with_a_note() {
+    let fixture = Fixture::new();
+    let mut values = vec![0u16; 3 * 6 * 7];
+    values[10..13].fill(5);
+    values[42 * 2 + 20..42 * 2 + 22].fill(9);
+    fixture.write("labels.tif", "ZYX", &[3, 6, 7], values.clone());
+    fixture.run(&["convert", "labels.tif", "rois.zip"]).ok();
+    // The stack lacks the last slice, with the region of the label 9.
+    fixture.write("short.tif", "ZYX", &[2, 6, 7], values[..84].to_vec());
+    let note = "1 region of interest lies outside of the stack and is left out: label-9";
+    let converted = fixture.run(&["convert", "rois.zip", "back.tif", "--like", "short.tif"]).ok();
+    assert!(converted.stderr.contains(note), "{}", converted.stderr);
+    assert_eq!(fixture.image("back.tif"), fixture.image("short.tif"));
+    let measure = ["measure", "rois.zip", "--intensities", "short.tif", "--out", "t.csv", "--json"];
+    assert!(fixture.run(&measure).json()["notes"].to_string().contains(note));
+    for pair in [["rois.zip", "short.tif"], ["short.tif", "rois.zip"]] {
+        let report = fixture.run(&["evaluate", "--pred", pair[0], "--truth", pair[1], "--json"]).json();
+        assert!(report["notes"].to_string().contains(&format!("rois.zip: {note}")), "{report:#}");
+    }
+    // Two sets are compared on a stack that contains the regions of both.
+    fixture.run(&["convert", "short.tif", "short.zip"]).ok();
+    let report = fixture.run(&["evaluate", "--pred", "rois.zip", "--truth", "short.zip", "--json"]).json();
+    assert!(report.get("notes").is_none() && report["instances"][0]["n_pred"] == 2, "{report:#}");
+    fixture.write("flat.tif", "YX", &[1, 2], vec![0u16; 2]);
+    fixture.fails(3, &["convert", "rois.zip", "none.tif", "--like", "flat.tif"], &["rois.zip", "all 2 of its regions"]);
 }
 
 #[test]

@@ -73,6 +73,9 @@ fn run_accepts_tensor_names_and_refuses_mismatches() {
     fixture.fails(2, &["run", "m.onnx", "--input", "nosuch=x.npy"], &["nosuch", "x"]);
     fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--input", "x.npy"], &["too many"]);
     fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--output", "a.npy", "--output", "b.npy"], &["too many"]);
+    // No file is dropped in favor of a later one.
+    fixture.fails(2, &["run", "m.onnx", "--input", "plain.npy", "--input", "x=x.npy"], &["plain.npy", "too many"]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "x=x.npy", "--input", "x=plain.npy"], &["x=plain.npy", "already"]);
     assert!(!fixture.path("a.npy").exists(), "a wrong call is refused before anything is written");
     fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--repeat", "0"], &["--repeat"]);
     fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "f8"], &["f8"]);

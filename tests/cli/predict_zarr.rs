@@ -35,6 +35,13 @@ fn results_in_ome_zarr_are_those_in_tiff() {
         fixture.run(&["evaluate", "--pred", prediction, "--truth", &truth, "--json"]).json()["instances"].clone()
     };
     assert_eq!(scores(MAPS), scores("tiff/nuclei_4_raw_labels.tif"));
+    // It is measured and meshed by them, too.
+    fixture.run(&["measure", MAPS, "--intensities", &raw, "--out", "measured.csv"]).ok();
+    assert_eq!(fixture.bytes("measured.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
+    for (labels, out) in [(MAPS, "maps.stl"), (labels.as_str(), "labels.stl")] {
+        fixture.run(&["mesh", labels, "--objects", "1", "--out", out]).ok();
+    }
+    assert!(fixture.bytes("maps.stl") == fixture.bytes("labels.stl"));
     let script = "
 import sys, json, numpy, zarr
 group = zarr.open_group(sys.argv[1], mode='r')
@@ -153,6 +160,46 @@ fn an_output_that_ends_in_zarr_is_the_ome_zarr_folder() {
 }
 
 #[test]
+fn results_of_a_crop_lie_where_it_lies_in_the_stack() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    let size = fixture.run(&["info", &raw, "--json"]).json()["voxel_size_um"].clone();
+    let um = |axis: &str, voxels: f64| voxels * size[axis].as_f64().unwrap();
+    let is_at = |found: &[f64], expected: [f64; 3]| {
+        assert_eq!(found.len(), 3);
+        found.iter().zip(expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-9, "{found:?}, expected {expected:?}"));
+    };
+    // The translation along Z, Y, X after the scale of the only level; that along the channels of maps comes first.
+    let translation = |folder: &str| {
+        let root: serde_json::Value = serde_json::from_slice(&fixture.bytes(&format!("{folder}/zarr.json"))).unwrap();
+        let level = &root["attributes"]["ome"]["multiscales"][0]["datasets"][0]["coordinateTransformations"];
+        let all = level[1]["translation"].as_array().unwrap_or_else(|| panic!("{folder}: {level}"));
+        all[all.len() - 3..].iter().map(|v| v.as_f64().unwrap()).collect::<Vec<f64>>()
+    };
+    fixture.run(&["convert", &raw, "part.zarr", "--preprocess", "gaussian:sigma=0.5,crop:z=2-12:y=8-40"]).ok();
+    is_at(&translation("part.zarr"), [um("z", 2.0), um("y", 8.0), 0.0]);
+    // A crop of the crop, as OME-Zarr and as OME-TIFF.
+    let steps = ["--outputs", "maps,labels,preprocessed", "--preprocess", "crop:y=4-32:x=3-50"];
+    fixture.run(&predict("part.zarr", "o", &steps)).ok();
+    let origin = [um("z", 2.0), um("y", 12.0), um("x", 3.0)];
+    for folder in ["o/part_probability.zarr", "o/part_probability.zarr/labels/objects"] {
+        is_at(&translation(folder), origin);
+    }
+    let tiff = String::from_utf8_lossy(&fixture.bytes("o/part_preprocessed.ome.tif")).into_owned();
+    let plane = tiff.split("<Plane TheZ=\"0\"").nth(1).unwrap().split("/>").next().unwrap().to_owned();
+    let position = |axis: &str| {
+        assert!(plane.contains(&format!("Position{axis}Unit=\"µm\"")), "{plane}");
+        let text = plane.split(&format!("Position{axis}=\"")).nth(1).unwrap().split('"').next().unwrap().to_owned();
+        text.parse::<f64>().unwrap()
+    };
+    is_at(&["Z", "Y", "X"].map(position), origin);
+    // A stack at no particular place has no translation.
+    fixture.run(&["convert", &raw, "whole.zarr"]).ok();
+    assert!(!String::from_utf8_lossy(&fixture.bytes("whole.zarr/zarr.json")).contains("translation"));
+    assert!(fixture.image("o/part_preprocessed.ome.tif").shape() == [10, 28, 47]);
+}
+
+#[test]
 fn positions_are_predicted_by_number_by_name_and_all_together() {
     let fixture = Fixture::new();
     let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
@@ -178,6 +225,13 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     let ran = fixture.run(&[&predict("plate.zarr", "all", &to_tiff("all"))[..], &["--json"]].concat()).json();
     assert_eq!(ran["inputs"].as_array().unwrap().len(), 2);
     assert_eq!(ran["inputs"][1]["series"].as_u64(), Some(1));
+    // A note says that the first one is used only if none is chosen.
+    let is_noted = |text: &str| text.contains("there are 2 series: only the first one, A/1/0.zarr,");
+    assert!(!is_noted(&ran["inputs"].to_string()), "{ran:#}");
+    let first =
+        fixture.run(&[&predict("plate.zarr", "first", &["--outputs", "labels"])[..], &["--json"]].concat()).json();
+    assert!(is_noted(&first["inputs"][0]["notes"].to_string()), "{first:#}");
+    assert!(is_noted(&fixture.run(&["convert", "plate.zarr", "first.tif"]).ok().stderr));
     for (name, expected) in ["plate_labels.tif", "plate_s1_labels.tif"].iter().zip(&labels) {
         assert_eq!(&fixture.image(&format!("all/{name}")), expected, "{name}");
     }
@@ -187,7 +241,8 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     let scores = ["evaluate", "--pred", "all/plate_s1_labels.tif", "--truth", "named/plate_s1_labels.tif", "--json"];
     let report = fixture.run(&[&scores[..], &["--series", "1"]].concat()).json();
     assert_eq!(report["pairs"].as_array().unwrap().len(), 1);
-    fixture.run(&["convert", "plate.zarr", "one.tif", "--series", "a/1/1.zarr"]).ok();
+    let chosen = fixture.run(&["convert", "plate.zarr", "one.tif", "--series", "a/1/1.zarr"]).ok();
+    assert!(!chosen.stderr.contains("series"), "{}", chosen.stderr);
     assert_eq!(fixture.image("one.tif"), fixture.image(&stacks[1]));
     fixture.fails(2, &["convert", "plate.zarr", "two.tif", "--series", "all"], &["all 2", "0 (A/1/0.zarr)"]);
     fixture.fails(2, &predict("plate.zarr", "none", &to_tiff("B/1")), &["no series", "1 (A/1/1.zarr)"]);

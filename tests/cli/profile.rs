@@ -317,6 +317,8 @@ fn a_bench_measures_every_task_in_its_own_process() {
     let again = ["bench", "--config", "one.csv", "--output", "s.json", "--compare", "r.json"];
     let text = fixture.run(&again).ok().stdout;
     assert!(text.contains("whole, compared with 20") && text.contains("total_secs"), "{text}");
+    // They are not a stored run.
+    fixture.fails(3, &["profile", "r.json"], &["r.json", "results of cytoscope bench", "--compare"]);
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn records_are_not_written_over_files_of_others_and_other_files_are_no_records()
     assert_eq!(fixture.bytes("c.npy_provenance.json"), b"{\"made by\": \"another program\"}");
     fixture.run(&["convert", RAW, "c.npy", "--force"]).ok();
     assert_eq!(record(&fixture, "c.npy")["kind"], "convert");
-    fixture.fails(3, &["provenance", RAW], &[RAW, "_provenance.json"]);
+    fixture.fails(3, &["provenance", RAW], &[RAW, "no provenance record", "_provenance.json"]);
     fixture.fails(3, &["provenance", "nothere.json"], &["nothere.json"]);
     fixture.fails(2, &["provenance", "c.npy", "--out", "d.npy"], &["--rerun"]);
     // Commands that only read write no record.

@@ -253,6 +253,13 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.fails(2, &[&arguments[..], &["--config", "bad.toml"]].concat(), &["bad.toml", "learning_rat"]);
     fixture.fails(2, &[&arguments[..], &["--device", "cuda:63"]].concat(), &["cuda:63", "cpu (usable)"]);
     fixture.fails(2, &[&arguments[..], &["--from", "nobody"]].concat(), &["nobody"]);
+    // Files and folders that do not exist are invalid input, as for other commands.
+    fixture.fails(3, &[&arguments[..], &["--config", "nothere.toml"]].concat(), &["nothere.toml", "no such file"]);
+    let search = ["--search", "nothere.toml", "--trials", "2", "--steps", "2"];
+    fixture.fails(3, &[&arguments[..], &search].concat(), &["nothere.toml", "no such file"]);
+    let without_data = ["train", "--task", "segmentation", "--data", "nothere", "--out", "m"];
+    fixture.fails(3, &without_data, &["nothere", "no such file or folder"]);
+    fixture.fails(3, &["evaluate", "--model", "nuclei-dog", "--data", "nothere"], &["nothere", "no such file"]);
     fixture.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
     // An untrained network would replace a package that was trained before.
     for budget in ["steps", "epochs"] {

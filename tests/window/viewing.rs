@@ -93,7 +93,7 @@ fn comparison_colors_load_with_the_layers_panel_hidden() {
     assert!(!fixture.sees("Layers"), "{}", fixture.on_screen());
     let truth = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
     for role in [Role::Truth, Role::Labels] {
-        let overlay = Document::overlay(&truth, role, [32, 160, 160], None).unwrap();
+        let overlay = Document::overlay(&truth, role, ([32, 160, 160], 1), None).unwrap();
         fixture.window.state_mut().document_mut().unwrap().put(overlay);
     }
     fixture.until("colors", |w| {

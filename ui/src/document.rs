@@ -323,13 +323,19 @@ impl Document {
         })
     }
 
-    /// Opens a file as an overlay of a stack of `zyx` voxels.
+    /// Opens a file as an overlay of a stack of `zyx` voxels and a number of time points.
     ///
     /// # Errors
     /// [`OpenError`] if the file cannot be opened or its grid differs.
-    pub fn overlay(path: &Path, role: Role, zyx: [usize; 3], axes: Option<Axes>) -> Result<Overlay, OpenError> {
+    pub fn overlay(
+        path: &Path,
+        role: Role,
+        (zyx, times): ([usize; 3], usize),
+        axes: Option<Axes>,
+    ) -> Result<Overlay, OpenError> {
+        let (shape_zyx, times) = (Some(zyx), Some(times));
         let open =
-            |axes| cytoscope_formats::open(path, &OpenOptions { axes, shape_zyx: Some(zyx), ..OpenOptions::default() });
+            |axes| cytoscope_formats::open(path, &OpenOptions { axes, shape_zyx, times, ..OpenOptions::default() });
         let mut image = open(None)?;
         // The file may declare the same wrong axes as its stack. If it cannot be read with the corrected ones, either, the
         // error below names the shape that it declares.
@@ -588,8 +594,19 @@ mod tests {
         {
             let path = folder.path().join(name);
             write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-            let map = Document::overlay(&path, Role::Map, [2, 3, 4], None).unwrap();
+            let map = Document::overlay(&path, Role::Map, ([2, 3, 4], 1), None).unwrap();
             assert_eq!(map.title(), title, "{name}");
         }
+    }
+
+    #[test]
+    fn regions_on_the_planes_of_a_time_series_are_at_its_time_points() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rois.zip");
+        // ImageJ numbers the planes of a time series like slices.
+        let labels = Array::new("ZYX".parse().unwrap(), vec![3, 2, 2], (1..=12).collect::<Vec<u16>>()).unwrap();
+        write_array(&path, &labels, &WriteSpec::of(&labels, Container::RoiSet)).unwrap();
+        assert_eq!(Document::overlay(&path, Role::Labels, ([1, 2, 2], 3), None).unwrap().times, 3);
+        assert!(Document::overlay(&path, Role::Labels, ([1, 9, 9], 1), None).is_ok_and(|overlay| overlay.times == 1));
     }
 }

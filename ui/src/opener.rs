@@ -248,8 +248,9 @@ impl Opener {
 
     /// Opens an overlay of a stack; `only_time` is the time point that it belongs to, if it is a single one.
     pub fn overlay(&mut self, document: &Document, role: Role, path: PathBuf, only_time: Option<usize>) {
-        let (id, zyx, axes) = (document.id, document.extents.zyx, document.axes.clone());
-        self.spawn(move || match Document::overlay(&path, role, zyx, axes) {
+        let (id, axes) = (document.id, document.axes.clone());
+        let grid = (document.extents.zyx, document.extents.times);
+        self.spawn(move || match Document::overlay(&path, role, grid, axes) {
             Ok(overlay) => {
                 tracing::info!(?path, ?role, "overlay opened");
                 let overlay = Box::new(Overlay { only_time, ..overlay });

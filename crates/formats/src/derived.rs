@@ -36,6 +36,8 @@ pub struct DerivedSpec {
     pub dtype: DType,
     /// Voxel size in µm.
     pub voxel_size_um: VoxelSize,
+    /// Position of the center of the first voxel along Z, Y, X in µm.
+    pub origin_um: [f64; 3],
     /// Channels, one for each index of the C axis; those beyond the end of the list have no name.
     pub channels: Vec<Channel>,
     /// Whether the values of the source stay the same, so that its display range still fits.

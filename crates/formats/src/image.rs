@@ -150,6 +150,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         shape_full,
         dtype,
         voxel_size_um,
+        origin_um: [0.0; 3],
         time_interval_secs: None,
         compression: "none".into(),
         byte_order: ByteOrder::NATIVE,
@@ -161,6 +162,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         missing_planes: 0,
         unread_pages: 0,
         read_as_slices: None,
+        regions_outside: Vec::new(),
     };
     let (data, limits) = (Data::Memory(data), Limits::default());
     Ok(Image::new(meta, data, limits, Arc::default()))
@@ -246,6 +248,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         shape_full,
         dtype: opened.dtype,
         voxel_size_um: opened.voxel_size_um,
+        origin_um: [0.0; 3],
         time_interval_secs: opened.time_interval_secs,
         compression: opened.compression.into(),
         byte_order: opened.byte_order,
@@ -257,6 +260,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         missing_planes: opened.missing_planes,
         unread_pages: opened.unread_pages,
         read_as_slices: None,
+        regions_outside: opened.regions_outside,
     };
     let (data, limits) = (Data::Other(opened.pixels), options.limits.clone());
     Image::new(meta, data, limits, counters)
@@ -284,6 +288,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         shape_full,
         dtype: npy.layout.dtype,
         voxel_size_um: VoxelSize::default(),
+        origin_um: [0.0; 3],
         time_interval_secs: None,
         compression: "none".into(),
         byte_order: npy.layout.order,
@@ -295,6 +300,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         missing_planes: 0,
         unread_pages: 0,
         read_as_slices: None,
+        regions_outside: Vec::new(),
     };
     Ok(Image::new(meta, Data::Npy(npy), options.limits.clone(), counters))
 }
@@ -349,6 +355,7 @@ fn from_tiff(
         shape_full,
         dtype: layout.dtype,
         voxel_size_um: series.voxel_size_um,
+        origin_um: [0.0; 3],
         time_interval_secs: series.time_interval_secs,
         channels,
         compression: layout.codec.name().into(),
@@ -362,6 +369,7 @@ fn from_tiff(
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count() + series.unread_pages,
         read_as_slices,
+        regions_outside: Vec::new(),
     };
     if let Some(why) = &meta.read_as_slices {
         tracing::warn!("{}: {why}", path.display());
@@ -460,6 +468,7 @@ impl Image {
             shape_full,
             dtype: spec.dtype,
             voxel_size_um: spec.voxel_size_um,
+            origin_um: spec.origin_um,
             channels,
             bits_per_sample: if keeps_type { source.bits_per_sample } else { spec.dtype.size_bytes() as u32 * 8 },
             display_range: source.display_range.filter(|_| keeps_type && spec.keeps_values),

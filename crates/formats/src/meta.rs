@@ -69,6 +69,9 @@ pub struct ImageMeta {
     pub dtype: DType,
     /// Distance between voxel centers along Z, Y, X in µm, as far as the file states it.
     pub voxel_size_um: VoxelSize,
+    /// Position of the center of the first voxel along Z, Y, X in µm; 0 where the file states none.
+    #[serde(skip_serializing_if = "is_at_zero")]
+    pub origin_um: [f64; 3],
     /// Time between time points in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_interval_secs: Option<f64>,
@@ -102,6 +105,13 @@ pub struct ImageMeta {
     /// Why all pages are read as slices, as a sentence, if the file states axes that do not fit them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_as_slices: Option<String>,
+    /// Names of regions of interest that are not drawn, because they lie outside of the stack that gives their extents.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub regions_outside: Vec<String>,
+}
+
+fn is_at_zero(position: &[f64; 3]) -> bool {
+    *position == [0.0; 3]
 }
 
 fn is_zero(n: &usize) -> bool {

@@ -83,6 +83,8 @@ pub(crate) struct Opened {
     pub missing_planes: usize,
     /// Parts of the file that are not supported and belong to no image.
     pub unread_pages: usize,
+    /// As [`crate::ImageMeta::regions_outside`].
+    pub regions_outside: Vec<String>,
     /// Reads regions of the image.
     pub pixels: Box<dyn Pixels>,
 }
@@ -105,6 +107,7 @@ impl Opened {
             series_names: Vec::new(),
             missing_planes: 0,
             unread_pages: 0,
+            regions_outside: Vec::new(),
             pixels,
         }
     }

@@ -138,6 +138,7 @@ fn what_a_reader_keeps_is_stated_and_can_be_limited() {
         shape_full: meta.shape_full.clone().try_into().unwrap(),
         dtype: meta.dtype,
         voxel_size_um: meta.voxel_size_um,
+        origin_um: meta.origin_um,
         channels: Vec::new(),
         keeps_values: true,
     };
@@ -237,6 +238,47 @@ fn levels_are_means_of_images_and_samples_of_labels() {
         assert_eq!(colors, if labels { 999 } else { 0 }, "one color for each label");
         assert_eq!(ome.get("omero").is_some(), !labels);
     }
+}
+
+#[test]
+fn the_origin_of_an_image_is_read_and_written_for_all_levels() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = pattern("TZCYX", &[1, 2, 1, 4, 300], DType::U16);
+    let origin_um = [-3.5, 100.0, 0.25];
+    for labels in [false, true] {
+        let path = folder.path().join(format!("{labels}.zarr"));
+        write_zarr(&path, &array, |spec| {
+            (spec.labels, spec.origin_um) = (labels, origin_um);
+            spec.voxel_size_um = VoxelSize::new_um(2.0, 0.5, 0.25);
+        });
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!((image.meta().origin_um, image.meta().levels.len()), (origin_um, 2));
+        let root: Value = serde_json::from_slice(&std::fs::read(path.join("zarr.json")).unwrap()).unwrap();
+        let translation = |level: usize| {
+            let datasets = &root["attributes"]["ome"]["multiscales"][0]["datasets"];
+            datasets[level]["coordinateTransformations"][1]["translation"].clone()
+        };
+        assert_eq!(translation(0), json!([-3.5, 100.0, 0.25]));
+        // The center of the mean of two samples is half a sample after the first one; labels are the first samples.
+        let lower = if labels { json!([-3.5, 100.0, 0.25]) } else { json!([-3.5, 100.25, 0.375]) };
+        assert_eq!(translation(1), lower);
+    }
+    // Scales and translations of the level, and then those of the image, in nanometers along X.
+    let read = |transformations: Value| {
+        let path = made(folder.path(), |root, _| {
+            let image = &mut root["attributes"]["ome"]["multiscales"][0];
+            image["datasets"][0]["coordinateTransformations"] = transformations;
+            image["coordinateTransformations"] = json!([{"type": "scale", "scale": [1.0, 2.0, 1.0]},
+                {"type": "translation", "translation": [0.0, 0.0, 500.0]}]);
+            image["axes"] = json!([{"name": "z", "type": "space"}, {"name": "y", "type": "space", "unit": "micrometer"},
+                {"name": "x", "type": "space", "unit": "nanometer"}]);
+        });
+        open(&path, &OpenOptions::default()).unwrap().meta().origin_um
+    };
+    let scale = json!({"type": "scale", "scale": [1.0, 0.5, 100.0]});
+    assert_eq!(read(json!([scale, {"type": "translation", "translation": [7.0, 10.0, 1000.0]}])), [0.0, 20.0, 1.5]);
+    assert_eq!(read(json!([scale])), [0.0, 0.0, 0.5]);
+    assert_eq!(read(json!([scale, {"type": "translation", "translation": [7.0]}])), [0.0, 0.0, 0.5]);
 }
 
 #[test]

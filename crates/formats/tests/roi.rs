@@ -141,6 +141,39 @@ fn regions_in_a_folder_of_a_zip_keep_the_numbers_in_their_names() {
     assert_eq!(labels_of(zip.finish().unwrap().into_inner(), [2, 1, 2]), [7, 0, 7, 4]);
 }
 
+#[test]
+fn regions_outside_of_their_stack_are_named_and_a_stack_without_any_of_them_is_refused() {
+    let set = |regions: &[(&str, [i16; 4], i32)]| {
+        let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        for (name, bounds, slice) in regions {
+            zip.start_file(format!("{name}.roi"), zip::write::SimpleFileOptions::default()).unwrap();
+            zip.write_all(&roi(1, *bounds, &[], &[], *slice)).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    };
+    // Top, left, bottom, right in slices of 4 × 5 pixels.
+    let all = [
+        ("inside", [1, 1, 2, 2], 2),
+        ("across the border", [3, 4, 9, 9], 1),
+        ("below", [4, 0, 6, 2], 1),
+        ("right", [0, 5, 2, 7], 1),
+        ("above", [-3, 0, 0, 2], 1),
+        ("after", [1, 1, 2, 2], 3),
+    ];
+    let options = OpenOptions { shape_zyx: Some([2, 4, 5]), ..OpenOptions::default() };
+    let image = open_bytes(set(&all), &options).unwrap();
+    assert_eq!(image.meta().regions_outside, ["below", "right", "above", "after"]);
+    let labels = image.read_all().unwrap().samples().to_f32();
+    assert_eq!((labels.iter().filter(|label| **label == 1.0).count(), labels[19]), (1, 2.0));
+    // Without a stack, the image contains all of them.
+    assert!(open_bytes(set(&all), &OpenOptions::default()).unwrap().meta().regions_outside.is_empty());
+    let error = open_bytes(set(&all[2..]), &options).unwrap_err();
+    assert!(
+        error.kind() == FormatErrorKind::Unsupported && error.to_string().contains("all 4 of its regions"),
+        "{error}"
+    );
+}
+
 fn round_trip(array: &Array, zyx: [usize; 3]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rois.zip");

@@ -3,7 +3,7 @@
 
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
-use crate::predict::resolve::{ALONE_BY_AXES, check_voxel_size, reading_notes};
+use crate::predict::resolve::{ALONE_BY_AXES, ANOTHER_SERIES, check_voxel_size, first_series_note, reading_notes};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
@@ -126,7 +126,7 @@ impl ConvertJob {
     }
 
     /// Opens the image with the given voxel size, and returns it with all files that are read: its own, and those of the
-    /// stack whose extents it gets. A note says if it has several numbered files.
+    /// stack whose extents it gets. Notes say if it has several numbered files, or is one of several series.
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
@@ -146,7 +146,8 @@ impl ConvertJob {
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
         }
-        reading_notes(&image, ALONE_BY_AXES).into_iter().for_each(|note| context.note(note));
+        let of_series = first_series_note(&self.series, image.meta(), "is converted", ANOTHER_SERIES);
+        reading_notes(&image, ALONE_BY_AXES).into_iter().chain(of_series).for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::WrongUse(format!(
                 "{}: --like gives the extents of an ImageJ ROI set, but this file has its own; leave out --like",
@@ -188,6 +189,7 @@ impl ConvertJob {
         let mut spec = WriteSpec::new(container, axes, shape, meta.dtype);
         spec.compression = self.compression;
         spec.voxel_size_um = meta.voxel_size_um;
+        spec.origin_um = meta.origin_um;
         spec.time_interval_secs = meta.time_interval_secs;
         spec.channels = match self.channel {
             // The channel names of the file do not name red, green and blue.

@@ -4,6 +4,7 @@ use crate::convert::{ConvertJob, display_range};
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::job_record::PendingRecord;
+use crate::predict::resolve::regions_note;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
@@ -30,18 +31,24 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     record.add_files_of(&image);
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
-    let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time)).transpose()?;
+    // Regions of interest are drawn on the stack itself, so that they do not fit a crop of it.
+    let drawn_on = Some(Extents::of(image.meta())).filter(|_| job.preprocess.is_empty());
+    let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time, drawn_on)).transpose()?;
+    let of_regions = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
+    of_regions.into_iter().for_each(|note| context.note(note));
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     check_new_folder(&job.output, &inputs, job.overwrite)?;
     refuse_inside_zarr(&job.output, &inputs)?;
     let mut writer = ZarrWriter::create(&job.output, image_spec(job, &image, &whole))?;
-    let (voxel_size_um, interval_secs) = (image.meta().voxel_size_um, image.meta().time_interval_secs);
+    let (voxel_size_um, origin_um) = (image.meta().voxel_size_um, image.meta().origin_um);
+    let interval_secs = image.meta().time_interval_secs;
     let mut parts = vec![(0, image, whole)];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
         let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
         // Labels lie on the voxels of their image, and many files of labels state no voxel size.
         spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
+        spec.origin_um = origin_um;
         spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
         parts.push((writer.add_labels(spec)?, labels, whole));
     }
@@ -94,9 +101,16 @@ fn copy(
 }
 
 /// Opens the label image of a stack and checks that it fits the converted region. Returns the region of the label image
-/// with the converted time points; the file may have only these or all time points of the stack.
-fn open_labels(path: &Path, stack: &Region, time: Option<usize>) -> Result<(Image, Region), JobError> {
-    let labels = open(path, &OpenOptions::default())?;
+/// with the converted time points; the file may have only these or all time points of the stack. Regions of interest are drawn
+/// on the extents `drawn_on`, if given.
+fn open_labels(
+    path: &Path,
+    stack: &Region,
+    time: Option<usize>,
+    drawn_on: Option<Extents>,
+) -> Result<(Image, Region), JobError> {
+    let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
+    let labels = open(path, &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
     let meta = labels.meta();
     let mut whole = Region::whole(&meta.shape_full);
     if let Some(time) = time.filter(|time| whole.size[T] > 1 && *time < whole.size[T]) {
@@ -129,6 +143,7 @@ fn image_spec(job: &ConvertJob, image: &Image, whole: &Region) -> ZarrImageSpec 
     let are_labels = image.is_label_image() || looks_like_labels(&job.input);
     spec.labels = one_channel && !meta.dtype.is_float() && are_labels;
     spec.voxel_size_um = meta.voxel_size_um;
+    spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;
     let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
     // The channel names of the file do not name red, green and blue.

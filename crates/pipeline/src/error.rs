@@ -128,8 +128,8 @@ impl JobError {
         Self::Model { path: path.into(), error: error.into() }
     }
 
-    /// Returns the error for a file that is missing or cannot be read.
-    pub(crate) fn unreadable(path: &Path, error: std::io::Error) -> Self {
+    /// Returns the error for an input file or folder that is missing or cannot be read.
+    pub fn unreadable(path: &Path, error: std::io::Error) -> Self {
         if error.kind() != std::io::ErrorKind::NotFound {
             return Self::Io { path: path.to_owned(), error };
         }

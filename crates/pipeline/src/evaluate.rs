@@ -2,7 +2,7 @@
 
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::job_record::{absolute, recorded};
-use crate::predict::resolve::{check_given_axes, check_voxel_size};
+use crate::predict::resolve::{check_given_axes, check_voxel_size, regions_note};
 use crate::predict::zarr::labels_of;
 use crate::predict::{is_raster, list_inputs};
 use crate::results::check_file;
@@ -230,8 +230,8 @@ fn by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobEr
         notes.extend(of_role.map(|left_out| {
             format!(
                 "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
-                left_out.display(),
-                kept.display()
+                absolute(&left_out).display(),
+                absolute(&kept).display()
             )
         }));
         found.insert(key, kept);
@@ -331,26 +331,14 @@ impl EvaluateJob {
 
     /// Opens and scores a pair.
     fn score(&self, evaluation: &mut Evaluation<'_>, prediction: &Path, truth: &Path) -> Result<(), JobError> {
-        let open_as = |p: &Path, options: &OpenOptions| {
-            let image = self.series.open_or_only(p, options)?;
-            Ok::<_, JobError>(match self.voxel_um {
-                Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
-                None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
-            })
-        };
-        let open = |p: &Path, given: &Path, drawn_on: Option<Extents>| {
-            let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
-            open_as(p, &OpenOptions { shape_zyx, times, ..options_for(p, given) })
-        };
-        // Regions of interest have no extents of their own: they are drawn on the extents of the other image.
-        let mut a = open(prediction, &self.prediction, None)?;
-        let mut b = open(truth, &self.truth, Some(Extents::of(a.meta())).filter(|_| !a.is_without_extents()))?;
-        if a.is_without_extents() {
-            a = open(prediction, &self.prediction, Some(Extents::of(b.meta())))?;
-        }
+        let (mut a, mut b) = self.open_pair(prediction, truth)?;
         if is_image(&self.prediction) && is_image(&self.truth) && are_slices_of_different_series(&a, &b) {
             let alone = OpenOptions { single_file: true, ..OpenOptions::default() };
-            (a, b) = (open_as(prediction, &alone)?, open_as(truth, &alone)?);
+            (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
+        }
+        for (path, image) in [(prediction, &a), (truth, &b)] {
+            let note = regions_note(image.meta()).map(|note| format!("{}: {note}", absolute(path).display()));
+            note.into_iter().for_each(|note| evaluation.add_note(note));
         }
         let prediction = ScoredImage {
             path: prediction,
@@ -367,6 +355,43 @@ impl EvaluateJob {
             are_labels: looks_like_labels(truth),
         };
         evaluation.score(prediction, truth)
+    }
+
+    /// Opens an image of a pair, with the voxel size of the job.
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Image, JobError> {
+        let image = self.series.open_or_only(path, options)?;
+        Ok(match self.voxel_um {
+            Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
+            None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
+        })
+    }
+
+    /// Opens both images of a pair. Regions of interest have no extents of their own: they are drawn on the extents of the
+    /// other image or, if that has none either, on a stack that contains the regions of both. A set without regions is an
+    /// image without objects; it can be opened only with extents.
+    fn open_pair(&self, prediction: &Path, truth: &Path) -> Result<(Image, Image), JobError> {
+        let open = |path: &Path, given: &Path, drawn_on: Option<Extents>| {
+            let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
+            self.open(path, &OpenOptions { shape_zyx, times, ..options_for(path, given) })
+        };
+        let of_prediction = |drawn_on| open(prediction, &self.prediction, drawn_on);
+        let of_truth = |drawn_on| open(truth, &self.truth, drawn_on);
+        let a = of_prediction(None).or_else(|error| match of_truth(None) {
+            Ok(truth) => of_prediction(Some(Extents::of(truth.meta()))),
+            Err(_) => Err(error),
+        })?;
+        let extents = Extents::of(a.meta());
+        if !a.is_without_extents() {
+            return Ok((a, of_truth(Some(extents))?));
+        }
+        let b = of_truth(None).or_else(|_| of_truth(Some(extents)))?;
+        let mut common = Extents::of(b.meta());
+        if !b.is_without_extents() {
+            return Ok((of_prediction(Some(common))?, b));
+        }
+        common.zyx.iter_mut().zip(extents.zyx).for_each(|(extent, other)| *extent = (*extent).max(other));
+        common.times = common.times.max(extents.times);
+        Ok((of_prediction(Some(common))?, of_truth(Some(common))?))
     }
 }
 

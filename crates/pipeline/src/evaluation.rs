@@ -44,7 +44,7 @@ impl<'a> Evaluation<'a> {
         Self { context, ignore_below_voxels, reports: Vec::new(), errors: Vec::new(), notes: Vec::new() }
     }
 
-    /// Adds a note for the user to the report.
+    /// Adds a note for the user to the report. Paths in it are absolute, as those of a report in a file.
     pub fn add_note(&mut self, note: String) {
         self.notes.push(note);
     }

@@ -3,9 +3,10 @@
 use crate::job_record::{PendingRecord, recorded};
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
-    ALONE_BY_AXES, FilePart, channel_name, check_voxel_size, one_of_several_note, reading_notes,
-    unknown_voxel_size_note,
+    ALONE_BY_AXES, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
+    reading_notes, regions_note, unknown_voxel_size_note,
 };
+use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
@@ -23,7 +24,7 @@ use std::time::{Instant, SystemTime};
 /// Writes the table of measurements of a label image, in the same form as a prediction does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasureJob {
-    /// Path of the label image.
+    /// Path of the label image, or of the OME-Zarr folder of a prediction with labels.
     pub labels: PathBuf,
     /// The labeled stack, whose channels are measured.
     pub intensities: PathBuf,
@@ -97,6 +98,7 @@ impl MeasureJob {
         check_voxel_size(&self.intensities, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
+        let of_regions = regions_note(labels.meta());
         let (intensities, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
         let [depth, ny, nx] = extents.zyx;
         let plane = (ny * nx).max(1);
@@ -138,6 +140,8 @@ impl MeasureJob {
             voxel_um,
             notes: reading_notes(&image, ALONE_BY_AXES)
                 .into_iter()
+                .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
+                .chain(of_regions)
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
                 .chain(more_times_note(labels.extents.times, extents.times))
@@ -151,10 +155,12 @@ impl MeasureJob {
         // Regions of interest have no extents of their own.
         let of_labels =
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
-        let mut labels = self.series.open_or_only(&self.labels, &of_labels)?;
+        // The image of a prediction's folder is its maps.
+        let path = labels_of(&self.labels);
+        let mut labels = self.series.open_or_only(&path, &of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
-            && let Ok(again) = self.series.open_or_only(&self.labels, of_stack)
+            && let Ok(again) = self.series.open_or_only(&path, of_stack)
         {
             labels = again;
         }

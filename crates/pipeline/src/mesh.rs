@@ -5,8 +5,10 @@ mod files;
 use crate::job_record::recorded;
 use crate::measure::numbers;
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, FilePart, check_voxel_size, one_of_several_note, reading_notes, unknown_voxel_size_note,
+    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, check_voxel_size, first_series_note, one_of_several_note, reading_notes,
+    unknown_voxel_size_note,
 };
+use crate::predict::zarr::labels_of;
 use crate::results::check_file;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
@@ -105,7 +107,9 @@ impl MeshJob {
         check_ending(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
-        let image = self.series.open(&self.labels, &OpenOptions::default())?;
+        // The image of a prediction's folder is its maps.
+        let path = if self.series.is_first() { labels_of(&self.labels) } else { self.labels.clone() };
+        let image = self.series.open(&path, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
         if image.meta().dtype.is_float() || extents.channels > 1 {
             let problem = format!("its {} channel(s) of type {} are not labels", extents.channels, image.meta().dtype);
@@ -154,7 +158,8 @@ impl MeshJob {
         atomic_write(&self.out, &bytes)?;
         writing.finish();
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
-        let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter();
+        let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);
+        let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter().chain(of_series);
         let notes = of_reading.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(of_time).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }

@@ -133,11 +133,21 @@ fn with_voxel_size(
         shape_full: [extents.times, z, extents.channels / extents.samples.max(1), y, x, extents.samples],
         dtype: if keeps_values { meta.dtype } else { DType::F32 },
         voxel_size_um: chain.voxel_size(),
+        origin_um: origin_after(&chain, meta.origin_um),
         channels: meta.channels.clone(),
         keeps_values,
     };
     let pixels = Preprocessed { chain, context: context.clone(), stacks: Mutex::default() };
     Ok(image.derived(&spec, Box::new(pixels))?)
+}
+
+/// Returns the position of the first voxel after the steps, Z, Y, X in µm: crops move it, and warped stacks have none. Along
+/// an axis of unknown voxel size, it does not move.
+fn origin_after(chain: &Chain, origin_um: [f64; 3]) -> [f64; 3] {
+    let Some(first) = chain.first_voxel() else { return [0.0; 3] };
+    let size = chain.voxel_size();
+    let known = [size.z, size.y, size.x].map(|um| um.filter(|um| um.is_finite() && *um > 0.0).unwrap_or(0.0));
+    std::array::from_fn(|axis| origin_um[axis] + first[axis] as f64 * known[axis])
 }
 
 /// Resolves steps for the stacks of an image.

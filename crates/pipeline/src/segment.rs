@@ -4,8 +4,8 @@ use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, MapSource, MeasuredStack};
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, FilePart, channel_name, check_voxel_size, one_of_several_note, reading_notes,
-    unknown_voxel_size_note,
+    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
+    reading_notes, unknown_voxel_size_note,
 };
 use crate::predict::zarr;
 use crate::results::Publication;
@@ -293,12 +293,13 @@ impl SegmentJob {
 
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
-        let reading = reading_notes(map, ALONE_BY_FOLDER);
+        let of_series = first_series_note(&self.series, map.meta(), "is segmented", ANOTHER_SERIES);
+        let reading = reading_notes(map, ALONE_BY_FOLDER).into_iter().chain(of_series);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        reading.into_iter().chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(time).chain(channel).collect()
+        reading.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(time).chain(channel).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.

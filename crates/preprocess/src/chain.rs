@@ -71,12 +71,19 @@ impl Chain {
         self.stages.iter().map(Stage::reach).collect()
     }
 
-    /// First input voxel Z, Y, X of the output, if all steps are crops; such a chain changes no value.
-    pub fn crop_start(&self) -> Option<[usize; 3]> {
+    /// Input voxel Z, Y, X at the position of the first voxel of the output; `None` if a step warps the stack.
+    pub fn first_voxel(&self) -> Option<[usize; 3]> {
         self.stages.iter().try_fold([0; 3], |sum: [usize; 3], stage| match &stage.operation {
             Operation::Crop(start) => Some(std::array::from_fn(|a| sum[a] + start[a])),
-            _ => None,
+            Operation::Affine(_) => None,
+            _ => Some(sum),
         })
+    }
+
+    /// As [`Chain::first_voxel`], if all steps are crops; such a chain changes no value.
+    pub fn crop_start(&self) -> Option<[usize; 3]> {
+        let is_crop = |stage: &Stage| matches!(stage.operation, Operation::Crop(_));
+        self.first_voxel().filter(|_| self.stages.iter().all(is_crop))
     }
 
     /// Number of times that [`Chain::statistics`] reads the stack.

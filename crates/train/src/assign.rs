@@ -104,10 +104,10 @@ impl TrainConfig {
         let mut settings = match path {
             None => Table::new(),
             Some(path) => {
+                // Read once: it may be a pipe.
+                let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
                 // Errors in the file itself are reported with their line.
-                Self::read(path)?;
-                let text =
-                    std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.to_owned(), error })?;
+                Self::parse(path, &text)?;
                 text.parse::<Table>().map_err(|e| wrong_use(format!("{}: {e}", path.display())))?
             }
         };

@@ -183,10 +183,15 @@ impl TrainConfig {
     /// Reads the settings from a TOML file.
     ///
     /// # Errors
-    /// [`JobError::Io`] if the file cannot be read; [`JobError::WrongUse`] that names an unknown or invalid setting.
+    /// [`JobError`] if the file cannot be read; [`JobError::WrongUse`] that names an unknown or invalid setting.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let text = std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.to_owned(), error })?;
-        toml::from_str(&text).map_err(|e| wrong_use(format!("{}: {e}", path.display())))
+        let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads the settings from the text of a TOML file; errors name its path.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, JobError> {
+        toml::from_str(text).map_err(|e| wrong_use(format!("{}: {e}", path.display())))
     }
 
     /// Returns the settings as TOML, which [`TrainConfig::read`] reads.

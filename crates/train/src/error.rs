@@ -19,7 +19,7 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
         TrainingDataError::NoPairs { dataset, problem, next_step } => {
             JobError::Mismatch { path: dataset.root, problem, next_step }
         }
-        TrainingDataError::Io { file, source, .. } => JobError::Io { path: file, error: source },
+        TrainingDataError::Io { file, source, .. } => JobError::unreadable(&file, source),
         TrainingDataError::Parameter { .. } => JobError::WrongUse(error.to_string()),
         TrainingDataError::OverLimit { ref file, next_step, .. } => {
             JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next_step.to_owned() }

@@ -134,7 +134,8 @@ impl EvaluateModelJob {
         let scored_truth = side(pair.target.path.as_path(), &truth, of_labels);
         // Comparing large images reports no progress of its own.
         context.report_alive(ProgressStage::Evaluate, || evaluation.score(prediction, scored_truth))?;
-        notes.iter().for_each(|note| evaluation.add_note(format!("{}: {note}", pair.image.path.display())));
+        let path = std::path::absolute(&pair.image.path).unwrap_or_else(|_| pair.image.path.clone());
+        notes.iter().for_each(|note| evaluation.add_note(format!("{}: {note}", path.display())));
         Ok(precision)
     }
 

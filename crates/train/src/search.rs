@@ -85,7 +85,7 @@ impl SearchSpace {
     /// # Errors
     /// [`JobError`] if the file cannot be read, or for the first range that is invalid.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let io = |error| JobError::Io { path: path.to_owned(), error };
+        let io = |error| JobError::unreadable(path, error);
         let mut text = String::new();
         open_regular(path).map_err(io)?.take(MAX_SPACE_BYTES + 1).read_to_string(&mut text).map_err(io)?;
         if text.len() as u64 > MAX_SPACE_BYTES {

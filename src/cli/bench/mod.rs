@@ -95,6 +95,11 @@ pub(crate) struct Bench {
     force: bool,
 }
 
+/// Whether a JSON text holds results that this command wrote.
+pub(crate) fn are_results(text: &[u8]) -> bool {
+    serde_json::from_slice::<Vec<TaskResult>>(text).is_ok_and(|results| !results.is_empty())
+}
+
 /// Measurements of one run of a task.
 struct TaskRun {
     figures: Figures,

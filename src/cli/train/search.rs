@@ -213,6 +213,7 @@ fn open_table(
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
+    options.refuse_earlier_network()?;
     ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), fingerprint_of(options)?, options.resume)
 }
 
@@ -222,7 +223,7 @@ fn fingerprint_of(options: &Train) -> Result<String, Failure> {
     let mut words = words(options, &[], 0, Path::new(""));
     words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
     if let Some(path) = &options.config {
-        let text = std::fs::read_to_string(path).map_err(|error| JobError::Io { path: path.clone(), error })?;
+        let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
         words.push(text);
     }
     Ok(fingerprint(words.join("\n").as_bytes()))

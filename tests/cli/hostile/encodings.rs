@@ -61,15 +61,20 @@ fn text_from_files_never_controls_the_terminal() {
 fn full_stdout_is_an_error_and_a_closed_pipe_is_not() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);
-    for arguments in [vec!["info", &raw], vec!["info", &raw, "--json"], vec!["devices", "--json"]] {
+    let (of_program, of_command) = (["--help", "--version"], ["info", "train", "bench"]);
+    let helps = of_program.map(|option| vec![option]).into_iter().chain(of_command.map(|name| vec![name, "--help"]));
+    let jobs = [vec!["info", &raw], vec!["info", &raw, "--json"], vec!["devices", "--json"]];
+    for arguments in jobs.into_iter().chain(helps) {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let out = fixture.command(&arguments).stdout(full).output().unwrap();
         let printed = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!(out.status.code(), Some(4), "{arguments:?}: {printed}");
         assert!(printed.contains("standard output") && printed.contains("space"), "{printed}");
     }
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let out = fixture.command(&["info", &raw]).stdout(writer).output().unwrap();
-    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    for arguments in [["info", &raw], ["train", "--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let out = fixture.command(&arguments).stdout(writer).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    }
 }

@@ -196,7 +196,7 @@ mod tests {
         let (id, path) = (document.id, folder.path().join("live"));
         let slow = Arc::new(Slow::default());
         let source: Arc<dyn PlaneSource> = slow.clone();
-        let mut overlay = Document::overlay(&stack, Role::Live, [2, 3, 4], None).unwrap();
+        let mut overlay = Document::overlay(&stack, Role::Live, ([2, 3, 4], 1), None).unwrap();
         overlay.path.clone_from(&path);
         overlay.source = Arc::clone(&source);
         let first = overlay.source_id;

@@ -217,7 +217,7 @@ mod tests {
         old.object_size.request = DiameterRequest::Given(4.0);
         let steps: Vec<PreprocessStep> = vec!["median:radius=1".parse().unwrap()];
         old.apply(DocumentChange::Preprocessing(Preprocessing { steps: steps.clone(), preview: false }));
-        old.put(Document::overlay(&path, Role::Truth, [2, 8, 8], None).unwrap());
+        old.put(Document::overlay(&path, Role::Truth, ([2, 8, 8], 1), None).unwrap());
         let mut document = open(VoxelSize::new_um(3.0, 1.0, 1.0));
         take_over_view(&mut document, old);
         assert_eq!((document.cursor, &document.preprocessing.steps), ([1, 3, 5], &steps));
@@ -236,7 +236,7 @@ mod tests {
         let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
         write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         let mut document = Document::open(&path, None, 0).unwrap();
-        document.put(Document::overlay(&path, Role::Map, [2, 8, 8], None).unwrap());
+        document.put(Document::overlay(&path, Role::Map, ([2, 8, 8], 1), None).unwrap());
         let id = document.id;
         let wake: Wake = Arc::new(|| {});
         let mut documents = Documents::new(&wake, None);

@@ -96,7 +96,7 @@ fn labels_under_the_pointer_are_not_those_of_the_ground_truth() {
     }
     let mut document = Document::open(&stack, None, 0).unwrap();
     for (role, path) in [(Role::Labels, &labels), (Role::Truth, &truth)] {
-        let overlay = Document::overlay(path, role, [3, 8, 8], None).unwrap();
+        let overlay = Document::overlay(path, role, ([3, 8, 8], 1), None).unwrap();
         document.put(overlay);
     }
     let mut harness = shown(document);

@@ -76,6 +76,18 @@ fn size_of(spec: &ZarrImageSpec, axis: Axis) -> Option<f64> {
     size.and_then(positive)
 }
 
+/// The position of the first sample of the image; 0 along axes that are written without a unit.
+fn origin_of(spec: &ZarrImageSpec, axis: Axis) -> f64 {
+    let [z, y, x] = spec.origin_um;
+    let position = match axis {
+        Axis::Z => z,
+        Axis::Y => y,
+        Axis::X => x,
+        Axis::T | Axis::C | Axis::S => 0.0,
+    };
+    if size_of(spec, axis).is_some() && position.is_finite() { position } else { 0.0 }
+}
+
 fn describe_axis(spec: &ZarrImageSpec, axis: Axis) -> Value {
     let name = axis.letter().to_ascii_lowercase().to_string();
     let (kind, unit) = match axis {
@@ -89,15 +101,17 @@ fn describe_axis(spec: &ZarrImageSpec, axis: Axis) -> Value {
     }
 }
 
-/// A level: its path, scale, and the shift of its first sample if samples are means.
+/// A level: its path, scale, and the position of its first sample, which differs from that of the image if samples are means.
 fn dataset(image: &Written<'_>, level: usize, method: Downsampling) -> Value {
     let factor = |axis: &Axis| if matches!(axis, Axis::Y | Axis::X) { (1u64 << level) as f64 } else { 1.0 };
     let unit = |axis: &Axis| size_of(image.spec, *axis).unwrap_or(1.0);
     let scale: Vec<f64> = image.axes.iter().map(|axis| unit(axis) * factor(axis)).collect();
     let mut transformations = vec![json!({"type": "scale", "scale": scale})];
-    if level > 0 && method == Downsampling::Mean {
-        let shift: Vec<f64> = image.axes.iter().map(|axis| unit(axis) * (factor(axis) - 1.0) / 2.0).collect();
-        transformations.push(json!({"type": "translation", "translation": shift}));
+    let are_means = level > 0 && method == Downsampling::Mean;
+    let shift = |axis: &Axis| if are_means { unit(axis) * (factor(axis) - 1.0) / 2.0 } else { 0.0 };
+    let position: Vec<f64> = image.axes.iter().map(|axis| origin_of(image.spec, *axis) + shift(axis)).collect();
+    if are_means || position.iter().any(|along| *along != 0.0) {
+        transformations.push(json!({"type": "translation", "translation": position}));
     }
     json!({"path": level.to_string(), "coordinateTransformations": transformations})
 }

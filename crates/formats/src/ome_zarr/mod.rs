@@ -141,6 +141,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
         axes_full: Axes::canonical(),
         dtype: first.dtype,
         voxel_size_um: description.voxel_size_um,
+        origin_um: description.origin_um,
         time_interval_secs: description.time_interval_secs,
         channels,
         compression: codec.map_or("none", |codec| codec.name()).into(),
@@ -158,6 +159,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
         missing_planes: 0,
         unread_pages: 0,
         read_as_slices: None,
+        regions_outside: Vec::new(),
         shape_full,
     };
     // Slices are often read one after another: the chunks that hold a slice of all channels are kept.

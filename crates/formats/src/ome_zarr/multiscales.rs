@@ -35,6 +35,8 @@ pub(crate) struct Multiscale {
     pub levels: Vec<String>,
     /// Distance between voxel centers of the full resolution along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Position of the center of the first voxel of the full resolution along Z, Y, X in µm.
+    pub origin_um: [f64; 3],
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
     /// Whether it is a label image.
@@ -148,15 +150,21 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     };
     let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
     let of_all = list(node.get("coordinateTransformations"));
-    let scale = scale_of(transformations.iter().chain(of_all), axes.len())?;
+    let Grid { scale, translation } = grid_of(transformations.iter().chain(of_all), axes.len())?;
     let along = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
         Some((scale.as_ref()?.get(i).copied()?, units.get(i)?.as_deref()?))
+    };
+    let position_um = |axis: Axis| {
+        let i = axes.iter().position(|a| *a == axis)?;
+        let position = translation.get(i)? * um_per(units.get(i)?.as_deref()?)?;
+        position.is_finite().then_some(position)
     };
     let um = |axis| along(axis).and_then(|(size, unit)| positive(size * um_per(unit)?));
     let (channels, display_range) = parse_omero(group.ome("omero"));
     Ok(Multiscale {
         voxel_size_um: VoxelSize { z: um(Axis::Z), y: um(Axis::Y), x: um(Axis::X) },
+        origin_um: [Axis::Z, Axis::Y, Axis::X].map(|axis| position_um(axis).unwrap_or(0.0)),
         time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * secs_per(unit)?)),
         is_labels: group.ome("image-label").is_some() || image.group.starts_with("labels/"),
         axes,
@@ -188,27 +196,54 @@ fn parse_axes(value: Option<&Value>) -> Result<(Vec<Axis>, Vec<Option<String>>),
     Ok((axes, units))
 }
 
-/// The product of all scales; `None` if there is none.
-fn scale_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Option<Vec<f64>>, Fault> {
-    let mut scale: Option<Vec<f64>> = None;
+/// Where the samples of an array lie, in the units of its axes.
+struct Grid {
+    /// The product of all scales; `None` if there is none.
+    scale: Option<Vec<f64>>,
+    /// Position of the first sample.
+    translation: Vec<f64>,
+}
+
+/// Applies transformations, scales and translations, one after the other.
+fn grid_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Grid, Fault> {
+    let mut grid = Grid { scale: None, translation: vec![0.0; rank] };
     for entry in transformations {
-        let Some(list) = entry.get("scale").filter(|_| entry.get("type").and_then(Value::as_str) == Some("scale"))
-        else {
-            continue;
+        let numbers = |key: &str| -> Option<Vec<f64>> {
+            entry
+                .get(key)?
+                .as_array()?
+                .iter()
+                .map(Value::as_f64)
+                .collect::<Option<Vec<f64>>>()
+                .filter(|n| n.len() == rank)
         };
-        let factors: Option<Vec<f64>> = list.as_array().and_then(|l| l.iter().map(Value::as_f64).collect());
-        let Some(factors) = factors.filter(|f| f.len() == rank) else {
-            return Err(Fault::malformed(format!("a scale is not a list of {rank} numbers")));
-        };
-        if factors.iter().any(|f| positive(*f).is_none()) {
-            ignore_entry::<()>("scale", &format!("{factors:?}"), "positive numbers");
+        match entry.get("type").and_then(Value::as_str) {
+            Some("scale") if entry.get("scale").is_some() => {
+                let Some(factors) = numbers("scale") else {
+                    return Err(Fault::malformed(format!("a scale is not a list of {rank} numbers")));
+                };
+                if factors.iter().any(|f| positive(*f).is_none()) {
+                    ignore_entry::<()>("scale", &format!("{factors:?}"), "positive numbers");
+                }
+                grid.translation.iter_mut().zip(&factors).for_each(|(position, factor)| *position *= factor);
+                grid.scale = Some(match grid.scale {
+                    None => factors,
+                    Some(before) => before.iter().zip(&factors).map(|(a, b)| a * b).collect(),
+                });
+            }
+            Some("translation") => match (numbers("translation"), entry.get("translation")) {
+                (Some(shift), _) => {
+                    grid.translation.iter_mut().zip(shift).for_each(|(position, shift)| *position += shift);
+                }
+                (None, Some(other)) => {
+                    ignore_entry::<()>("translation", &other.to_string(), "one number for each axis");
+                }
+                (None, None) => {}
+            },
+            _ => {}
         }
-        scale = Some(match scale {
-            None => factors,
-            Some(before) => before.iter().zip(&factors).map(|(a, b)| a * b).collect(),
-        });
     }
-    Ok(scale)
+    Ok(grid)
 }
 
 /// Micrometers per unit of length of OME-Zarr (names of UDUNITS-2).

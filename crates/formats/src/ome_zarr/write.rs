@@ -38,6 +38,8 @@ pub struct ZarrImageSpec {
     pub dtype: DType,
     /// Distance between voxel centers along Z, Y, X in µm; unknown axes are written without a unit.
     pub voxel_size_um: VoxelSize,
+    /// Position of the center of the first voxel along Z, Y, X in µm; not written along axes of unknown voxel size.
+    pub origin_um: [f64; 3],
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
     /// Names and colors of the channels; channels beyond the end of the list have none.
@@ -57,6 +59,7 @@ impl ZarrImageSpec {
             shape_tczyx,
             dtype,
             voxel_size_um: VoxelSize::default(),
+            origin_um: [0.0; 3],
             time_interval_secs: None,
             channels: Vec::new(),
             display_range: None,

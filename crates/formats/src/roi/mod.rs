@@ -35,7 +35,7 @@ pub(crate) fn is_set(head: &[u8]) -> bool {
 }
 
 /// Opens one region, or the regions of a zip, as labels. The image is as large as the stack that the options name, or
-/// just contains all regions.
+/// just contains all regions. Regions outside of that stack are left out, unless all are.
 pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
     let limits = &options.limits;
     if source.len() > limits.max_metadata_bytes {
@@ -74,6 +74,14 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
             (roi.t, roi.z) = (roi.z, 0);
         }
     }
+    let outside = |roi: &&Roi| options.shape_zyx.is_some_and(|shape| roi.is_outside(shape));
+    let regions_outside: Vec<String> = rois.iter().filter(outside).map(|roi| roi.name.clone()).collect();
+    if !rois.is_empty() && regions_outside.len() == rois.len() {
+        return Err(Fault::unsupported(
+            format!("all {} of its regions lie outside of the stack of {z} × {y} × {x} voxels (Z, Y, X)", rois.len()),
+            "give the stack that they were drawn on",
+        ));
+    }
     let shape_full = [times, z, 1, y, x, 1];
     let max_bytes = if options.shape_zyx.is_some() { limits.max_read_bytes } else { limits.max_unstored_bytes };
     let set = Set { rois, labels, dtype, max_bytes };
@@ -81,6 +89,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     opened.byte_order = ByteOrder::Big;
     opened.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
     opened.unread_pages = skipped;
+    opened.regions_outside = regions_outside;
     opened.with_options(options)
 }
 

@@ -45,6 +45,15 @@ impl Roi {
         [last(1), last(0)]
     }
 
+    /// Whether no pixel of a stack of these extents can be inside the area: it lies after the last slice, or beside the slices.
+    pub fn is_outside(&self, [depth, height, width]: [usize; 3]) -> bool {
+        let points = || self.loops.iter().flatten();
+        let beside = |i: usize, extent: usize| {
+            points().all(|point| point[i] <= 0.0) || points().all(|point| point[i] >= extent as f64)
+        };
+        self.z > depth || beside(0, width) || beside(1, height)
+    }
+
     /// Number of crossings of the outlines with the centers of rows.
     pub fn crossings(&self) -> f64 {
         let height = |points: &Loop| -> f64 {

@@ -147,6 +147,14 @@ fn xml(spec: &WriteSpec) -> String {
         }
         x.push_str("/>");
     }
-    let _ = write!(x, "<TiffData IFD=\"0\" PlaneCount=\"{}\"/></Pixels></Image></OME>", spec.planes());
+    let _ = write!(x, "<TiffData IFD=\"0\" PlaneCount=\"{}\"/>", spec.planes());
+    if spec.origin_um.iter().all(|um| um.is_finite()) && spec.origin_um != [0.0; 3] {
+        let _ = write!(x, "<Plane TheZ=\"0\" TheT=\"0\" TheC=\"0\"");
+        for (axis, position) in ["Z", "Y", "X"].iter().zip(spec.origin_um) {
+            let _ = write!(x, " Position{axis}=\"{position:?}\" Position{axis}Unit=\"µm\"");
+        }
+        x.push_str("/>");
+    }
+    x.push_str("</Pixels></Image></OME>");
     x
 }

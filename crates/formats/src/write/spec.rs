@@ -81,6 +81,8 @@ pub struct WriteSpec {
     pub dtype: DType,
     /// Distance between voxel centers along Z, Y, X in µm; unknown axes are not written.
     pub voxel_size_um: VoxelSize,
+    /// Position of the center of the first voxel along Z, Y, X in µm, which only OME-TIFF stores.
+    pub origin_um: [f64; 3],
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
     /// Names and colors of the channels; channels beyond the end of the list have none.
@@ -107,6 +109,7 @@ impl WriteSpec {
             shape,
             dtype,
             voxel_size_um: VoxelSize::default(),
+            origin_um: [0.0; 3],
             time_interval_secs: None,
             channels: Vec::new(),
             display_range: None,

@@ -57,6 +57,7 @@ fn objects_in_a_corner_of_a_large_stack_are_measured() {
         shape_full: [1, SHAPE[0], 1, SHAPE[1], SHAPE[2], 1],
         dtype: DType::U16,
         voxel_size_um: VoxelSize::new_um(z, y, x),
+        origin_um: [0.0; 3],
         channels: Vec::new(),
         keeps_values: false,
     };

@@ -415,6 +415,7 @@ pub(crate) fn label_writer(
     let container = if dtype == DType::U16 { Container::ImageJ } else { Container::OmeTiff };
     let mut spec = WriteSpec::new(container, label_axes(times), shape, dtype);
     spec.voxel_size_um = meta.voxel_size_um;
+    spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
     spec.display_range = Some((0.0, f64::from(max_label.max(1))));

@@ -365,6 +365,7 @@ fn with_channels(image: &Image, added: &[AddedChannel]) -> Result<Image, JobErro
         shape_full: [times, z, channels.len(), y, x, 1],
         dtype: DType::F32,
         voxel_size_um: meta.voxel_size_um,
+        origin_um: meta.origin_um,
         channels,
         keeps_values: true,
     };

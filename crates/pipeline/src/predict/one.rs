@@ -7,7 +7,9 @@ use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{PlannedTiles, plan};
-use super::resolve::{ALONE_BY_AXES, Resolved, Selection, outputs_or_default, reading_notes};
+use super::resolve::{
+    ALONE_BY_AXES, ANOTHER_OR_ALL_SERIES, Resolved, Selection, first_series_note, outputs_or_default, reading_notes,
+};
 use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
@@ -16,6 +18,7 @@ use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
 use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressStage, provenance};
 use cytoscope_engine::Precision;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::lock::ResultsLock;
 use std::path::{Path, PathBuf};
@@ -24,8 +27,10 @@ use std::time::Instant;
 /// The prediction of one input.
 #[derive(Clone, Copy)]
 pub(super) struct InputRun<'a> {
-    /// The job with the settings that all its inputs share.
+    /// The job with the settings that all its inputs share, and the number of this series.
     pub job: &'a PredictJob,
+    /// The choice of series of the whole job.
+    pub series: &'a SeriesChoice,
     /// Cancellation, progress and spans of the job.
     pub context: &'a Context,
     /// The job's model, loaded.
@@ -52,7 +57,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let _span = context.recorder.span(Stage::Read, "open");
         job.open(input)?
     };
-    let of_reading = reading_notes(&image, ALONE_BY_AXES);
+    let mut of_reading = reading_notes(&image, ALONE_BY_AXES);
+    of_reading.extend(first_series_note(run.series, image.meta(), "is predicted", ANOTHER_OR_ALL_SERIES));
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();

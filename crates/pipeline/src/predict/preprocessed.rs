@@ -26,6 +26,7 @@ pub(super) fn write(context: &Context, resolved: &Resolved<'_>, path: &Path) -> 
     let shape = shape_of(times.len(), depth, extents.channels);
     let mut spec = WriteSpec::new(Container::OmeTiff, axes.clone(), shape, meta.dtype);
     spec.voxel_size_um = meta.voxel_size_um;
+    spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels = (0..extents.channels).map(|c| Channel { name: channel_name(meta, c), color_rgb: None }).collect();
     let mut writer = StackWriter::create(path, &spec)?;

@@ -10,7 +10,7 @@ use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
-use cytoscope_formats::{Image, ImageMeta, find_channels};
+use cytoscope_formats::{Image, ImageMeta, SeriesChoice, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_volume::VoxelSize;
 use std::collections::BTreeSet;
@@ -309,7 +309,7 @@ pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file by itself";
 pub(crate) const ALONE_BY_FOLDER: &str = "to read one by itself, move it to a folder of its own";
 
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why pages
-/// are read as slices; and that planes are missing.
+/// are read as slices; and that planes are missing, or regions of interest outside of the stack.
 pub(crate) fn reading_notes(image: &Image, alone: &str) -> Vec<String> {
     let meta = image.meta();
     let missing = match meta.missing_planes {
@@ -317,7 +317,24 @@ pub(crate) fn reading_notes(image: &Image, alone: &str) -> Vec<String> {
         1 => Some("1 plane is not in the file and is read as zeros".to_owned()),
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
-    numbered_series_note(image, alone).into_iter().chain(meta.read_as_slices.clone()).chain(missing).collect()
+    let of_file = meta.read_as_slices.clone().into_iter().chain(missing).chain(regions_note(meta));
+    numbered_series_note(image, alone).into_iter().chain(of_file).collect()
+}
+
+/// Regions of interest outside of their stack that a note names.
+const NAMED_REGIONS: usize = 5;
+
+/// Returns the note that regions of interest are left out, because they lie outside of the stack that gives their extents.
+pub(crate) fn regions_note(meta: &ImageMeta) -> Option<String> {
+    let outside = &meta.regions_outside;
+    let names: Vec<&str> = outside.iter().take(NAMED_REGIONS).map(String::as_str).collect();
+    let more = if outside.len() > NAMED_REGIONS { ", …" } else { "" };
+    let what = match outside.len() {
+        0 => return None,
+        1 => "1 region of interest lies outside of the stack and is left out".to_owned(),
+        count => format!("{count} regions of interest lie outside of the stack and are left out"),
+    };
+    Some(format!("{what}: {}{more}", names.join(", ")))
 }
 
 /// Returns the note that several numbered files were read as one stack, and how to read one `alone`; `None` for other images.
@@ -343,6 +360,21 @@ pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, us
         FilePart::TimePoint => ("time point", "--time"),
     };
     (count > 1).then(|| format!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
+}
+
+/// How another series is chosen.
+pub(crate) const ANOTHER_SERIES: &str = "choose another with --series";
+/// As [`ANOTHER_SERIES`], for jobs that can use all series.
+pub(crate) const ANOTHER_OR_ALL_SERIES: &str = "choose another with --series, or all with --series all";
+
+/// Returns the note that the first of several series of a file is used, as the predicate `used` says, because no other one
+/// was chosen, and how to choose `another`. `None` if another one was chosen, or the others are label images of this one.
+pub(crate) fn first_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str, another: &str) -> Option<String> {
+    let count = SeriesChoice::All.indices_of(meta).map_or(1, |all| all.len());
+    (choice.is_first() && count > 1).then(|| {
+        let name = meta.series_name(0);
+        format!("there are {count} series: only the first one, {name}, {used} ({another})")
+    })
 }
 
 /// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.

@@ -152,7 +152,8 @@ impl PredictJob {
             let number = series.as_ref().map_or(0, |series| *series);
             let report = series.and_then(|series| {
                 let job = self.of_series(series);
-                let run = InputRun { job: &job, context, model, input: &input, stem: &stem, live, is_later: false };
+                let (input, stem, series) = (input.as_path(), stem.as_str(), &self.series);
+                let run = InputRun { job: &job, series, context, model, input, stem, live, is_later: false };
                 let attempts = Attempts { run, devices, is_wide: engine.is_wide, notes: Vec::new() };
                 catch_unwind(AssertUnwindSafe(|| attempts.run(engine)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))

@@ -160,6 +160,7 @@ pub(super) fn map_writer(
     let shape = [times, model.output_channels, depth, height, width];
     let mut spec = ZarrImageSpec::new(&name, shape, DType::F32);
     spec.voxel_size_um = meta.voxel_size_um;
+    spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;
     spec.channels = map_channels(model);
     if model.task == ModelTask::Segmentation {
@@ -200,6 +201,7 @@ impl ZarrLabels {
         let mut spec = ZarrImageSpec::new(LABELS_NAME, [times, 1, depth, height, width], dtype);
         spec.labels = true;
         spec.voxel_size_um = meta.voxel_size_um;
+        spec.origin_um = meta.origin_um;
         spec.time_interval_secs = meta.time_interval_secs;
         let (writer, image) = match maps {
             None => (ZarrWriter::create_listed(path, spec)?, 0),

@@ -221,7 +221,7 @@ fn labels_are_surfaces_in_their_own_colors_and_a_click_selects() {
     let other_um = [9.0, 15.0, 12.0];
     let label = |i| if in_ball(i, BALL_UM) { 70_001 } else { u32::from(in_ball(i, other_um)) * 9 };
     write(&path, Samples::U32((0..SHAPE.iter().product()).map(label).collect()));
-    state.document.put(Document::overlay(&path, Role::Labels, SHAPE, None).unwrap());
+    state.document.put(Document::overlay(&path, Role::Labels, (SHAPE, 1), None).unwrap());
     assert_eq!(state.view.mode(&state.document), Mode::Labels, "labels are shown once there are any");
     let mut harness = harness(state, setup());
     let image = settled(&mut harness);
