@@ -17,8 +17,8 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
-    SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, DiameterUnit, MeasureJob, MeshJob, ModelTask,
+    ObjectDiameter, Output, PredictJob, SegmentJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
@@ -296,12 +296,16 @@ impl Jobs {
                 return effects;
             }
         };
-        // Unknown voxel sizes are taken from the model, as in prediction.
+        // An unknown voxel size is that of the prediction: in voxels along X for a model with an object diameter, and otherwise
+        // the model's.
         let size = document.image.meta().voxel_size_um;
-        let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
+        let is_used = |found: &ObjectDiameter| !document.voxel_known && found.unit == DiameterUnit::Voxels;
+        let of_prediction = document.object_size.found.filter(is_used).map(|found| found.voxel);
+        let card = self.model(display.settings()).filter(|m| !document.voxel_known && m.object_diameter_um.is_none());
+        let of_model = card.and_then(|m| m.voxel_um);
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
         let of_model = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
-        let voxel_um = document.given_voxel_um().or(of_model);
+        let voxel_um = document.given_voxel_um().or(of_prediction).or(of_model);
         let job = MeasureJob {
             table: target.table,
             table_format: Default::default(),
@@ -432,15 +436,36 @@ mod tests {
         let mut jobs = Jobs::new(None, None, None, &no_wake());
         let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
         let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), 0, target, &documents, &display);
-        let sizes: Vec<Option<[f64; 3]>> = jobs
-            .work
-            .active_jobs()
-            .map(|(_, known)| match known {
-                RepeatableJob::Measure { job, .. } => job.voxel_um,
-                RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => None,
-            })
-            .collect();
-        assert_eq!(sizes, [Some([2.0, 0.5, 0.25])]);
+        assert_eq!(measured_sizes_um(&jobs), [Some([2.0, 0.5, 0.25])]);
+    }
+
+    /// The voxel sizes that the running measurements were given.
+    fn measured_sizes_um(jobs: &Jobs) -> Vec<Option<[f64; 3]>> {
+        let size_of = |known: &RepeatableJob| match known {
+            RepeatableJob::Measure { job, .. } => job.voxel_um,
+            RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => None,
+        };
+        jobs.work.active_jobs().map(|(_, known)| size_of(known)).collect()
+    }
+
+    #[test]
+    fn labels_of_a_stack_without_a_voxel_size_are_measured_in_the_units_of_its_prediction() {
+        let folder = tempfile::tempdir().unwrap();
+        let display = display();
+        let (mut documents, id) = opened(folder.path(), display.settings());
+        let found = ObjectDiameter {
+            diameter: 14.0,
+            unit: DiameterUnit::Voxels,
+            voxel: [2.5, 1.0, 1.0],
+            nominal_um: 12.0,
+            estimate: None,
+        };
+        let output = JobOutput::Predicted { diameter: Some(found), segment: None };
+        let _ = documents.apply(DocumentsAction::Show { document: id, output });
+        let mut jobs = Jobs::new(None, None, None, &no_wake());
+        let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
+        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), 0, target, &documents, &display);
+        assert_eq!(measured_sizes_um(&jobs), [Some([2.5, 1.0, 1.0])]);
     }
 
     #[test]

@@ -209,9 +209,10 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
-        let volume = document.results.as_ref().and_then(|r| {
+        let results = document.results.as_ref().filter(|_| document.voxel_known);
+        let volume = results.and_then(|r| {
             let column = r.column("volume_um3")?;
-            Some(r.value(r.row_of(label)?, column))
+            Some(r.value(r.row_of(label, document.time)?, column))
         });
         if let Some(volume) = volume {
             text.push_str(&format!(" ({volume:.0} µm³)"));

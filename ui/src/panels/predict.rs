@@ -152,10 +152,15 @@ fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &m
         } else {
             "Voxel size unknown: volumes are in voxels."
         };
-        ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
-        if ui.link(RichText::new("Set voxel size…").size(12.0)).clicked() {
-            actions.send(document.ask_voxel_size());
-        }
+        unknown_voxel_size(ui, document, text, actions);
+    }
+}
+
+/// Draws what follows from an unknown voxel size, and a link to set it.
+pub(super) fn unknown_voxel_size(ui: &mut Ui, document: &Document, text: &str, actions: &mut Actions) {
+    ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
+    if ui.link(RichText::new("Set voxel size…").size(12.0)).clicked() {
+        actions.send(document.ask_voxel_size());
     }
 }
 
