@@ -2,7 +2,7 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
-use cytoscope_formats::{Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
+use cytoscope_formats::{Channel, Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
 use cytoscope_ui::Workbench;
@@ -145,14 +145,23 @@ fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
 }
 
 #[test]
-fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
-    let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
+fn names_in_any_script_are_readable_if_a_font_is_installed() {
+    let by_file = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
+    let by_channel = Fixture::with(|folder| {
+        let path = folder.join("stack.ome.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 20, 30], vec![1u16; 2400]).unwrap();
+        let channels = vec![Channel { name: "細胞 клетка".to_owned(), ..Channel::default() }];
+        write_array(&path, &array, &WriteSpec { channels, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
+        vec![path]
+    });
     let fonts = ["/usr/share/fonts/truetype/droid/DroidSansFallbackFull.ttf", "/usr/share/fonts/opentype/noto"];
     if !fonts.iter().any(|f| Path::new(f).exists()) {
         return skip("no font with Chinese letters is installed here");
     }
-    fixture.settle();
-    fixture.until("letters", |w| cytoscope_ui::font_fallback::has_glyphs(&w.ctx, "細胞 клетка.tif"));
+    for mut fixture in [by_file, by_channel] {
+        fixture.settle();
+        fixture.until("letters", |w| cytoscope_ui::font_fallback::has_glyphs(&w.ctx, "細胞 клетка.tif"));
+    }
 }
 
 /// Writes a plate with one well, whose images have 4 and 6 slices.

@@ -515,16 +515,17 @@ impl Display {
         self.screenshots.poll(&self.ctx, volume, profiler)
     }
 
-    /// Updates window title and fallback fonts: the title names the active document, the fonts have glyphs for the file
-    /// names on screen.
-    pub(crate) fn update_title_and_fonts(&mut self, active: Option<&str>, open: &[&Path]) {
+    /// Updates window title and fallback fonts: the title names the active document, the fonts have glyphs for these names,
+    /// those of recent files and those in the file dialog.
+    pub(crate) fn update_title_and_fonts(&mut self, active: Option<&str>, names: &[&str]) {
         let title = active.map_or_else(|| "Cytoscope".to_owned(), |name| format!("{name} – Cytoscope"));
         if self.title != title {
             self.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.clone()));
             self.title = title;
         }
-        let recent = self.settings.recent.iter().map(PathBuf::as_path);
-        self.fonts.watch(&self.ctx, open.iter().copied().chain(recent));
+        let recent = self.settings.recent.iter().filter_map(|path| path.to_str());
+        let listed = self.browser.iter().flat_map(FileBrowser::names);
+        self.fonts.watch(&self.ctx, names.iter().copied().chain(recent).chain(listed));
     }
 
     /// Saves the settings if they have changed, at most once in [`SAVE_INTERVAL`].

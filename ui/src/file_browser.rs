@@ -170,6 +170,11 @@ impl FileBrowser {
         browser
     }
 
+    /// Names of all entries of the folder.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.entries.iter().map(|entry| entry.name.as_str())
+    }
+
     /// The entries that are listed: those that have one of the endings and contain the typed text in their name.
     fn listed(&self) -> Vec<&Entry> {
         let filter = match self.spec.choice {

@@ -281,6 +281,12 @@ impl Documents {
         self.all.iter().map(|d| d.path.as_path()).collect()
     }
 
+    /// Names of channels and series that the files of the open stacks state.
+    pub(crate) fn names_in_files(&self) -> impl Iterator<Item = &str> {
+        let channels = self.all.iter().flat_map(|d| &d.channels).map(|channel| channel.name.as_str());
+        channels.chain(self.all.iter().flat_map(|d| &d.image.meta().series_names).map(String::as_str))
+    }
+
     /// The bundled sample stack.
     pub(crate) fn sample(&self) -> Option<&Path> {
         self.sample.as_deref()
