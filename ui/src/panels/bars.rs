@@ -109,6 +109,9 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::ShowLogFolder), Some(Command::About)]),
 ];
 
+/// Width of the sliders for slice and time point if both are shown.
+const NARROW_SLIDER: f32 = 96.0;
+
 /// A slider from 1 to `last` with a number field beside it.
 fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     let slider = ui.add(egui::Slider::new(value, 1..=last).show_value(false));
@@ -365,6 +368,10 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let [z, y, x] = document.cursor;
     let mut send = |change| actions.send(DocumentsAction::Change { document: document.id, change });
+    if document.is_3d() && document.extents.times > 1 {
+        // In a window of the initial size, the toolbar has one row.
+        ui.spacing_mut().slider_width = NARROW_SLIDER;
+    }
     if document.is_3d() {
         ui.label("Z");
         let mut slice = z + 1;
