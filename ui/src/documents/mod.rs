@@ -209,6 +209,10 @@ pub(crate) struct Documents {
     sample: Option<PathBuf>,
     /// Number of unanswered requests to look into folders.
     listing: usize,
+    /// Number of the latest request to open files.
+    request: usize,
+    /// Files that were asked for, each with the number of its latest request, in the order in which they are listed.
+    requested: Vec<(usize, PathBuf)>,
     /// Documents whose live prediction has new tiles since its planes were read.
     updated_live: BTreeSet<u64>,
     /// Growing outputs that are being opened, by document.
@@ -237,6 +241,8 @@ impl Documents {
             compare: LabelComparisons::new(move || for_compare()),
             sample,
             listing: 0,
+            request: 0,
+            requested: Vec::new(),
             updated_live: BTreeSet::new(),
             opening_live: BTreeMap::new(),
             opening_preview: BTreeMap::new(),
