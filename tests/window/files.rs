@@ -9,6 +9,7 @@ use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::settings::Settings;
 use cytoscope_volume::{Array, DType, Samples};
+use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
@@ -142,6 +143,21 @@ fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
     fixture.click("Apply");
     fixture.until("the file's voxel size", |w| w.state().document().is_some() && given(w).is_none());
     assert!(fixture.sees("voxel size unknown"), "{}", fixture.on_screen());
+}
+
+#[test]
+fn shortcuts_do_not_act_on_what_is_behind_a_dialog() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("plain.tif"), "ZYX", &[6, 16, 24])]);
+    fixture.settle();
+    let close = |fixture: &mut Fixture| {
+        fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::W);
+        fixture.window.run_steps(3);
+        fixture.window.state().document().is_none()
+    };
+    fixture.click("Voxel size…");
+    assert!(!close(&mut fixture) && fixture.sees("Apply"), "{}", fixture.on_screen());
+    fixture.click("Cancel");
+    assert!(close(&mut fixture), "{}", fixture.on_screen());
 }
 
 #[test]
