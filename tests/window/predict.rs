@@ -100,6 +100,21 @@ fn sliders_preview_objects_and_saving_is_explicit() {
 }
 
 #[test]
+fn the_documentation_of_a_model_does_not_widen_its_panel() {
+    let mut fixture = Fixture::with_small_sample();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    let button = |fixture: &Fixture| fixture.window.get_by_label("Predict this stack").rect();
+    let before = button(&fixture);
+    fixture.click("About this model");
+    fixture.window.run_steps(30);
+    let after = button(&fixture);
+    assert!(after.top() > before.top() + 100.0, "the documentation of the model nuclei is long");
+    assert!((after.left() - before.left()).abs() < 20.0, "its tables are wide: {before} {after}");
+}
+
+#[test]
 fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     let mut fixture = Fixture::with_small_sample();
     let stacks = [0, 1].map(|i| {

@@ -9,7 +9,7 @@ use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::models::{ModelFindings, ModelsAction, stem};
 use crate::opener::FileRequest;
-use crate::panels::predict::{facts, without_pictures};
+use crate::panels::predict::{about_model, facts};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
@@ -210,12 +210,7 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
             ui.end_row();
         }
     });
-    if !card.documentation.is_empty() {
-        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
-            let text = without_pictures(&card.documentation);
-            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
-        });
-    }
+    about_model(ui, card, &mut own.commonmark);
 }
 
 fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
