@@ -111,7 +111,7 @@ fn the_documentation_of_a_model_does_not_widen_its_panel() {
     fixture.window.run_steps(30);
     let after = button(&fixture);
     assert!(after.top() > before.top() + 100.0, "the documentation of the model nuclei is long");
-    assert!((after.left() - before.left()).abs() < 20.0, "its tables are wide: {before} {after}");
+    assert!((after.left() - before.left()).abs() < 20.0, "its tables are wide: {before:?} {after:?}");
 }
 
 #[test]
