@@ -100,7 +100,7 @@ fn sliders_preview_objects_and_saving_is_explicit() {
 }
 
 #[test]
-fn the_documentation_of_a_model_does_not_widen_its_panel() {
+fn neither_documentation_of_a_model_nor_preprocessing_steps_widen_their_panel() {
     let mut fixture = Fixture::with_small_sample();
     fixture.click("Open the sample");
     fixture.settle();
@@ -112,6 +112,12 @@ fn the_documentation_of_a_model_does_not_widen_its_panel() {
     let after = button(&fixture);
     assert!(after.top() > before.top() + 100.0, "the documentation of the model nuclei is long");
     assert!((after.left() - before.left()).abs() < 20.0, "its tables are wide: {before:?} {after:?}");
+    fixture.click("About this model");
+    fixture.click("Add step");
+    fixture.click("Gaussian smoothing");
+    fixture.window.run_steps(60);
+    let after = button(&fixture);
+    assert!((after.left() - before.left()).abs() < 20.0, "a row with three buttons: {before:?} {after:?}");
 }
 
 #[test]
