@@ -171,8 +171,8 @@ pub(crate) enum DocumentEffect {
         place: ResultsPlace,
         /// Label image whose objects are measured.
         labels: PathBuf,
-        /// Time point that is measured.
-        time: usize,
+        /// Time point that is measured; `None` for all.
+        time: Option<usize>,
         /// Tables written by jobs of this window, with the record of each file.
         tables: BTreeMap<PathBuf, FileRecord>,
         /// Whether the labels may not have been written yet.
@@ -290,8 +290,8 @@ pub(crate) enum DocumentEvent {
     MeasurementReady {
         /// Label image whose objects are measured.
         labels: PathBuf,
-        /// Time point that is measured.
-        time: usize,
+        /// Time point that is measured; `None` for all.
+        time: Option<usize>,
         /// The table; `None` if there is no label image.
         target: Result<Option<TableTarget>, String>,
     },

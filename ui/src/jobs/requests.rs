@@ -270,12 +270,12 @@ impl Jobs {
         self.work.segment(id, title, job, keep);
     }
 
-    /// Measures labels of a time point once the folder of the table exists.
+    /// Measures labels of a time point, or of all, once the folder of the table exists.
     pub(crate) fn measurement_ready(
         &mut self,
         id: u64,
         labels: PathBuf,
-        time: usize,
+        time: Option<usize>,
         target: Result<Option<TableTarget>, String>,
         documents: &Documents,
         display: &Display,
@@ -313,7 +313,8 @@ impl Jobs {
             intensities: document.path.clone(),
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
-            time,
+            time: time.unwrap_or(0),
+            all_times: time.is_none(),
             voxel_um,
             overwrite: Overwrite::from_force(target.is_own),
         };
@@ -435,7 +436,7 @@ mod tests {
         let (documents, id) = opened(folder.path(), display.settings());
         let mut jobs = Jobs::new(None, None, None, &no_wake());
         let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
-        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), 0, target, &documents, &display);
+        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), Some(0), target, &documents, &display);
         assert_eq!(measured_sizes_um(&jobs), [Some([2.0, 0.5, 0.25])]);
     }
 
@@ -464,7 +465,7 @@ mod tests {
         let _ = documents.apply(DocumentsAction::Show { document: id, output });
         let mut jobs = Jobs::new(None, None, None, &no_wake());
         let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
-        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), 0, target, &documents, &display);
+        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), Some(0), target, &documents, &display);
         assert_eq!(measured_sizes_um(&jobs), [Some([2.5, 1.0, 1.0])]);
     }
 
@@ -517,7 +518,7 @@ mod tests {
             let table = folder.path().join(format!("stack_t{time}_corrected_objects.csv"));
             let labels = folder.path().join(format!("stack_t{time}_corrected_labels.tif"));
             let target = Ok(Some(TableTarget { table, is_own: false }));
-            let _ = jobs.measurement_ready(id, labels, time, target, &documents, &display);
+            let _ = jobs.measurement_ready(id, labels, Some(time), target, &documents, &display);
         }
         let time_of = |known: &RepeatableJob| match known {
             RepeatableJob::Measure { job, .. } => Some(job.time),
