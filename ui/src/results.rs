@@ -103,6 +103,12 @@ impl Results {
         (time >= 0.0).then_some(time as usize)
     }
 
+    /// Number of objects at a time point; all objects if the table states no time points.
+    pub fn objects_at(&self, time: usize) -> usize {
+        let Some(column) = self.column("time") else { return self.rows.len() };
+        (0..self.rows.len()).filter(|row| self.value(*row, column) == time as f64).count()
+    }
+
     /// Index of the row that measures a label at a time point; `None` if the table has none. The labels of each time point
     /// start at 1.
     pub fn row_of(&self, label: u32, time: usize) -> Option<usize> {
@@ -205,6 +211,7 @@ mod tests {
         let table = Results::parse(Path::new("x.csv"), text).unwrap();
         assert_eq!([0, 3, 1].map(|time| table.row_of(1, time)), [Some(0), Some(2), None]);
         assert_eq!([0, 2, 9].map(|row| table.time(row)), [Some(0), Some(3), None]);
+        assert_eq!([0, 3, 1].map(|time| table.objects_at(time)), [2, 1, 0]);
     }
 
     #[test]
@@ -212,7 +219,7 @@ mod tests {
         let text = "label,volume_um3,mean_a\n1,10.5,3\n2,99,\n3,7,1\n";
         let mut table = Results::parse(Path::new("x.csv"), text).unwrap();
         assert_eq!((table.rows.len(), table.column("volume_um3")), (3, Some(1)));
-        assert!(table.value(1, 2).is_nan());
+        assert!(table.value(1, 2).is_nan() && table.objects_at(0) == 3 && table.objects_at(7) == 3);
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [2, 1, 3]);
         table.sort_by(1);

@@ -388,17 +388,21 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         return;
     }
     let usual = document.segment.clone().or_else(|| card.segment.clone()).unwrap_or_default();
-    let rows = document.results.as_ref().map(|r| r.rows.len());
+    let rows = document.results.as_ref().map(|r| r.objects_at(document.time));
     let refined = state.jobs.refined(id);
     let changed_before = refined.is_some();
     let mut options = refined.unwrap_or(&usual).clone();
     heading(ui, "Objects");
     let count = match (state.jobs.preview_objects(id).filter(|_| changed_before), rows) {
         (Some(n), _) => format!("{n} objects, not saved yet"),
+        (None, Some(n)) if document.extents.times > 1 => format!("{n} objects at this time point"),
         (None, Some(n)) => format!("{n} objects"),
         (None, None) => String::new(),
     };
     ui.label(count);
+    if rows == Some(0) && !changed_before && card.object_diameter_um.is_some() {
+        weak(ui, "Check the channel, and whether the ring on the image is as wide as an object.");
+    }
     let before = options.clone();
     controls(ui, &mut options, &usual);
     let changed = options != before;
