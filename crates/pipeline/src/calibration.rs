@@ -141,8 +141,8 @@ fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobErr
     Ok(())
 }
 
-/// Returns the requested object diameter of a stack, or an estimate. The stack is described by the channels that are read, their
-/// preprocessing, and its voxel size in µm.
+/// Returns the requested object diameter of a stack, or an estimate. The stack is described by the channels that are read,
+/// their preprocessing, and its voxel size in µm.
 fn object_diameter(
     context: &Context,
     model: &Model,
