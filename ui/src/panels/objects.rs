@@ -19,7 +19,7 @@ use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 const BARS: usize = 30;
 
 /// Columns shown first, followed by all others.
-const FIRST: [&str; 4] = ["label", "volume_um3", "equivalent_diameter_um", "sphericity"];
+const FIRST: [&str; 5] = ["time", "label", "volume_um3", "equivalent_diameter_um", "sphericity"];
 
 /// Views of the measured objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +77,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         return;
     };
     if !document.voxel_known {
-        unknown_voxel_size(ui, document, "Voxel size unknown: sizes are not in µm.", actions);
+        unknown_voxel_size(ui, document, "Voxel size unknown: sizes may not be in µm.", actions);
     }
     ui.horizontal(|ui| {
         ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
