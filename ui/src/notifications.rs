@@ -15,7 +15,7 @@ const SHOWN_FOR: Duration = Duration::from_secs(7);
 /// Maximum number of notifications on screen; older errors are shown once newer ones are closed.
 const MAX_SHOWN: usize = 5;
 
-/// Maximum number of notifications whose details are open at first; with more of them, the views stay visible.
+/// Maximum number of errors whose details are open at first; with more of them, the views stay visible.
 const MAX_OPEN: usize = 2;
 
 /// Maximum number of errors that wait to be closed; older ones are only in the log.
@@ -110,7 +110,7 @@ impl Notifications {
             ctx.request_repaint_after(next);
         }
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
-        let opens = self.shown.len() <= MAX_OPEN;
+        let opens = self.shown.iter().filter(|n| n.level == Level::Error).count() <= MAX_OPEN;
         for notice in self.shown.iter().rev().take(MAX_SHOWN) {
             let id = egui::Id::new("notice").with(notice.number);
             let area = egui::Area::new(id)
