@@ -60,6 +60,7 @@ impl Measure {
             series: self.series,
             axes: self.axes,
             time: self.time,
+            all_times: false,
             voxel_um: self.voxel_size,
             overwrite: Overwrite::from_force(self.force),
         };

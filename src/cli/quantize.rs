@@ -91,6 +91,7 @@ impl Quantize {
             out: self.out,
             mode,
             calibrate: self.calibrate,
+            predictions: Vec::new(),
             accuracy_budget: self.accuracy_budget,
             keep_float: self.keep_float.into_iter().collect(),
             without_float: self.without_float,

@@ -2,12 +2,14 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
-use cytoscope_formats::{Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
+use cytoscope_formats::{Channel, Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
 use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
+use cytoscope_ui::settings::Settings;
 use cytoscope_volume::{Array, DType, Samples};
+use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
@@ -70,6 +72,28 @@ fn open_in_next_window(fixture: &mut Fixture, file: PathBuf) {
 }
 
 #[test]
+fn two_windows_do_not_undo_each_others_settings() {
+    let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("one.tif"), "ZYX", &[4, 20, 30])]);
+    let home = fixture.folder.path().to_owned();
+    let other = window(&home, vec![stack(&home.join("two.tif"), "ZYX", &[4, 20, 30])]);
+    fixture.settle();
+    let mut first = std::mem::replace(&mut fixture.window, other);
+    fixture.settle();
+    first.state_mut().send(Command::ToggleCrosshair);
+    fixture.window.state_mut().send(Command::ToggleScaleBar);
+    for window in [&mut first, &mut fixture.window] {
+        window.run_steps(3);
+        // Settings are saved when a window closes.
+        eframe::App::on_exit(window.state_mut());
+    }
+    let settings = Settings::load(&home.join("settings/settings.json"));
+    assert!(!settings.show_scale_bar && !settings.show_crosshair, "{settings:?}");
+    let mut names: Vec<_> = settings.recent.iter().filter_map(|path| path.file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["one.tif", "two.tif"]);
+}
+
+#[test]
 fn corrected_axes_are_remembered_for_the_folder() {
     let mut fixture = Fixture::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
     fixture.settle();
@@ -123,14 +147,38 @@ fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
 }
 
 #[test]
-fn file_names_in_any_script_are_readable_if_a_font_is_installed() {
-    let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
+fn shortcuts_do_not_act_on_what_is_behind_a_dialog() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("plain.tif"), "ZYX", &[6, 16, 24])]);
+    fixture.settle();
+    let close = |fixture: &mut Fixture| {
+        fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::W);
+        fixture.window.run_steps(3);
+        fixture.window.state().document().is_none()
+    };
+    fixture.click("Voxel size…");
+    assert!(!close(&mut fixture) && fixture.sees("Apply"), "{}", fixture.on_screen());
+    fixture.click("Cancel");
+    assert!(close(&mut fixture), "{}", fixture.on_screen());
+}
+
+#[test]
+fn names_in_any_script_are_readable_if_a_font_is_installed() {
+    let by_file = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
+    let by_channel = Fixture::with(|folder| {
+        let path = folder.join("stack.ome.tif");
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 20, 30], vec![1u16; 2400]).unwrap();
+        let channels = vec![Channel { name: "細胞 клетка".to_owned(), ..Channel::default() }];
+        write_array(&path, &array, &WriteSpec { channels, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
+        vec![path]
+    });
     let fonts = ["/usr/share/fonts/truetype/droid/DroidSansFallbackFull.ttf", "/usr/share/fonts/opentype/noto"];
     if !fonts.iter().any(|f| Path::new(f).exists()) {
         return skip("no font with Chinese letters is installed here");
     }
-    fixture.settle();
-    fixture.until("letters", |w| cytoscope_ui::font_fallback::has_glyphs(&w.ctx, "細胞 клетка.tif"));
+    for mut fixture in [by_file, by_channel] {
+        fixture.settle();
+        fixture.until("letters", |w| cytoscope_ui::font_fallback::has_glyphs(&w.ctx, "細胞 клетка.tif"));
+    }
 }
 
 /// Writes a plate with one well, whose images have 4 and 6 slices.

@@ -101,7 +101,10 @@ fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
     let labels = save(&mut fixture);
     wait_until_measured(&mut fixture);
     assert!(!voxels_of(&labels, label).is_empty() && session_labels(&fixture) == labels);
-    assert_eq!(results(&fixture).unwrap().row_of(label).map(|_| results(&fixture).unwrap().rows.len()), Some(rows + 1));
+    assert_eq!(
+        results(&fixture).unwrap().row_of(label, 0).map(|_| results(&fixture).unwrap().rows.len()),
+        Some(rows + 1)
+    );
     assert!(std::fs::read(&predicted).unwrap() == before, "the table of the prediction is unchanged");
     // The next start loads the corrected table; without it, the predicted one is marked as outdated.
     let home = fixture.folder.path().to_owned();

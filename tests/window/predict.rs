@@ -100,6 +100,27 @@ fn sliders_preview_objects_and_saving_is_explicit() {
 }
 
 #[test]
+fn neither_documentation_of_a_model_nor_preprocessing_steps_widen_their_panel() {
+    let mut fixture = Fixture::with_small_sample();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    let button = |fixture: &Fixture| fixture.window.get_by_label("Predict this stack").rect();
+    let before = button(&fixture);
+    fixture.click("About this model");
+    fixture.window.run_steps(30);
+    let after = button(&fixture);
+    assert!(after.top() > before.top() + 100.0, "the documentation of the model nuclei is long");
+    assert!((after.left() - before.left()).abs() < 20.0, "its tables are wide: {before:?} {after:?}");
+    fixture.click("About this model");
+    fixture.click("Add step");
+    fixture.click("Gaussian smoothing");
+    fixture.window.run_steps(60);
+    let after = button(&fixture);
+    assert!((after.left() - before.left()).abs() < 20.0, "a row with three buttons: {before:?} {after:?}");
+}
+
+#[test]
 fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     let mut fixture = Fixture::with_small_sample();
     let stacks = [0, 1].map(|i| {

@@ -9,6 +9,7 @@ use cytoscope_ui::command::Command;
 use cytoscope_ui::correct::tools::EditAction;
 use cytoscope_ui::document::Role;
 use cytoscope_ui::results::Results;
+use cytoscope_ui::work::JobState;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
@@ -82,6 +83,24 @@ fn an_estimate_measures_the_objects_of_the_time_point_on_screen() {
     let objects = |w: &Harness<'static, Workbench>| Some(w.state().document()?.object_size.found?.estimate?.objects);
     fixture.until("the estimate", |w| objects(w).is_some());
     assert!(objects(&fixture.window) > Some(2), "the first time point is empty");
+}
+
+#[test]
+fn labels_of_all_time_points_are_measured_at_all_of_them() {
+    let mut fixture = Fixture::with(|folder| vec![series(folder, false)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("labels", |w| shown_labels(w).is_some() && shown_table(w).is_some());
+    let table = fixture.path("cytoscope/series_objects.csv");
+    let predicted = std::fs::read_to_string(&table).unwrap();
+    press(&mut fixture, Key::CloseBracket);
+    fixture.window.state_mut().send(Command::Measure);
+    let done = |w: &Harness<'static, Workbench>| w.state().jobs().iter().filter(|j| j.state == JobState::Done).count();
+    fixture.until("the measurement", |w| done(w) == 2);
+    // The table of the prediction has the rows of both time points.
+    assert!(predicted.contains("\n0,1,") && predicted.contains("\n1,1,"), "{predicted}");
+    assert_eq!(std::fs::read_to_string(&table).unwrap(), predicted);
 }
 
 #[test]

@@ -321,7 +321,9 @@ impl Workbench {
         self.documents.play(ctx);
         self.shortcuts(ctx);
         let active = self.documents.active().map(|d| d.name.as_str());
-        self.display.update_title_and_fonts(active, &self.documents.paths());
+        let files = self.documents.paths().into_iter().chain(self.batch.files.iter().map(PathBuf::as_path));
+        let names: Vec<&str> = files.filter_map(Path::to_str).chain(self.documents.names_in_files()).collect();
+        self.display.update_title_and_fonts(active, &names);
     }
 
     /// Opens dropped files, or uses a single one as training data while the wizard is open.
@@ -354,9 +356,11 @@ impl Workbench {
 
     fn shortcuts(&mut self, ctx: &egui::Context) {
         let (state, panels, actions) = self.split();
-        let is_covered = state.display.is_open(Dialog::Palette) || state.display.browser().is_some();
+        // A dialog that was opened in the last frame is not drawn yet.
+        let is_opening = state.display.is_open(Dialog::Palette) || state.display.browser().is_some();
         let asks_removal = state.display.task() == PanelTask::Models && state.models.removal().is_some();
-        if is_covered || asks_removal || state.display.is_quitting() {
+        let has_dialog = ctx.memory(|m| m.top_modal_layer().is_some());
+        if has_dialog || is_opening || asks_removal || state.display.is_quitting() {
             return;
         }
         let typing = ctx.text_edit_focused();

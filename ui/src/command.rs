@@ -1,7 +1,7 @@
 //! Commands that the menus, the shortcuts and the palette share; `Workbench::execute` turns them into actions.
 
 use crate::correct::tools::{EditAction, Tool};
-use eframe::egui::{Key, KeyboardShortcut, Modifiers};
+use eframe::egui::{self, Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
 /// Defines [`Command`] and [`GENERAL`] from one list of commands, in the order of the shortcuts dialog.
@@ -307,10 +307,28 @@ impl Command {
     }
 }
 
+/// A shortcut as text, with the characters that keyboards show, such as `Ctrl+.`.
+pub(crate) fn keys_text(ctx: &egui::Context, shortcut: &KeyboardShortcut) -> String {
+    let (text, key) = (ctx.format_shortcut(shortcut), shortcut.logical_key);
+    match text.strip_suffix(key.name()) {
+        Some(modifiers) => format!("{modifiers}{}", key.symbol_or_name()),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn keys_have_the_characters_of_keyboards() {
+        let ctx = egui::Context::default();
+        ctx.set_os(egui::os::OperatingSystem::Nix);
+        let texts = [Command::NextTime, Command::Shortcuts, Command::NextSlice, Command::Fit]
+            .map(|command| command.shortcut().map(|shortcut| keys_text(&ctx, &shortcut)));
+        assert_eq!(texts.each_ref().map(Option::as_deref), ["]", "?", "PageUp", "F"].map(Some));
+    }
 
     #[test]
     fn no_two_commands_share_a_name_or_keys() {

@@ -170,6 +170,11 @@ impl FileBrowser {
         browser
     }
 
+    /// Names of all entries of the folder.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.entries.iter().map(|entry| entry.name.as_str())
+    }
+
     /// The entries that are listed: those that have one of the endings and contain the typed text in their name.
     fn listed(&self) -> Vec<&Entry> {
         let filter = match self.spec.choice {
@@ -340,7 +345,7 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
         return replace_question(ctx, path, &mut send);
     }
     let field = egui::Id::new("file browser path");
-    keys(ctx, browser, field, &mut send);
+    let accepts = keys(ctx, browser, field, &mut send);
     let response = egui::Modal::new(egui::Id::new("file browser")).show(ctx, |ui| {
         ui.set_width(600.0);
         ui.heading(match browser.spec.choice {
@@ -366,6 +371,10 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
         if typed != browser.typed {
             send(BrowserAction::Type(typed));
         }
+        // Enter may arrive in the same frame as the letters before it.
+        if accepts {
+            send(BrowserAction::Accept);
+        }
         ui.add_space(theme::GAP);
         rows(ui, browser, &mut send);
         if let Some(problem) = &browser.problem {
@@ -379,10 +388,10 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
     }
 }
 
-/// Handles the arrow keys, Enter and Backspace while no button has the focus.
-fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id, send: &mut impl FnMut(BrowserAction)) {
+/// Handles the arrow keys, Enter and Backspace while no button has the focus. Returns whether Enter was pressed.
+fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id, send: &mut impl FnMut(BrowserAction)) -> bool {
     if ctx.memory(|m| m.focused()).is_some_and(|id| id != field) {
-        return;
+        return false;
     }
     let is_empty = browser.typed.is_empty();
     let (up, down, enter, back) = ctx.input_mut(|i| {
@@ -395,12 +404,10 @@ fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id, send: &mut 
     if down {
         send(BrowserAction::Move(1));
     }
-    if enter {
-        send(BrowserAction::Accept);
-    }
     if let (true, Some(parent)) = (back, browser.folder.parent()) {
         send(BrowserAction::Visit(parent.to_owned()));
     }
+    enter
 }
 
 fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {

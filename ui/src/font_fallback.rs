@@ -1,8 +1,9 @@
-//! Fallback fonts: file names may be in any script, so a system font is added when the built-in fonts lack a glyph.
+//! Fallback fonts: names of files and channels may be in any script, so system fonts are added when the built-in fonts lack a
+//! glyph.
 
 use eframe::egui::epaint::text::{FontInsert, FontPriority, InsertFontFamily};
 use eframe::egui::{self, FontData, FontFamily, FontId};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
 /// Maximum size of a font file in bytes.
@@ -74,17 +75,17 @@ pub fn has_glyphs(ctx: &egui::Context, text: &str) -> bool {
     text.is_ascii() || ctx.fonts_mut(|fonts| fonts.has_glyphs(&FontId::new(13.5, FontFamily::Proportional), text))
 }
 
-/// Adds system fonts once a file name needs them.
+/// Adds system fonts once a name needs them.
 #[derive(Debug, Default)]
 pub struct FontFallback {
     requested: bool,
     pending: Option<Receiver<Vec<FontFile>>>,
-    checked_paths: Vec<PathBuf>,
+    checked: Vec<String>,
 }
 
 impl FontFallback {
-    /// Checks the file names on screen if they have changed.
-    pub fn watch<'a>(&mut self, ctx: &egui::Context, paths: impl Iterator<Item = &'a Path> + Clone) {
+    /// Checks the names on screen if they have changed.
+    pub fn watch<'a>(&mut self, ctx: &egui::Context, names: impl Iterator<Item = &'a str> + Clone) {
         if let Some(pending) = &self.pending
             && let Ok(found) = pending.try_recv()
         {
@@ -95,11 +96,11 @@ impl FontFallback {
                 ctx.add_font(FontInsert { name, data: FontData::from_owned(bytes), families });
             }
         }
-        if self.requested || paths.clone().eq(self.checked_paths.iter().map(PathBuf::as_path)) {
+        if self.requested || names.clone().eq(self.checked.iter().map(String::as_str)) {
             return;
         }
-        self.checked_paths = paths.clone().map(Path::to_owned).collect();
-        if paths.into_iter().all(|p| has_glyphs(ctx, &p.to_string_lossy())) {
+        self.checked = names.map(str::to_owned).collect();
+        if self.checked.iter().all(|name| has_glyphs(ctx, name)) {
             return;
         }
         self.requested = true;

@@ -15,6 +15,9 @@ const SHOWN_FOR: Duration = Duration::from_secs(7);
 /// Maximum number of notifications on screen; older errors are shown once newer ones are closed.
 const MAX_SHOWN: usize = 5;
 
+/// Maximum number of errors whose details are open at first; with more of them, the views stay visible.
+const MAX_OPEN: usize = 2;
+
 /// Maximum number of errors that wait to be closed; older ones are only in the log.
 const MAX_ERRORS: usize = 100;
 
@@ -107,6 +110,7 @@ impl Notifications {
             ctx.request_repaint_after(next);
         }
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
+        let opens = self.shown.iter().filter(|n| n.level == Level::Error).count() <= MAX_OPEN;
         for notice in self.shown.iter().rev().take(MAX_SHOWN) {
             let id = egui::Id::new("notice").with(notice.number);
             let area = egui::Area::new(id)
@@ -128,7 +132,7 @@ impl Notifications {
                         .inner_margin(Margin::symmetric(12, 9))
                         .show(ui, |ui| {
                             ui.set_width(300.0);
-                            body(ui, notice, color, sign)
+                            body(ui, notice, opens, color, sign)
                         })
                         .inner
                 });
@@ -168,8 +172,8 @@ impl Notifications {
     }
 }
 
-/// Draws the content of a notification; returns whether it was closed.
-fn body(ui: &mut egui::Ui, notice: &Notification, color: Color32, sign: &str) -> bool {
+/// Draws the content of a notification; returns whether it was closed. The details of errors are open at first if it `opens`.
+fn body(ui: &mut egui::Ui, notice: &Notification, opens: bool, color: Color32, sign: &str) -> bool {
     let mut close = false;
     ui.horizontal(|ui| {
         ui.label(RichText::new(sign).color(color).size(17.0));
@@ -188,7 +192,7 @@ fn body(ui: &mut egui::Ui, notice: &Notification, color: Color32, sign: &str) ->
         } else {
             egui::CollapsingHeader::new("Details")
                 .id_salt(notice.number)
-                .default_open(notice.level == Level::Error)
+                .default_open(opens && notice.level == Level::Error)
                 .show(ui, |ui| {
                     ui.add(egui::Label::new(&notice.details).wrap().selectable(true));
                 });

@@ -216,14 +216,17 @@ fn step_row(
     steps: &mut [PreprocessStep],
     editor: &mut StepEditor,
 ) -> Option<Reorder> {
-    /// Width of the three buttons in points.
-    const BUTTONS: f32 = 96.0;
+    /// Width of the icon of a button in points, with some space for the rounding of widths.
+    const ICON: f32 = 18.0;
     let count = steps.len();
     let step = steps.get_mut(index)?;
     let mut text = editor.text_of(document, index).map_or_else(|| step.to_string(), str::to_owned);
     let mut reorder = None;
     ui.horizontal(|ui| {
-        let width = (ui.available_width() - BUTTONS).max(80.0);
+        // A row that is wider than the panel would widen the panel in every frame.
+        let spacing = ui.spacing();
+        let button = ICON + 2.0 * spacing.button_padding.x + spacing.item_spacing.x;
+        let width = (ui.available_width() - 3.0 * button).max(80.0);
         let response = ui.add(egui::TextEdit::singleline(&mut text).desired_width(width));
         response.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, format!("Step {}", index + 1));

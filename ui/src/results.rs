@@ -97,9 +97,23 @@ impl Results {
         self.value(row, self.label_column) as u32
     }
 
-    /// Index of the row that measures a label; `None` if the table has none.
-    pub fn row_of(&self, label: u32) -> Option<usize> {
-        (0..self.rows.len()).find(|r| self.label(*r) == label)
+    /// The time point of a row, from 0; `None` if the table states none, because all its objects are of one.
+    pub fn time(&self, row: usize) -> Option<usize> {
+        let time = self.value(row, self.column("time")?);
+        (time >= 0.0).then_some(time as usize)
+    }
+
+    /// Number of objects at a time point; all objects if the table states no time points.
+    pub fn objects_at(&self, time: usize) -> usize {
+        let Some(column) = self.column("time") else { return self.rows.len() };
+        (0..self.rows.len()).filter(|row| self.value(*row, column) == time as f64).count()
+    }
+
+    /// Index of the row that measures a label at a time point; `None` if the table has none. The labels of each time point
+    /// start at 1.
+    pub fn row_of(&self, label: u32, time: usize) -> Option<usize> {
+        let is_of = |row: &usize| self.label(*row) == label && self.time(*row).is_none_or(|at| at == time);
+        (0..self.rows.len()).find(is_of)
     }
 
     /// The table as `anndata.io.read_csv` reads it: the first column has the names of the observations, `object_7` for the
@@ -192,16 +206,25 @@ mod tests {
     }
 
     #[test]
+    fn a_label_of_a_time_series_has_one_row_for_each_time_point() {
+        let text = "time,label,volume_um3\n0,1,10\n0,2,20\n3,1,30\n";
+        let table = Results::parse(Path::new("x.csv"), text).unwrap();
+        assert_eq!([0, 3, 1].map(|time| table.row_of(1, time)), [Some(0), Some(2), None]);
+        assert_eq!([0, 2, 9].map(|row| table.time(row)), [Some(0), Some(3), None]);
+        assert_eq!([0, 3, 1].map(|time| table.objects_at(time)), [2, 1, 0]);
+    }
+
+    #[test]
     fn tables_are_read_sorted_and_searched() {
         let text = "label,volume_um3,mean_a\n1,10.5,3\n2,99,\n3,7,1\n";
         let mut table = Results::parse(Path::new("x.csv"), text).unwrap();
         assert_eq!((table.rows.len(), table.column("volume_um3")), (3, Some(1)));
-        assert!(table.value(1, 2).is_nan());
+        assert!(table.value(1, 2).is_nan() && table.objects_at(0) == 3 && table.objects_at(7) == 3);
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [2, 1, 3]);
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [3, 1, 2]);
-        assert_eq!(table.row_of(3), Some(2));
+        assert_eq!((table.row_of(3, 0), table.row_of(3, 5), table.row_of(4, 0)), (Some(2), Some(2), None));
         // Column names that need quoting.
         let quoted = Results::parse(Path::new("x.csv"), "label,\"mean_a,b\"\r\n7,1.5\r\n").unwrap();
         assert_eq!((quoted.column("mean_a,b"), quoted.value(0, 1)), (Some(1), 1.5));

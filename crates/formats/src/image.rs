@@ -176,6 +176,9 @@ fn open_source(
     counters: Arc<Counters>,
 ) -> Result<Image, FormatError> {
     let files = FileSet::new(options.limits.clone(), Arc::clone(&counters));
+    if head.is_empty() {
+        return Err(Fault::malformed("the file is empty").at(path));
+    }
     if head.starts_with(npy::MAGIC) && !cytoscope_storage::npy::holds_objects(head) {
         return open_npy(path, source, options, counters);
     }

@@ -1,14 +1,14 @@
 //! Calibration tiles, cut from stacks in the same way as for a prediction.
 
 use crate::devices::Devices;
-use crate::diameter::Estimator;
+use crate::diameter::{DiameterRequest, Estimator, ObjectDiameter};
 use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::resolve::{channels, voxel_size};
+use crate::predict::resolve::{channels, check_time, voxel_size};
 use crate::predict::{PredictJob, expand_inputs, only_stacks};
 use crate::slice_statistics::Chains;
-use crate::stack::Stack;
-use crate::{Context, JobError, Model, ProgressStage, ProgressUnit};
-use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
+use crate::stack::{Extents, Stack};
+use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
+use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_graph::Tensor;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -29,34 +29,40 @@ pub struct CalibrationTile {
     pub from: String,
 }
 
-/// Cuts at most `max_tiles` tiles out of stacks, or of the stacks in folders, as a prediction with the model would read
-/// them. Tiles are distributed evenly over the stacks and inside each; stacks are read slab by slab.
+/// Cuts at most `max_tiles` tiles out of the stacks of predictions, which are not run, as they would read them for the model.
+/// Of a time series, one time point is read: that of the prediction, or else the first. Tiles are distributed evenly over the
+/// stacks and inside each; stacks are read slab by slab.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model or contains values that are
-/// not finite; the errors of reading a stack; [`JobError::Cancelled`].
+/// not finite; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Cancelled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,
-    inputs: &[PathBuf],
+    predictions: &[PredictJob],
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let files = only_stacks(inputs, expand_inputs(inputs, None)?);
-    let Some(first) = files.first() else {
+    let mut files: Vec<(&PredictJob, PathBuf)> = Vec::new();
+    for job in predictions {
+        job.check()?;
+        let found = expand_inputs(&job.inputs, job.axes.as_ref())?;
+        files.extend(only_stacks(&job.inputs, found).into_iter().map(|file| (job, file)));
+    }
+    let Some((_, first)) = files.first() else {
         return Err(JobError::Mismatch {
-            path: inputs.first().cloned().unwrap_or_default(),
+            path: predictions.iter().flat_map(|job| &job.inputs).next().cloned().unwrap_or_default(),
             problem: "the folder contains no stacks to calibrate with, only results of predictions".to_owned(),
             next_step: "give the folder that contains the stacks".to_owned(),
         });
     };
     // Of many stacks, evenly spaced ones are used.
     let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
-    let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
+    let chosen: Vec<&(&PredictJob, PathBuf)> = files.iter().step_by(step).collect();
     let each = max_tiles.div_ceil(chosen.len().max(1));
     let mut meter = context.meter(ProgressStage::Read, chosen.len() as u64, ProgressUnit::Stacks);
     let mut tiles: Vec<CalibrationTile> = Vec::new();
-    for file in chosen {
-        tiles.extend(of_stack(context, model, file, each)?);
+    for (job, file) in chosen {
+        tiles.extend(of_stack(context, model, job, file, each)?);
         meter.add(1)?;
     }
     tiles.truncate(max_tiles);
@@ -70,23 +76,35 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
 }
 
-fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<CalibrationTile>, JobError> {
-    // Channels, voxel size and preprocessing are the same as in a prediction of this stack.
-    let job = prediction_of(model, file);
-    let image = job.open(file)?;
+/// Cuts tiles out of a stack that is read as in a prediction.
+fn of_stack(
+    context: &Context,
+    model: &Model,
+    job: &PredictJob,
+    file: &Path,
+    max_tiles: usize,
+) -> Result<Vec<CalibrationTile>, JobError> {
+    let (image, ..) = preprocess::for_prediction(context, job, model, job.open(file)?)?;
+    let given = preprocess::options_after(job);
     let mut meta = image.meta().clone();
-    let stack = Stack::new(&image, 0);
+    check_time(job.time, Extents::of(&meta).times, file)?;
+    let stack = Stack::new(&image, job.time.unwrap_or(0));
     check_shape(model, file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels((job.channel, job.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
-    let voxel = voxel_size(job.voxel_um, file, &mut meta, model, &mut Vec::new())?;
+    let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
+    let voxel = voxel_size(given.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
-    let (scale, known) = match model.object_diameter_um {
-        None => (1.0, voxel.known),
-        Some(nominal_um) => estimate_scale(context, model, &stack, (&channels, &chains), voxel.known, nominal_um)?,
+    let diameter = match model.object_diameter_um {
+        None => None,
+        Some(nominal_um) => {
+            let read = (channels.as_slice(), &chains, voxel.known);
+            Some(object_diameter(context, model, &stack, read, job.diameter, nominal_um)?)
+        }
     };
+    let scale = diameter.map_or(1.0, |found| found.scale());
+    let known = diameter.map_or(voxel.known, |found| Some(found.voxel));
     let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
     let size = tile_size(model, grid);
     let mut view = ModelView::new(&stack, &channels, chains, grid);
@@ -108,14 +126,6 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
     Ok(tiles)
 }
 
-/// Returns a prediction of the stack, from which channels, voxel size and preprocessing are taken.
-fn prediction_of(model: &Model, file: &Path) -> PredictJob {
-    PredictJob {
-        device: DeviceRequest::Device(DeviceId::Cpu),
-        ..PredictJob::new(vec![file.to_owned()], model.name.clone(), PathBuf::new())
-    }
-}
-
 /// Refuses stacks without voxels, and single images if the network requires stacks.
 fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobError> {
     if zyx.contains(&0) {
@@ -131,15 +141,16 @@ fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobErr
     Ok(())
 }
 
-/// Estimates the object diameter. Returns its ratio to the nominal one, and the voxel size in µm.
-fn estimate_scale(
+/// Returns the requested object diameter of a stack, or an estimate. The stack is described by the channels that are read,
+/// their preprocessing, and its voxel size in µm.
+fn object_diameter(
     context: &Context,
     model: &Model,
     stack: &Stack,
-    (channels, chains): (&[usize], &Chains),
-    voxel_um: Option<[f64; 3]>,
+    (channels, chains, voxel_um): (&[usize], &Chains, Option<[f64; 3]>),
+    request: DiameterRequest,
     nominal_um: f64,
-) -> Result<(f64, Option<[f64; 3]>), JobError> {
+) -> Result<ObjectDiameter, JobError> {
     let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
     let options = context.compile_options(Precision::F32, 0);
     let estimator = Estimator {
@@ -154,8 +165,7 @@ fn estimate_scale(
         budget_bytes: u64::MAX,
         peak_bytes: Cell::default(),
     };
-    let found = estimator.estimate(nominal_um, None)?;
-    Ok((found.estimate.diameter / nominal_um, Some(found.voxel)))
+    estimator.resolve(request, nominal_um)
 }
 
 /// Returns the size of a tile along Z, Y, X.

@@ -10,9 +10,9 @@ use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack};
 use crate::table::TableFormat;
-use crate::{Context, JobError, ProgressStage, ProgressUnit, provenance, results};
+use crate::{Context, JobError, Meter, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
-use cytoscope_objects::measure::Measurer;
+use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_unpublished;
@@ -42,6 +42,9 @@ pub struct MeasureJob {
     /// Time point of the stack, from 0; also of the label image if it has several.
     #[serde(default)]
     pub time: usize,
+    /// Whether all time points are measured instead of `time`; the label image then has those of the stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all_times: bool,
     /// Voxel size Z, Y, X in µm, to use instead of the stack's own. Where the stack's is missing, the label image's is
     /// used.
     #[serde(default)]
@@ -91,7 +94,7 @@ impl MeasureJob {
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let image = self.series.open(&self.intensities, &of_stack)?;
         let extents = Extents::of(image.meta());
-        let (labels, time) = self.open_labels(extents, &of_stack)?;
+        let (labels, label_time) = self.open_labels(extents, &of_stack)?;
         [&image, &labels].into_iter().for_each(|image| record.add_files_of(image));
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
@@ -99,33 +102,25 @@ impl MeasureJob {
         let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         let of_regions = regions_note(labels.meta());
-        let (intensities, labels) = (Stack::new(&image, self.time), Stack::new(&labels, time));
         let [depth, ny, nx] = extents.zyx;
-        let plane = (ny * nx).max(1);
-        let mut measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
-        let mut meter = context.meter(ProgressStage::Measure, depth as u64, ProgressUnit::Slices);
-        let step = intensities.slab_slices();
-        for z in (0..depth).step_by(step) {
-            let slab = z..(z + step).min(depth);
-            let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
-            let channels = (0..extents.channels)
-                .map(|c| Ok(intensities.read(context, c, slab.clone())?.to_f32()))
-                .collect::<Result<Vec<_>, JobError>>()?;
-            for (n, slice) in numbers.chunks(plane).enumerate() {
-                let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
-                let at = n * plane..(n + 1) * plane;
-                let planes = channels.iter().map(|c| c.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
-                measurer.add_slice(slice, &planes);
-                meter.add(1)?;
-            }
+        // Each time point of the stack, with that of the label image.
+        let times: Vec<(usize, usize)> = match self.all_times {
+            true => (0..extents.times).map(|time| (time, time)).collect(),
+            false => vec![(self.time, label_time)],
+        };
+        let slices = depth.saturating_mul(times.len());
+        let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
+        let mut rows = Vec::with_capacity(times.len());
+        for (time, label_time) in times {
+            let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
+            let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
+            rows.push((time, self.rows(context, &stacks, measurer, &mut meter)?));
         }
-        let rows = measurer.finish();
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
         }
-        let objects = rows.len() as u64;
-        let text = table_text(&[(self.time, rows)], &names, extents.times > 1);
+        let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
+        let text = table_text(&rows, &names, extents.times > 1);
         let bytes = self.table_format.file(&self.table, text)?;
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
@@ -143,11 +138,43 @@ impl MeasureJob {
                 .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
                 .chain(of_regions)
                 .chain(unknown_voxel_size_note(size, depth))
-                .chain(one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured"))
-                .chain(more_times_note(labels.extents.times, extents.times))
+                .chain(
+                    one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
+                        .filter(|_| !self.all_times),
+                )
+                .chain(more_times_note(Extents::of(labels.meta()).times, extents.times))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Measures the objects of a time point; `stacks` are the intensities and the labels.
+    fn rows(
+        &self,
+        context: &Context,
+        [intensities, labels]: &[Stack; 2],
+        mut measurer: Measurer,
+        meter: &mut Meter<'_>,
+    ) -> Result<Vec<ObjectRow>, JobError> {
+        let [depth, ny, nx] = intensities.extents.zyx;
+        let plane = (ny * nx).max(1);
+        let step = intensities.slab_slices();
+        for z in (0..depth).step_by(step) {
+            let slab = z..(z + step).min(depth);
+            let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
+            let channels = (0..intensities.extents.channels)
+                .map(|c| Ok(intensities.read(context, c, slab.clone())?.to_f32()))
+                .collect::<Result<Vec<_>, JobError>>()?;
+            for (n, slice) in numbers.chunks(plane).enumerate() {
+                let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
+                let at = n * plane..(n + 1) * plane;
+                let planes = channels.iter().map(|c| c.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
+                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
+                measurer.add_slice(slice, &planes);
+                meter.add(1)?;
+            }
+        }
+        Ok(measurer.finish())
     }
 
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
@@ -173,6 +200,10 @@ impl MeasureJob {
         if dtype.is_float() || of_labels.channels > 1 {
             let problem = format!("its {} channel(s) of type {dtype} are not labels", of_labels.channels);
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
+        }
+        if self.all_times && of_labels.times != extents.times {
+            let problem = format!("it has {} time points, but the stack has {}", of_labels.times, extents.times);
+            return Err(self.mismatch(problem, "measure its time points one by one"));
         }
         let time = if of_labels.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= of_labels.times {

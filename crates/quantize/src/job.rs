@@ -9,7 +9,7 @@ use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
-use cytoscope_pipeline::{Context, JobError, Model, ProgressStage, ProgressUnit, find_model};
+use cytoscope_pipeline::{Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{self, check_parent};
@@ -43,9 +43,13 @@ pub struct QuantizeJob {
     pub out: PathBuf,
     /// How ranges of activations are determined.
     pub mode: QuantizeMode,
-    /// Stacks, or folders of stacks, for calibration; if empty, the package's test tensors are used.
+    /// Stacks, or folders of stacks, for calibration. Without these and `predictions`, the package's test tensors are used.
     #[serde(default)]
     pub calibrate: Vec<PathBuf>,
+    /// Predictions, which are not run, whose stacks are used for calibration, too. Each is read as it would be predicted: with
+    /// the series, axes, voxel size, channels, time point, object diameter and preprocessing steps of its prediction.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predictions: Vec<PredictJob>,
     /// Maximum relative L2 error of an output against the float network.
     pub accuracy_budget: f64,
     /// Names of layers to keep in float.
@@ -69,6 +73,11 @@ struct Source {
 }
 
 impl QuantizeJob {
+    /// Returns the stacks, and folders of stacks, that the job reads.
+    pub fn stacks(&self) -> impl Iterator<Item = &Path> {
+        self.calibrate.iter().chain(self.predictions.iter().flat_map(|job| &job.inputs)).map(PathBuf::as_path)
+    }
+
     /// Runs the job without quantization-aware training.
     ///
     /// # Errors
@@ -91,7 +100,7 @@ impl QuantizeJob {
         check_parent(&self.out)?;
         self.check_options(trainer.is_some())?;
         let path = find_model(&self.model)?;
-        let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
+        let inputs: Vec<&Path> = self.stacks().chain([path.as_path()]).collect();
         self.check_out(&inputs)?;
         let mut notes = Vec::new();
         let loading = context.recorder.span(Stage::Load, "package");

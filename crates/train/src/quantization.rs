@@ -47,7 +47,7 @@ impl Recordable for LimitedQuantization {
     const KIND: JobKind = JobKind::Quantize;
 
     fn inputs(&self) -> Vec<&Path> {
-        self.quantization.calibrate.iter().map(PathBuf::as_path).collect()
+        self.quantization.stacks().collect()
     }
 
     fn outputs(&self) -> Vec<&Path> {
@@ -55,8 +55,9 @@ impl Recordable for LimitedQuantization {
     }
 
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
-        let QuantizeJob { calibrate, out, .. } = &mut self.quantization;
-        calibrate.iter_mut().chain(std::iter::once(out)).collect()
+        let QuantizeJob { calibrate, predictions, out, .. } = &mut self.quantization;
+        let of_predictions = predictions.iter_mut().flat_map(|job| &mut job.inputs);
+        calibrate.iter_mut().chain(of_predictions).chain(std::iter::once(out)).collect()
     }
 
     fn model_mut(&mut self) -> Option<&mut String> {

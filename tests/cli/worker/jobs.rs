@@ -318,6 +318,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         series: Default::default(),
         axes: None,
         time: 0,
+        all_times: false,
         voxel_um: Some(VOXEL_UM),
     };
     engine.worker.send(Request::run(JobId(4), Job::Measure(measure("l.tif", "again.csv"))));

@@ -32,7 +32,15 @@ impl FoundResults {
         let prediction = record.filter(|r| r.input.path == place.stack);
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
-        let (outputs, of_times) = (search.outputs(&folder), search.of_times(&folder));
+        let (mut outputs, mut of_times) = (search.outputs(&folder), search.of_times(&folder));
+        if let Some(time) = search.only_time() {
+            let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
+            let (objects, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
+            outputs = others;
+            if !objects.is_empty() {
+                of_times.entry(time).or_insert(objects);
+            }
+        }
         Self { folder, outputs, of_times }
     }
 }
@@ -50,6 +58,11 @@ impl Search<'_> {
     /// Whether the results of a prediction of the stack are in the folder.
     fn of_this(&self) -> bool {
         self.prediction.is_some()
+    }
+
+    /// The time point to which the latest prediction of a time series was limited; `None` if it has all.
+    fn only_time(&self) -> Option<usize> {
+        self.prediction.as_ref()?.job.time.filter(|time| self.place.times > 1 && *time < self.place.times)
     }
 
     /// Whether the latest prediction of the stack has written a file or folder, rather than an earlier one.
@@ -179,6 +192,33 @@ mod tests {
         let both = [ArtifactKind::Probability, ArtifactKind::Labels];
         assert_eq!(kinds_after(&["/moved/cells_probability.tif", "/moved/cells_labels.tif"]), both);
         assert_eq!(kinds_after(&["/moved/cells_labels.tif"]), [ArtifactKind::Labels]);
+    }
+
+    #[test]
+    fn labels_of_a_prediction_of_one_time_point_belong_to_it() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        let stack = home.path().join("cells.tif");
+        for name in ["cells_labels.tif", "cells_objects.csv"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let found_after = |time: Option<usize>, times: usize| {
+            let record = serde_json::json!({
+                "program": "p", "fingerprint": "f",
+                "job": {"inputs": [&stack], "model": "m", "out": &folder, "time": time},
+                "model": {"name": "m", "path": "m", "fingerprint": "f"},
+                "input": {"path": &stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
+                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
+            });
+            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
+            let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None };
+            let found = FoundResults::of(&place);
+            (found.outputs.len(), found.of_times.get(&2).map_or(0, Vec::len))
+        };
+        assert_eq!(found_after(Some(2), 6), (0, 2));
+        assert_eq!(found_after(None, 6), (2, 0));
+        assert_eq!(found_after(Some(0), 1), (2, 0));
     }
 
     #[test]

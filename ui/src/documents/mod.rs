@@ -209,6 +209,10 @@ pub(crate) struct Documents {
     sample: Option<PathBuf>,
     /// Number of unanswered requests to look into folders.
     listing: usize,
+    /// Number of the latest request to open files.
+    request: usize,
+    /// Files that were asked for, each with the number of its latest request, in the order in which they are listed.
+    requested: Vec<(usize, PathBuf)>,
     /// Documents whose live prediction has new tiles since its planes were read.
     updated_live: BTreeSet<u64>,
     /// Growing outputs that are being opened, by document.
@@ -237,6 +241,8 @@ impl Documents {
             compare: LabelComparisons::new(move || for_compare()),
             sample,
             listing: 0,
+            request: 0,
+            requested: Vec::new(),
             updated_live: BTreeSet::new(),
             opening_live: BTreeMap::new(),
             opening_preview: BTreeMap::new(),
@@ -279,6 +285,12 @@ impl Documents {
     /// Paths of the open stacks.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         self.all.iter().map(|d| d.path.as_path()).collect()
+    }
+
+    /// Names of channels and series that the files of the open stacks state.
+    pub(crate) fn names_in_files(&self) -> impl Iterator<Item = &str> {
+        let channels = self.all.iter().flat_map(|d| &d.channels).map(|channel| channel.name.as_str());
+        channels.chain(self.all.iter().flat_map(|d| &d.image.meta().series_names).map(String::as_str))
     }
 
     /// The bundled sample stack.

@@ -76,6 +76,7 @@ impl Documents {
             );
             effects.info(format!("{} stacks are opened", files.len()), details);
         }
+        self.request += 1;
         for path in files {
             let absolute = std::path::absolute(&path).unwrap_or(path);
             if let Some(open) = self.all.iter().find(|d| d.path == absolute) {
@@ -85,9 +86,34 @@ impl Documents {
             }
             let given = given_metadata(settings, &absolute);
             let series = settings.series_of(&absolute);
+            self.requested.retain(|(_, known)| *known != absolute);
+            self.requested.push((self.request, absolute.clone()));
             self.opener.open(absolute, given, series, None);
         }
         effects
+    }
+
+    /// Index of a file among the requested ones, and the number of its request.
+    fn request_of(&self, path: &Path) -> Option<(usize, usize)> {
+        let at = self.requested.iter().position(|(_, known)| known == path)?;
+        self.requested.get(at).map(|(request, _)| (at, *request))
+    }
+
+    /// Whether a new document becomes the active one. Files that are opened together arrive in any order; the first one
+    /// is shown.
+    fn becomes_active(&self, path: &Path) -> bool {
+        let active = self.active().and_then(|active| self.request_of(&active.path));
+        match (active, self.request_of(path)) {
+            (Some((active, of_active)), Some((at, request))) => of_active != request || at < active,
+            _ => true,
+        }
+    }
+
+    /// Index of a new document in the list: before those that were asked for later.
+    fn place_of(&self, path: &Path) -> usize {
+        let own = self.request_of(path);
+        let is_later = |document: &Document| own.is_some() && self.request_of(&document.path) > own;
+        self.all.iter().position(is_later).unwrap_or(self.all.len())
     }
 
     /// Handles the results of the opener since the last call.
@@ -145,7 +171,9 @@ impl Documents {
             );
         }
         let id = document.id;
-        self.active = Some(id);
+        if replaces.is_some() || self.becomes_active(&path) {
+            self.active = Some(id);
+        }
         effects.act(DisplayAction::ShowStacks);
         // Series of one file may arrive at the same time: each has a document of its own.
         let replaced = replaces.and_then(|id| self.all.iter().position(|d| d.id == id));
@@ -168,7 +196,10 @@ impl Documents {
                 self.keep_added_labels(id, old.id, shown.as_deref());
                 take_over_view(&mut self.all[at], old);
             }
-            None => self.all.push(document),
+            None => {
+                let place = self.place_of(&path);
+                self.all.insert(place, document);
+            }
         }
         effects.act(JobsAction::Opened { document: id, path, series });
     }
@@ -227,6 +258,34 @@ mod tests {
         let mut plain = open(VoxelSize::default());
         take_over_view(&mut plain, document);
         assert_eq!((plain.cursor, plain.object_size.request), ([1, 3, 5], DiameterRequest::Auto));
+    }
+
+    #[test]
+    fn files_that_are_opened_together_are_listed_in_their_order_and_the_first_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["a.tif", "b.tif", "c.tif", "later.tif"].map(|name| folder.path().join(name));
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        for path in &paths {
+            write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let [a, b, c, later] = &paths;
+        let ask = |documents: &mut Documents, files: &[&PathBuf]| {
+            let files = files.iter().map(|path| (*path).clone()).collect();
+            let _ = documents.listed(Ok(Expanded { files, truncated: false }), &Settings::default());
+        };
+        let arrive = |documents: &mut Documents, path: &Path| {
+            let document = Document::open(path, None, 0).unwrap();
+            documents.handle_document(document, None, &mut Effects::default());
+            documents.active().unwrap().path.clone()
+        };
+        ask(&mut documents, &[a, b, c]);
+        let shown = [c, a, b].map(|path| arrive(&mut documents, path));
+        assert_eq!([&shown[0], &shown[1], &shown[2]], [c, a, a]);
+        ask(&mut documents, &[later]);
+        assert_eq!(arrive(&mut documents, later), *later);
+        assert_eq!(documents.paths(), [a, b, c, later]);
     }
 
     #[test]

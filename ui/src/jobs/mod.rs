@@ -454,7 +454,7 @@ impl Jobs {
             JobsAction::MeasureSaved { document, labels, time } => {
                 // The engine process ends with the window.
                 if self.has_engine() && !display.is_quitting() {
-                    self.prepare_measurement(document, labels, time, false, documents, &mut effects);
+                    self.prepare_measurement(document, labels, Some(time), false, documents, &mut effects);
                 }
             }
             JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, display, &mut effects),
@@ -551,7 +551,7 @@ impl Jobs {
             return;
         }
         let Some(document) = documents.get(id) else { return };
-        let time = document.of_role(Role::Labels).and_then(|labels| labels.only_time).unwrap_or(document.time);
+        let time = time_of_labels(document);
         match document.labels_path() {
             Some(labels) => self.prepare_measurement(id, labels.to_owned(), time, true, documents, effects),
             // Corrections started from empty labels have no file yet.
@@ -563,7 +563,7 @@ impl Jobs {
         &mut self,
         id: u64,
         labels: PathBuf,
-        time: usize,
+        time: Option<usize>,
         may_be_missing: bool,
         documents: &Documents,
         effects: &mut Effects,
@@ -572,4 +572,15 @@ impl Jobs {
         let (place, tables) = (self.place(document), self.tables.clone());
         effects.disk_for(id, DocumentEffect::PrepareMeasurement { place, labels, time, tables, may_be_missing });
     }
+}
+
+/// The time point whose labels a document shows; `None` if their file has those of all time points. Corrected labels are saved
+/// as one time point.
+fn time_of_labels(document: &Document) -> Option<usize> {
+    let labels = document.of_role(Role::Labels);
+    let of_all = labels.is_some_and(|labels| labels.only_time.is_none() && labels.times == document.extents.times);
+    if document.extents.times > 1 && of_all && document.saved_labels.is_none() {
+        return None;
+    }
+    Some(labels.and_then(|labels| labels.only_time).unwrap_or(document.time))
 }

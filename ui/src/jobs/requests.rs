@@ -14,10 +14,11 @@ use crate::settings::Settings;
 use crate::work::Purpose;
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
-    SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, DiameterUnit, MeasureJob, MeshJob, ModelTask,
+    ObjectDiameter, Output, PredictJob, SegmentJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
@@ -92,10 +93,22 @@ impl Jobs {
 
     /// The prediction job of a document with the settings of the panel.
     fn prediction_job(&self, document: &Document, out: PathBuf, settings: &Settings) -> Option<PredictJob> {
-        let model = self.model(settings)?;
+        Some(self.prediction_with(self.model(settings)?, document, out, settings))
+    }
+
+    /// The prediction job of a document at its shown time point as which it is read for the calibration of a model; `None` if
+    /// the model is not in the list.
+    pub(crate) fn calibration_job(&self, model: &Path, document: &Document, settings: &Settings) -> Option<PredictJob> {
+        let card = self.models().iter().find(|card| card.path == model)?;
+        let time = (document.extents.times > 1).then_some(document.time);
+        Some(PredictJob { time, ..self.prediction_with(card, document, PathBuf::new(), settings) })
+    }
+
+    /// The prediction job of a document with a model and the settings of the panel.
+    fn prediction_with(&self, model: &ModelCard, document: &Document, out: PathBuf, settings: &Settings) -> PredictJob {
         let chosen = input_channels(model, document, settings).into_iter().map(ChannelRef::Index);
         let has_choice = document.extents.channels > 1;
-        Some(PredictJob {
+        PredictJob {
             inputs: vec![document.path.clone()],
             model: model.name.clone(),
             out,
@@ -122,7 +135,7 @@ impl Jobs {
             keep_slices: Default::default(),
             threads: settings.threads.unwrap_or(0),
             overwrite: Default::default(),
-        })
+        }
     }
 
     /// Writes the surface of the selected object, or of all objects, of the saved labels of a document.
@@ -257,12 +270,12 @@ impl Jobs {
         self.work.segment(id, title, job, keep);
     }
 
-    /// Measures labels of a time point once the folder of the table exists.
+    /// Measures labels of a time point, or of all, once the folder of the table exists.
     pub(crate) fn measurement_ready(
         &mut self,
         id: u64,
         labels: PathBuf,
-        time: usize,
+        time: Option<usize>,
         target: Result<Option<TableTarget>, String>,
         documents: &Documents,
         display: &Display,
@@ -283,12 +296,16 @@ impl Jobs {
                 return effects;
             }
         };
-        // Unknown voxel sizes are taken from the model, as in prediction.
+        // An unknown voxel size is that of the prediction: in voxels along X for a model with an object diameter, and otherwise
+        // the model's.
         let size = document.image.meta().voxel_size_um;
-        let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
+        let is_used = |found: &ObjectDiameter| !document.voxel_known && found.unit == DiameterUnit::Voxels;
+        let of_prediction = document.object_size.found.filter(is_used).map(|found| found.voxel);
+        let card = self.model(display.settings()).filter(|m| !document.voxel_known && m.object_diameter_um.is_none());
+        let of_model = card.and_then(|m| m.voxel_um);
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
         let of_model = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
-        let voxel_um = document.given_voxel_um().or(of_model);
+        let voxel_um = document.given_voxel_um().or(of_prediction).or(of_model);
         let job = MeasureJob {
             table: target.table,
             table_format: Default::default(),
@@ -296,7 +313,8 @@ impl Jobs {
             intensities: document.path.clone(),
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
-            time,
+            time: time.unwrap_or(0),
+            all_times: time.is_none(),
             voxel_um,
             overwrite: Overwrite::from_force(target.is_own),
         };
@@ -418,16 +436,37 @@ mod tests {
         let (documents, id) = opened(folder.path(), display.settings());
         let mut jobs = Jobs::new(None, None, None, &no_wake());
         let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
-        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), 0, target, &documents, &display);
-        let sizes: Vec<Option<[f64; 3]>> = jobs
-            .work
-            .active_jobs()
-            .map(|(_, known)| match known {
-                RepeatableJob::Measure { job, .. } => job.voxel_um,
-                RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => None,
-            })
-            .collect();
-        assert_eq!(sizes, [Some([2.0, 0.5, 0.25])]);
+        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), Some(0), target, &documents, &display);
+        assert_eq!(measured_sizes_um(&jobs), [Some([2.0, 0.5, 0.25])]);
+    }
+
+    /// The voxel sizes that the running measurements were given.
+    fn measured_sizes_um(jobs: &Jobs) -> Vec<Option<[f64; 3]>> {
+        let size_of = |known: &RepeatableJob| match known {
+            RepeatableJob::Measure { job, .. } => job.voxel_um,
+            RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => None,
+        };
+        jobs.work.active_jobs().map(|(_, known)| size_of(known)).collect()
+    }
+
+    #[test]
+    fn labels_of_a_stack_without_a_voxel_size_are_measured_in_the_units_of_its_prediction() {
+        let folder = tempfile::tempdir().unwrap();
+        let display = display();
+        let (mut documents, id) = opened(folder.path(), display.settings());
+        let found = ObjectDiameter {
+            diameter: 14.0,
+            unit: DiameterUnit::Voxels,
+            voxel: [2.5, 1.0, 1.0],
+            nominal_um: 12.0,
+            estimate: None,
+        };
+        let output = JobOutput::Predicted { diameter: Some(found), segment: None };
+        let _ = documents.apply(DocumentsAction::Show { document: id, output });
+        let mut jobs = Jobs::new(None, None, None, &no_wake());
+        let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
+        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), Some(0), target, &documents, &display);
+        assert_eq!(measured_sizes_um(&jobs), [Some([2.5, 1.0, 1.0])]);
     }
 
     #[test]
@@ -479,7 +518,7 @@ mod tests {
             let table = folder.path().join(format!("stack_t{time}_corrected_objects.csv"));
             let labels = folder.path().join(format!("stack_t{time}_corrected_labels.tif"));
             let target = Ok(Some(TableTarget { table, is_own: false }));
-            let _ = jobs.measurement_ready(id, labels, time, target, &documents, &display);
+            let _ = jobs.measurement_ready(id, labels, Some(time), target, &documents, &display);
         }
         let time_of = |known: &RepeatableJob| match known {
             RepeatableJob::Measure { job, .. } => Some(job.time),

@@ -2,7 +2,7 @@
 
 use super::{icon_button, remaining_text};
 use crate::action::Actions;
-use crate::command::Command;
+use crate::command::{Command, keys_text};
 use crate::correct::CorrectionsAction;
 use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
@@ -109,6 +109,9 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::ShowLogFolder), Some(Command::About)]),
 ];
 
+/// Width of the sliders for slice and time point if both are shown.
+const NARROW_SLIDER: f32 = 96.0;
+
 /// A slider from 1 to `last` with a number field beside it.
 fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     let slider = ui.add(egui::Slider::new(value, 1..=last).show_value(false));
@@ -128,7 +131,7 @@ fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut
     let title = state.current_title(command);
     let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
     if let Some(shortcut) = command.shortcut() {
-        button = button.shortcut_text(ui.ctx().format_shortcut(&shortcut));
+        button = button.shortcut_text(keys_text(ui.ctx(), &shortcut));
     }
     let enabled = state.is_enabled(command);
     let response = ui.add_enabled(enabled, button);
@@ -209,9 +212,10 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
-        let volume = document.results.as_ref().and_then(|r| {
+        let results = document.results.as_ref().filter(|_| document.voxel_known);
+        let volume = results.and_then(|r| {
             let column = r.column("volume_um3")?;
-            Some(r.value(r.row_of(label)?, column))
+            Some(r.value(r.row_of(label, document.time)?, column))
         });
         if let Some(volume) = volume {
             text.push_str(&format!(" ({volume:.0} µm³)"));
@@ -344,7 +348,7 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
         let response = icon_button(ui, sign, &state.current_title(command), enabled, on);
         let response = match command.shortcut() {
-            Some(keys) => response.on_hover_text(ui.ctx().format_shortcut(&keys)),
+            Some(keys) => response.on_hover_text(keys_text(ui.ctx(), &keys)),
             None => response,
         };
         if response.clicked() {
@@ -364,6 +368,10 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let [z, y, x] = document.cursor;
     let mut send = |change| actions.send(DocumentsAction::Change { document: document.id, change });
+    if document.is_3d() && document.extents.times > 1 {
+        // In a window of the initial size, the toolbar has one row.
+        ui.spacing_mut().slider_width = NARROW_SLIDER;
+    }
     if document.is_3d() {
         ui.label("Z");
         let mut slice = z + 1;

@@ -1,7 +1,7 @@
 //! Dialogs: keyboard shortcuts, about, axes of a file.
 
 use crate::action::Actions;
-use crate::command::Command;
+use crate::command::{Command, keys_text};
 use crate::display::{AxesDialog, Dialog, DisplayAction};
 use crate::document::{GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
@@ -15,6 +15,9 @@ use eframe::egui::{self, RichText};
 const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or Apache-2.0), Burn (MIT or \
                               Apache-2.0), rayon (MIT or Apache-2.0), Phosphor icons (MIT), and the libraries named \
                               in Cargo.lock.";
+
+/// Height of what the dialog of shortcuts shows around their list, and of the space around the dialog, in points.
+const AROUND_SHORTCUTS: f32 = 180.0;
 
 /// Draws the open dialogs.
 pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
@@ -33,17 +36,20 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
     let response = egui::Modal::new(egui::Id::new("shortcuts")).show(ctx, |ui| {
         ui.heading("Keyboard shortcuts");
         ui.add_space(8.0);
-        egui::Grid::new("shortcuts").num_columns(4).spacing([22.0, 5.0]).show(ui, |ui| {
-            let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
-            let rows = keyed.len().div_ceil(2);
-            for row in 0..rows {
-                for command in [keyed.get(row), keyed.get(row + rows)].into_iter().flatten() {
-                    ui.label(command.title().trim_end_matches('…'));
-                    let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
-                    ui.label(RichText::new(keys).monospace().weak());
+        let list = egui::ScrollArea::vertical().max_height((ctx.content_rect().height() - AROUND_SHORTCUTS).max(80.0));
+        list.show(ui, |ui| {
+            egui::Grid::new("shortcuts").num_columns(4).spacing([22.0, 5.0]).show(ui, |ui| {
+                let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
+                let rows = keyed.len().div_ceil(2);
+                for row in 0..rows {
+                    for command in [keyed.get(row), keyed.get(row + rows)].into_iter().flatten() {
+                        ui.label(command.title().trim_end_matches('…'));
+                        let keys = command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default();
+                        ui.label(RichText::new(keys).monospace().weak());
+                    }
+                    ui.end_row();
                 }
-                ui.end_row();
-            }
+            });
         });
         ui.add_space(8.0);
         weak(

@@ -14,6 +14,12 @@ use crate::theme;
 use eframe::egui::{self, Color32, RichText, Sense, Stroke, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 
+/// Number of stacks above which their list has a scroll bar of its own, so that the channels below it stay within reach.
+const LONG_LIST: usize = 12;
+
+/// Height of a long list of stacks in points.
+const LONG_LIST_HEIGHT: f32 = 400.0;
+
 /// Draws the panel.
 pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = frame(ui);
@@ -80,6 +86,15 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             }
         });
     });
+    if state.documents.all().len() <= LONG_LIST {
+        return stack_list(ui, state, actions);
+    }
+    let area = egui::ScrollArea::vertical().id_salt("stacks").auto_shrink([false, true]);
+    area.max_height(LONG_LIST_HEIGHT).show(ui, |ui| stack_list(ui, state, actions));
+}
+
+/// Lists the open stacks, with what is known about the active one.
+fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     for document in state.documents.all() {
         let active = state.documents.active_id() == Some(document.id);
         let busy = state.jobs.prediction(document.id).is_some();

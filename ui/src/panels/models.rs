@@ -9,7 +9,7 @@ use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::models::{ModelFindings, ModelsAction, stem};
 use crate::opener::FileRequest;
-use crate::panels::predict::{facts, without_pictures};
+use crate::panels::predict::{about_model, facts};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
@@ -102,7 +102,9 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.add(egui::Label::new(format!("{}  {}", device.id, device.name)).truncate());
         });
         let precisions: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
-        weak(ui, precisions.join(", "));
+        if !precisions.is_empty() {
+            weak(ui, precisions.join(", "));
+        }
         if !device.usable {
             weak(ui, device.reason.as_str());
         } else if let Some(lacks) = device.shortcoming() {
@@ -208,12 +210,7 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
             ui.end_row();
         }
     });
-    if !card.documentation.is_empty() {
-        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
-            let text = without_pictures(&card.documentation);
-            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
-        });
-    }
+    about_model(ui, card, &mut own.commonmark);
 }
 
 fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {

@@ -7,6 +7,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::measure::table_hint;
+use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
 use eframe::egui::{self, RichText, Ui};
@@ -18,7 +19,7 @@ use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 const BARS: usize = 30;
 
 /// Columns shown first, followed by all others.
-const FIRST: [&str; 4] = ["label", "volume_um3", "equivalent_diameter_um", "sphericity"];
+const FIRST: [&str; 5] = ["time", "label", "volume_um3", "equivalent_diameter_um", "sphericity"];
 
 /// Views of the measured objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,6 +76,9 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         weak(ui, "No measured objects. Predict, or save corrected labels.");
         return;
     };
+    if !document.voxel_known {
+        unknown_voxel_size(ui, document, "Voxel size unknown: sizes may not be in µm.", actions);
+    }
     ui.horizontal(|ui| {
         ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
@@ -95,30 +99,43 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
     });
     match own.view {
         ObjectsView::Table => table(ui, document, results, state.display.reveals_object(), actions),
-        ObjectsView::Histogram => histogram(ui, results, document.selected, own),
+        ObjectsView::Histogram => histogram(ui, document, results, own),
         ObjectsView::Scatter => scatter(ui, document, results, own, actions),
     }
 }
 
-/// Moves the crosshair to the object of a row and selects it.
+/// Moves the crosshair to the object of a row, at its time point, and selects it.
 fn show_object(document: &Document, results: &Results, row: usize, actions: &mut Actions) {
-    let names = ["centroid_z_um", "centroid_y_um", "centroid_x_um"];
-    let um = names.map(|n| results.column(n).map(|c| results.value(row, c)));
-    let mut cursor = document.cursor;
-    for (axis, um) in um.into_iter().enumerate() {
-        if let Some(um) = um.filter(|v| v.is_finite()) {
-            let at = (um / document.voxel_um[axis]).round().max(0.0) as usize;
-            cursor[axis] = at.min(document.extents.zyx[axis].saturating_sub(1));
-        }
-    }
-    for change in [DocumentChange::Cursor(cursor), DocumentChange::Select(Some(results.label(row)))] {
+    let time = results.time(row).filter(|time| *time != document.time && *time < document.extents.times);
+    let changes = [
+        time.map(DocumentChange::Time),
+        Some(DocumentChange::Cursor(position_of(document, results, row))),
+        Some(DocumentChange::Select(Some(results.label(row)))),
+    ];
+    for change in changes.into_iter().flatten() {
         actions.send(DocumentsAction::Change { document: document.id, change });
     }
 }
 
+/// The voxel Z, Y, X of the centroid of a row's object, or else the middle of its bounding box.
+fn position_of(document: &Document, results: &Results, row: usize) -> [usize; 3] {
+    let value = |name: String| results.column(&name).map(|c| results.value(row, c)).filter(|v| v.is_finite());
+    std::array::from_fn(|axis| {
+        let name = ["z", "y", "x"][axis];
+        let of_centroid = value(format!("centroid_{name}_um")).map(|um| (um / document.voxel_um[axis]).round());
+        let edges = value(format!("bbox_{name}0")).zip(value(format!("bbox_{name}1")));
+        // The object may have been measured with another voxel size than the document has now.
+        let is_inside = |at: &f64| edges.is_none_or(|(first, end)| (first..end).contains(at));
+        let middle = edges.map(|(first, end)| ((first + end - 1.0) / 2.0).round());
+        let at = of_centroid.filter(is_inside).or(middle);
+        let at = at.map_or(document.cursor[axis], |at| at.max(0.0) as usize);
+        at.min(document.extents.zyx[axis].saturating_sub(1))
+    })
+}
+
 fn table(ui: &mut Ui, document: &Document, results: &Results, reveal: bool, actions: &mut Actions) {
     let columns = shown_columns(results);
-    let selected = document.selected.and_then(|l| results.row_of(l));
+    let selected = document.selected.and_then(|l| results.row_of(l, document.time));
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         let mut table = TableBuilder::new(ui)
             .striped(true)
@@ -189,7 +206,7 @@ fn measurement_choice(
     results.column(&current)
 }
 
-fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut ObjectsPanel) {
+fn histogram(ui: &mut Ui, document: &Document, results: &Results, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
@@ -204,7 +221,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut Ob
     for v in &values {
         counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = selected.and_then(|l| results.row_of(l)).map(|r| results.value(r, column));
+    let mine = document.selected.and_then(|l| results.row_of(l, document.time)).map(|r| results.value(r, column));
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = low + (i as f64 + 0.5) * width;
         let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
@@ -230,7 +247,7 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
     let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
     let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
-    let mine = document.selected.and_then(|l| results.row_of(l));
+    let mine = document.selected.and_then(|l| results.row_of(l, document.time));
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -261,5 +278,44 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
         {
             show_object(document, results, row, actions);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::action::Action;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+    use std::path::PathBuf;
+
+    #[test]
+    fn an_object_is_shown_at_its_time_point_and_inside_its_bounding_box() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("series.tif");
+        let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 20, 30], vec![1u16; 4800]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let document = Document::open(&path, None, 0).unwrap();
+        let columns =
+            "time label centroid_z_um centroid_y_um centroid_x_um bbox_z0 bbox_y0 bbox_x0 bbox_z1 bbox_y1 bbox_x1";
+        let results = Results {
+            columns: columns.split(' ').map(str::to_owned).collect(),
+            // Measured with slices 2.5 pixels apart: 5 is the third slice.
+            rows: vec![vec![1.0, 7.0, 5.0, 10.2, 15.4, 2.0, 8.0, 12.0, 3.0, 13.0, 20.0]],
+            label_column: 1,
+            order: vec![0],
+            sorted: None,
+            path: PathBuf::new(),
+        };
+        let mut actions = Actions::default();
+        show_object(&document, &results, 0, &mut actions);
+        let change_of = |action: Action| match action {
+            Action::Documents(DocumentsAction::Change { change, .. }) => Some(change),
+            _ => None,
+        };
+        let changes: Vec<DocumentChange> = actions.take().0.into_iter().filter_map(change_of).collect();
+        let expected = [DocumentChange::Time(1), DocumentChange::Cursor([2, 10, 15]), DocumentChange::Select(Some(7))];
+        assert_eq!(changes, expected);
     }
 }

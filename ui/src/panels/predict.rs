@@ -25,6 +25,7 @@ use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{ModelTask, OutputTensor, Preset, ProgressUnit};
 use eframe::egui::{self, RichText, Ui};
+use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
@@ -35,7 +36,7 @@ const TUNE_HINT: &str = "Measures devices, precisions, tiles and threads for thi
 /// What the panel keeps between frames.
 #[derive(Default)]
 pub(crate) struct PredictPanel {
-    commonmark: egui_commonmark::CommonMarkCache,
+    commonmark: CommonMarkCache,
     steps: StepEditor,
 }
 
@@ -111,13 +112,23 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     model_list(ui, state, card, width, actions);
     ui.add(egui::Label::new(&card.description).wrap());
     weak(ui, facts(card));
-    if !card.documentation.is_empty() {
-        egui::CollapsingHeader::new("About this model").show(ui, |ui| {
-            let text = without_pictures(&card.documentation);
-            egui_commonmark::CommonMarkViewer::new().show(ui, &mut own.commonmark, &text);
-        });
-    }
+    about_model(ui, card, &mut own.commonmark);
     voxel_warning(ui, document, card, actions);
+}
+
+/// Draws the documentation of a model, if it has one. Text is wrapped; wide tables are scrolled, as they would widen the panel
+/// otherwise.
+pub(super) fn about_model(ui: &mut Ui, card: &ModelCard, commonmark: &mut CommonMarkCache) {
+    if card.documentation.is_empty() {
+        return;
+    }
+    egui::CollapsingHeader::new("About this model").show(ui, |ui| {
+        let (text, width) = (without_pictures(&card.documentation), ui.available_width());
+        egui::ScrollArea::horizontal().id_salt("about this model").show(ui, |ui| {
+            ui.set_max_width(width);
+            CommonMarkViewer::new().show(ui, commonmark, &text);
+        });
+    });
 }
 
 /// Draws the list of models; `card` is the selected one.
@@ -152,10 +163,15 @@ fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &m
         } else {
             "Voxel size unknown: volumes are in voxels."
         };
-        ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
-        if ui.link(RichText::new("Set voxel size…").size(12.0)).clicked() {
-            actions.send(document.ask_voxel_size());
-        }
+        unknown_voxel_size(ui, document, text, actions);
+    }
+}
+
+/// Draws what follows from an unknown voxel size, and a link to set it.
+pub(super) fn unknown_voxel_size(ui: &mut Ui, document: &Document, text: &str, actions: &mut Actions) {
+    ui.label(RichText::new(format!("{}  {text}", icon::WARNING)).size(12.0));
+    if ui.link(RichText::new("Set voxel size…").size(12.0)).clicked() {
+        actions.send(document.ask_voxel_size());
     }
 }
 
@@ -372,17 +388,21 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         return;
     }
     let usual = document.segment.clone().or_else(|| card.segment.clone()).unwrap_or_default();
-    let rows = document.results.as_ref().map(|r| r.rows.len());
+    let rows = document.results.as_ref().map(|r| r.objects_at(document.time));
     let refined = state.jobs.refined(id);
     let changed_before = refined.is_some();
     let mut options = refined.unwrap_or(&usual).clone();
     heading(ui, "Objects");
     let count = match (state.jobs.preview_objects(id).filter(|_| changed_before), rows) {
         (Some(n), _) => format!("{n} objects, not saved yet"),
+        (None, Some(n)) if document.extents.times > 1 => format!("{n} objects at this time point"),
         (None, Some(n)) => format!("{n} objects"),
         (None, None) => String::new(),
     };
     ui.label(count);
+    if rows == Some(0) && !changed_before && card.object_diameter_um.is_some() {
+        weak(ui, "Check the channel, and whether the ring on the image is as wide as an object.");
+    }
     let before = options.clone();
     controls(ui, &mut options, &usual);
     let changed = options != before;
@@ -485,7 +505,7 @@ pub(super) fn facts(card: &ModelCard) -> String {
 }
 
 /// The text of a model card without image lines, whose files are not shown.
-pub(super) fn without_pictures(text: &str) -> String {
+fn without_pictures(text: &str) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with("![")).fold(String::new(), |all, line| all + line + "\n")
 }
 
