@@ -142,7 +142,7 @@ impl SegmentOptions {
     }
 
     /// Returns the number of voxels below which objects are removed.
-    pub(crate) fn min_voxels(&self, voxel_um: [f64; 3]) -> u64 {
+    pub fn min_voxels(&self, voxel_um: [f64; 3]) -> u64 {
         (self.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64
     }
 
@@ -425,7 +425,7 @@ fn split_component(
 }
 
 /// Splits the component of a mask into basins, numbered from 1 on; returns them and their number. `take` returns the values
-/// of a map in the box of the mask. The options come with the outline in tissue.
+/// of a map in the box of the mask; the second map is taken once at most. The options come with the outline in tissue.
 pub(crate) fn split_box(
     mask: &[bool],
     size: [usize; 3],

@@ -153,23 +153,28 @@ pub(crate) fn label(
     foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
     let slab = slab_slices(map.shape());
-    let streamed =
-        if map.shape()[0] > slab { label_slice_by_slice(context, map, settings, scratch, slab)? } else { None };
-    match streamed {
-        Some(labels) => Ok(labels),
-        None => label_in_slabs(context, map, settings, scratch, foreground, slab),
+    if map.shape()[0] <= slab {
+        return label_in_slabs(context, map, settings, scratch, foreground, slab);
+    }
+    match label_slice_by_slice(context, map, settings, scratch, slab)? {
+        Ok(labels) => Ok(labels),
+        Err(threshold) => {
+            let options = SegmentOptions { threshold, ..settings.options.clone() };
+            let settings = LabelSettings { options: &options, ..*settings };
+            label_in_slabs(context, map, &settings, scratch, None, slab)
+        }
     }
 }
 
-/// As [`label`], with slices read `step` at a time. The result is that of segmenting the map at once. `None` if that takes too
-/// much memory.
+/// As [`label`], with slices read `step` at a time. The result is that of segmenting the map at once. If that takes too much
+/// memory, the inner error is the threshold, which is known by then unless nothing was read.
 fn label_slice_by_slice(
     context: &Context,
     map: &mut dyn MapSource,
     settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
     step: usize,
-) -> Result<Option<Labels>, JobError> {
+) -> Result<Result<Labels, Threshold>, JobError> {
     let LabelSettings { channel, seed_channel, voxel_um, options, .. } = *settings;
     let shape = map.shape();
     let (depth, plane) = (shape[0], shape[1] * shape[2]);
@@ -180,20 +185,20 @@ fn label_slice_by_slice(
     let limit_bytes = settings.streamed_bytes.max(slab_bytes(shape)).saturating_sub(read_bytes);
     let max_runs = limit_bytes / StreamedSegmentation::RUN_BYTES;
     if max_runs == 0 {
-        return Ok(None);
+        return Ok(Err(options.threshold));
     }
     let threshold = match options.threshold {
         Threshold::Otsu => Threshold::Fixed(otsu(context, map, channel, step, &smoothing)?),
         fixed @ Threshold::Fixed(_) => fixed,
     };
     let options = SegmentOptions { threshold, smooth_um: 0.0, ..options.clone() };
-    let Some(mut foreground) = Foreground::new(shape, &options) else { return Ok(None) };
+    let Some(mut foreground) = Foreground::new(shape, &options) else { return Ok(Err(threshold)) };
     let parts = || (0..depth).step_by(step).map(move |z| z..(z + step).min(depth));
     // Every slice is read twice.
     let mut meter = context.meter(ProgressStage::Objects, 2 * depth as u64, ProgressUnit::Slices);
     for z in parts() {
         if foreground.runs() as u64 > max_runs {
-            return Ok(None);
+            return Ok(Err(threshold));
         }
         let values = smoothing.read(context, map, channel, z.clone())?;
         let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
@@ -202,7 +207,7 @@ fn label_slice_by_slice(
     }
     let mut segmentation = StreamedSegmentation::new(foreground, settings.has_seeds(), voxel_um, &options)?;
     if segmentation.needed_bytes() > limit_bytes {
-        return Ok(None);
+        return Ok(Err(threshold));
     }
     let needs = segmentation.needs();
     let mut spool = Spool::new(scratch, plane)?;
@@ -228,7 +233,7 @@ fn label_slice_by_slice(
         context.recorder.mark_memory("objects");
     }
     let (stored, kept) = segmentation.finish();
-    Ok(Some(Labels::new(spool, shape, stored, &first.of(&kept))))
+    Ok(Ok(Labels::new(spool, shape, stored, &first.of(&kept))))
 }
 
 /// The order in which labels appear in slices, by which a stack that is segmented at once is numbered, too (see
@@ -523,8 +528,7 @@ pub(super) fn label_prediction(
     };
     let foreground = prediction.take_foreground();
     let mut labels = label(context, prediction, &settings, scratch, foreground)?;
-    let min_voxels = (segment.min_volume_um3 / voxel_um.iter().product::<f64>()).ceil().max(0.0) as u64;
-    labels.filter_objects(context, min_voxels, segment.drop_border)?;
+    labels.filter_objects(context, segment.min_voxels(*voxel_um), segment.drop_border)?;
     Ok(labels)
 }
 

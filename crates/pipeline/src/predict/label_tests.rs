@@ -1,6 +1,6 @@
 //! Tests of the segmentation of maps in parts.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 use super::*;
 
 /// A map in memory.
@@ -135,13 +135,33 @@ fn too_much_memory_is_refused() {
     for (streamed_bytes, fits) in [(MAX_STREAMED_BYTES, true), (1 << 10, false)] {
         let settings = LabelSettings { streamed_bytes, ..settings(&options) };
         let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
-        assert_eq!(found.is_some(), fits, "{streamed_bytes} bytes");
+        assert_eq!(found.is_ok(), fits, "{streamed_bytes} bytes");
     }
     // Smoothing reads no more slices than the stack has, however far it reaches.
     let options = SegmentOptions { smooth_um: 5.0, height: None, ..options };
     let settings = LabelSettings { streamed_bytes: 6000, ..settings(&options) };
     let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
-    assert!(found.is_some());
+    assert!(found.is_ok());
+}
+
+#[test]
+fn the_threshold_is_known_if_slice_by_slice_takes_too_much_memory() {
+    let (context, shape) = (Context::default(), [4, 5, 5]);
+    let value = |i: usize| if i % 5 == 0 { 0.1 } else { 0.9 };
+    let mut map = Map { shape, values: (0..100).map(value).collect() };
+    let options = SegmentOptions::default();
+    assert_eq!(options.threshold, Threshold::Otsu);
+    let settings = LabelSettings { streamed_bytes: 1 << 10, ..settings(&options) };
+    let given_up = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
+    let Err(Threshold::Fixed(level)) = given_up else { panic!("no threshold is known") };
+    assert!((0.1..0.9).contains(&level), "{level}");
+    // Slabs with this threshold have the labels of slabs that find it themselves.
+    let known = SegmentOptions { threshold: Threshold::Fixed(level), ..options.clone() };
+    let [own, known] = [&options, &known].map(|options| {
+        let settings = LabelSettings { options, ..settings };
+        label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 3).unwrap().all_slices(&context).unwrap()
+    });
+    assert!(own == known && own.contains(&1));
 }
 
 /// A map with two columns that meet in the last slice only.
