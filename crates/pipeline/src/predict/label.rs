@@ -2,6 +2,7 @@
 
 use super::prediction::Prediction;
 use super::resolve::Resolved;
+use crate::measure::{self, measure_slices};
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
@@ -36,10 +37,12 @@ pub(crate) fn streamed_bytes(budget_bytes: u64) -> u64 {
     (budget_bytes / BUDGET_PARTS).min(MAX_STREAMED_BYTES)
 }
 
-/// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`.
-pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64) -> u64 {
+/// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`, and of
+/// measuring its objects in this many channels; 0 if they are not measured.
+pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64, measured_channels: usize) -> u64 {
     let streamed_bytes = if is_segmented_at_once(shape) { 0 } else { streamed_bytes };
-    slab_bytes(shape).max(streamed_bytes) + (64 << 20)
+    let measured_bytes = if measured_channels > 0 { measure::slab_bytes(shape, measured_channels) } else { 0 };
+    slab_bytes(shape).max(streamed_bytes).max(measured_bytes) + (64 << 20)
 }
 
 /// Returns the memory in bytes of a slab.
@@ -465,28 +468,24 @@ impl Labels {
         let MeasuredStack { stack, channels, channel_names, voxel_um, measure } = measured;
         let [depth, ny, nx] = self.shape;
         let mut measurer = Measurer::new(voxel_um, [ny, nx], channel_names);
-        let mut slice = Vec::new();
         let mut meter = context.meter(ProgressStage::Write, depth as u64, ProgressUnit::Slices);
-        let step = stack.slab_slices();
-        let mut intensities: Vec<Vec<f32>> = Vec::new();
-        for z in 0..depth {
-            self.slice(z, &mut slice)?;
-            if measure {
-                if z % step == 0 {
-                    intensities = channels
-                        .iter()
-                        .map(|c| Ok(stack.read(context, *c, z..(z + step).min(depth))?.to_f32()))
-                        .collect::<Result<_, JobError>>()?;
-                }
-                let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
-                let at = (z % step) * ny * nx;
-                let planes = intensities.iter().map(|l| l.get(at..at + ny * nx)).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {z} is incomplete")))?;
-                measurer.add_slice(&slice, &planes);
+        let step = if measure { stack.slab_slices() } else { 1 };
+        let (mut slab, mut slice) = (Vec::new(), Vec::new());
+        for z in (0..depth).step_by(step) {
+            let slices = z..(z + step).min(depth);
+            slab.clear();
+            for z in slices.clone() {
+                self.slice(z, &mut slice)?;
+                slab.extend_from_slice(&slice);
             }
-            let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);
-            take(&slice)?;
-            meter.add(1)?;
+            if measure {
+                measure_slices(context, &mut measurer, &slab, (stack, channels), slices)?;
+            }
+            for slice in slab.chunks((ny * nx).max(1)) {
+                let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);
+                take(slice)?;
+                meter.add(1)?;
+            }
         }
         Ok(measurer.finish())
     }
