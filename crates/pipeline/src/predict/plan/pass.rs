@@ -30,10 +30,8 @@ impl Planner<'_> {
         if self.blend != Blend::Crop {
             return Err(self.why_requested());
         }
-        let later_bytes = BASE_BYTES + self.volume.held_bytes + self.later_bytes(0);
-        if later_bytes > budget_bytes {
-            return Err(NoPass::Memory { needed_bytes: later_bytes, budget_bytes });
-        }
+        // Then bands do not help.
+        let is_hopeless = BASE_BYTES + self.volume.held_bytes + self.later_bytes(0) > budget_bytes;
         let tile = self.whole();
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1, self.least_part(tile)));
         let cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes().min(room_bytes) };
@@ -42,7 +40,7 @@ impl Planner<'_> {
         for count in COLUMN_BANDS {
             let is_done = match &best {
                 Ok(pass) => pass.is_whole(),
-                Err(reason) => !matches!(reason, NoPass::Memory { .. }),
+                Err(reason) => is_hopeless || !matches!(reason, NoPass::Memory { .. }),
             };
             let Some(columns) = self.columns(tile, count).filter(|_| !is_done) else { break };
             let next = self.pass_in_columns(tile, columns, cap_bytes);
