@@ -46,7 +46,9 @@ impl Planner<'_> {
             let next = self.pass_in_columns(tile, columns, cap_bytes);
             let is_better = match (&next, &best) {
                 (Ok(next), Ok(best)) => next.work() < best.work(),
-                (next, best) => next.is_ok() || best.is_err(),
+                (Ok(_), Err(_)) => true,
+                (Err(reason), Err(_)) => matches!(reason, NoPass::Memory { .. }),
+                (Err(_), Ok(_)) => false,
             };
             if !is_better {
                 break;
