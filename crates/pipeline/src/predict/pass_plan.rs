@@ -150,12 +150,13 @@ impl PassSizes {
         self.reading_bytes(slab_slices, part) + self.storing_bytes(slab_slices, part) + self.map_bytes()
     }
 
-    /// Returns the voxels of the input that are read for the slices from `first_z` on, in bands and by an untiled network.
+    /// Returns the voxels of the input that are read for the slices from `first_z` on, in bands and by an untiled network. Many
+    /// files store rows as a whole, so whole rows count for a band of columns.
     pub(super) fn read_voxels(&self, bands: &[PassBand], first_z: usize) -> [u64; 2] {
         let maps = maps(self.zyx, self.shape);
         let area_of = |band: &PassBand| {
-            let [rows, columns] = sources(maps.as_ref(), inside(band, self.shape));
-            rows.len() * columns.len()
+            let [rows, _] = sources(maps.as_ref(), inside(band, self.shape));
+            rows.len() * self.zyx[2]
         };
         let whole = self.zyx[1] * self.zyx[2];
         let area = if bands.len() > 1 { bands.iter().map(area_of).sum() } else { whole };
@@ -284,13 +285,13 @@ mod tests {
         assert_eq!(untiled, 118 * 48 * 20 * 2);
         let rows = read / (48 * 20 * 2);
         assert!((2 * (32 + 31)..=2 * (32 + 31) + 6).contains(&rows), "{rows} rows");
-        // Each half of the columns, and four more, passes in both bands of rows.
+        // Rows are read for each half of the columns.
         let halves = [
             Span { start: 0, len: 28, keep_start: 0, keep_len: 24 },
             Span { start: 20, len: 28, keep_start: 24, keep_len: 24 },
         ];
         let bands = pass_bands(&[band(0..32), band(28..60)], &halves);
         assert_eq!(bands.iter().map(|band| band.index).collect::<Vec<usize>>(), [0, 1, 0, 1]);
-        assert_eq!(sizes([20, 59, 48]).read_voxels(&bands, 0)[0], (32 + 31) * (28 + 28) * 20 * 2);
+        assert_eq!(sizes([20, 59, 48]).read_voxels(&bands, 0)[0], 2 * (32 + 31) * 48 * 20 * 2);
     }
 }
