@@ -30,7 +30,7 @@ impl Planner<'_> {
         if self.blend != Blend::Crop {
             return Err(self.why_requested());
         }
-        // Then bands do not help.
+        // If segmenting the maps takes too much memory, bands do not help.
         let is_hopeless = BASE_BYTES + self.volume.held_bytes + self.later_bytes(0) > budget_bytes;
         let tile = self.whole();
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1, self.least_part(tile)));
