@@ -16,7 +16,7 @@ use cytoscope_volume::tile::{Span, crop_spans};
 
 /// Maximum number of attempts to plan a pass with less memory.
 const ATTEMPTS: usize = 7;
-/// Numbers of bands of columns that are tried until more of them take more work.
+/// Numbers of bands of columns that are tried until more of them cost more.
 const COLUMN_BANDS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
 impl Planner<'_> {
@@ -45,7 +45,7 @@ impl Planner<'_> {
             let Some(columns) = self.columns(tile, count).filter(|_| !is_done) else { break };
             let next = self.pass_in_columns(tile, columns, cap_bytes);
             let is_better = match (&next, &best) {
-                (Ok(next), Ok(best)) => next.work() < best.work(),
+                (Ok(next), Ok(best)) => self.pass_cost(next) < self.pass_cost(best),
                 (Ok(_), Err(_)) => true,
                 (Err(reason), Err(_)) => matches!(reason, NoPass::Memory { .. }),
                 (Err(_), Ok(_)) => false,
