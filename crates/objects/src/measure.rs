@@ -100,15 +100,26 @@ impl Measurer {
                 let sums = self.sums.entry(label).or_insert_with(|| Sums::new(channels, [z, y, start]));
                 sums.add_run(z, y, start, x);
                 for (c, plane) in intensities.iter().take(channels).enumerate() {
-                    for v in plane.get(y * nx + start..y * nx + x).unwrap_or_default() {
-                        sums.sum[c] += f64::from(*v);
-                        sums.max[c] = sums.max[c].max(f64::from(*v));
-                    }
+                    sums.add_values(c, plane.get(y * nx + start..y * nx + x).unwrap_or_default());
                 }
             }
         }
         self.faces(labels);
         self.previous.copy_from_slice(labels);
+    }
+
+    /// Adds the intensities of further channels, from number `first` on, in a slice with these labels that was added.
+    pub fn add_channels(&mut self, labels: &[u32], first: usize, intensities: &[&[f32]]) {
+        let channels = self.channels.len();
+        let mut start = 0;
+        for run in labels.chunk_by(|a, b| a == b) {
+            let at = start..start + run.len();
+            start = at.end;
+            let Some(sums) = run.first().and_then(|label| self.sums.get_mut(label)) else { continue };
+            for (c, plane) in (first..channels).zip(intensities) {
+                sums.add_values(c, plane.get(at.clone()).unwrap_or_default());
+            }
+        }
     }
 
     /// Counts faces between different labels, once for each side that is an object.
@@ -191,6 +202,14 @@ impl Sums {
         }
         self.low = [self.low[0].min(z), self.low[1].min(y), self.low[2].min(start)];
         self.high = [self.high[0].max(z), self.high[1].max(y), self.high[2].max(end - 1)];
+    }
+
+    /// Adds intensities of a channel.
+    fn add_values(&mut self, channel: usize, values: &[f32]) {
+        for value in values {
+            self.sum[channel] += f64::from(*value);
+            self.max[channel] = self.max[channel].max(f64::from(*value));
+        }
     }
 
     /// Returns the measurements; `is_flat` states whether the stack is a single slice.
@@ -353,6 +372,26 @@ mod tests {
             m.add_slice(&plane, &[&light]);
         }
         m.finish()
+    }
+
+    #[test]
+    fn channels_that_are_added_later_are_measured_alike() {
+        let slices: Vec<Vec<u32>> = (0..3u32).map(|z| (0..20).map(|i| (i / 3 + z) % 4).collect()).collect();
+        let channels: Vec<Vec<f32>> =
+            (0..5).map(|c| (0..20).map(|i| (i * (c + 2) % 11) as f32 * 0.1).collect()).collect();
+        let planes: Vec<&[f32]> = channels.iter().map(Vec::as_slice).collect();
+        let names: Vec<String> = (0..5).map(|c| format!("channel {c}")).collect();
+        let measurer = || Measurer::new([1.0; 3], [4, 5], names.clone());
+        let (mut at_once, mut in_groups) = (measurer(), measurer());
+        for labels in &slices {
+            at_once.add_slice(labels, &planes);
+            in_groups.add_slice(labels, &planes[..2]);
+            in_groups.add_channels(labels, 2, &planes[2..4]);
+            in_groups.add_channels(labels, 4, &planes[4..]);
+        }
+        let rows = at_once.finish();
+        assert_eq!(rows.len(), 3);
+        assert_eq!(rows, in_groups.finish());
     }
 
     #[test]

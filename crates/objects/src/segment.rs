@@ -427,7 +427,7 @@ fn split_component(
 }
 
 /// Splits the component of a mask into basins, numbered from 1 on; returns them and their number. `take` returns the values
-/// of a map in the box of the mask. The options come with the outline in tissue.
+/// of a map in the box of the mask; the second map is taken once at most. The options come with the outline in tissue.
 pub(crate) fn split_box(
     mask: &[bool],
     size: [usize; 3],

@@ -7,12 +7,13 @@ use crate::segment::{MapOf, check_voxel, split_box, with_margin};
 use crate::surroundings::Surroundings;
 use crate::{Foreground, Height, ObjectsError, SegmentOptions};
 use rayon::prelude::*;
+use std::cell::Cell;
 
 /// Voxels of complete boxes that are split together, unless a single one has more.
 const BATCH_VOXELS: usize = 1 << 20;
-/// Memory in bytes per voxel of a box that is split: the mask, the heights with their copies, and the order and the labels of
-/// the watershed.
-const SPLIT_BYTES: u64 = 32;
+/// Memory in bytes per voxel of a box that is split, beside its maps: the mask (1), the heights (4), the order (8) and the
+/// labels (4) of the watershed, and up to 3 for its basins.
+const SPLIT_BYTES: u64 = 20;
 
 /// A component whose box has begun.
 struct Begun {
@@ -168,8 +169,9 @@ impl StreamedSegmentation {
             most = most.max(held);
         }
         let value_bytes = 4 * (u64::from(self.needs.map) + u64::from(self.needs.seeds));
+        // Before a slice is added, the complete boxes that wait are smaller than a batch.
+        let held_bytes = most.saturating_add(BATCH_VOXELS as u64).saturating_mul(value_bytes);
         let together = largest + BATCH_VOXELS as u64;
-        let held_bytes = most.saturating_add(together).saturating_mul(value_bytes);
         runs_bytes.saturating_add(held_bytes).saturating_add(together.saturating_mul(SPLIT_BYTES))
     }
 
@@ -265,8 +267,10 @@ impl StreamedSegmentation {
                 line[start - origin[2]..end - origin[2]].fill(true);
             }
         }
+        // The second map is needed once.
+        let seeds = Cell::new(seeds);
         let take = |which: MapOf| match which {
-            MapOf::Seeds if self.needs.seeds => seeds.clone(),
+            MapOf::Seeds if self.needs.seeds => seeds.take(),
             MapOf::Seeds | MapOf::Objects => map.clone(),
         };
         let options = match &self.dense {
@@ -438,7 +442,7 @@ mod tests {
         };
         let (whole, parts) = (needed(&|_| true), needed(&|z| z % 4 < 2));
         // A box of 64 slices is held and split instead of one of 4 slices, and there are twice as many runs of voxels.
-        let box_bytes = |slices: u64| slices * 64 * (4 + 4 + SPLIT_BYTES);
+        let box_bytes = |slices: u64| slices * 64 * (4 + SPLIT_BYTES);
         assert_eq!(whole - parts, box_bytes(64) - box_bytes(4) + 32 * 8 * StreamedSegmentation::RUN_BYTES);
         let foreground = Foreground::new([2, 1, 1], &options).unwrap();
         assert!(StreamedSegmentation::new(foreground, false, [1.0; 3], &options).is_err());

@@ -94,7 +94,8 @@ pub fn flood(
 
 /// Returns the voxels of the mask from the highest to the lowest: the index in the lower half of each number.
 fn descending(height: &[f32], mask: &[bool]) -> Vec<u64> {
-    let mut order: Vec<u64> = Vec::new();
+    // With the exact capacity, the list is not copied while it grows.
+    let mut order: Vec<u64> = Vec::with_capacity(mask.iter().filter(|inside| **inside).count());
     for (i, (value, inside)) in height.iter().zip(mask).enumerate() {
         if *inside {
             order.push(u64::from(!order_key(*value)) << 32 | i as u64);

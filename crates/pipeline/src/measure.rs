@@ -8,7 +8,7 @@ use crate::predict::resolve::{
 };
 use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
-use crate::stack::{Extents, Stack};
+use crate::stack::{Extents, Stack, slab_slices};
 use crate::table::TableFormat;
 use crate::{Context, JobError, Meter, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
@@ -18,6 +18,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_volume::{Axes, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -156,23 +157,14 @@ impl MeasureJob {
         mut measurer: Measurer,
         meter: &mut Meter<'_>,
     ) -> Result<Vec<ObjectRow>, JobError> {
-        let [depth, ny, nx] = intensities.extents.zyx;
-        let plane = (ny * nx).max(1);
+        let depth = intensities.extents.zyx[0];
+        let channels: Vec<usize> = (0..intensities.extents.channels).collect();
         let step = intensities.slab_slices();
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
             let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
-            let channels = (0..intensities.extents.channels)
-                .map(|c| Ok(intensities.read(context, c, slab.clone())?.to_f32()))
-                .collect::<Result<Vec<_>, JobError>>()?;
-            for (n, slice) in numbers.chunks(plane).enumerate() {
-                let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
-                let at = n * plane..(n + 1) * plane;
-                let planes = channels.iter().map(|c| c.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
-                measurer.add_slice(slice, &planes);
-                meter.add(1)?;
-            }
+            measure_slices(context, &mut measurer, &numbers, (intensities, &channels), slab.clone())?;
+            meter.add(slab.len() as u64)?;
         }
         Ok(measurer.finish())
     }
@@ -218,6 +210,47 @@ impl MeasureJob {
     fn mismatch(&self, problem: String, next_step: &str) -> JobError {
         JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() }
     }
+}
+
+/// Channels of a slab whose intensities are held at once: a stack may have many, such as one for each of 60 stains.
+const HELD_CHANNELS: usize = 4;
+
+/// Returns the bytes that measuring the objects of a stack of shape Z, Y, X with this many channels takes: a slab of labels, of
+/// the samples of a channel as they are read, and of the intensities that are held.
+pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize) -> u64 {
+    let voxels = slab_slices(zyx).saturating_mul(zyx[1] * zyx[2]) as u64;
+    voxels.saturating_mul(4 * (channels.min(HELD_CHANNELS) as u64 + 2))
+}
+
+/// Measures the objects in slices `z` of labels, with the intensities of these channels of a stack of the same shape.
+///
+/// # Errors
+/// [`JobError`] if the stack cannot be read, or the job is cancelled.
+pub(crate) fn measure_slices(
+    context: &Context,
+    measurer: &mut Measurer,
+    labels: &[u32],
+    (stack, channels): (&Stack, &[usize]),
+    z: Range<usize>,
+) -> Result<(), JobError> {
+    let plane = stack.slice_len().max(1);
+    for (group, held) in channels.chunks(HELD_CHANNELS).enumerate() {
+        context.check()?;
+        let read =
+            |channel: &usize| -> Result<Vec<f32>, JobError> { Ok(stack.read(context, *channel, z.clone())?.to_f32()) };
+        let intensities = held.iter().map(read).collect::<Result<Vec<Vec<f32>>, JobError>>()?;
+        for (n, slice) in labels.chunks(plane).enumerate() {
+            let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
+            let at = n * plane..(n + 1) * plane;
+            let planes = intensities.iter().map(|values| values.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
+            let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
+            match group {
+                0 => measurer.add_slice(slice, &planes),
+                later => measurer.add_channels(slice, later * HELD_CHANNELS, &planes),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the size and modification time of a file, to detect changes.

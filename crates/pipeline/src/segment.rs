@@ -2,7 +2,7 @@
 
 use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
-use crate::predict::label::{self, LabelSettings, MapSource, MeasuredStack};
+use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
     ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
     reading_notes, unknown_voxel_size_note,
@@ -123,6 +123,21 @@ enum Target {
     Raw(RawLabels),
 }
 
+impl Target {
+    /// Writes the next slice, of this number of rows and columns.
+    fn write(&mut self, slice: &[u32], [rows, columns]: [usize; 2]) -> Result<(), JobError> {
+        let (writer, dtype) = match self {
+            Self::Raw(raw) => return raw.write(slice),
+            Self::Tiff(writer, dtype) => (writer, dtype),
+        };
+        let samples = match dtype {
+            DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
+            _ => Samples::U32(slice.to_vec()),
+        };
+        Ok(writer.write(&Array::new("ZYX".parse()?, vec![1, rows, columns], samples)?)?)
+    }
+}
+
 /// Raw labels in the private folder. The file belongs to this process alone, so it is neither synced nor renamed. It is
 /// removed if dropped before it is finished.
 struct RawLabels {
@@ -215,17 +230,7 @@ impl SegmentJob {
             _ => PathBuf::from("."),
         };
         let (voxel_um, zyx) = (meta.voxel_size_um.zyx_um_or_one(), extents.zyx);
-        let settings = LabelSettings {
-            channel: self.channel,
-            seed_channel: self.seed_channel.unwrap_or(self.channel),
-            voxel_um,
-            options: &self.options,
-            overlap_um: label::OVERLAP_UM,
-            streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
-        };
-        let mut labels = label::label(context, &mut FileMap(stack), &settings, Scratch::Folder(&folder), None)?;
-        let min_voxels = self.options.min_voxels(zyx[0], voxel_um);
-        labels.filter_objects(context, min_voxels, self.options.drop_border)?;
+        let mut labels = self.label(context, stack, voxel_um, &folder)?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = match format {
             LabelFormat::RawU32 => Target::Raw(RawLabels::create(path.to_owned())?),
@@ -241,17 +246,7 @@ impl SegmentJob {
             voxel_um,
             measure: self.table.is_some(),
         };
-        let rows = labels.finish(context, measured, |slice| {
-            let (writer, dtype) = match &mut target {
-                Target::Raw(raw) => return raw.write(slice),
-                Target::Tiff(writer, dtype) => (writer, dtype),
-            };
-            let samples = match dtype {
-                DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
-                _ => Samples::U32(slice.to_vec()),
-            };
-            Ok(writer.write(&Array::new("ZYX".parse()?, vec![1, zyx[1], zyx[2]], samples)?)?)
-        })?;
+        let rows = labels.finish(context, measured, |slice| target.write(slice, [zyx[1], zyx[2]]))?;
         let mut publication = Publication::default();
         match target {
             Target::Raw(raw) => raw.finish()?,
@@ -274,6 +269,23 @@ impl SegmentJob {
             notes: self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(label_note).collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Segments the map, with the labels stored in `folder`, and drops small objects and, if the options say so, those at the
+    /// border.
+    fn label(&self, context: &Context, map: Stack, voxel_um: [f64; 3], folder: &Path) -> Result<Labels, JobError> {
+        let settings = LabelSettings {
+            channel: self.channel,
+            seed_channel: self.seed_channel.unwrap_or(self.channel),
+            voxel_um,
+            options: &self.options,
+            overlap_um: label::OVERLAP_UM,
+            streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
+        };
+        let mut labels = label::label(context, &mut FileMap(map), &settings, Scratch::Folder(folder), None)?;
+        let min_voxels = self.options.min_voxels(labels.shape[0], voxel_um);
+        labels.filter_objects(context, min_voxels, self.options.drop_border)?;
+        Ok(labels)
     }
 
     /// Returns the metadata of the map with the voxel size to use, if it has the channels and the time point of the job.

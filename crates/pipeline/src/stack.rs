@@ -52,6 +52,11 @@ pub(crate) struct Stack {
 /// Voxels of a slab, unless another length is required.
 const SLAB_VOXELS: usize = 4 << 20;
 
+/// Returns the number of slices of a slab of about [`SLAB_VOXELS`] in a stack of shape Z, Y, X.
+pub(crate) fn slab_slices([depth, ny, nx]: [usize; 3]) -> usize {
+    (SLAB_VOXELS / (ny * nx).max(1)).clamp(1, depth.max(1))
+}
+
 impl Stack {
     pub(crate) fn new(image: &Image, time: usize) -> Self {
         Self { image: image.clone(), extents: Extents::of(image.meta()), time, origin: [0; 3] }
@@ -160,9 +165,9 @@ impl Stack {
         tensors.map(|(input, channels)| (input.id.as_str(), StackChannels { stack: self, context, channels })).collect()
     }
 
-    /// Returns the number of slices of a slab of about [`SLAB_VOXELS`].
+    /// Returns the number of slices of a slab, see [`slab_slices`].
     pub(crate) fn slab_slices(&self) -> usize {
-        (SLAB_VOXELS / self.slice_len().max(1)).clamp(1, self.extents.zyx[0].max(1))
+        slab_slices(self.extents.zyx)
     }
 }
 

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The peak resident bytes of this process before [`restart_peak`] was last called.
+static EARLIER_PEAK: AtomicU64 = AtomicU64::new(0);
 
 /// Memory of the process at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,7 +37,20 @@ pub fn resident_bytes() -> Option<u64> {
 
 /// Returns the peak resident bytes of this process, if the system reports them: on Linux.
 pub fn peak_resident_bytes() -> Option<u64> {
+    recent_peak_bytes().map(|bytes| bytes.max(EARLIER_PEAK.load(Ordering::Relaxed)))
+}
+
+/// Returns the peak resident bytes of this process since [`restart_peak`] was last called, if the system reports them: on Linux.
+pub fn recent_peak_bytes() -> Option<u64> {
     status_kib("/proc/self/status", "VmHWM:").map(|k| k * 1024)
+}
+
+/// Makes [`recent_peak_bytes`] start over from the present resident bytes. Returns whether the system allows that; otherwise,
+/// it stays the peak of the process.
+pub fn restart_peak() -> bool {
+    let Some(earlier) = recent_peak_bytes() else { return false };
+    EARLIER_PEAK.fetch_max(earlier, Ordering::Relaxed);
+    std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
 fn status_kib(path: &str, key: &str) -> Option<u64> {
@@ -49,5 +66,26 @@ pub fn bytes_text(n: u64) -> String {
         1024..1_048_576 => format!("{:.0} KiB", value / 1024.0),
         1_048_576..1_073_741_824 => format!("{:.0} MiB", value / 1_048_576.0),
         _ => format!("{:.2} GiB", value / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_starts_over_but_that_of_the_process_stays() {
+        let bytes = 256 << 20;
+        let values = std::hint::black_box(vec![1u8; bytes]);
+        let Some(peak) = peak_resident_bytes() else {
+            return cytoscope_testkit::skip("this system does not report the peak of a process");
+        };
+        drop(values);
+        if !restart_peak() {
+            return cytoscope_testkit::skip("this system does not allow the peak of a process to start over");
+        }
+        assert!(peak >= bytes as u64, "{peak}");
+        assert!(recent_peak_bytes().is_some_and(|recent| recent + bytes as u64 / 2 < peak));
+        assert!(peak_resident_bytes().is_some_and(|all| all >= peak));
     }
 }

@@ -50,11 +50,12 @@ pub(crate) fn maps(from: [usize; 3], to: [usize; 3]) -> Option<[AxisMap; 3]> {
     (from != to).then(|| std::array::from_fn(|a| AxisMap::new(from[a], to[a])))
 }
 
-/// Returns the rows of the input that rows of the model's grid are computed from; without maps, both grids are the same.
-pub(super) fn source_rows(maps: Option<&[AxisMap; 3]>, rows: Range<usize>) -> Range<usize> {
+/// Returns the rows and columns of the input that those of the model's grid are computed from; without maps, both grids are
+/// the same.
+pub(super) fn sources(maps: Option<&[AxisMap; 3]>, [rows, columns]: [Range<usize>; 2]) -> [Range<usize>; 2] {
     match maps {
-        Some([_, map_y, _]) => map_y.sources(rows),
-        None => rows,
+        Some([_, map_y, map_x]) => [map_y.sources(rows), map_x.sources(columns)],
+        None => [rows, columns],
     }
 }
 
@@ -73,26 +74,27 @@ impl<'a> ModelView<'a> {
         }
     }
 
-    /// Returns the part of the stack that some rows of the model's grid are computed from.
-    pub(super) fn stack_of_rows(&self, rows: Range<usize>) -> Stack {
-        let [depth, _, columns] = self.stack.extents.zyx;
-        self.stack.windowed(&[0..depth, source_rows(self.maps.as_ref(), rows), 0..columns])
+    /// Returns the part of the stack that some rows and columns of the model's grid are computed from.
+    pub(super) fn stack_of(&self, part: [Range<usize>; 2]) -> Stack {
+        let depth = self.stack.extents.zyx[0];
+        let [rows, columns] = sources(self.maps.as_ref(), part);
+        self.stack.windowed(&[0..depth, rows, columns])
     }
 
-    /// Returns a view of these rows alone; `stack` is the part of the stack that [`ModelView::stack_of_rows`] returns for
-    /// them. Their values are those of the whole view.
-    pub(super) fn of_rows<'b>(&self, stack: &'b Stack, rows: Range<usize>) -> ModelView<'b>
+    /// Returns a view of these rows and columns alone; `stack` is the part of the stack that [`ModelView::stack_of`] returns
+    /// for them. Their values are those of the whole view.
+    pub(super) fn of_part<'b>(&self, stack: &'b Stack, [rows, columns]: [Range<usize>; 2]) -> ModelView<'b>
     where
         'a: 'b,
     {
-        let [depth, _, columns] = self.shape;
+        let depth = self.shape[0];
         ModelView {
             stack,
             channels: self.channels,
             chains: self.chains.clone(),
-            shape: [depth, rows.len(), columns],
+            shape: [depth, rows.len(), columns.len()],
             not_finite: false,
-            maps: self.maps.clone().map(|[z, y, x]| [z, y.part(rows), x]),
+            maps: self.maps.clone().map(|[z, y, x]| [z, y.part(rows), x.part(columns)]),
             cache: vec![(0..0, Vec::new()); self.channels.len()],
             overlap: self.overlap,
         }

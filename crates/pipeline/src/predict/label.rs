@@ -2,6 +2,7 @@
 
 use super::prediction::Prediction;
 use super::resolve::Resolved;
+use crate::measure::{self, measure_slices};
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
@@ -36,10 +37,12 @@ pub(crate) fn streamed_bytes(budget_bytes: u64) -> u64 {
     (budget_bytes / BUDGET_PARTS).min(MAX_STREAMED_BYTES)
 }
 
-/// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`.
-pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64) -> u64 {
+/// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`, and of
+/// measuring its objects in this many channels; 0 if they are not measured.
+pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64, measured_channels: usize) -> u64 {
     let streamed_bytes = if is_segmented_at_once(shape) { 0 } else { streamed_bytes };
-    slab_bytes(shape).max(streamed_bytes) + (64 << 20)
+    let measured_bytes = if measured_channels > 0 { measure::slab_bytes(shape, measured_channels) } else { 0 };
+    slab_bytes(shape).max(streamed_bytes).max(measured_bytes) + (64 << 20)
 }
 
 /// Returns the memory in bytes of a slab.
@@ -153,23 +156,28 @@ pub(crate) fn label(
     foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
     let slab = slab_slices(map.shape());
-    let streamed =
-        if map.shape()[0] > slab { label_slice_by_slice(context, map, settings, scratch, slab)? } else { None };
-    match streamed {
-        Some(labels) => Ok(labels),
-        None => label_in_slabs(context, map, settings, scratch, foreground, slab),
+    if map.shape()[0] <= slab {
+        return label_in_slabs(context, map, settings, scratch, foreground, slab);
+    }
+    match label_slice_by_slice(context, map, settings, scratch, slab)? {
+        Ok(labels) => Ok(labels),
+        Err(threshold) => {
+            let options = SegmentOptions { threshold, ..settings.options.clone() };
+            let settings = LabelSettings { options: &options, ..*settings };
+            label_in_slabs(context, map, &settings, scratch, None, slab)
+        }
     }
 }
 
-/// As [`label`], with slices read `step` at a time. The result is that of segmenting the map at once. `None` if that takes too
-/// much memory.
+/// As [`label`], with slices read `step` at a time. The result is that of segmenting the map at once. If that takes too much
+/// memory, the inner error is the threshold, which is known by then unless nothing was read.
 fn label_slice_by_slice(
     context: &Context,
     map: &mut dyn MapSource,
     settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
     step: usize,
-) -> Result<Option<Labels>, JobError> {
+) -> Result<Result<Labels, Threshold>, JobError> {
     let LabelSettings { channel, seed_channel, voxel_um, options, .. } = *settings;
     let shape = map.shape();
     let (depth, plane) = (shape[0], shape[1] * shape[2]);
@@ -180,20 +188,20 @@ fn label_slice_by_slice(
     let limit_bytes = settings.streamed_bytes.max(slab_bytes(shape)).saturating_sub(read_bytes);
     let max_runs = limit_bytes / StreamedSegmentation::RUN_BYTES;
     if max_runs == 0 {
-        return Ok(None);
+        return Ok(Err(options.threshold));
     }
     let threshold = match options.threshold {
         Threshold::Otsu => Threshold::Fixed(otsu(context, map, channel, step, &smoothing)?),
         fixed @ Threshold::Fixed(_) => fixed,
     };
     let options = SegmentOptions { threshold, smooth_um: 0.0, ..options.clone() };
-    let Some(mut foreground) = Foreground::new(shape, &options) else { return Ok(None) };
+    let Some(mut foreground) = Foreground::new(shape, &options) else { return Ok(Err(threshold)) };
     let parts = || (0..depth).step_by(step).map(move |z| z..(z + step).min(depth));
     // Every slice is read twice.
     let mut meter = context.meter(ProgressStage::Objects, 2 * depth as u64, ProgressUnit::Slices);
     for z in parts() {
         if foreground.runs() as u64 > max_runs {
-            return Ok(None);
+            return Ok(Err(threshold));
         }
         let values = smoothing.read(context, map, channel, z.clone())?;
         let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
@@ -202,7 +210,7 @@ fn label_slice_by_slice(
     }
     let mut segmentation = StreamedSegmentation::new(foreground, settings.has_seeds(), voxel_um, &options)?;
     if segmentation.needed_bytes() > limit_bytes {
-        return Ok(None);
+        return Ok(Err(threshold));
     }
     let needs = segmentation.needs();
     let mut spool = Spool::new(scratch, plane)?;
@@ -228,7 +236,7 @@ fn label_slice_by_slice(
         context.recorder.mark_memory("objects");
     }
     let (stored, kept) = segmentation.finish();
-    Ok(Some(Labels::new(spool, shape, stored, &first.of(&kept))))
+    Ok(Ok(Labels::new(spool, shape, stored, &first.of(&kept))))
 }
 
 /// The order in which labels appear in slices, by which a stack that is segmented at once is numbered, too (see
@@ -460,28 +468,24 @@ impl Labels {
         let MeasuredStack { stack, channels, channel_names, voxel_um, measure } = measured;
         let [depth, ny, nx] = self.shape;
         let mut measurer = Measurer::new(voxel_um, [ny, nx], channel_names);
-        let mut slice = Vec::new();
         let mut meter = context.meter(ProgressStage::Write, depth as u64, ProgressUnit::Slices);
-        let step = stack.slab_slices();
-        let mut intensities: Vec<Vec<f32>> = Vec::new();
-        for z in 0..depth {
-            self.slice(z, &mut slice)?;
-            if measure {
-                if z % step == 0 {
-                    intensities = channels
-                        .iter()
-                        .map(|c| Ok(stack.read(context, *c, z..(z + step).min(depth))?.to_f32()))
-                        .collect::<Result<_, JobError>>()?;
-                }
-                let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
-                let at = (z % step) * ny * nx;
-                let planes = intensities.iter().map(|l| l.get(at..at + ny * nx)).collect::<Option<Vec<&[f32]>>>();
-                let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {z} is incomplete")))?;
-                measurer.add_slice(&slice, &planes);
+        let step = if measure { stack.slab_slices() } else { 1 };
+        let (mut slab, mut slice) = (Vec::new(), Vec::new());
+        for z in (0..depth).step_by(step) {
+            let slices = z..(z + step).min(depth);
+            slab.clear();
+            for z in slices.clone() {
+                self.slice(z, &mut slice)?;
+                slab.extend_from_slice(&slice);
             }
-            let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);
-            take(&slice)?;
-            meter.add(1)?;
+            if measure {
+                measure_slices(context, &mut measurer, &slab, (stack, channels), slices)?;
+            }
+            for slice in slab.chunks((ny * nx).max(1)) {
+                let _span = context.recorder.span(Stage::Write, "labels").bytes(slice.len() * 4);
+                take(slice)?;
+                meter.add(1)?;
+            }
         }
         Ok(measurer.finish())
     }
@@ -523,8 +527,7 @@ pub(super) fn label_prediction(
     };
     let foreground = prediction.take_foreground();
     let mut labels = label(context, prediction, &settings, scratch, foreground)?;
-    let min_voxels = segment.min_voxels(labels.shape[0], *voxel_um);
-    labels.filter_objects(context, min_voxels, segment.drop_border)?;
+    labels.filter_objects(context, segment.min_voxels(labels.shape[0], *voxel_um), segment.drop_border)?;
     Ok(labels)
 }
 

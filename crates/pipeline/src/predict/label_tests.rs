@@ -1,7 +1,9 @@
 //! Tests of the segmentation of maps in parts.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 use super::*;
+use cytoscope_volume::{Array, VoxelSize};
+use std::path::Path;
 
 /// A map in memory.
 struct Map {
@@ -55,7 +57,11 @@ fn slabs_overlap_however_large_a_slice_is() {
         }
         // Map, seeds and labels of a slab.
         let held = (slab.min(shape[0]) * edge * edge * 3 * 4) as u64;
-        assert!(peak_bytes(shape, 0) >= held, "{edge}² voxels");
+        assert!(peak_bytes(shape, 0, 1) >= held, "{edge}² voxels");
+        // Many channels are not held at once, but some are.
+        let of_channels = [0, 4, 60].map(|channels| peak_bytes([100, edge, edge], 0, channels));
+        assert!(of_channels[1] - (4 * edge * edge * 4) as u64 >= 64 << 20, "{edge}² voxels");
+        assert!(of_channels[0] <= of_channels[1] && of_channels[1] == of_channels[2]);
     }
 }
 
@@ -135,13 +141,33 @@ fn too_much_memory_is_refused() {
     for (streamed_bytes, fits) in [(MAX_STREAMED_BYTES, true), (1 << 10, false)] {
         let settings = LabelSettings { streamed_bytes, ..settings(&options) };
         let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
-        assert_eq!(found.is_some(), fits, "{streamed_bytes} bytes");
+        assert_eq!(found.is_ok(), fits, "{streamed_bytes} bytes");
     }
     // Smoothing reads no more slices than the stack has, however far it reaches.
     let options = SegmentOptions { smooth_um: 5.0, height: None, ..options };
     let settings = LabelSettings { streamed_bytes: 6000, ..settings(&options) };
     let found = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
-    assert!(found.is_some());
+    assert!(found.is_ok());
+}
+
+#[test]
+fn the_threshold_is_known_if_slice_by_slice_takes_too_much_memory() {
+    let (context, shape) = (Context::default(), [4, 5, 5]);
+    let value = |i: usize| if i % 5 == 0 { 0.1 } else { 0.9 };
+    let mut map = Map { shape, values: (0..100).map(value).collect() };
+    let options = SegmentOptions::default();
+    assert_eq!(options.threshold, Threshold::Otsu);
+    let settings = LabelSettings { streamed_bytes: 1 << 10, ..settings(&options) };
+    let given_up = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap();
+    let Err(Threshold::Fixed(level)) = given_up else { panic!("no threshold is known") };
+    assert!((0.1..0.9).contains(&level), "{level}");
+    // Slabs with this threshold have the labels of slabs that find it themselves.
+    let known = SegmentOptions { threshold: Threshold::Fixed(level), ..options.clone() };
+    let [own, known] = [&options, &known].map(|options| {
+        let settings = LabelSettings { options, ..settings };
+        label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 3).unwrap().all_slices(&context).unwrap()
+    });
+    assert!(own == known && own.contains(&1));
 }
 
 /// A map with two columns that meet in the last slice only.
@@ -184,4 +210,40 @@ fn columns_that_meet_beyond_a_slab_are_one_object() {
     let mut slice = Vec::new();
     labels.slice(0, &mut slice).unwrap();
     assert_eq!((labels.count, slice[5 * nx + 3], slice[5 * nx + 10], labels.note), (1, 1, 1, None));
+}
+
+#[test]
+fn all_channels_are_measured_however_many_there_are() {
+    let (context, shape, count): (Context, [usize; 3], usize) = (Context::default(), [3, 4, 5], 9);
+    let plane = shape[1] * shape[2];
+    let values: Vec<f32> = (0..count * shape[0] * plane).map(|i| (i * 37 % 101) as f32).collect();
+    let array = Array::new("CZYX".parse().unwrap(), [&[count][..], &shape].concat(), values.clone()).unwrap();
+    let image = cytoscope_formats::image_in_memory(Path::new("a stack"), array, VoxelSize::default()).unwrap();
+    let stack = Stack::new(&image, 0);
+    let stored: Vec<u32> = (0..shape[0] * plane).map(|i| (i as u32 / 7) % 3).collect();
+    let names: Vec<String> = (0..count).map(|channel| format!("stain {channel}")).collect();
+    let mut spool = Spool::new(Scratch::Memory, plane).unwrap();
+    spool.write(0, &stored).unwrap();
+    let channels: Vec<usize> = (0..count).collect();
+    let measured = MeasuredStack {
+        stack: &stack,
+        channels: &channels,
+        channel_names: names.clone(),
+        voxel_um: [1.0; 3],
+        measure: true,
+    };
+    let mut taken = Vec::new();
+    let rows = Labels::new(spool, shape, 2, &[1, 2])
+        .finish(&context, measured, |slice| {
+            taken.extend_from_slice(slice);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(taken, stored);
+    let mut expected = Measurer::new([1.0; 3], [shape[1], shape[2]], names);
+    for (z, labels) in stored.chunks(plane).enumerate() {
+        let of_channel = |channel: &usize| &values[(channel * shape[0] + z) * plane..][..plane];
+        expected.add_slice(labels, &channels.iter().map(of_channel).collect::<Vec<&[f32]>>());
+    }
+    assert_eq!(rows, expected.finish());
 }

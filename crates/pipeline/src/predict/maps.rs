@@ -42,18 +42,18 @@ pub(super) struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// Stores finished rows `[C][z][rows][X]` as the network returned them.
+    /// Stores finished rows and columns `[C][z][rows][columns]` as the network returned them.
     ///
     /// # Errors
     /// [`JobError`] if they cannot be stored, or are not finite because of the precision (see [`OutputCheck`]).
-    pub(super) fn put(&mut self, z: Range<usize>, rows: Range<usize>, values: &[f32]) -> Result<(), JobError> {
+    pub(super) fn put(&mut self, z: Range<usize>, part: [Range<usize>; 2], values: &[f32]) -> Result<(), JobError> {
         self.check.add(values)?;
         if !self.softmax {
-            return self.prediction.put(self.context, z, rows, values);
+            return self.prediction.put(self.context, z, part, values);
         }
         let mut values = values.to_vec();
         softmax_channels(&mut values, self.prediction.channels);
-        self.prediction.put(self.context, z, rows, &values)
+        self.prediction.put(self.context, z, part, &values)
     }
 
     /// Writes the maps that are complete, finds the foreground of objects in them, and records from time to time what is
@@ -72,8 +72,8 @@ impl Store<'_> {
         if z.start != complete {
             return Err(JobError::Internal(format!("prediction: slices {z:?} follow the first {complete}")));
         }
-        let rows = self.prediction.model_shape[1];
-        self.put(z, 0..rows, values)?;
+        let [_, rows, columns] = self.prediction.model_shape;
+        self.put(z, [0..rows, 0..columns], values)?;
         self.keep_if_due()
     }
 
@@ -232,7 +232,7 @@ impl<'a> Inference<'a> {
                 let (session, size) = (&mut **session, plan.tile);
                 let (slab_slices, bands, first_z, macs) = (*slab_slices, bands.as_slice(), *first_z, *macs);
                 let mut pass = Pass { context, model, size, first_z, session, bands, slab_slices, macs, overlaps };
-                let mut emitter = Emitter { model, size, first_z, finished, bands, shape: grid, store, meter, live };
+                let mut emitter = Emitter { model, first_z, finished, bands, shape: grid, store, meter, live };
                 let ended = pass.run(&mut view, &mut emitter);
                 emitter.store.end(ended)?;
                 self.check = emitter.store.check;

@@ -234,7 +234,8 @@ pub struct InputReport {
     pub traffic: Option<DeviceTraffic>,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// Peak memory of this process in bytes.
+    /// Peak memory of this process in bytes during this prediction; where the system does not allow that, since the process
+    /// started.
     pub actual_peak_bytes: Option<u64>,
     /// Notes for the user.
     pub notes: Vec<String>,

@@ -52,6 +52,8 @@ pub(super) struct InputRun<'a> {
 pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<InputReport, JobError> {
     let InputRun { job, context, model, input, stem, live, .. } = *run;
     let start = Instant::now();
+    // Earlier inputs may have taken more.
+    cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
     let image = {
         let _span = context.recorder.span(Stage::Read, "open");
@@ -138,7 +140,7 @@ fn measure(context: &Context, model: &Model, start: Instant, before: &[StageTota
     context.recorder.mark_memory("end");
     report.stages = cytoscope_profile::since(&context.recorder.totals(), before);
     report.seconds = start.elapsed().as_secs_f64();
-    report.actual_peak_bytes = cytoscope_profile::peak_resident_bytes();
+    report.actual_peak_bytes = cytoscope_profile::recent_peak_bytes();
 }
 
 /// Reports how an input is predicted, with the planned peak memory.

@@ -6,12 +6,12 @@
 use super::grid::ModelView;
 use super::live::Live;
 use super::maps::Store;
+use super::pass_plan::{PassBand, inside};
 use crate::model::Model;
 use crate::{Context, JobError, Meter};
-use cytoscope_engine::{Band, DeviceId, EngineError, OutputPlanes, RollingSession};
+use cytoscope_engine::{DeviceId, EngineError, OutputPlanes, RollingSession};
 use cytoscope_graph::{GraphError, Tensor};
 use cytoscope_profile::Stage;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 /// Slabs that wait between two stages.
@@ -29,8 +29,8 @@ pub(super) struct Pass<'a> {
     pub first_z: usize,
     /// The compiled network, which keeps its state from slab to slab.
     pub session: &'a mut dyn RollingSession,
-    /// Bands of rows, each of which is passed from the first slice to the last.
-    pub bands: &'a [Band],
+    /// Bands, each of which is passed from the first slice to the last.
+    pub bands: &'a [PassBand],
     /// Number of slices that are passed at once.
     pub slab_slices: usize,
     /// Multiply-accumulate operations of the whole pass.
@@ -43,17 +43,15 @@ pub(super) struct Pass<'a> {
 pub(super) struct Emitter<'a> {
     /// The model whose network is passed, for its channels and, in messages, its name.
     pub model: &'a Model,
-    /// Z, Y, X of the volume, extended to what the network accepts.
-    pub size: [usize; 3],
     /// The first slice that passes.
     pub first_z: usize,
     /// Slices that are already stored.
     pub finished: usize,
-    /// Bands of the pass; only their kept rows are stored.
-    pub bands: &'a [Band],
+    /// Bands of the pass; only their kept rows and columns are stored.
+    pub bands: &'a [PassBand],
     /// Z, Y, X of the volume on the model's grid.
     pub shape: [usize; 3],
-    /// Receives the kept rows of finished slices.
+    /// Receives the kept rows and columns of finished slices.
     pub store: Store<'a>,
     /// Counts finished voxels on the model's grid.
     pub meter: Meter<'a>,
@@ -67,7 +65,7 @@ struct Slabs<'a> {
     model: &'a Model,
     size: [usize; 3],
     first_z: usize,
-    bands: &'a [Band],
+    bands: &'a [PassBand],
     slab_slices: usize,
 }
 
@@ -92,21 +90,28 @@ impl Pass<'_> {
     ) -> Result<(), JobError> {
         let mut left = slabs.of_band();
         let mut band = 0;
-        self.session.begin(band)?;
+        self.begin(band)?;
         slabs.read(view, &mut |input| {
             if left == 0 {
                 (band, left) = (band + 1, slabs.of_band());
-                self.session.begin(band)?;
+                self.begin(band)?;
             }
             left -= 1;
-            emitter.put(self.push(input)?)?;
+            emitter.put(band, self.push(input)?)?;
             while left == 0
                 && let Some(made) = self.finish()?
             {
-                emitter.put(made)?;
+                emitter.put(band, made)?;
             }
             Ok(true)
         })
+    }
+
+    /// Starts to pass the band with this number.
+    fn begin(&mut self, band: usize) -> Result<(), JobError> {
+        let bands = self.bands;
+        let band = bands.get(band).ok_or_else(|| JobError::Internal(format!("pass: there is no band {band}")))?;
+        Ok(self.session.begin(band.index)?)
     }
 
     /// Runs the stages in threads. If one fails, its queues close, and the others end.
@@ -122,14 +127,14 @@ impl Pass<'_> {
         };
         std::thread::scope(|scope| {
             let (read, to_network) = sync_channel::<Tensor>(QUEUED_SLABS);
-            let (made, to_writer) = sync_channel::<Vec<OutputPlanes>>(QUEUED_SLABS);
+            let (made, to_writer) = sync_channel::<(usize, Vec<OutputPlanes>)>(QUEUED_SLABS);
             let reader = std::thread::Builder::new().name("read".to_owned());
             let reading =
                 reader.spawn_scoped(scope, move || slabs.read(view, &mut |input| Ok(read.send(input).is_ok())));
             let reading = reading.map_err(failed)?;
             let writer = std::thread::Builder::new().name("write".to_owned());
-            let writing =
-                writer.spawn_scoped(scope, move || to_writer.iter().try_for_each(|planes| emitter.put(planes)));
+            let writing = writer
+                .spawn_scoped(scope, move || to_writer.iter().try_for_each(|(band, planes)| emitter.put(band, planes)));
             let writing = writing.map_err(failed)?;
             let computed = self.network(slabs, &to_network, &made);
             // Without these ends, the other stages would wait forever.
@@ -147,19 +152,19 @@ impl Pass<'_> {
         &mut self,
         slabs: &Slabs<'_>,
         input: &Receiver<Tensor>,
-        output: &SyncSender<Vec<OutputPlanes>>,
+        output: &SyncSender<(usize, Vec<OutputPlanes>)>,
     ) -> Result<(), JobError> {
         for band in 0..self.bands.len() {
-            self.session.begin(band)?;
+            self.begin(band)?;
             for _ in 0..slabs.of_band() {
                 let Some(slab) = self.receive(input) else { return Ok(()) };
                 let made = self.push(slab)?;
-                if !self.send(output, made) {
+                if !self.send(output, (band, made)) {
                     return Ok(());
                 }
             }
             while let Some(made) = self.finish()? {
-                if !self.send(output, made) {
+                if !self.send(output, (band, made)) {
                     return Ok(());
                 }
             }
@@ -179,8 +184,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Passes on finished planes; `false` if writing failed.
-    fn send(&self, output: &SyncSender<Vec<OutputPlanes>>, made: Vec<OutputPlanes>) -> bool {
+    /// Passes on finished planes of a band; `false` if writing failed.
+    fn send(&self, output: &SyncSender<(usize, Vec<OutputPlanes>)>, made: (usize, Vec<OutputPlanes>)) -> bool {
         match output.try_send(made) {
             Ok(()) => true,
             Err(TrySendError::Disconnected(_)) => false,
@@ -208,12 +213,6 @@ impl Pass<'_> {
     }
 }
 
-/// Returns the rows of a band that are in a volume of `rows` rows; at least one.
-pub(super) fn rows_inside(band: &Band, rows: usize) -> Range<usize> {
-    let first = band.fed.start.min(rows.saturating_sub(1));
-    first..band.fed.end.min(rows).max(first + 1)
-}
-
 /// Returns the error of a job whose network was interrupted, or failed.
 fn cancelled(error: EngineError) -> JobError {
     match error {
@@ -236,13 +235,13 @@ impl Slabs<'_> {
     ) -> Result<(), JobError> {
         for band in self.bands {
             let goes_on = if self.bands.len() == 1 {
-                self.read_band(view, 0, &band.fed, take)?
+                self.read_band(view, 0, band, take)?
             } else {
-                // Only the rows of the band are read and resampled.
-                let inside = rows_inside(band, view.shape[1]);
-                let stack = view.stack_of_rows(inside.clone());
-                let mut part = view.of_rows(&stack, inside.clone());
-                let goes_on = self.read_band(&mut part, inside.start, &band.fed, take)?;
+                // Only the rows and columns of the band are read and resampled.
+                let [rows, columns] = inside(band, view.shape);
+                let stack = view.stack_of([rows.clone(), columns.clone()]);
+                let mut part = view.of_part(&stack, [rows.clone(), columns]);
+                let goes_on = self.read_band(&mut part, rows.start, band, take)?;
                 view.not_finite |= part.not_finite;
                 goes_on
             };
@@ -253,12 +252,13 @@ impl Slabs<'_> {
         Ok(())
     }
 
-    /// Reads the slabs of a band from a view whose first row is row `origin` of the volume.
+    /// Reads the slabs of a band from a view whose first row is row `origin` of the volume, and whose columns are those of the
+    /// band.
     fn read_band(
         &self,
         view: &mut ModelView<'_>,
         origin: usize,
-        fed: &Range<usize>,
+        band: &PassBand,
         take: &mut dyn FnMut(Tensor) -> Result<bool, JobError>,
     ) -> Result<bool, JobError> {
         view.read_in_order();
@@ -267,24 +267,24 @@ impl Slabs<'_> {
             // Past the end, the reader repeats the last slice of a range that starts inside the volume.
             let first = z.min(view.shape[0].saturating_sub(1));
             let slices = view.read(self.context, first..first + count)?;
-            if !take(self.input(slices, view.shape, origin, fed, count)?)? {
+            if !take(self.input(slices, view.shape, origin, band, count)?)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Returns the rows `fed` of `count` slices `[C][z][Y][X]` as the network takes them. The first of the slices' rows
-    /// is row `origin` of the volume.
+    /// Returns the rows and columns of a band in `count` slices `[C][z][Y][X]` as the network takes them. The first of the
+    /// slices' rows is row `origin` of the volume; their columns are those of the band that are in the volume.
     fn input(
         &self,
         slices: Vec<f32>,
         [_, rows, width]: [usize; 3],
         origin: usize,
-        fed: &Range<usize>,
+        band: &PassBand,
         count: usize,
     ) -> Result<Tensor, JobError> {
-        let (channels, columns) = (self.model.input_channels, self.size[2]);
+        let (channels, fed, columns) = (self.model.input_channels, &band.rows.fed, band.columns.len);
         let tensor_shape = [1, channels, count, fed.len(), columns];
         if [fed.start, fed.len(), columns] == [origin, rows, width] {
             return Ok(Tensor::new(tensor_shape, slices)?);
@@ -296,7 +296,7 @@ impl Slabs<'_> {
                 let at = y.saturating_sub(origin).min(rows.saturating_sub(1)) * width;
                 let row = slice.get(at..at + width).unwrap_or_default();
                 values.extend_from_slice(row);
-                values.extend(std::iter::repeat_n(row.last().copied().unwrap_or(0.0), columns - width));
+                values.extend(std::iter::repeat_n(row.last().copied().unwrap_or(0.0), columns.saturating_sub(width)));
             }
         }
         Ok(Tensor::new(tensor_shape, values)?)
@@ -304,17 +304,21 @@ impl Slabs<'_> {
 }
 
 impl Emitter<'_> {
-    /// Stores the finished slices that are in the volume.
-    fn put(&mut self, made: Vec<OutputPlanes>) -> Result<(), JobError> {
-        let columns = self.size[2];
+    /// Stores what is in the volume of the finished slices of the band with this number.
+    fn put(&mut self, band: usize, made: Vec<OutputPlanes>) -> Result<(), JobError> {
+        let bands = self.bands;
+        let Some(PassBand { rows, columns: span, .. }) = bands.get(band) else {
+            return Err(JobError::Internal(format!("pass: there is no band {band}")));
+        };
+        let (rows, first_y, columns) = (rows.kept.len(), rows.kept.start, span.len);
+        let (width, in_band) = (span.keep_len, span.kept_in_tile());
         let channels = self.model.output_channels;
-        let [depth, height, width] = self.shape;
+        let [depth, height, _] = self.shape;
         for made in made.into_iter().filter(|made| made.output == self.model.output_index) {
-            let (found, first_y) = (made.planes.shape().to_vec(), made.first_y);
+            let found = made.planes.shape().to_vec();
             let first = made.first_z + self.first_z;
             let planes = found.get(2).copied().unwrap_or(0);
-            let rows = self.bands.iter().find(|band| band.kept.start == first_y).map_or(0, |band| band.kept.len());
-            let fits = found == [1, channels, planes, rows, columns];
+            let fits = found == [1, channels, planes, rows, columns] && made.first_y == first_y;
             let Some(values) = made.planes.into_f32().filter(|_| fits) else {
                 return Err(JobError::model(
                     self.model.name.clone(),
@@ -335,19 +339,19 @@ impl Emitter<'_> {
             let values = if [count, kept, columns] == [planes, rows, width] {
                 values
             } else {
-                let mut inside = Vec::with_capacity(channels * count * kept * width);
+                let mut kept_values = Vec::with_capacity(channels * count * kept * width);
                 for channel in values.chunks_exact((planes * rows * columns).max(1)) {
                     for slice in channel.chunks_exact((rows * columns).max(1)).skip(skipped).take(count) {
                         for row in slice.chunks_exact(columns.max(1)).take(kept) {
-                            inside.extend_from_slice(row.get(..width).unwrap_or_default());
+                            kept_values.extend_from_slice(row.get(in_band.clone()).unwrap_or_default());
                         }
                     }
                 }
-                inside
+                kept_values
             };
-            self.store.put(first..first + count, first_y..first_y + kept, &values)?;
+            self.store.put(first..first + count, [first_y..first_y + kept, span.kept_in_volume()], &values)?;
             if let Some(live) = &self.live {
-                live.tile([first, first_y, 0], [count, kept, width], values);
+                live.tile([first, first_y, span.keep_start], [count, kept, width], values);
             }
             self.meter.add((count * kept * width) as u64)?;
         }

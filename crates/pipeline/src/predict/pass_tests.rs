@@ -4,6 +4,7 @@
 use super::super::label::{LabelSettings, label};
 use super::super::live::{LiveSink, LiveVolume};
 use super::super::output_check::OutputCheck;
+use super::super::pass_plan::pass_bands;
 use super::super::prediction::Prediction;
 use super::super::test_common::{noise, package};
 use super::*;
@@ -12,11 +13,12 @@ use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{ProgressStage, ProgressUnit};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
-use cytoscope_engine::{CompileOptions, DeviceId, Engine, Precision, RollingPlan};
+use cytoscope_engine::{Band, CompileOptions, DeviceId, Engine, Precision, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
 use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold};
 use cytoscope_profile::Recorder;
+use cytoscope_volume::tile::{Span, crop_spans};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use std::path::Path;
 use std::time::Duration;
@@ -44,9 +46,19 @@ fn model() -> Model {
     Model::from_package(package(&network()).in_memory(Path::new("a test")).unwrap()).unwrap()
 }
 
+/// The columns of a volume that passes in whole rows.
+fn whole_rows(shape: [usize; 3], size: [usize; 3]) -> Vec<Span> {
+    vec![Span { start: 0, len: size[2], keep_start: 0, keep_len: shape[2] }]
+}
+
 /// How a volume is passed.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Setup<'a> {
+    /// Z, Y, X of the volume, and the size that the network accepts.
+    shape: [usize; 3],
+    size: [usize; 3],
+    /// Bands of columns; none if whole rows pass.
+    columns: &'a [Span],
     /// Whether the stages run in threads.
     overlaps: bool,
     /// The first slice that passes.
@@ -55,6 +67,13 @@ struct Setup<'a> {
     finished: &'a [f32],
     /// Receives finished slices, if present.
     sink: Option<&'a dyn LiveSink>,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        let (shape, size) = (SHAPE, SIZE);
+        Self { shape, size, columns: &[], overlaps: false, first_z: 0, finished: &[], sink: None }
+    }
 }
 
 /// Passes a volume and returns the prediction.
@@ -70,7 +89,7 @@ fn run_with(
     setup: Setup<'_>,
 ) -> Result<Vec<f32>, JobError> {
     let mut prediction = predict_with(context, plan, values, setup, |_| ())?;
-    prediction.read(context, 0, 0..SHAPE[0])
+    prediction.read(context, 0, 0..setup.shape[0])
 }
 
 /// As [`run_with`], but returns the prediction, which `prepare` changes before the pass.
@@ -78,53 +97,61 @@ fn predict_with(
     context: &Context,
     plan: Box<dyn RollingPlan>,
     values: &[f32],
-    Setup { overlaps, first_z, finished, sink }: Setup<'_>,
+    Setup { shape, size, columns, overlaps, first_z, finished, sink }: Setup<'_>,
     prepare: impl FnOnce(&mut Prediction),
 ) -> Result<Prediction, JobError> {
     let model = model();
-    let array = Array::new(Axes::zyx(), SHAPE.to_vec(), values.to_vec()).unwrap();
+    let array = Array::new(Axes::zyx(), shape.to_vec(), values.to_vec()).unwrap();
     let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
     let stack = Stack::new(&image, 0);
-    let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), SHAPE);
-    let mut spool = Spool::new(Scratch::Memory, SHAPE[1] * SHAPE[2]).unwrap();
+    let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), shape);
+    let mut spool = Spool::new(Scratch::Memory, shape[1] * shape[2]).unwrap();
     spool.write(0, finished).unwrap();
-    let finished = finished.len() / (SHAPE[1] * SHAPE[2]);
-    let mut prediction = Prediction::new(spool, 1, SHAPE, SHAPE);
+    let finished = finished.len() / (shape[1] * shape[2]);
+    let mut prediction = Prediction::new(spool, 1, shape, shape);
     prediction.continue_after(finished);
     prepare(&mut prediction);
-    let (slab_slices, bands, macs) = (plan.slab_planes(), plan.bands().to_vec(), plan.macs());
+    let whole = whole_rows(shape, size);
+    let columns = if columns.is_empty() { whole.as_slice() } else { columns };
+    let (slab_slices, bands, macs) = (plan.slab_planes(), pass_bands(plan.bands(), columns), plan.macs());
     let mut session = plan.start().unwrap();
     let check = OutputCheck::new(DeviceId::Cpu, Precision::F32);
     let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None, check };
-    let meter = context.meter(ProgressStage::Predict, SHAPE.iter().product::<usize>() as u64, ProgressUnit::Voxels);
+    let meter = context.meter(ProgressStage::Predict, shape.iter().product::<usize>() as u64, ProgressUnit::Voxels);
     let (model, bands) = (&model, bands.as_slice());
-    let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: SHAPE };
+    let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: shape };
     let live = sink.map(|sink| Live::begin(sink, &volume, false, &[]));
-    let mut emitter = Emitter { model, size: SIZE, first_z, finished, bands, shape: SHAPE, store, meter, live };
+    let mut emitter = Emitter { model, first_z, finished, bands, shape, store, meter, live };
     let session = &mut *session;
-    let mut pass = Pass { context, model, size: SIZE, first_z, session, bands, slab_slices, macs, overlaps };
+    let mut pass = Pass { context, model, size, first_z, session, bands, slab_slices, macs, overlaps };
     pass.run(&mut view, &mut emitter)?;
     Ok(prediction)
 }
 
 /// The untiled network on the volume, which is extended by its last voxels.
 fn untiled(values: &[f32]) -> Vec<f32> {
+    untiled_of(values, SHAPE, SIZE)
+}
+
+/// As [`untiled`], on a volume of this shape, and the size that the network accepts.
+fn untiled_of(values: &[f32], shape: [usize; 3], size: [usize; 3]) -> Vec<f32> {
     let mut extended = Vec::new();
-    for z in 0..SIZE[0] {
-        for y in 0..SIZE[1] {
-            for x in 0..SIZE[2] {
-                let at = (z * SHAPE[1] + y.min(SHAPE[1] - 1)) * SHAPE[2] + x.min(SHAPE[2] - 1);
+    for z in 0..size[0] {
+        for y in 0..size[1] {
+            for x in 0..size[2] {
+                let at = (z * shape[1] + y.min(shape[1] - 1)) * shape[2] + x.min(shape[2] - 1);
                 extended.push(values[at]);
             }
         }
     }
-    let shape = [&[1, 1][..], &SIZE].concat();
-    let mut session =
-        CpuEngine::new().compile(&network(), std::slice::from_ref(&shape), &CompileOptions::default()).unwrap();
-    let made = session.run(&[Tensor::new(shape, extended).unwrap()]).unwrap().remove(0).into_f32().unwrap();
-    let slices = made.chunks_exact(SIZE[1] * SIZE[2]);
-    let rows = slices.flat_map(|slice| slice.chunks_exact(SIZE[2]).take(SHAPE[1]));
-    rows.flat_map(|row| row[..SHAPE[2]].to_vec()).collect()
+    let extended_shape = [&[1, 1][..], &size].concat();
+    let mut session = CpuEngine::new()
+        .compile(&network(), std::slice::from_ref(&extended_shape), &CompileOptions::default())
+        .unwrap();
+    let made = session.run(&[Tensor::new(extended_shape, extended).unwrap()]).unwrap().remove(0).into_f32().unwrap();
+    let slices = made.chunks_exact(size[1] * size[2]);
+    let rows = slices.flat_map(|slice| slice.chunks_exact(size[2]).take(shape[1]));
+    rows.flat_map(|row| row[..shape[2]].to_vec()).collect()
 }
 
 #[test]
@@ -147,6 +174,53 @@ fn a_pass_gives_the_values_of_the_untiled_network_with_bands_and_threads() {
     }
 }
 
+#[test]
+fn a_pass_in_bands_of_rows_and_columns_gives_the_values_of_the_untiled_network() {
+    let (shape, size, model): ([usize; 3], [usize; 3], Model) = ([9, 79, 79], [9, 80, 80], model());
+    let values = noise(11, shape.iter().product());
+    let (graph, expected) = (network(), untiled_of(&values, shape, size));
+    let width = 2 * model.reach.unwrap()[2] + 16;
+    assert!(width < size[2], "bands of {width} columns are not narrower than the volume");
+    let columns = crop_spans(shape[2], width, model.reach.unwrap()[2], model.step[2]).unwrap();
+    assert!(columns.len() > 1);
+    let plan = |budget_bytes| {
+        let options = CompileOptions { memory_budget_bytes: budget_bytes, threads: 2, ..CompileOptions::default() };
+        CpuEngine::new().plan_rolling(&graph, &[1, 1, size[0], size[1], columns[0].len], &options).ok()
+    };
+    let bytes = plan(None).unwrap().memory_bytes();
+    let banded = || (1..20).filter_map(|n| plan(Some(bytes * n / 20))).find(|plan| plan.bands().len() > 1);
+    for overlaps in [false, true] {
+        for plan in [plan(None), banded()] {
+            let bands = plan.as_ref().unwrap().bands().len();
+            let setup = Setup { shape, size, columns: &columns, overlaps, ..Setup::default() };
+            let got = run_with(&Context::default(), plan.unwrap(), &values, setup).unwrap();
+            let worst = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            // Kernels may add up in another order at the ends of rows.
+            assert_eq!(got.len(), expected.len());
+            assert!(worst <= 1e-5, "{bands}×{} bands, threads: {overlaps}: {worst}", columns.len());
+        }
+    }
+}
+
+/// A part of a resampled stack has the values of the whole one, whatever rows and columns are left out.
+#[test]
+fn a_part_of_a_resampled_stack_has_the_values_of_the_whole() {
+    let (own, shape): ([usize; 3], [usize; 3]) = ([5, 23, 31], [7, 30, 20]);
+    let array = Array::new(Axes::zyx(), own.to_vec(), noise(3, own.iter().product())).unwrap();
+    let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let (stack, context) = (Stack::new(&image, 0), Context::default());
+    let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), shape);
+    let whole = view.read(&context, 0..shape[0]).unwrap();
+    for (rows, columns) in [(0..30, 6..20), (4..11, 0..9), (29..30, 19..20)] {
+        let part = view.stack_of([rows.clone(), columns.clone()]);
+        assert!(part.slice_len() < stack.slice_len());
+        let got = view.of_part(&part, [rows.clone(), columns.clone()]).read(&context, 0..shape[0]).unwrap();
+        let inside = whole.chunks(shape[2]).enumerate().filter(|(row, _)| rows.contains(&(row % shape[1])));
+        let expected: Vec<f32> = inside.flat_map(|(_, row)| row[columns.clone()].to_vec()).collect();
+        assert!(got == expected, "rows {rows:?}, columns {columns:?}");
+    }
+}
+
 /// A band is read and resampled from the rows that it depends on, and gets the values of the whole stack.
 #[test]
 fn bands_of_a_resampled_stack_read_only_their_rows() {
@@ -154,7 +228,8 @@ fn bands_of_a_resampled_stack_read_only_their_rows() {
     let array = Array::new(Axes::zyx(), own.to_vec(), noise(7, own.iter().product())).unwrap();
     let image = cytoscope_formats::image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
     let (model, stack) = (model(), Stack::new(&image, 0));
-    let read = |bands: &[Band]| {
+    let read = |rows: &[Band]| {
+        let bands = &pass_bands(rows, &whole_rows(SHAPE, SIZE));
         let context = Context::default();
         let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), SHAPE);
         let slabs = Slabs { context: &context, model: &model, size: SIZE, first_z: 0, bands, slab_slices: 3 };
@@ -273,13 +348,13 @@ fn a_continued_pass_gives_the_remaining_slices_bit_by_bit() {
     assert!(first_z > 0, "no slice is saved");
     let earlier = &expected[..finished * SHAPE[1] * SHAPE[2]];
     let plan = plan_from(&graph, None, first_z).unwrap();
-    let setup = Setup { overlaps: true, first_z, finished: earlier, sink: None };
+    let setup = Setup { overlaps: true, first_z, finished: earlier, ..Setup::default() };
     let got = run_with(&Context::default(), plan, &values, setup).unwrap();
     assert!(got == expected);
     // The finished slices are kept as they are, not computed again.
     let marked = vec![9.0; earlier.len()];
     let plan = plan_from(&graph, None, first_z).unwrap();
-    let setup = Setup { overlaps: false, first_z, finished: &marked, sink: None };
+    let setup = Setup { first_z, finished: &marked, ..Setup::default() };
     let got = run_with(&Context::default(), plan, &values, setup).unwrap();
     assert!(got[..marked.len()] == marked && got[marked.len()..] == expected[marked.len()..]);
 }

@@ -2,6 +2,7 @@
 
 mod budget;
 mod no_pass;
+mod pass;
 mod tile_plan;
 
 pub(super) use budget::Budget;
@@ -10,15 +11,11 @@ pub use tile_plan::{Blend, BlendRequest, TilePlan, TileRequest};
 
 use super::batch::batch_size;
 use super::label;
-use super::pass_plan::{PassPlan, PassSizes, PlannedPass};
-use super::postprocess::split_softmax;
-use super::prediction::FOREGROUND_BYTES;
+use super::pass_plan::{PassBand, PlannedPass};
 use super::resolve::Resolved;
 use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
-use crate::{Context, JobError, JobErrorKind, Model};
-use cytoscope_engine::{
-    Band, CompileOptions, EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES,
-};
+use crate::{Context, JobError, JobErrorKind, Model, Output};
+use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
 use cytoscope_volume::tile::{crop_spans, window_starts};
 
@@ -32,9 +29,6 @@ const GAUSSIAN_EDGE: usize = 192;
 const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
 const BASE_BYTES: u64 = 48 << 20;
-
-/// Maximum number of attempts to plan a pass with less memory.
-const PASS_ATTEMPTS: usize = 6;
 
 /// The volume that is cut into tiles, or passed, and the memory that it needs besides them.
 struct TiledVolume {
@@ -60,8 +54,8 @@ pub(super) enum Runner {
         session: Box<dyn RollingSession>,
         /// Number of slices in a slab.
         slab_slices: usize,
-        /// Bands of rows, each of which is passed from the first slice to the last.
-        bands: Vec<Band>,
+        /// Bands, each of which is passed from the first slice to the last.
+        bands: Vec<PassBand>,
         /// Index of the first slice that is passed.
         first_z: usize,
         /// Multiply-accumulate operations of the whole pass.
@@ -127,11 +121,12 @@ pub(super) fn plan(
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
     let held_bytes = held_bytes.saturating_add(resolved.reader_bytes);
+    let measured_channels = if resolved.wants(Output::Table) { resolved.extents.channels } else { 0 };
     let volume = TiledVolume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
         later_bytes: match resolved.has_objects() {
-            true => label::peak_bytes(zyx, resolved.budget.for_labels_bytes()),
+            true => label::peak_bytes(zyx, resolved.budget.for_labels_bytes(), measured_channels),
             false => 0,
         },
         held_bytes,
@@ -247,93 +242,6 @@ impl<'a> Planner<'a> {
             (true, false) if slab_bytes <= UNKNOWN_DEVICE_SLAB_BYTES => slab_bytes * (2 + SLAB_COPIES),
             _ => 0,
         }
-    }
-
-    /// Returns the sizes of a pass over the volume, extended to `tile`, or of reading it for tiles of this size.
-    fn pass_sizes(&self, tile: [usize; 3]) -> PassSizes {
-        PassSizes {
-            tile,
-            shape: self.volume.shape,
-            zyx: self.resolved.extents.zyx,
-            channels: [self.model.input_channels, self.model.output_channels],
-            read_slice_bytes: self.volume.read_slice_bytes,
-            has_softmax: split_softmax(self.model).0,
-        }
-    }
-
-    /// Returns the bytes that one pass in slabs of `slab_slices` slices holds besides the session.
-    fn around_pass(&self, tile: [usize; 3], slab_slices: usize) -> u64 {
-        let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
-        BASE_BYTES + self.volume.held_bytes + self.pass_sizes(tile).bytes(slab_slices) + foreground_bytes
-    }
-
-    /// Plans one pass over the whole volume, which computes no voxel twice, or returns why a pass is not possible.
-    fn pass(&self) -> Result<PlannedPass, NoPass> {
-        let (model, Budget { bytes: budget_bytes, is_given }) = (self.model, self.resolved.budget);
-        if let Some(reason) = self.never_passes() {
-            return Err(reason);
-        }
-        if self.blend != Blend::Crop {
-            return Err(self.why_requested());
-        }
-        let tile = self.whole();
-        let first_z = self.first_slice(tile);
-        let shape = [1, model.input_channels, tile[0] - first_z, tile[1], tile[2]];
-        let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1));
-        let mut cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes() };
-        let mut too_large: Option<NoPass> = None;
-        for _ in 0..PASS_ATTEMPTS {
-            let options = CompileOptions { memory_budget_bytes: Some(cap_bytes), ..self.resolved.compile.clone() };
-            let span = self.context.recorder.span(Stage::Compile, "one pass");
-            let plan = model.plan_rolling(self.resolved.engine.engine(), &shape, &options);
-            drop(span);
-            let plan = match plan {
-                Ok(plan) => plan,
-                Err(refusal) => {
-                    tracing::debug!("no pass along Z: {refusal}");
-                    return Err(too_large.unwrap_or_else(|| self.refused(refusal, tile)));
-                }
-            };
-            let during = self.around_pass(tile, plan.slab_planes()).saturating_add(plan.memory_bytes());
-            let later_bytes = self.later_bytes(plan.memory_bytes());
-            let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + later_bytes);
-            if peak_bytes <= budget_bytes {
-                let read_voxels = self.pass_sizes(tile).read_voxels(plan.bands(), first_z);
-                return Ok(PlannedPass { tile, first_z, plan, peak_bytes, read_voxels });
-            }
-            too_large = Some(NoPass::Memory { needed_bytes: peak_bytes, budget_bytes });
-            // Shorter slabs need less memory around the session, too.
-            cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1);
-        }
-        Err(too_large.unwrap_or(NoPass::NotCheaper))
-    }
-
-    /// Returns the first slice of a pass. If slices are finished, it is the first one in the receptive field of the next.
-    fn first_slice(&self, tile: [usize; 3]) -> usize {
-        let wanted = self.volume.finished.saturating_sub(self.halo[0]);
-        let last = tile[0].saturating_sub(self.model.min_size[0].max(1));
-        wanted.min(last) / self.model.step[0] * self.model.step[0]
-    }
-
-    /// Allocates the memory of a pass.
-    fn accept_pass(&self, pass: PlannedPass) -> Result<PlannedTiles, JobError> {
-        let work = pass.work();
-        let PlannedPass { tile, first_z, plan, peak_bytes, .. } = pass;
-        let (slab_slices, macs, bands) = (plan.slab_planes(), plan.macs(), plan.bands().to_vec());
-        let described = PassPlan { slab_slices, bands: bands.len(), work };
-        let runner = Runner::Pass { session: plan.start()?, slab_slices, bands, first_z, macs };
-        let plan = TilePlan {
-            tile,
-            halo: self.halo,
-            step: self.model.step,
-            blend: Blend::Crop,
-            overlap: self.overlap,
-            batch: 1,
-            stated_peak_bytes: peak_bytes,
-            pass: Some(described),
-            no_pass: None,
-        };
-        Ok(PlannedTiles { plan, runner, replanned: None })
     }
 
     /// Compiles the network for a batch of tiles.
@@ -453,17 +361,6 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns whether a pass costs less than all tiles that may fit the budget. They are judged by a lower bound of
-    /// their memory, so that no session is compiled for the comparison.
-    fn is_cheapest(&self, pass: &PlannedPass) -> bool {
-        let voxels = |tile: &[usize; 3]| tile.iter().product::<usize>().max(1) as f64;
-        let per_voxel = pass.plan.untiled_bytes() as f64 / voxels(&pass.tile);
-        let least_bytes = |tile: &[usize; 3]| (per_voxel * voxels(tile)) as u64;
-        let cost = self.pass_cost(pass);
-        let tiles = self.candidates();
-        tiles.iter().filter(|t| self.fits(t, least_bytes(t))).all(|t| cost < self.cost(t, least_bytes(t)))
-    }
-
     /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit; or `pass`,
     /// if there is one and it costs less.
     fn best_tiles(&self, pass: Result<PlannedPass, NoPass>) -> Result<PlannedTiles, JobError> {
@@ -495,7 +392,7 @@ impl<'a> Planner<'a> {
             }
             _ => self.batched(smallest)?,
         };
-        self.check(&planned.plan)?;
+        self.check(&planned.plan).map_err(|error| reason.or_memory_of_pass(error))?;
         Ok(planned.because(reason))
     }
 

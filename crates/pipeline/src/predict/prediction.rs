@@ -43,25 +43,32 @@ impl Prediction {
         Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, foreground: None }
     }
 
-    /// Stores finished rows `[C][z][rows][X]` of slices of the model's grid. Slices are complete once their last row is
-    /// stored; they are completed in order.
+    /// Stores finished rows and columns `[C][z][rows][columns]` of slices of the model's grid. Slices are complete once the
+    /// last columns of their last rows are stored; they are completed in order.
     pub(crate) fn put(
         &mut self,
         context: &Context,
         z: Range<usize>,
-        rows: Range<usize>,
+        [rows, columns]: [Range<usize>; 2],
         values: &[f32],
     ) -> Result<(), JobError> {
-        let width = self.model_shape[2];
-        let part = rows.len() * width;
+        let [_, height, width] = self.model_shape;
+        let part = rows.len() * columns.len();
         let _span = context.recorder.span(Stage::Write, "spool").bytes(values.len() * 4);
         for (i, slice) in z.clone().enumerate() {
             for c in 0..self.channels {
                 let from = (c * z.len() + i) * part;
-                self.spool.write_from(slice * self.channels + c, rows.start * width, &values[from..from + part])?;
+                let (at, values) = (slice * self.channels + c, &values[from..from + part]);
+                if columns.len() == width {
+                    self.spool.write_from(at, rows.start * width, values)?;
+                    continue;
+                }
+                for (y, row) in rows.clone().zip(values.chunks_exact(columns.len().max(1))) {
+                    self.spool.write_from(at, y * width + columns.start, row)?;
+                }
             }
         }
-        if rows.end == self.model_shape[1] && z.start == self.complete {
+        if rows.end == height && columns.end == width && z.start == self.complete {
             self.complete = z.end;
         }
         Ok(())
@@ -195,9 +202,13 @@ mod tests {
             for z in 0..grid[0] {
                 let slice: Vec<f32> = (0..grid[1] * width).map(|v| ((z * 31 + v * 7) % 13) as f32).collect();
                 let (first, last) = slice.split_at(3 * width);
-                prediction.put(&context, z..z + 1, 0..3, first).unwrap();
+                prediction.put(&context, z..z + 1, [0..3, 0..width], first).unwrap();
                 assert!(!prediction.is_ready(early.len()), "slice {z} has rows left");
-                prediction.put(&context, z..z + 1, 3..grid[1], last).unwrap();
+                for columns in [0..1, 1..width] {
+                    assert!(!prediction.is_ready(early.len()), "slice {z} has columns left");
+                    let part: Vec<f32> = last.chunks(width).flat_map(|row| row[columns.clone()].to_vec()).collect();
+                    prediction.put(&context, z..z + 1, [3..grid[1], columns], &part).unwrap();
+                }
                 while prediction.is_ready(early.len()) {
                     early.push(prediction.read(&context, 0, early.len()..early.len() + 1).unwrap());
                 }

@@ -1,7 +1,7 @@
 //! Why a volume is predicted in tiles instead of one pass.
 
 use super::{Planner, TileRequest};
-use crate::Model;
+use crate::{JobError, Model};
 use cytoscope_engine::{DeviceId, NotRolling};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::bytes_text;
@@ -90,6 +90,18 @@ impl NoPass {
         }
     }
 
+    /// Returns the error of tiles that exceed the memory budget, with the memory of a pass if that exceeds it by less.
+    pub(super) fn or_memory_of_pass(&self, error: JobError) -> JobError {
+        match (error, self.sufficient_budget_bytes()) {
+            (JobError::Budget { needed_bytes, budget_bytes, next_step }, Some(pass_bytes))
+                if (budget_bytes..needed_bytes).contains(&pass_bytes) =>
+            {
+                JobError::Budget { needed_bytes: pass_bytes, budget_bytes, next_step }
+            }
+            (error, _) => error,
+        }
+    }
+
     /// Returns a note with the reason and with what would make a pass possible; `None` if the user asked for tiles, or if
     /// they are the rule.
     pub(super) fn note(&self) -> Option<String> {
@@ -145,7 +157,7 @@ impl Planner<'_> {
             NotRolling::Interface { .. } if self.model.spatial_axes == 2 => NoPass::SingleSlices,
             NotRolling::Interface { found } => NoPass::Interface { found },
             NotRolling::Budget { needed_bytes, budget_bytes } => {
-                let around_bytes = self.around_pass(tile, 1);
+                let around_bytes = self.around_pass(tile, 1, self.least_part(tile));
                 NoPass::Memory {
                     needed_bytes: needed_bytes.saturating_add(around_bytes),
                     budget_bytes: budget_bytes.saturating_add(around_bytes).min(self.resolved.budget.bytes),
@@ -158,7 +170,7 @@ impl Planner<'_> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
     use super::*;
 
     #[test]
@@ -174,6 +186,20 @@ mod tests {
         for known in [NoPass::TileGiven, NoPass::BlendGiven, NoPass::SingleSlices, NoPass::NotCheaper] {
             assert_eq!(known.note(), None);
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_pass_is_stated_if_tiles_need_more() {
+        let (needed_bytes, budget_bytes, next_step) = (44 << 30, 4 << 30, String::new());
+        let error = || JobError::Budget { needed_bytes, budget_bytes, next_step: next_step.clone() };
+        let stated = |reason: NoPass| match reason.or_memory_of_pass(error()) {
+            JobError::Budget { needed_bytes, .. } => needed_bytes,
+            other => panic!("{other}"),
+        };
+        let memory = |needed_bytes: u64| NoPass::Memory { needed_bytes, budget_bytes };
+        assert_eq!(stated(memory(8 << 30)), 10 << 30);
+        assert_eq!(stated(memory(80 << 30)), needed_bytes);
+        assert_eq!(stated(NoPass::NotCheaper), needed_bytes);
     }
 
     #[test]
