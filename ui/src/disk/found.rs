@@ -2,7 +2,9 @@
 
 use super::ResultsPlace;
 use crate::correct::files::CorrectionFiles;
+use crate::documents::Predicted;
 use crate::measure::table_name;
+use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
 use cytoscope_pipeline::{Artifact, ArtifactKind, PARQUET_ENDING};
@@ -21,6 +23,8 @@ pub(crate) struct FoundResults {
     pub(crate) outputs: Vec<Artifact>,
     /// Labels that were saved for a single time point, with their table if they were measured, by time point.
     pub(crate) of_times: BTreeMap<usize, Vec<Artifact>>,
+    /// What the latest prediction found objects with.
+    pub(crate) predicted: Predicted,
 }
 
 impl FoundResults {
@@ -30,11 +34,20 @@ impl FoundResults {
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
         let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
         let prediction = record.filter(|r| r.input.path == place.stack);
+        let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
         let (outputs, of_times) = (search.outputs(&folder), search.of_times(&folder));
-        Self { folder, outputs, of_times }
+        Self { folder, outputs, of_times, predicted }
     }
+}
+
+/// What a prediction found objects with: the segmentation settings of its model, scaled to its object diameter.
+fn predicted(record: &Provenance) -> Predicted {
+    let card = card(record.model.name.as_str(), &record.model.path);
+    let scale = record.diameter.map_or(1.0, |diameter| diameter.scale());
+    let segment = card.segment.map(|settings| settings.scaled(scale)).filter(|settings| settings.validate().is_ok());
+    Predicted { diameter: record.diameter, segment }
 }
 
 /// What decides which files of a folder are results of a stack.

@@ -5,7 +5,7 @@ use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
 use crate::disk::DocumentEffect;
 use crate::document::file_name;
-use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput};
+use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predicted};
 use crate::effect::Effects;
 use crate::models::ModelsAction;
 use crate::panels::capitalized;
@@ -155,7 +155,7 @@ impl Jobs {
             // The new labels replace a preview with other options.
             self.refined.remove(&document);
             self.preview_objects.remove(&document);
-            let options = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
+            let options = JobOutput::Predicted(Predicted { diameter: report.diameter, segment: report.segment });
             effects.act(DocumentsAction::Show { document, output: options });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }

@@ -249,12 +249,28 @@ impl Jobs {
             seed_channel: Some(seed_channel),
             time,
             voxel_um: document.given_voxel_um(),
+            assumed_voxel_um: self.assumed_voxel_um(document, display.settings()),
             intensities: keep.then(|| document.path.clone()),
             options,
             overwrite: Default::default(),
         };
         let title = format!("{} · objects", document.name);
         self.work.segment(id, title, job, keep);
+    }
+
+    /// The voxel size Z, Y, X with which predictions find and measure objects of a document whose own is incomplete: that
+    /// of the latest prediction, or else the model's, if objects are not rescaled.
+    fn assumed_voxel_um(&self, document: &Document, settings: &Settings) -> Option<[f64; 3]> {
+        if document.voxel_known {
+            return None;
+        }
+        if let Some(predicted) = document.predicted_diameter {
+            return Some(predicted.voxel);
+        }
+        let of_model = self.model(settings).filter(|card| card.object_diameter_um.is_none())?.voxel_um?;
+        let size = document.image.meta().voxel_size_um;
+        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
+        Some([0, 1, 2].map(|a| stated[a].unwrap_or(of_model[a])))
     }
 
     /// Measures labels of a time point once the folder of the table exists.
@@ -283,12 +299,8 @@ impl Jobs {
                 return effects;
             }
         };
-        // Unknown voxel sizes are taken from the model, as in prediction.
-        let size = document.image.meta().voxel_size_um;
-        let of_model = self.model(display.settings()).and_then(|m| m.voxel_um).filter(|_| !document.voxel_known);
-        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
-        let of_model = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
-        let voxel_um = document.given_voxel_um().or(of_model);
+        let assumed_um = self.assumed_voxel_um(document, display.settings());
+        let voxel_um = document.given_voxel_um().or(assumed_um);
         let job = MeasureJob {
             table: target.table,
             table_format: Default::default(),
@@ -329,13 +341,13 @@ mod tests {
     use crate::correct::Corrections;
     use crate::disk::DiskEffect;
     use crate::display::DisplayAction;
-    use crate::documents::{JobOutput, ViewAction};
+    use crate::documents::{JobOutput, Predicted, ViewAction};
     use crate::effect::{Effect, Wake};
     use crate::jobs::JobsAction;
     use crate::opener::Expanded;
     use crate::work::RepeatableJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_pipeline::{LabelFormat, SegmentReport};
+    use cytoscope_pipeline::{DiameterUnit, LabelFormat, ObjectDiameter, SegmentReport};
     use cytoscope_volume::Array;
     use cytoscope_worker::LabelArray;
     use std::sync::Arc;
@@ -428,6 +440,35 @@ mod tests {
             })
             .collect();
         assert_eq!(sizes, [Some([2.0, 0.5, 0.25])]);
+    }
+
+    #[test]
+    fn objects_are_found_and_measured_with_the_voxel_size_that_their_prediction_assumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let display = display();
+        let (mut documents, id) = opened(folder.path(), display.settings());
+        let jobs = Jobs::new(None, None, None, &no_wake());
+        let assumed = |documents: &Documents| jobs.assumed_voxel_um(documents.get(id).unwrap(), &Settings::default());
+        assert_eq!(assumed(&documents), None);
+        let (voxel, unit) = ([2.5, 1.0, 1.0], DiameterUnit::Voxels);
+        let diameter = ObjectDiameter { diameter: 8.0, unit, voxel, nominal_um: 12.0, estimate: None };
+        let segment = Some(SegmentOptions { min_volume_um3: 7.0, ..SegmentOptions::default() });
+        let predicted = Predicted { diameter: Some(diameter), segment: segment.clone() };
+        let found = |predicted| JobOutput::Found { outputs: Vec::new(), of_times: Default::default(), predicted };
+        let show = |documents: &mut Documents, output| {
+            let _ = documents.apply(DocumentsAction::Show { document: id, output });
+        };
+        // A prediction of another voxel size does not count.
+        let other = ObjectDiameter { unit: DiameterUnit::Um, ..diameter };
+        show(&mut documents, found(Predicted { diameter: Some(other), ..predicted.clone() }));
+        assert_eq!((assumed(&documents), &documents.get(id).unwrap().segment), (None, &None));
+        show(&mut documents, found(predicted));
+        assert_eq!((assumed(&documents), &documents.get(id).unwrap().segment), (Some(voxel), &segment));
+        // One of this window takes precedence.
+        let newer = ObjectDiameter { voxel: [3.0, 1.0, 1.0], ..diameter };
+        show(&mut documents, JobOutput::Predicted(Predicted { diameter: Some(newer), segment: segment.clone() }));
+        show(&mut documents, found(Predicted { diameter: Some(diameter), segment }));
+        assert_eq!(assumed(&documents), Some([3.0, 1.0, 1.0]));
     }
 
     #[test]
