@@ -1,7 +1,7 @@
 //! Commands that the menus, the shortcuts and the palette share; `Workbench::execute` turns them into actions.
 
 use crate::correct::tools::{EditAction, Tool};
-use eframe::egui::{Key, KeyboardShortcut, Modifiers};
+use eframe::egui::{Context, Key, KeyboardShortcut, Modifiers};
 use egui_phosphor::regular as icon;
 
 /// Defines [`Command`] and [`GENERAL`] from one list of commands, in the order of the shortcuts dialog.
@@ -307,10 +307,33 @@ impl Command {
     }
 }
 
+/// Returns the keys of a shortcut as they are labeled on keyboards: `Ctrl+.`, not `Ctrl+Period`.
+pub(crate) fn shortcut_text(ctx: &Context, keys: &KeyboardShortcut) -> String {
+    let text = ctx.format_shortcut(keys);
+    let (name, symbol) = (keys.logical_key.name(), keys.logical_key.symbol_or_name());
+    match text.strip_suffix(name).filter(|_| symbol.chars().all(|c| c.is_ascii_punctuation())) {
+        Some(modifiers) => format!("{modifiers}{symbol}"),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn keys_of_punctuation_are_shown_as_their_signs() {
+        let ctx = Context::default();
+        // Fonts are loaded by the first frame.
+        let _ = ctx.run_ui(Default::default(), |_| {});
+        let text = |keys: Option<KeyboardShortcut>| keys.map(|keys| shortcut_text(&ctx, &keys));
+        let shown = [Command::Shortcuts, Command::NextTime, Command::NextSlice, Command::Fit];
+        let shown = shown.map(|command| text(command.shortcut()));
+        assert_eq!(shown.each_ref().map(Option::as_deref), ["?", "]", "PageUp", "F"].map(Some));
+        let cancel = text(Command::Cancel.shortcut()).unwrap_or_default();
+        assert!(cancel.ends_with('.') && cancel.len() > 1, "{cancel}");
+    }
 
     #[test]
     fn no_two_commands_share_a_name_or_keys() {

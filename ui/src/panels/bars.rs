@@ -2,7 +2,7 @@
 
 use super::{icon_button, remaining_text};
 use crate::action::Actions;
-use crate::command::Command;
+use crate::command::{Command, shortcut_text};
 use crate::correct::CorrectionsAction;
 use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
@@ -128,7 +128,7 @@ fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut
     let title = state.current_title(command);
     let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
     if let Some(shortcut) = command.shortcut() {
-        button = button.shortcut_text(ui.ctx().format_shortcut(&shortcut));
+        button = button.shortcut_text(shortcut_text(ui.ctx(), &shortcut));
     }
     let enabled = state.is_enabled(command);
     let response = ui.add_enabled(enabled, button);
@@ -344,7 +344,7 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
         let response = icon_button(ui, sign, &state.current_title(command), enabled, on);
         let response = match command.shortcut() {
-            Some(keys) => response.on_hover_text(ui.ctx().format_shortcut(&keys)),
+            Some(keys) => response.on_hover_text(shortcut_text(ui.ctx(), &keys)),
             None => response,
         };
         if response.clicked() {

@@ -3,7 +3,7 @@
 use super::library::named_slider;
 use super::{heading, icon_button, labeled_choice, main_button, weak};
 use crate::action::Actions;
-use crate::command::Command;
+use crate::command::{Command, shortcut_text};
 use crate::correct::tools::{EditAction, StrokeMask, Tool, Tools};
 use crate::correct::{Correction, CorrectionsAction, Phase};
 use crate::document::{DocumentChange, PREVIEW_NAME, Role, file_name};
@@ -114,7 +114,7 @@ fn action_button(ui: &mut Ui, state: State<'_>, action: EditAction, text: &str, 
     let title = state.current_title(command);
     let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", action.icon())));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
-    let keys = command.shortcut().map(|s| format!(" ({})", ui.ctx().format_shortcut(&s))).unwrap_or_default();
+    let keys = command.shortcut().map(|s| format!(" ({})", shortcut_text(ui.ctx(), &s))).unwrap_or_default();
     if response.on_hover_text(format!("{title}{keys}")).clicked() {
         actions.command(command);
     }
@@ -124,7 +124,7 @@ fn tool_buttons(ui: &mut Ui, tool: Tool, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         for t in Tool::ALL {
-            let keys = ui.ctx().format_shortcut(&egui::KeyboardShortcut::new(egui::Modifiers::NONE, t.key()));
+            let keys = shortcut_text(ui.ctx(), &egui::KeyboardShortcut::new(egui::Modifiers::NONE, t.key()));
             let response = icon_button(ui, t.icon(), t.title(), true, tool == t);
             if response.on_hover_text(format!("{}  ({keys})", t.hint())).clicked() {
                 actions.command(Command::Tool(t));

@@ -1,7 +1,7 @@
 //! Dialogs: keyboard shortcuts, about, axes of a file.
 
 use crate::action::Actions;
-use crate::command::Command;
+use crate::command::{Command, shortcut_text};
 use crate::display::{AxesDialog, Dialog, DisplayAction};
 use crate::document::{GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
@@ -39,7 +39,7 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
             for row in 0..rows {
                 for command in [keyed.get(row), keyed.get(row + rows)].into_iter().flatten() {
                     ui.label(command.title().trim_end_matches('…'));
-                    let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
+                    let keys = command.shortcut().map(|s| shortcut_text(ui.ctx(), &s)).unwrap_or_default();
                     ui.label(RichText::new(keys).monospace().weak());
                 }
                 ui.end_row();

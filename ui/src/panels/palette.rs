@@ -1,7 +1,7 @@
 //! The command palette: fuzzy search over all commands.
 
 use crate::action::Actions;
-use crate::command::Command;
+use crate::command::{Command, shortcut_text};
 use crate::display::{Dialog, DisplayAction};
 use crate::state::State;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
@@ -69,7 +69,7 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
             for (i, (_, command, title)) in found.iter().enumerate() {
                 let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
-                let keys = command.shortcut().map(|s| ui.ctx().format_shortcut(&s)).unwrap_or_default();
+                let keys = command.shortcut().map(|s| shortcut_text(ui.ctx(), &s)).unwrap_or_default();
                 let button = egui::Button::new(text)
                     .selected(i == own.chosen)
                     .shortcut_text(keys)
