@@ -102,7 +102,9 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.add(egui::Label::new(format!("{}  {}", device.id, device.name)).truncate());
         });
         let precisions: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
-        weak(ui, precisions.join(", "));
+        if !precisions.is_empty() {
+            weak(ui, precisions.join(", "));
+        }
         if !device.usable {
             weak(ui, device.reason.as_str());
         } else if let Some(lacks) = device.shortcoming() {
