@@ -97,9 +97,16 @@ impl Results {
         self.value(row, self.label_column) as u32
     }
 
-    /// Index of the row that measures a label; `None` if the table has none.
-    pub fn row_of(&self, label: u32) -> Option<usize> {
-        (0..self.rows.len()).find(|r| self.label(*r) == label)
+    /// Time point of a row, from 0; `None` if the table does not tell.
+    pub fn time(&self, row: usize) -> Option<usize> {
+        let time = self.value(row, self.column("time")?);
+        Some(time).filter(|time| *time >= 0.0).map(|time| time as usize)
+    }
+
+    /// Index of the row that measures a label at a time point; `None` if the table has none. Labels of several time points
+    /// may have the same number.
+    pub fn row_of(&self, label: u32, time: usize) -> Option<usize> {
+        (0..self.rows.len()).find(|r| self.label(*r) == label && self.time(*r).is_none_or(|of| of == time))
     }
 
     /// The table as `anndata.io.read_csv` reads it: the first column has the names of the observations, `object_7` for the
@@ -201,7 +208,10 @@ mod tests {
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [2, 1, 3]);
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [3, 1, 2]);
-        assert_eq!(table.row_of(3), Some(2));
+        assert_eq!((table.row_of(3, 0), table.row_of(3, 5), table.row_of(4, 0)), (Some(2), Some(2), None));
+        let times = Results::parse(Path::new("x.csv"), "time,label\n0,1\n0,2\n2,1\n").unwrap();
+        assert_eq!([0, 1, 2].map(|time| times.row_of(1, time)), [Some(0), None, Some(2)]);
+        assert_eq!((times.time(2), table.time(2)), (Some(2), None));
         // Column names that need quoting.
         let quoted = Results::parse(Path::new("x.csv"), "label,\"mean_a,b\"\r\n7,1.5\r\n").unwrap();
         assert_eq!((quoted.column("mean_a,b"), quoted.value(0, 1)), (Some(1), 1.5));

@@ -209,12 +209,13 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
+        let (name, unit) = if document.voxel_known { ("volume_um3", "µm³") } else { ("voxels", "voxels") };
         let volume = document.results.as_ref().and_then(|r| {
-            let column = r.column("volume_um3")?;
-            Some(r.value(r.row_of(label)?, column))
+            let column = r.column(name)?;
+            Some(r.value(r.row_of(label, document.time)?, column))
         });
         if let Some(volume) = volume {
-            text.push_str(&format!(" ({volume:.0} µm³)"));
+            text.push_str(&format!(" ({volume:.0} {unit})"));
         }
     }
     if let Some(truth) = hover.truth.filter(|l| *l > 0) {

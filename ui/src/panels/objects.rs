@@ -6,7 +6,7 @@ use crate::command::Command;
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
-use crate::measure::table_hint;
+use crate::measure::{has_other_voxel_size, table_hint};
 use crate::results::Results;
 use crate::state::State;
 use eframe::egui::{self, RichText, Ui};
@@ -84,6 +84,9 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
             }
         });
     });
+    if !document.voxel_known {
+        weak(ui, "The voxel size is unknown: lengths and volumes are not in µm.");
+    }
     ui.horizontal(|ui| {
         for (view, name) in
             [(ObjectsView::Table, "Table"), (ObjectsView::Histogram, "Histogram"), (ObjectsView::Scatter, "Scatter")]
@@ -93,32 +96,44 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
             }
         }
     });
+    let selected = document.selected.and_then(|label| results.row_of(label, document.time));
     match own.view {
-        ObjectsView::Table => table(ui, document, results, state.display.reveals_object(), actions),
-        ObjectsView::Histogram => histogram(ui, results, document.selected, own),
-        ObjectsView::Scatter => scatter(ui, document, results, own, actions),
+        ObjectsView::Table => table(ui, document, selected, state.display.reveals_object(), actions),
+        ObjectsView::Histogram => histogram(ui, results, selected, own),
+        ObjectsView::Scatter => scatter(ui, document, selected, own, actions),
     }
 }
 
-/// Moves the crosshair to the object of a row and selects it.
+/// Shows the time point of a row's object, moves the crosshair to the object and selects it.
 fn show_object(document: &Document, results: &Results, row: usize, actions: &mut Actions) {
-    let names = ["centroid_z_um", "centroid_y_um", "centroid_x_um"];
-    let um = names.map(|n| results.column(n).map(|c| results.value(row, c)));
     let mut cursor = document.cursor;
-    for (axis, um) in um.into_iter().enumerate() {
-        if let Some(um) = um.filter(|v| v.is_finite()) {
-            let at = (um / document.voxel_um[axis]).round().max(0.0) as usize;
-            cursor[axis] = at.min(document.extents.zyx[axis].saturating_sub(1));
+    for (axis, at) in cursor.iter_mut().enumerate() {
+        if let Some(voxel) = position(document, results, row, axis) {
+            *at = (voxel.round().max(0.0) as usize).min(document.extents.zyx[axis].saturating_sub(1));
         }
     }
-    for change in [DocumentChange::Cursor(cursor), DocumentChange::Select(Some(results.label(row)))] {
+    let time = results.time(row).filter(|time| *time < document.extents.times && *time != document.time);
+    let select = [DocumentChange::Cursor(cursor), DocumentChange::Select(Some(results.label(row)))];
+    for change in time.map(DocumentChange::Time).into_iter().chain(select) {
         actions.send(DocumentsAction::Change { document: document.id, change });
     }
 }
 
-fn table(ui: &mut Ui, document: &Document, results: &Results, reveal: bool, actions: &mut Actions) {
+/// The position of a row's object along an axis in voxels: its centroid, or the middle of its bounding box if the voxel size
+/// that it was measured with is not the document's, for example because the file states none.
+fn position(document: &Document, results: &Results, row: usize, axis: usize) -> Option<f64> {
+    let value = |name: String| results.column(&name).map(|c| results.value(row, c)).filter(|v| v.is_finite());
+    let letter = ["z", "y", "x"][axis];
+    let is_same = document.voxel_known && !has_other_voxel_size(results, document);
+    let middle = value(format!("bbox_{letter}0")).zip(value(format!("bbox_{letter}1")));
+    let middle = middle.filter(|_| !is_same).map(|(from, to)| (from + to - 1.0) / 2.0);
+    middle.or_else(|| Some(value(format!("centroid_{letter}_um"))? / document.voxel_um[axis]))
+}
+
+/// Draws the table; `selected` is the row of the selected object.
+fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool, actions: &mut Actions) {
+    let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
-    let selected = document.selected.and_then(|l| results.row_of(l));
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         let mut table = TableBuilder::new(ui)
             .striped(true)
@@ -189,7 +204,7 @@ fn measurement_choice(
     results.column(&current)
 }
 
-fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut ObjectsPanel) {
+fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
@@ -204,7 +219,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut Ob
     for v in &values {
         counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = selected.and_then(|l| results.row_of(l)).map(|r| results.value(r, column));
+    let mine = selected.map(|r| results.value(r, column));
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = low + (i as f64 + 0.5) * width;
         let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
@@ -225,12 +240,12 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<u32>, own: &mut Ob
     weak(ui, format!("mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
 }
 
-fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut ObjectsPanel, actions: &mut Actions) {
+fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut ObjectsPanel, actions: &mut Actions) {
+    let Some(results) = &document.results else { return };
     let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
     let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
     let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
-    let mine = document.selected.and_then(|l| results.row_of(l));
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -239,7 +254,7 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
         .show(ui, |plot| {
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
             plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));
-            if let Some(at) = mine.and_then(|m| points.get(m)) {
+            if let Some(at) = selected.and_then(|row| points.get(row)) {
                 plot.points(
                     Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(egui::Color32::ORANGE),
                 );
@@ -261,5 +276,42 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
         {
             show_object(document, results, row, actions);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::action::Action;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::{Array, VoxelSize};
+
+    #[test]
+    fn a_row_shows_its_object_at_its_time_point_whatever_voxel_size_it_was_measured_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let (stack, table) = (folder.path().join("a.tif"), folder.path().join("a_objects.csv"));
+        let array = Array::new("TZYX".parse().unwrap(), vec![3, 8, 16, 16], vec![1u16; 3 * 8 * 256]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        // Measured with 2 x 1 x 1 µm: slices 4 to 6, rows 3 to 7, columns 9 to 11.
+        let columns = "time,label,voxels,volume_um3,centroid_z_um,centroid_y_um,centroid_x_um";
+        let bbox = "bbox_z0,bbox_y0,bbox_x0,bbox_z1,bbox_y1,bbox_x1";
+        std::fs::write(&table, format!("{columns},{bbox}\n2,7,20,40,10,4,10,4,3,9,7,8,12\n")).unwrap();
+        let results = Results::read(&table).unwrap();
+        let shown = |size: VoxelSize| {
+            let mut document = Document::open(&stack, None, 0).unwrap().with_voxel_size(size);
+            let mut actions = Actions::default();
+            show_object(&document, &results, 0, &mut actions);
+            for action in actions.take().0 {
+                if let Action::Documents(DocumentsAction::Change { change, .. }) = action {
+                    document.apply(change);
+                }
+            }
+            (document.time, document.cursor, document.selected)
+        };
+        // The centroid, if the voxel size is the same.
+        assert_eq!(shown(VoxelSize::new_um(2.0, 1.0, 1.0)), (2, [5, 4, 10], Some(7)));
+        let middle = (2, [5, 5, 10], Some(7));
+        assert_eq!([VoxelSize::default(), VoxelSize::new_um(0.5, 0.25, 0.25)].map(shown), [middle; 2]);
     }
 }
