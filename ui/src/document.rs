@@ -187,6 +187,8 @@ pub struct Document {
     pub file_voxel_size_um: VoxelSize,
     /// Segmentation options of the latest prediction, with lengths in µm of this stack, if known.
     pub segment: Option<SegmentOptions>,
+    /// Channels of the map in which the latest prediction found objects and their seeds, if known.
+    pub(crate) segment_channels: Option<[usize; 2]>,
     /// Object diameter that the latest prediction used, if known.
     pub predicted_diameter: Option<ObjectDiameter>,
     /// Object diameter that predictions of this stack use.
@@ -305,6 +307,7 @@ impl Document {
             given_voxel_size_um: VoxelSize::default(),
             file_voxel_size_um,
             segment: None,
+            segment_channels: None,
             predicted_diameter: None,
             object_size: Default::default(),
             preprocessing: Default::default(),
@@ -509,7 +512,6 @@ impl Document {
     /// Takes over what an earlier prediction found objects with, unless one of this window has reported it, or the stack
     /// has another voxel size now.
     pub(crate) fn take_over(&mut self, predicted: Predicted) {
-        let Predicted { diameter, segment } = predicted;
         // A single slice has no distance between slices.
         let first = usize::from(self.extents.zyx[0] == 1);
         let is_close =
@@ -518,9 +520,15 @@ impl Document {
             DiameterUnit::Um => self.voxel_known && (first..3).all(|axis| is_close(axis, found)),
             DiameterUnit::Voxels => !self.voxel_known,
         };
-        if self.segment.is_none() && diameter.as_ref().is_none_or(is_same) {
-            (self.predicted_diameter, self.segment) = (diameter, segment);
+        if self.segment.is_none() && predicted.diameter.as_ref().is_none_or(is_same) {
+            self.set_predicted(predicted);
         }
+    }
+
+    /// Sets what the latest prediction found objects with.
+    pub(crate) fn set_predicted(&mut self, predicted: Predicted) {
+        let Predicted { diameter, segment, channels } = predicted;
+        (self.predicted_diameter, self.segment, self.segment_channels) = (diameter, segment, channels);
     }
 
     /// Number of voxels, sample type and voxel size in one line.

@@ -7,7 +7,7 @@ use crate::measure::table_name;
 use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
-use cytoscope_pipeline::{Artifact, ArtifactKind, PARQUET_ENDING};
+use cytoscope_pipeline::{Artifact, ArtifactKind, OutputTensor, PARQUET_ENDING};
 use cytoscope_storage::target::ending;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,12 @@ fn predicted(record: &Provenance) -> Predicted {
     let card = card(record.model.name.as_str(), &record.model.path);
     let scale = record.diameter.map_or(1.0, |diameter| diameter.scale());
     let segment = card.segment.map(|settings| settings.scaled(scale)).filter(|settings| settings.validate().is_ok());
-    Predicted { diameter: record.diameter, segment }
+    let first = card.outputs.first().map(|output| output.id.as_str());
+    let channels = match &record.job.output_tensor {
+        Some(OutputTensor::Id(id)) if Some(id.as_str()) != first => [0, 0],
+        _ => [card.segment_channel, card.seed_channel],
+    };
+    Predicted { diameter: record.diameter, channels: segment.is_some().then_some(channels), segment }
 }
 
 /// What decides which files of a folder are results of a stack.

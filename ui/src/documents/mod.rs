@@ -70,6 +70,8 @@ pub(crate) struct Predicted {
     pub(crate) diameter: Option<ObjectDiameter>,
     /// The segmentation settings, if any.
     pub(crate) segment: Option<SegmentOptions>,
+    /// The channels of the map in which objects and their seeds were found, if known.
+    pub(crate) channels: Option<[usize; 2]>,
 }
 
 /// A result of a job that is to be shown.
@@ -495,11 +497,13 @@ impl Documents {
             JobOutput::Live(output) => self.show_live(id, output, effects),
             JobOutput::Preview(time, report) => self.open_preview(id, time, report, effects),
             JobOutput::Kept(time, outputs) => self.show_kept(id, time, outputs),
-            JobOutput::Predicted(Predicted { diameter, segment }) => {
+            JobOutput::Predicted(predicted) => {
                 if let Some(document) = self.get_mut(id) {
-                    document.object_size.found = diameter.or(document.object_size.found);
-                    document.predicted_diameter = diameter;
-                    document.segment = segment.or(document.segment.take());
+                    document.object_size.found = predicted.diameter.or(document.object_size.found);
+                    // A prediction that was skipped because its results exist reports no settings.
+                    if predicted.segment.is_some() {
+                        document.set_predicted(predicted);
+                    }
                 }
             }
             JobOutput::Diameter(found, before) => {

@@ -225,7 +225,10 @@ impl Jobs {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
         let Some((map, channels)) = document.of_role(Role::Map).map(|o| (o.path.clone(), o.channels)) else { return };
-        let [channel, seed_channel] = segment_channels(card, display.settings(), channels);
+        // Another model than that of the prediction may be selected by now.
+        let of_prediction = document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
+        let [channel, seed_channel] =
+            of_prediction.unwrap_or_else(|| segment_channels(card, display.settings(), channels));
         let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
         let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
@@ -453,7 +456,7 @@ mod tests {
         let (voxel, unit) = ([2.5, 1.0, 1.0], DiameterUnit::Voxels);
         let diameter = ObjectDiameter { diameter: 8.0, unit, voxel, nominal_um: 12.0, estimate: None };
         let segment = Some(SegmentOptions { min_volume_um3: 7.0, ..SegmentOptions::default() });
-        let predicted = Predicted { diameter: Some(diameter), segment: segment.clone() };
+        let predicted = Predicted { diameter: Some(diameter), segment: segment.clone(), channels: Some([0, 1]) };
         let found = |predicted| JobOutput::Found { outputs: Vec::new(), of_times: Default::default(), predicted };
         let show = |documents: &mut Documents, output| {
             let _ = documents.apply(DocumentsAction::Show { document: id, output });
@@ -462,12 +465,17 @@ mod tests {
         let other = ObjectDiameter { unit: DiameterUnit::Um, ..diameter };
         show(&mut documents, found(Predicted { diameter: Some(other), ..predicted.clone() }));
         assert_eq!((assumed(&documents), &documents.get(id).unwrap().segment), (None, &None));
-        show(&mut documents, found(predicted));
-        assert_eq!((assumed(&documents), &documents.get(id).unwrap().segment), (Some(voxel), &segment));
+        show(&mut documents, found(predicted.clone()));
+        let document = documents.get(id).unwrap();
+        assert_eq!((&document.segment, document.segment_channels), (&segment, Some([0, 1])));
+        assert_eq!(assumed(&documents), Some(voxel));
+        // Nor does one that was skipped because its results exist.
+        show(&mut documents, JobOutput::Predicted(Predicted::default()));
+        assert_eq!(assumed(&documents), Some(voxel));
         // One of this window takes precedence.
         let newer = ObjectDiameter { voxel: [3.0, 1.0, 1.0], ..diameter };
-        show(&mut documents, JobOutput::Predicted(Predicted { diameter: Some(newer), segment: segment.clone() }));
-        show(&mut documents, found(Predicted { diameter: Some(diameter), segment }));
+        show(&mut documents, JobOutput::Predicted(Predicted { diameter: Some(newer), ..predicted.clone() }));
+        show(&mut documents, found(predicted));
         assert_eq!(assumed(&documents), Some([3.0, 1.0, 1.0]));
     }
 
