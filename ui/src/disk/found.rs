@@ -33,7 +33,9 @@ impl FoundResults {
         let folder = place.folder();
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
         let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
-        let prediction = record.filter(|r| r.input.path == place.stack);
+        // The input's own path may be relative, as it was given on the command line; that of the job is absolute.
+        let is_of = |r: &Provenance| r.job.inputs.iter().chain([&r.input.path]).any(|path| *path == place.stack);
+        let prediction = record.filter(is_of);
         let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
@@ -197,6 +199,28 @@ mod tests {
         let both = [ArtifactKind::Probability, ArtifactKind::Labels];
         assert_eq!(kinds_after(&["/moved/cells_probability.tif", "/moved/cells_labels.tif"]), both);
         assert_eq!(kinds_after(&["/moved/cells_labels.tif"]), [ArtifactKind::Labels]);
+    }
+
+    #[test]
+    fn results_of_a_prediction_whose_input_was_given_as_a_relative_path_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("cells_labels.tif"), "").unwrap();
+        let place =
+            ResultsPlace { stack: home.path().join("cells.tif"), stem: "cells".to_owned(), times: 1, chosen: None };
+        let found_after = |predicted: &Path| {
+            let record = serde_json::json!({
+                "program": "p", "fingerprint": "f", "job": {"inputs": [predicted], "model": "m", "out": &folder},
+                "model": {"name": "m", "path": "m", "fingerprint": "f"},
+                "input": {"path": "cells.tif", "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
+                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
+            });
+            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
+            FoundResults::of(&place).outputs.len()
+        };
+        assert_eq!(found_after(&place.stack), 1);
+        assert_eq!(found_after(&home.path().join("other/cells.tif")), 0);
     }
 
     #[test]
