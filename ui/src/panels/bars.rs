@@ -365,6 +365,11 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let [z, y, x] = document.cursor;
     let mut send = |change| actions.send(DocumentsAction::Change { document: document.id, change });
+    let width = ui.spacing().slider_width;
+    if document.is_3d() && document.extents.times > 1 {
+        // Two sliders leave the buttons in their line.
+        ui.spacing_mut().slider_width = 0.6 * width;
+    }
     if document.is_3d() {
         ui.label("Z");
         let mut slice = z + 1;
@@ -381,4 +386,5 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
             send(DocumentChange::Time(time.saturating_sub(1)));
         }
     }
+    ui.spacing_mut().slider_width = width;
 }

@@ -18,7 +18,7 @@ use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 const BARS: usize = 30;
 
 /// Columns shown first, followed by all others.
-const FIRST: [&str; 4] = ["label", "volume_um3", "equivalent_diameter_um", "sphericity"];
+const FIRST: [&str; 5] = ["time", "label", "volume_um3", "equivalent_diameter_um", "sphericity"];
 
 /// Views of the measured objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
