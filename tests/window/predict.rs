@@ -544,4 +544,8 @@ fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_rememb
     assert_eq!(tiles["overlap"], 0.25, "{record}");
     let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
     assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));
+    // Blending is one of the settings that are reset.
+    assert!(fixture.sees("Overlap"), "{}", fixture.on_screen());
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::ResetLayout);
+    fixture.until("the default", |w| !sees(w, "Overlap"));
 }
