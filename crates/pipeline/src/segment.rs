@@ -374,6 +374,7 @@ fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize
 mod tests {
     use super::*;
     use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_objects::Threshold;
 
     #[test]
     fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
@@ -400,7 +401,12 @@ mod tests {
                 assumed_voxel_um,
                 intensities: None,
                 // The object has 18 voxels.
-                options: SegmentOptions { height: None, min_volume_um3: 30.0, ..SegmentOptions::default() },
+                options: SegmentOptions {
+                    threshold: Threshold::Fixed(0.5),
+                    height: None,
+                    min_volume_um3: 30.0,
+                    ..SegmentOptions::default()
+                },
                 overwrite: Overwrite::default(),
             };
             let report = job.run(&Context::default()).unwrap();
