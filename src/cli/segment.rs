@@ -116,6 +116,7 @@ impl Segment {
             seed_channel: None,
             time: self.time,
             voxel_um: self.voxel_size,
+            assumed_voxel_um: None,
             intensities: self.intensities,
             options: SegmentOptions {
                 smooth_um: self.smooth_um,

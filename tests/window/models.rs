@@ -334,9 +334,10 @@ fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     fixture.until("the dialog", |w| sees(w, "Choose a folder"));
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);
-    fixture.window.get_by_label("File name").type_text(&path);
-    fixture.window.run_steps(3);
-    fixture.window.key_press(Key::Enter);
+    // A path that is pasted and accepted within one frame.
+    let (key, modifiers) = (Key::Enter, Modifiers::NONE);
+    let enter = Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
+    fixture.window.input_mut().events.extend([Event::Text(path.clone()), enter]);
     fixture.until("the folder", |w| sees(w, &path));
     fixture.click("Choose this folder");
     fixture.until("no dialog", |w| !sees(w, "Choose a folder"));

@@ -91,12 +91,15 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     });
     fixture.settle();
     assert_ne!(std::fs::read(&labels).unwrap(), saved_before);
-    // The next window shows the saved objects.
+    // The next window shows the saved objects, and refines them with the settings of the prediction.
     let after = count(&fixture);
+    let settings = |fixture: &Fixture| fixture.window.state().document().unwrap().segment.clone();
+    let of_prediction = settings(&fixture);
+    assert!(of_prediction.is_some());
     let home = fixture.folder.path().to_owned();
     fixture.window = crate::fixture::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
     fixture.until("results", |w| w.state().document().is_some_and(|d| d.results.is_some()));
-    assert_eq!(count(&fixture), after);
+    assert_eq!((count(&fixture), settings(&fixture)), (after, of_prediction));
 }
 
 #[test]
@@ -562,4 +565,8 @@ fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_rememb
     assert_eq!(tiles["overlap"], 0.25, "{record}");
     let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
     assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));
+    // Blending is one of the settings that are reset.
+    assert!(fixture.sees("Overlap"), "{}", fixture.on_screen());
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::ResetLayout);
+    fixture.until("the default", |w| !sees(w, "Overlap"));
 }

@@ -107,7 +107,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.window.key_press(Key::Enter);
     fixture.until("the pairs", |w| sees(w, "3 usable pairs"));
     assert!(
-        fixture.sees("1 of 3 pairs are in the validation set") && fixture.sees("8 × 48 × 48 voxels"),
+        fixture.sees("1 of 3 pairs is in the validation set") && fixture.sees("8 × 48 × 48 voxels"),
         "{}",
         fixture.on_screen()
     );

@@ -49,6 +49,9 @@ fn palette_runs_commands() {
         fixture.window.run_steps(3);
         fixture.window.key_press(Key::Enter);
         fixture.until(title, |w| sees(w, title));
+        fixture.window.run_steps(3);
+        let is_inside = fixture.window.query_all_by_label("Close").all(|button| button.rect().bottom() < 860.0);
+        assert!(is_inside, "the dialog fits into the window");
         fixture.click("Close");
     }
 }

@@ -11,7 +11,7 @@ use crate::correct::files::{CorrectionFiles, SetAside};
 use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
-use crate::file_browser::{Visited, visit};
+use crate::file_browser::{Visited, visit, visit_new};
 use crate::jobs::TunedTraining;
 use crate::measure::table_name;
 use crate::opener::{Expanded, expand, expand_for_list};
@@ -119,6 +119,11 @@ pub(crate) enum DiskEffect {
     /// Looks at a path for the window's own file dialog.
     Visit {
         /// File or folder.
+        path: PathBuf,
+    },
+    /// Creates a folder for the window's own file dialog.
+    CreateFolder {
+        /// The folder, in one that exists.
         path: PathBuf,
     },
     /// Finds a free path for a package in the user's models.
@@ -342,6 +347,7 @@ impl DiskEffect {
             }
             Self::MeasurePeak => DiskEvent::PeakMeasured(Box::new(machine_peak(0))),
             Self::Visit { path } => DiskEvent::Visited(visit(path)),
+            Self::CreateFolder { path } => DiskEvent::Visited(visit_new(path)),
             Self::PrepareModel(place) => {
                 let out = create_folder(&place.folder).map(|()| free_path(&place.folder, &place.name));
                 DiskEvent::ModelReady { place: place.clone(), out }

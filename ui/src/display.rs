@@ -5,6 +5,7 @@ use crate::effect::{Effects, ViewsEffect};
 use crate::file_browser::{BrowserAction, BrowserResult, FileBrowser, Visited};
 use crate::file_dialog::DialogSpec;
 use crate::font_fallback::FontFallback;
+use crate::jobs::JobsAction;
 use crate::line_profile::{LineProfileTool, ProfileLine};
 use crate::notifications::{Level, Notifications};
 use crate::quit::QuitState;
@@ -480,6 +481,9 @@ impl Display {
         self.swipe = None;
         self.ctx.set_theme(self.settings.theme.preference());
         effects.views(ViewsEffect::ResetLayout);
+        for action in [JobsAction::Tile(None), JobsAction::Blend(None), JobsAction::Overlap(None)] {
+            effects.act(action);
+        }
     }
 
     /// Handles what the window's own file dialog asked the disk for.

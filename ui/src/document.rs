@@ -6,6 +6,7 @@ use crate::data::loader::SourceId;
 use crate::data::plane::Orientation;
 use crate::data::source::{FileSource, PlaneSource};
 use crate::diameter::ObjectSize;
+use crate::documents::Predicted;
 use crate::number_text::short_number;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
@@ -13,7 +14,7 @@ use crate::voxel_size;
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::containing_maps;
-use cytoscope_pipeline::{ArtifactKind, Extents, stack_stem};
+use cytoscope_pipeline::{ArtifactKind, DiameterUnit, Extents, ObjectDiameter, stack_stem};
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -184,8 +185,12 @@ pub struct Document {
     pub given_voxel_size_um: VoxelSize,
     /// Voxel size in µm that the file states.
     pub file_voxel_size_um: VoxelSize,
-    /// Segmentation options of the shown labels, in µm of this stack, if a prediction of this window reported them.
+    /// Segmentation options of the latest prediction, with lengths in µm of this stack, if known.
     pub segment: Option<SegmentOptions>,
+    /// Channels of the map in which the latest prediction found objects and their seeds, if known.
+    pub(crate) segment_channels: Option<[usize; 2]>,
+    /// Object diameter that the latest prediction used, if known.
+    pub predicted_diameter: Option<ObjectDiameter>,
     /// Object diameter that predictions of this stack use.
     pub object_size: ObjectSize,
     /// Preprocessing settings.
@@ -302,6 +307,8 @@ impl Document {
             given_voxel_size_um: VoxelSize::default(),
             file_voxel_size_um,
             segment: None,
+            segment_channels: None,
+            predicted_diameter: None,
             object_size: Default::default(),
             preprocessing: Default::default(),
             preview: None,
@@ -506,6 +513,28 @@ impl Document {
     /// The source of the shown intensity planes, the preprocessed ones during a preview, and its id in the caches.
     pub fn shown_source(&self) -> (&Arc<dyn PlaneSource>, SourceId) {
         self.preview.as_ref().map_or((&self.source, self.id), |preview| (&preview.source, preview.source_id))
+    }
+
+    /// Takes over what an earlier prediction found objects with, unless one of this window has reported it, or the stack
+    /// has another voxel size now.
+    pub(crate) fn take_over(&mut self, predicted: Predicted) {
+        // A single slice has no distance between slices.
+        let first = usize::from(self.extents.zyx[0] == 1);
+        let is_close =
+            |axis: usize, found: &ObjectDiameter| (found.voxel[axis] / self.voxel_um[axis] - 1.0).abs() < 1e-6;
+        let is_same = |found: &ObjectDiameter| match found.unit {
+            DiameterUnit::Um => self.voxel_known && (first..3).all(|axis| is_close(axis, found)),
+            DiameterUnit::Voxels => !self.voxel_known,
+        };
+        if self.segment.is_none() && predicted.diameter.as_ref().is_none_or(is_same) {
+            self.set_predicted(predicted);
+        }
+    }
+
+    /// Sets what the latest prediction found objects with.
+    pub(crate) fn set_predicted(&mut self, predicted: Predicted) {
+        let Predicted { diameter, segment, channels } = predicted;
+        (self.predicted_diameter, self.segment, self.segment_channels) = (diameter, segment, channels);
     }
 
     /// Number of voxels, sample type and voxel size in one line.

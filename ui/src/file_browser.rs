@@ -70,6 +70,16 @@ pub(crate) fn visit(path: &Path) -> Visited {
     Visited::Problem(format!("{} does not exist", path.display()))
 }
 
+/// Creates a folder and looks at it; blocks until the disk has responded.
+pub(crate) fn visit_new(path: &Path) -> Visited {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Visited::Problem(format!("{} cannot be created: {error}", path.display()))
+        }
+        _ => visit(path),
+    }
+}
+
 fn list(folder: &Path) -> std::io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -109,6 +119,8 @@ pub(crate) enum BrowserAction {
     Accept,
     /// Chooses the shown folder.
     ChooseFolder,
+    /// Creates the folder whose name was typed, and shows it.
+    CreateFolder,
     /// Sets whether files with other endings are listed.
     AllFiles(bool),
     /// Answers whether to replace an existing file.
@@ -135,6 +147,8 @@ pub(crate) struct FileBrowser {
     /// The typed text at the time of the last request to the disk.
     typed_at_visit: String,
     problem: Option<String>,
+    /// A folder that was typed and does not exist, and can be created.
+    new_folder: Option<PathBuf>,
     /// An existing file that would be replaced.
     replace: Option<PathBuf>,
 }
@@ -164,6 +178,7 @@ impl FileBrowser {
             visiting: false,
             typed_at_visit: String::new(),
             problem: None,
+            new_folder: None,
             replace: None,
         };
         browser.visit(folder, effects);
@@ -208,7 +223,7 @@ impl FileBrowser {
     fn visit(&mut self, path: PathBuf, effects: &mut Effects) {
         self.visiting = true;
         self.typed_at_visit.clone_from(&self.typed);
-        self.problem = None;
+        (self.problem, self.new_folder) = (None, None);
         effects.disk(DiskEffect::Visit { path });
     }
 
@@ -217,6 +232,7 @@ impl FileBrowser {
         match action {
             BrowserAction::Type(text) => {
                 self.typed = text;
+                self.new_folder = None;
                 self.cursor = 0;
                 self.highlighted.clear();
             }
@@ -244,6 +260,12 @@ impl FileBrowser {
             BrowserAction::ChooseFolder => {
                 effects.act(Action::Chosen(self.spec.request, vec![self.folder.clone()]));
                 return BrowserResult::Closed;
+            }
+            BrowserAction::CreateFolder => {
+                if let Some(path) = self.new_folder.take() {
+                    (self.visiting, self.problem) = (true, None);
+                    effects.disk(DiskEffect::CreateFolder { path });
+                }
             }
             BrowserAction::AllFiles(all) => self.all_files = all,
             BrowserAction::Replace(replace) => {
@@ -330,7 +352,10 @@ impl FileBrowser {
                 effects.act(Action::Chosen(self.spec.request, vec![path]));
                 return BrowserResult::Closed;
             }
-            Visited::Nothing(path) => self.problem = Some(format!("{} does not exist", path.display())),
+            Visited::Nothing(path) => {
+                self.problem = Some(format!("{} does not exist", path.display()));
+                self.new_folder = Some(path).filter(|_| choice == Choice::Folder);
+            }
             Visited::Problem(problem) => self.problem = Some(problem),
         }
         BrowserResult::Open
@@ -345,7 +370,7 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
         return replace_question(ctx, path, &mut send);
     }
     let field = egui::Id::new("file browser path");
-    let accepts = keys(ctx, browser, field, &mut send);
+    let pressed = keys(ctx, browser, field);
     let response = egui::Modal::new(egui::Id::new("file browser")).show(ctx, |ui| {
         ui.set_width(600.0);
         ui.heading(match browser.spec.choice {
@@ -371,43 +396,42 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
         if typed != browser.typed {
             send(BrowserAction::Type(typed));
         }
-        // Enter may arrive in the same frame as the letters before it.
-        if accepts {
-            send(BrowserAction::Accept);
-        }
         ui.add_space(theme::GAP);
         rows(ui, browser, &mut send);
         if let Some(problem) = &browser.problem {
             ui.colored_label(theme::bad(ui.visuals()), problem);
         }
+        if browser.new_folder.is_some() && named_button(ui, true, icon::FOLDER_PLUS, "Create folder").clicked() {
+            send(BrowserAction::CreateFolder);
+        }
         ui.add_space(theme::GAP);
         buttons(ui, browser, &mut send);
     });
+    // After the text that was typed in the same frame, which Enter accepts.
+    pressed.into_iter().for_each(&mut send);
     if response.should_close() {
         send(BrowserAction::Cancel);
     }
 }
 
-/// Handles the arrow keys, Enter and Backspace while no button has the focus. Returns whether Enter was pressed.
-fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id, send: &mut impl FnMut(BrowserAction)) -> bool {
+/// Takes the arrow keys, Enter and Backspace while no button has the focus, and returns what they do.
+fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id) -> Vec<BrowserAction> {
     if ctx.memory(|m| m.focused()).is_some_and(|id| id != field) {
-        return false;
+        return Vec::new();
     }
     let is_empty = browser.typed.is_empty();
     let (up, down, enter, back) = ctx.input_mut(|i| {
         let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
         (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), is_empty && take(Key::Backspace))
     });
-    if up {
-        send(BrowserAction::Move(-1));
-    }
-    if down {
-        send(BrowserAction::Move(1));
-    }
-    if let (true, Some(parent)) = (back, browser.folder.parent()) {
-        send(BrowserAction::Visit(parent.to_owned()));
-    }
-    enter
+    let parent = browser.folder.parent().filter(|_| back).map(|parent| BrowserAction::Visit(parent.to_owned()));
+    let pressed = [
+        up.then_some(BrowserAction::Move(-1)),
+        down.then_some(BrowserAction::Move(1)),
+        enter.then_some(BrowserAction::Accept),
+        parent,
+    ];
+    pressed.into_iter().flatten().collect()
 }
 
 fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
@@ -494,125 +518,5 @@ fn replace_question(ctx: &egui::Context, path: &Path, send: &mut impl FnMut(Brow
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
-    use super::*;
-    use crate::effect::Effect;
-    use crate::opener::FileRequest;
-
-    /// Opens a dialog and lets it read its folder.
-    fn open(request: FileRequest, folder: &Path, suggested: &str) -> FileBrowser {
-        let mut effects = Effects::default();
-        let spec = DialogSpec::new(request, Some(folder.to_owned()), suggested.to_owned());
-        let mut browser = FileBrowser::open(spec, &mut effects);
-        let _ = settle(&mut browser, effects);
-        browser
-    }
-
-    /// Applies an action with all that follows; returns the chosen files once the dialog closes.
-    fn act(browser: &mut FileBrowser, action: BrowserAction) -> Option<Vec<PathBuf>> {
-        let mut effects = Effects::default();
-        let _ = browser.apply(action, &mut effects);
-        settle(browser, effects)
-    }
-
-    fn settle(browser: &mut FileBrowser, effects: Effects) -> Option<Vec<PathBuf>> {
-        for effect in effects {
-            match effect {
-                Effect::Disk(DiskEffect::Visit { path }) => {
-                    let mut next = Effects::default();
-                    let _ = browser.visited(visit(&path), &mut next);
-                    if let Some(files) = settle(browser, next) {
-                        return Some(files);
-                    }
-                }
-                Effect::Act(Action::Chosen(_, files)) => return Some(files),
-                _ => {}
-            }
-        }
-        None
-    }
-
-    fn names(browser: &FileBrowser) -> Vec<&str> {
-        browser.listed().iter().map(|e| e.name.as_str()).collect()
-    }
-
-    #[test]
-    fn folders_come_first_and_endings_filter_files() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("stacks")).unwrap();
-        for name in ["b.tif", "A.tif", "notes.txt", ".hidden.tif"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
-        }
-        let mut browser = open(FileRequest::Stacks, folder.path(), "");
-        assert_eq!(names(&browser), ["stacks", "A.tif", "b.tif"]);
-        assert_eq!(act(&mut browser, BrowserAction::AllFiles(true)), None);
-        assert_eq!(names(&browser), ["stacks", "A.tif", "b.tif", "notes.txt"]);
-        assert_eq!(act(&mut browser, BrowserAction::Type("a.t".to_owned())), None);
-        assert_eq!(names(&browser), ["A.tif"]);
-        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("A.tif")]));
-    }
-
-    #[test]
-    fn keys_and_typed_paths_reach_a_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("inner");
-        std::fs::create_dir(&inner).unwrap();
-        std::fs::write(inner.join("a.tif"), "").unwrap();
-        let mut browser = open(FileRequest::Stacks, folder.path(), "");
-        assert_eq!(act(&mut browser, BrowserAction::Move(1)), None);
-        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-        assert_eq!(names(&browser), ["a.tif"]);
-        assert_eq!(act(&mut browser, BrowserAction::Move(1)), None);
-        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner.join("a.tif")]));
-        let mut browser = open(FileRequest::Stacks, folder.path(), "");
-        let typed = format!("inner{}a.tif", std::path::MAIN_SEPARATOR);
-        assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
-        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner.join("a.tif")]));
-        let mut browser = open(FileRequest::Stacks, folder.path(), "");
-        let typed = format!("missing{}a.tif", std::path::MAIN_SEPARATOR);
-        assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
-        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-        assert!(browser.problem.as_ref().unwrap().contains("does not exist"));
-    }
-
-    #[test]
-    fn a_new_file_gets_its_ending_and_an_existing_one_is_replaced_only_on_request() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
-        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("objects.csv")]));
-        std::fs::write(folder.path().join("objects.csv"), "").unwrap();
-        let mut browser = open(FileRequest::Table(1), folder.path(), "objects.csv");
-        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-        assert_eq!(act(&mut browser, BrowserAction::Replace(false)), None);
-        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-        let replaced = act(&mut browser, BrowserAction::Replace(true));
-        assert_eq!(replaced, Some(vec![folder.path().join("objects.csv")]));
-        // The ending is added to a typed name before the disk is asked whether the file exists.
-        let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
-        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-        assert_eq!(browser.replace, Some(folder.path().join("objects.csv")));
-        // A folder of that name is entered.
-        std::fs::create_dir(folder.path().join("tables")).unwrap();
-        let mut browser = open(FileRequest::Table(1), folder.path(), "tables");
-        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-        assert_eq!(browser.folder, folder.path().join("tables"));
-    }
-
-    #[test]
-    fn several_files_are_chosen_together_and_a_folder_by_its_button() {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["a.tif", "b.tif", "c.tif"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
-        }
-        let mut browser = open(FileRequest::Stacks, folder.path(), "");
-        for name in ["a.tif", "c.tif"] {
-            assert_eq!(act(&mut browser, BrowserAction::Row { name: name.to_owned(), add: true }), None);
-        }
-        let both = ["a.tif", "c.tif"].map(|name| folder.path().join(name));
-        assert_eq!(act(&mut browser, BrowserAction::Accept), Some(both.to_vec()));
-        let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
-        assert!(names(&browser).is_empty());
-        assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![folder.path().to_owned()]));
-    }
-}
+#[path = "file_browser_tests.rs"]
+mod tests;

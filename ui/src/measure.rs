@@ -3,7 +3,7 @@
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::PanelTask;
-use crate::document::{Document, file_name};
+use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use crate::panels::weak;
 use crate::results::Results;
 use crate::state::State;
@@ -86,7 +86,14 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         actions.command(Command::Measure);
     }
     if table == TableState::Old {
-        weak(ui, "Corrected labels are measured when they are saved.");
+        let shown = state.document().and_then(|document| document.of_role(Role::Labels));
+        weak(
+            ui,
+            match shown.is_some_and(|labels| labels.name == PREVIEW_NAME) {
+                true => "Objects are measured when they are saved (Save objects in Predict).",
+                false => "Corrected labels are measured when they are saved.",
+            },
+        );
     }
 }
 

@@ -56,13 +56,16 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// Adds a notification; `about` is the job whose failure it reports.
+    /// Adds a notification; `about` is the job whose failure it reports. One with the same text that is on screen already is
+    /// replaced, so that repeating what fails does not fill the window.
     pub fn push(&mut self, level: Level, title: String, details: String, about: Option<JobSubject>) {
         match level {
             Level::Error => tracing::error!("{title}: {details}"),
             Level::Success | Level::Info => tracing::info!("{title}: {details}"),
         }
         self.count += 1;
+        let is_same = |n: &Notification| (n.level, &n.title, &n.details, &n.about) == (level, &title, &details, &about);
+        self.shown.retain(|n| !is_same(n));
         self.shown.push(Notification { level, title, details, at: Instant::now(), number: self.count, about });
         // Errors are not removed in favor of other messages.
         self.limit(|n| n.level == Level::Error, MAX_ERRORS);
@@ -218,5 +221,15 @@ mod tests {
         let expected = ["error 0", "error 1", "error 2", "error 3", "error 4", "error 5", "error 6", "error 7"];
         assert_eq!(titles[..8], expected);
         assert_eq!(titles[8..], ["done 3", "done 4", "done 5", "done 6", "done 7"]);
+    }
+
+    #[test]
+    fn the_same_message_is_shown_once() {
+        let mut notifications = Notifications::default();
+        for details in ["label 9 does not exist", "the disk is full", "label 9 does not exist"] {
+            notifications.push(Level::Error, "The edit failed".to_owned(), details.to_owned(), None);
+        }
+        let details: Vec<&str> = notifications.shown().iter().map(|n| n.details.as_str()).collect();
+        assert_eq!(details, ["the disk is full", "label 9 does not exist"]);
     }
 }

@@ -404,7 +404,9 @@ impl Work {
     fn end(&mut self, id: JobId, state: JobState) -> Option<(String, Purpose)> {
         let job = self.job(id)?;
         job.state = state;
-        job.seconds = job.started.map_or(0.0, |s| s.elapsed().as_secs_f64());
+        let shown_secs = job.started.map_or(0.0, |s| s.elapsed().as_secs_f64());
+        // Start and end of a short job may be handled in the same frame: the engine has measured its time, too.
+        job.seconds = job.usage.as_ref().map_or(shown_secs, |usage| usage.wall_secs.max(shown_secs));
         let ended = Some((job.title.clone(), job.purpose.clone()));
         // A failed job may be repeated; cancelled ones are not.
         if matches!(job.state, JobState::Cancelled) {

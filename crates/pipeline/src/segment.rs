@@ -54,6 +54,10 @@ pub struct SegmentJob {
     /// Voxel size Z, Y, X in µm, to use instead of the map's own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
+    /// Voxel size Z, Y, X to use if neither the map nor `voxel_um` states a complete one: the one that the prediction
+    /// assumed. The labels do not state it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assumed_voxel_um: Option<[f64; 3]>,
     /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself.
     #[serde(default)]
     pub intensities: Option<PathBuf>,
@@ -86,7 +90,7 @@ pub struct SegmentReport {
     pub format: LabelFormat,
     /// Shape Z, Y, X in voxels.
     pub shape_zyx: [usize; 3],
-    /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
+    /// Voxel size Z, Y, X in µm that was used; where it is unknown, the assumed one, or 1.
     pub voxel_um: [f64; 3],
     /// The table of measurements, if written.
     pub table: Option<PathBuf>,
@@ -229,7 +233,7 @@ impl SegmentJob {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
-        let (voxel_um, zyx) = (meta.voxel_size_um.zyx_um_or_one(), extents.zyx);
+        let (voxel_um, zyx) = (self.used_voxel_um(meta.voxel_size_um, extents), extents.zyx);
         let mut labels = self.label(context, stack, voxel_um, &folder)?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = match format {
@@ -295,12 +299,21 @@ impl SegmentJob {
             meta.voxel_size_um = VoxelSize::new_um(z, y, x);
         }
         check_voxel_size(&self.map, meta.voxel_size_um, self.voxel_um)?;
+        if let Some([z, y, x]) = self.assumed_voxel_um {
+            check_voxel_size(&self.map, VoxelSize::new_um(z, y, x), self.assumed_voxel_um)?;
+        }
         let extents = Extents::of(&meta);
         check_index(&self.map, "channel", "--channel", self.channel, extents.channels)?;
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
         check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
         check_index(&self.map, "time point", "--time", self.time, extents.times)?;
         Ok(meta)
+    }
+
+    /// Returns the voxel size Z, Y, X with which objects of a map of this stated size are found and measured.
+    fn used_voxel_um(&self, stated: VoxelSize, extents: Extents) -> [f64; 3] {
+        let is_incomplete = unknown_voxel_size_note(stated, extents.zyx[0]).is_some();
+        self.assumed_voxel_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
     }
 
     /// Returns the notes about a map of this voxel size and these extents.
@@ -311,7 +324,14 @@ impl SegmentJob {
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        reading.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(time).chain(channel).collect()
+        let unknown = unknown_voxel_size_note(size, extents.zyx[0]).map(|note| match self.assumed_voxel_um {
+            None => note,
+            Some([z, y, x]) => format!(
+                "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not \
+                 in µm"
+            ),
+        });
+        reading.chain(unknown).chain(time).chain(channel).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
@@ -360,4 +380,56 @@ fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize
         problem: format!("{what} {index} does not exist, the file has {count}"),
         next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_objects::Threshold;
+
+    #[test]
+    fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |name: &str, stated: VoxelSize, assumed_voxel_um| {
+            let map = folder.path().join(format!("{name}_probability.tif"));
+            let inside = |range: Range<usize>, at: usize| range.contains(&at);
+            let value = |i: usize| inside(1..3, i / 64) && inside(2..5, i / 8 % 8) && inside(2..5, i % 8);
+            let values: Vec<f32> = (0..256).map(|i| f32::from(u8::from(value(i)))).collect();
+            let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], values).unwrap();
+            let spec = WriteSpec { voxel_size_um: stated, ..WriteSpec::of(&array, Container::ImageJ) };
+            write_array(&map, &array, &spec).unwrap();
+            let labels = folder.path().join(format!("{name}_labels.tif"));
+            let job = SegmentJob {
+                map,
+                labels: Some(labels.clone()),
+                table: None,
+                table_format: Default::default(),
+                series: Default::default(),
+                channel: 0,
+                seed_channel: None,
+                time: 0,
+                voxel_um: None,
+                assumed_voxel_um,
+                intensities: None,
+                // The object has 18 voxels.
+                options: SegmentOptions {
+                    threshold: Threshold::Fixed(0.5),
+                    height: None,
+                    min_volume_um3: 30.0,
+                    ..SegmentOptions::default()
+                },
+                overwrite: Overwrite::default(),
+            };
+            let report = job.run(&Context::default()).unwrap();
+            let size = open(&labels, &OpenOptions::default()).unwrap().meta().voxel_size_um;
+            (report.objects, report.voxel_um, size.is_unknown())
+        };
+        let (unknown, assumed) = (VoxelSize::default(), Some([2.5, 1.0, 1.0]));
+        assert_eq!(run("none", unknown, None), (0, [1.0; 3], true));
+        assert_eq!(run("assumed", unknown, assumed), (1, [2.5, 1.0, 1.0], true));
+        let stated = VoxelSize::new_um(1.5, 1.0, 1.0);
+        assert_eq!(run("stated", stated, assumed), (0, [1.5, 1.0, 1.0], false));
+    }
 }

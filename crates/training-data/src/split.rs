@@ -356,8 +356,9 @@ fn draw_validation_groups(groups: BTreeMap<String, Vec<Pair>>, test: Vec<Pair>, 
         left -= 1;
     }
     let together = if largest > 1 { format!(", {count} groups kept together") } else { String::new() };
-    let how =
-        format!("{} of {total} pairs are in the validation set (seed {}{together}).", validation.len(), options.seed);
+    let (n, seed) = (validation.len(), options.seed);
+    let verb = if n == 1 { "is" } else { "are" };
+    let how = format!("{n} of {total} pairs {verb} in the validation set (seed {seed}{together}).");
     Split { train, validation, test, how }
 }
 

@@ -295,6 +295,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         seed_channel: Some(card.seed_channel),
         time: 0,
         voxel_um: None,
+        assumed_voxel_um: None,
         intensities: Some(fixture.path(&raw)),
         options: card.segment.clone().unwrap().scaled(15.0 / 12.0),
         overwrite: Default::default(),

@@ -2,10 +2,12 @@
 
 use super::ResultsPlace;
 use crate::correct::files::CorrectionFiles;
+use crate::documents::Predicted;
 use crate::measure::table_name;
+use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
-use cytoscope_pipeline::{Artifact, ArtifactKind, PARQUET_ENDING};
+use cytoscope_pipeline::{Artifact, ArtifactKind, OutputTensor, PARQUET_ENDING};
 use cytoscope_storage::target::ending;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ pub(crate) struct FoundResults {
     pub(crate) outputs: Vec<Artifact>,
     /// Labels that were saved for a single time point, with their table if they were measured, by time point.
     pub(crate) of_times: BTreeMap<usize, Vec<Artifact>>,
+    /// What the latest prediction found objects with.
+    pub(crate) predicted: Predicted,
 }
 
 impl FoundResults {
@@ -29,7 +33,10 @@ impl FoundResults {
         let folder = place.folder();
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
         let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
-        let prediction = record.filter(|r| r.input.path == place.stack);
+        // The input's own path may be relative, as it was given on the command line; that of the job is absolute.
+        let is_of = |r: &Provenance| r.job.inputs.iter().chain([&r.input.path]).any(|path| *path == place.stack);
+        let prediction = record.filter(is_of);
+        let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
         let (mut outputs, mut of_times) = (search.outputs(&folder), search.of_times(&folder));
@@ -41,8 +48,21 @@ impl FoundResults {
                 of_times.entry(time).or_insert(objects);
             }
         }
-        Self { folder, outputs, of_times }
+        Self { folder, outputs, of_times, predicted }
     }
+}
+
+/// What a prediction found objects with: the segmentation settings of its model, scaled to its object diameter.
+fn predicted(record: &Provenance) -> Predicted {
+    let card = card(record.model.name.as_str(), &record.model.path);
+    let scale = record.diameter.map_or(1.0, |diameter| diameter.scale());
+    let segment = card.segment.map(|settings| settings.scaled(scale)).filter(|settings| settings.validate().is_ok());
+    let first = card.outputs.first().map(|output| output.id.as_str());
+    let channels = match &record.job.output_tensor {
+        Some(OutputTensor::Id(id)) if Some(id.as_str()) != first => [0, 0],
+        _ => [card.segment_channel, card.seed_channel],
+    };
+    Predicted { diameter: record.diameter, channels: segment.is_some().then_some(channels), segment }
 }
 
 /// What decides which files of a folder are results of a stack.
@@ -219,6 +239,25 @@ mod tests {
         assert_eq!(found_after(Some(2), 6), (0, 2));
         assert_eq!(found_after(None, 6), (2, 0));
         assert_eq!(found_after(Some(0), 1), (2, 0));
+    fn results_of_a_prediction_whose_input_was_given_as_a_relative_path_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("cells_labels.tif"), "").unwrap();
+        let place =
+            ResultsPlace { stack: home.path().join("cells.tif"), stem: "cells".to_owned(), times: 1, chosen: None };
+        let found_after = |predicted: &Path| {
+            let record = serde_json::json!({
+                "program": "p", "fingerprint": "f", "job": {"inputs": [predicted], "model": "m", "out": &folder},
+                "model": {"name": "m", "path": "m", "fingerprint": "f"},
+                "input": {"path": "cells.tif", "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
+                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
+            });
+            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
+            FoundResults::of(&place).outputs.len()
+        };
+        assert_eq!(found_after(&place.stack), 1);
+        assert_eq!(found_after(&home.path().join("other/cells.tif")), 0);
     }
 
     #[test]

@@ -63,6 +63,17 @@ pub(crate) struct CorrectedLabels {
     pub(crate) label: u32,
 }
 
+/// What a prediction found objects with.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Predicted {
+    /// The object diameter, if any.
+    pub(crate) diameter: Option<ObjectDiameter>,
+    /// The segmentation settings, if any.
+    pub(crate) segment: Option<SegmentOptions>,
+    /// The channels of the map in which objects and their seeds were found, if known.
+    pub(crate) channels: Option<[usize; 2]>,
+}
+
 /// A result of a job that is to be shown.
 pub(crate) enum JobOutput {
     /// Files that a job has written.
@@ -73,6 +84,8 @@ pub(crate) enum JobOutput {
         outputs: Vec<Artifact>,
         /// Labels and tables that were saved for a single time point, by time point.
         of_times: BTreeMap<usize, Vec<Artifact>>,
+        /// What the latest prediction found objects with.
+        predicted: Predicted,
     },
     /// A table of measured objects.
     Measured {
@@ -87,13 +100,8 @@ pub(crate) enum JobOutput {
     Preview(usize, Box<SegmentReport>),
     /// Files of a saved segmentation, and its time point.
     Kept(usize, Vec<Artifact>),
-    /// What a prediction used.
-    Predicted {
-        /// The object diameter, if any.
-        diameter: Option<ObjectDiameter>,
-        /// The segmentation settings, if any.
-        segment: Option<SegmentOptions>,
-    },
+    /// What a prediction found objects with.
+    Predicted(Predicted),
     /// An estimated object diameter, and the request of the document when the estimate was started.
     Diameter(ObjectDiameter, DiameterRequest),
     /// The prediction has ended, and its growing output was removed.
@@ -486,7 +494,10 @@ impl Documents {
                 self.kept_labels.remove(&id);
                 self.show_results(id, outputs, BTreeMap::new());
             }
-            JobOutput::Found { outputs, of_times } => {
+            JobOutput::Found { outputs, of_times, predicted } => {
+                if let Some(document) = self.get_mut(id) {
+                    document.take_over(predicted);
+                }
                 // They may belong to a prediction that was requested before the stack was opened again.
                 let has = |is: fn(ArtifactKind) -> bool| outputs.iter().any(|a| is(a.kind));
                 if has(|kind| kind == ArtifactKind::Labels) && !has(ArtifactKind::is_maps) {
@@ -498,10 +509,13 @@ impl Documents {
             JobOutput::Live(output) => self.show_live(id, output, effects),
             JobOutput::Preview(time, report) => self.open_preview(id, time, report, effects),
             JobOutput::Kept(time, outputs) => self.show_kept(id, time, outputs),
-            JobOutput::Predicted { diameter, segment } => {
+            JobOutput::Predicted(predicted) => {
                 if let Some(document) = self.get_mut(id) {
-                    document.object_size.found = diameter.or(document.object_size.found);
-                    document.segment = segment.or(document.segment.take());
+                    document.object_size.found = predicted.diameter.or(document.object_size.found);
+                    // A prediction that was skipped because its results exist reports no settings.
+                    if predicted.segment.is_some() {
+                        document.set_predicted(predicted);
+                    }
                 }
             }
             JobOutput::Diameter(found, before) => {

@@ -225,7 +225,7 @@ impl Documents {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::documents::{DocumentsAction, JobOutput};
+    use crate::documents::{DocumentsAction, JobOutput, Predicted};
     use crate::effect::Wake;
     use crate::preprocess::Preprocessing;
     use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -345,7 +345,8 @@ mod tests {
         wait_for_labels(&mut documents, second, &labels);
         // Results that are found for the stack that was opened again do not take their place; new ones do.
         let outputs = vec![Artifact::new(ArtifactKind::Labels, &predicted)];
-        let found = JobOutput::Found { outputs: outputs.clone(), of_times: BTreeMap::new() };
+        let found =
+            JobOutput::Found { outputs: outputs.clone(), of_times: BTreeMap::new(), predicted: Predicted::default() };
         assert_eq!(documents.kept_labels.get(&second), Some(&labels));
         documents.show_output(second, found, &mut Effects::default());
         assert!(documents.kept_labels.is_empty() && !documents.opener.is_busy());

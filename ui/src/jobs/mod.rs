@@ -519,7 +519,7 @@ impl Jobs {
     pub(crate) fn results_found(&mut self, document: u64, found: FoundResults) -> Effects {
         let mut effects = Effects::default();
         self.folders.insert(document, found.folder);
-        let output = JobOutput::Found { outputs: found.outputs, of_times: found.of_times };
+        let output = JobOutput::Found { outputs: found.outputs, of_times: found.of_times, predicted: found.predicted };
         effects.act(DocumentsAction::Show { document, output });
         effects
     }

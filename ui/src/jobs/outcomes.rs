@@ -5,7 +5,7 @@ use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
 use crate::disk::DocumentEffect;
 use crate::document::file_name;
-use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput};
+use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predicted};
 use crate::effect::Effects;
 use crate::models::ModelsAction;
 use crate::panels::capitalized;
@@ -155,8 +155,9 @@ impl Jobs {
             // The new labels replace a preview with other options.
             self.refined.remove(&document);
             self.preview_objects.remove(&document);
-            let options = JobOutput::Predicted { diameter: report.diameter, segment: report.segment };
-            effects.act(DocumentsAction::Show { document, output: options });
+            let (diameter, segment, channels) = (report.diameter, report.segment, report.segment_channels);
+            let output = JobOutput::Predicted(Predicted { diameter, segment, channels });
+            effects.act(DocumentsAction::Show { document, output });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }
         for failed in outcome.failed {

@@ -238,7 +238,10 @@ impl Jobs {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
         let Some((map, channels)) = document.of_role(Role::Map).map(|o| (o.path.clone(), o.channels)) else { return };
-        let [channel, seed_channel] = segment_channels(card, display.settings(), channels);
+        // Another model than that of the prediction may be selected by now.
+        let of_prediction = document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
+        let [channel, seed_channel] =
+            of_prediction.unwrap_or_else(|| segment_channels(card, display.settings(), channels));
         let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
         let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
@@ -262,12 +265,28 @@ impl Jobs {
             seed_channel: Some(seed_channel),
             time,
             voxel_um: document.given_voxel_um(),
+            assumed_voxel_um: self.assumed_voxel_um(document, display.settings()),
             intensities: keep.then(|| document.path.clone()),
             options,
             overwrite: Default::default(),
         };
         let title = format!("{} · objects", document.name);
         self.work.segment(id, title, job, keep);
+    }
+
+    /// The voxel size Z, Y, X with which predictions find and measure objects of a document whose own is incomplete: that
+    /// of the latest prediction, or else the model's, if objects are not rescaled.
+    fn assumed_voxel_um(&self, document: &Document, settings: &Settings) -> Option<[f64; 3]> {
+        if document.voxel_known {
+            return None;
+        }
+        if let Some(predicted) = document.predicted_diameter {
+            return Some(predicted.voxel);
+        }
+        let of_model = self.model(settings).filter(|card| card.object_diameter_um.is_none())?.voxel_um?;
+        let size = document.image.meta().voxel_size_um;
+        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
+        Some([0, 1, 2].map(|a| stated[a].unwrap_or(of_model[a])))
     }
 
     /// Measures labels of a time point, or of all, once the folder of the table exists.
@@ -296,16 +315,8 @@ impl Jobs {
                 return effects;
             }
         };
-        // An unknown voxel size is that of the prediction: in voxels along X for a model with an object diameter, and otherwise
-        // the model's.
-        let size = document.image.meta().voxel_size_um;
-        let is_used = |found: &ObjectDiameter| !document.voxel_known && found.unit == DiameterUnit::Voxels;
-        let of_prediction = document.object_size.found.filter(is_used).map(|found| found.voxel);
-        let card = self.model(display.settings()).filter(|m| !document.voxel_known && m.object_diameter_um.is_none());
-        let of_model = card.and_then(|m| m.voxel_um);
-        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
-        let of_model = of_model.map(|m| [0, 1, 2].map(|a| stated[a].unwrap_or(m[a])));
-        let voxel_um = document.given_voxel_um().or(of_prediction).or(of_model);
+        let assumed_um = self.assumed_voxel_um(document, display.settings());
+        let voxel_um = document.given_voxel_um().or(assumed_um);
         let job = MeasureJob {
             table: target.table,
             table_format: Default::default(),
@@ -347,13 +358,13 @@ mod tests {
     use crate::correct::Corrections;
     use crate::disk::DiskEffect;
     use crate::display::DisplayAction;
-    use crate::documents::{JobOutput, ViewAction};
+    use crate::documents::{JobOutput, Predicted, ViewAction};
     use crate::effect::{Effect, Wake};
     use crate::jobs::JobsAction;
     use crate::opener::Expanded;
     use crate::work::RepeatableJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_pipeline::{LabelFormat, SegmentReport};
+    use cytoscope_pipeline::{DiameterUnit, LabelFormat, ObjectDiameter, SegmentReport};
     use cytoscope_volume::Array;
     use cytoscope_worker::LabelArray;
     use std::sync::Arc;
@@ -450,23 +461,37 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_a_stack_without_a_voxel_size_are_measured_in_the_units_of_its_prediction() {
+    fn objects_are_found_and_measured_with_the_voxel_size_that_their_prediction_assumed() {
         let folder = tempfile::tempdir().unwrap();
         let display = display();
         let (mut documents, id) = opened(folder.path(), display.settings());
-        let found = ObjectDiameter {
-            diameter: 14.0,
-            unit: DiameterUnit::Voxels,
-            voxel: [2.5, 1.0, 1.0],
-            nominal_um: 12.0,
-            estimate: None,
+        let jobs = Jobs::new(None, None, None, &no_wake());
+        let assumed = |documents: &Documents| jobs.assumed_voxel_um(documents.get(id).unwrap(), &Settings::default());
+        assert_eq!(assumed(&documents), None);
+        let (voxel, unit) = ([2.5, 1.0, 1.0], DiameterUnit::Voxels);
+        let diameter = ObjectDiameter { diameter: 8.0, unit, voxel, nominal_um: 12.0, estimate: None };
+        let segment = Some(SegmentOptions { min_volume_um3: 7.0, ..SegmentOptions::default() });
+        let predicted = Predicted { diameter: Some(diameter), segment: segment.clone(), channels: Some([0, 1]) };
+        let found = |predicted| JobOutput::Found { outputs: Vec::new(), of_times: Default::default(), predicted };
+        let show = |documents: &mut Documents, output| {
+            let _ = documents.apply(DocumentsAction::Show { document: id, output });
         };
-        let output = JobOutput::Predicted { diameter: Some(found), segment: None };
-        let _ = documents.apply(DocumentsAction::Show { document: id, output });
-        let mut jobs = Jobs::new(None, None, None, &no_wake());
-        let target = Ok(Some(TableTarget { table: folder.path().join("o.csv"), is_own: false }));
-        let _ = jobs.measurement_ready(id, folder.path().join("l.tif"), Some(0), target, &documents, &display);
-        assert_eq!(measured_sizes_um(&jobs), [Some([2.5, 1.0, 1.0])]);
+        // A prediction of another voxel size does not count.
+        let other = ObjectDiameter { unit: DiameterUnit::Um, ..diameter };
+        show(&mut documents, found(Predicted { diameter: Some(other), ..predicted.clone() }));
+        assert_eq!((assumed(&documents), &documents.get(id).unwrap().segment), (None, &None));
+        show(&mut documents, found(predicted.clone()));
+        let document = documents.get(id).unwrap();
+        assert_eq!((&document.segment, document.segment_channels), (&segment, Some([0, 1])));
+        assert_eq!(assumed(&documents), Some(voxel));
+        // Nor does one that was skipped because its results exist.
+        show(&mut documents, JobOutput::Predicted(Predicted::default()));
+        assert_eq!(assumed(&documents), Some(voxel));
+        // One of this window takes precedence.
+        let newer = ObjectDiameter { voxel: [3.0, 1.0, 1.0], ..diameter };
+        show(&mut documents, JobOutput::Predicted(Predicted { diameter: Some(newer), ..predicted.clone() }));
+        show(&mut documents, found(predicted));
+        assert_eq!(assumed(&documents), Some([3.0, 1.0, 1.0]));
     }
 
     #[test]

@@ -212,13 +212,13 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
-        let results = document.results.as_ref().filter(|_| document.voxel_known);
-        let volume = results.and_then(|r| {
-            let column = r.column("volume_um3")?;
+        let (name, unit) = if document.voxel_known { ("volume_um3", "µm³") } else { ("voxels", "voxels") };
+        let volume = document.results.as_ref().and_then(|r| {
+            let column = r.column(name)?;
             Some(r.value(r.row_of(label, document.time)?, column))
         });
         if let Some(volume) = volume {
-            text.push_str(&format!(" ({volume:.0} µm³)"));
+            text.push_str(&format!(" ({volume:.0} {unit})"));
         }
     }
     if let Some(truth) = hover.truth.filter(|l| *l > 0) {
@@ -368,6 +368,7 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let [z, y, x] = document.cursor;
     let mut send = |change| actions.send(DocumentsAction::Change { document: document.id, change });
+    let width = ui.spacing().slider_width;
     if document.is_3d() && document.extents.times > 1 {
         // In a window of the initial size, the toolbar has one row.
         ui.spacing_mut().slider_width = NARROW_SLIDER;
@@ -388,4 +389,5 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
             send(DocumentChange::Time(time.saturating_sub(1)));
         }
     }
+    ui.spacing_mut().slider_width = width;
 }

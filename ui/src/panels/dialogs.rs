@@ -16,8 +16,8 @@ const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or 
                               Apache-2.0), rayon (MIT or Apache-2.0), Phosphor icons (MIT), and the libraries named \
                               in Cargo.lock.";
 
-/// Height of what the dialog of shortcuts shows around their list, and of the space around the dialog, in points.
-const AROUND_SHORTCUTS: f32 = 180.0;
+/// Number of columns of commands in the list of shortcuts.
+const SHORTCUT_COLUMNS: usize = 2;
 
 /// Draws the open dialogs.
 pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
@@ -36,21 +36,9 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
     let response = egui::Modal::new(egui::Id::new("shortcuts")).show(ctx, |ui| {
         ui.heading("Keyboard shortcuts");
         ui.add_space(8.0);
-        let list = egui::ScrollArea::vertical().max_height((ctx.content_rect().height() - AROUND_SHORTCUTS).max(80.0));
-        list.show(ui, |ui| {
-            egui::Grid::new("shortcuts").num_columns(4).spacing([22.0, 5.0]).show(ui, |ui| {
-                let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
-                let rows = keyed.len().div_ceil(2);
-                for row in 0..rows {
-                    for command in [keyed.get(row), keyed.get(row + rows)].into_iter().flatten() {
-                        ui.label(command.title().trim_end_matches('…'));
-                        let keys = command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default();
-                        ui.label(RichText::new(keys).monospace().weak());
-                    }
-                    ui.end_row();
-                }
-            });
-        });
+        // Small windows have no room for all rows.
+        let height = (ctx.content_rect().height() - 180.0).max(100.0);
+        egui::ScrollArea::vertical().max_height(height).show(ui, shortcut_grid);
         ui.add_space(8.0);
         weak(
             ui,
@@ -61,6 +49,23 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.button("Close").clicked()
     });
     response.inner || response.should_close()
+}
+
+/// Draws the commands with their keys, in several columns.
+fn shortcut_grid(ui: &mut egui::Ui) {
+    let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
+    let rows = keyed.len().div_ceil(SHORTCUT_COLUMNS);
+    let grid = egui::Grid::new("shortcuts").num_columns(2 * SHORTCUT_COLUMNS).spacing([22.0, 5.0]).min_row_height(18.0);
+    grid.show(ui, |ui| {
+        for row in 0..rows {
+            for command in keyed.iter().skip(row).step_by(rows) {
+                ui.label(command.title().trim_end_matches('…'));
+                let keys = command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default();
+                ui.label(RichText::new(keys).monospace().weak());
+            }
+            ui.end_row();
+        }
+    });
 }
 
 /// Shows version and license; returns whether to close the dialog.

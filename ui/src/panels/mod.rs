@@ -26,6 +26,7 @@ use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::{JobState, JobView};
+use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{MAX_THREADS, StageProgress};
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_plot::AxisHints;
@@ -120,6 +121,15 @@ pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -
     let response = ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}")));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
     response
+}
+
+/// Title of a model, with its name if another one of `all` has the same title.
+fn distinct_title(model: &ModelCard, all: &[ModelCard]) -> String {
+    let is_ambiguous = all.iter().any(|other| other.title == model.title && other.name != model.name);
+    match &model.title {
+        title if is_ambiguous && *title != model.name => format!("{title} ({})", model.name),
+        title => title.clone(),
+    }
 }
 
 /// Where the label of a setting is drawn.
@@ -383,7 +393,17 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut
 
 #[cfg(test)]
 mod tests {
-    use super::capitalized;
+    use super::*;
+    use cytoscope_pipeline::cards::card;
+    use std::path::Path;
+
+    #[test]
+    fn models_of_the_same_title_are_listed_with_their_names() {
+        let models = [("mine", "train"), ("train", "train"), ("other", "Nuclei")]
+            .map(|(name, title)| ModelCard { title: title.to_owned(), ..card(name, Path::new("/no/such/model")) });
+        let shown = models.each_ref().map(|model| distinct_title(model, &models));
+        assert_eq!(shown, ["train (mine)", "train", "Nuclei"]);
+    }
 
     #[test]
     fn texts_are_capitalized_whatever_letter_they_begin_with() {

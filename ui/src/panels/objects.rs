@@ -6,7 +6,7 @@ use crate::command::Command;
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
-use crate::measure::table_hint;
+use crate::measure::{has_other_voxel_size, table_hint};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
@@ -88,6 +88,9 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
             }
         });
     });
+    if !document.voxel_known {
+        weak(ui, "The voxel size is unknown: lengths and volumes are not in µm.");
+    }
     ui.horizontal(|ui| {
         for (view, name) in
             [(ObjectsView::Table, "Table"), (ObjectsView::Histogram, "Histogram"), (ObjectsView::Scatter, "Scatter")]
@@ -97,45 +100,44 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
             }
         }
     });
+    let selected = document.selected.and_then(|label| results.row_of(label, document.time));
     match own.view {
-        ObjectsView::Table => table(ui, document, results, state.display.reveals_object(), actions),
-        ObjectsView::Histogram => histogram(ui, document, results, own),
-        ObjectsView::Scatter => scatter(ui, document, results, own, actions),
+        ObjectsView::Table => table(ui, document, selected, state.display.reveals_object(), actions),
+        ObjectsView::Histogram => histogram(ui, results, selected, own),
+        ObjectsView::Scatter => scatter(ui, document, selected, own, actions),
     }
 }
 
-/// Moves the crosshair to the object of a row, at its time point, and selects it.
+/// Shows the time point of a row's object, moves the crosshair to the object and selects it.
 fn show_object(document: &Document, results: &Results, row: usize, actions: &mut Actions) {
-    let time = results.time(row).filter(|time| *time != document.time && *time < document.extents.times);
-    let changes = [
-        time.map(DocumentChange::Time),
-        Some(DocumentChange::Cursor(position_of(document, results, row))),
-        Some(DocumentChange::Select(Some(results.label(row)))),
-    ];
-    for change in changes.into_iter().flatten() {
+    let mut cursor = document.cursor;
+    for (axis, at) in cursor.iter_mut().enumerate() {
+        if let Some(voxel) = position(document, results, row, axis) {
+            *at = (voxel.round().max(0.0) as usize).min(document.extents.zyx[axis].saturating_sub(1));
+        }
+    }
+    let time = results.time(row).filter(|time| *time < document.extents.times && *time != document.time);
+    let select = [DocumentChange::Cursor(cursor), DocumentChange::Select(Some(results.label(row)))];
+    for change in time.map(DocumentChange::Time).into_iter().chain(select) {
         actions.send(DocumentsAction::Change { document: document.id, change });
     }
 }
 
-/// The voxel Z, Y, X of the centroid of a row's object, or else the middle of its bounding box.
-fn position_of(document: &Document, results: &Results, row: usize) -> [usize; 3] {
+/// The position of a row's object along an axis in voxels: its centroid, or the middle of its bounding box if the voxel size
+/// that it was measured with is not the document's, for example because the file states none.
+fn position(document: &Document, results: &Results, row: usize, axis: usize) -> Option<f64> {
     let value = |name: String| results.column(&name).map(|c| results.value(row, c)).filter(|v| v.is_finite());
-    std::array::from_fn(|axis| {
-        let name = ["z", "y", "x"][axis];
-        let of_centroid = value(format!("centroid_{name}_um")).map(|um| (um / document.voxel_um[axis]).round());
-        let edges = value(format!("bbox_{name}0")).zip(value(format!("bbox_{name}1")));
-        // The object may have been measured with another voxel size than the document has now.
-        let is_inside = |at: &f64| edges.is_none_or(|(first, end)| (first..end).contains(at));
-        let middle = edges.map(|(first, end)| ((first + end - 1.0) / 2.0).round());
-        let at = of_centroid.filter(is_inside).or(middle);
-        let at = at.map_or(document.cursor[axis], |at| at.max(0.0) as usize);
-        at.min(document.extents.zyx[axis].saturating_sub(1))
-    })
+    let letter = ["z", "y", "x"][axis];
+    let is_same = document.voxel_known && !has_other_voxel_size(results, document);
+    let middle = value(format!("bbox_{letter}0")).zip(value(format!("bbox_{letter}1")));
+    let middle = middle.filter(|_| !is_same).map(|(from, to)| (from + to - 1.0) / 2.0);
+    middle.or_else(|| Some(value(format!("centroid_{letter}_um"))? / document.voxel_um[axis]))
 }
 
-fn table(ui: &mut Ui, document: &Document, results: &Results, reveal: bool, actions: &mut Actions) {
+/// Draws the table; `selected` is the row of the selected object.
+fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool, actions: &mut Actions) {
+    let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
-    let selected = document.selected.and_then(|l| results.row_of(l, document.time));
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         let mut table = TableBuilder::new(ui)
             .striped(true)
@@ -206,7 +208,7 @@ fn measurement_choice(
     results.column(&current)
 }
 
-fn histogram(ui: &mut Ui, document: &Document, results: &Results, own: &mut ObjectsPanel) {
+fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
         (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
@@ -221,7 +223,7 @@ fn histogram(ui: &mut Ui, document: &Document, results: &Results, own: &mut Obje
     for v in &values {
         counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = document.selected.and_then(|l| results.row_of(l, document.time)).map(|r| results.value(r, column));
+    let mine = selected.map(|r| results.value(r, column));
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = low + (i as f64 + 0.5) * width;
         let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
@@ -242,12 +244,12 @@ fn histogram(ui: &mut Ui, document: &Document, results: &Results, own: &mut Obje
     weak(ui, format!("mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
 }
 
-fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut ObjectsPanel, actions: &mut Actions) {
+fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut ObjectsPanel, actions: &mut Actions) {
+    let Some(results) = &document.results else { return };
     let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
     let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
     let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
-    let mine = document.selected.and_then(|l| results.row_of(l, document.time));
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -256,7 +258,7 @@ fn scatter(ui: &mut Ui, document: &Document, results: &Results, own: &mut Object
         .show(ui, |plot| {
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
             plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));
-            if let Some(at) = mine.and_then(|m| points.get(m)) {
+            if let Some(at) = selected.and_then(|row| points.get(row)) {
                 plot.points(
                     Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(egui::Color32::ORANGE),
                 );
@@ -287,35 +289,33 @@ mod tests {
     use super::*;
     use crate::action::Action;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_volume::Array;
-    use std::path::PathBuf;
+    use cytoscope_volume::{Array, VoxelSize};
 
     #[test]
-    fn an_object_is_shown_at_its_time_point_and_inside_its_bounding_box() {
+    fn a_row_shows_its_object_at_its_time_point_whatever_voxel_size_it_was_measured_with() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("series.tif");
-        let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 20, 30], vec![1u16; 4800]).unwrap();
-        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-        let document = Document::open(&path, None, 0).unwrap();
-        let columns =
-            "time label centroid_z_um centroid_y_um centroid_x_um bbox_z0 bbox_y0 bbox_x0 bbox_z1 bbox_y1 bbox_x1";
-        let results = Results {
-            columns: columns.split(' ').map(str::to_owned).collect(),
-            // Measured with slices 2.5 pixels apart: 5 is the third slice.
-            rows: vec![vec![1.0, 7.0, 5.0, 10.2, 15.4, 2.0, 8.0, 12.0, 3.0, 13.0, 20.0]],
-            label_column: 1,
-            order: vec![0],
-            sorted: None,
-            path: PathBuf::new(),
+        let (stack, table) = (folder.path().join("a.tif"), folder.path().join("a_objects.csv"));
+        let array = Array::new("TZYX".parse().unwrap(), vec![3, 8, 16, 16], vec![1u16; 3 * 8 * 256]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        // Measured with 2 x 1 x 1 µm: slices 4 to 6, rows 3 to 7, columns 9 to 11.
+        let columns = "time,label,voxels,volume_um3,centroid_z_um,centroid_y_um,centroid_x_um";
+        let bbox = "bbox_z0,bbox_y0,bbox_x0,bbox_z1,bbox_y1,bbox_x1";
+        std::fs::write(&table, format!("{columns},{bbox}\n2,7,20,40,10,4,10,4,3,9,7,8,12\n")).unwrap();
+        let results = Results::read(&table).unwrap();
+        let shown = |size: VoxelSize| {
+            let mut document = Document::open(&stack, None, 0).unwrap().with_voxel_size(size);
+            let mut actions = Actions::default();
+            show_object(&document, &results, 0, &mut actions);
+            for action in actions.take().0 {
+                if let Action::Documents(DocumentsAction::Change { change, .. }) = action {
+                    document.apply(change);
+                }
+            }
+            (document.time, document.cursor, document.selected)
         };
-        let mut actions = Actions::default();
-        show_object(&document, &results, 0, &mut actions);
-        let change_of = |action: Action| match action {
-            Action::Documents(DocumentsAction::Change { change, .. }) => Some(change),
-            _ => None,
-        };
-        let changes: Vec<DocumentChange> = actions.take().0.into_iter().filter_map(change_of).collect();
-        let expected = [DocumentChange::Time(1), DocumentChange::Cursor([2, 10, 15]), DocumentChange::Select(Some(7))];
-        assert_eq!(changes, expected);
+        // The centroid, if the voxel size is the same.
+        assert_eq!(shown(VoxelSize::new_um(2.0, 1.0, 1.0)), (2, [5, 4, 10], Some(7)));
+        let middle = (2, [5, 5, 10], Some(7));
+        assert_eq!([VoxelSize::default(), VoxelSize::new_um(0.5, 0.25, 0.25)].map(shown), [middle; 2]);
     }
 }

@@ -133,11 +133,13 @@ pub(super) fn about_model(ui: &mut Ui, card: &ModelCard, commonmark: &mut Common
 
 /// Draws the list of models; `card` is the selected one.
 pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width: f32, actions: &mut Actions) {
-    let combo = egui::ComboBox::from_id_salt("model").selected_text(&card.title).width(width).truncate();
+    let all = state.jobs.models();
+    let title = super::distinct_title(card, all);
+    let combo = egui::ComboBox::from_id_salt("model").selected_text(&title).width(width).truncate();
     let response = combo.show_ui(ui, |ui| {
-        for model in state.jobs.models() {
+        for model in all {
             let usable = model.problem.is_none();
-            let text = if usable { model.title.clone() } else { format!("{} (unusable)", model.name) };
+            let text = if usable { super::distinct_title(model, all) } else { format!("{} (unusable)", model.name) };
             let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
             let response = match &model.problem {
                 Some(problem) => response.on_disabled_hover_text(problem),
@@ -151,7 +153,7 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
     });
     response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
     // A long title is cut off in the closed list.
-    response.response.on_hover_text(&card.title);
+    response.response.on_hover_text(title);
 }
 
 fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {

@@ -463,6 +463,17 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_starts_and_ends_within_a_frame_has_the_duration_that_the_engine_measured() {
+        let (mut work, id) = training();
+        let usage = Reply::Usage { id, wall_secs: 12.5, cpu_secs: None, threads: 1 };
+        for reply in [usage, Reply::Cancelled { id }] {
+            work.handle_event(WorkerEvent::Reply(reply));
+        }
+        let job = work.jobs.iter().find(|job| job.id == id).unwrap();
+        assert_eq!((job.elapsed_secs(), job.facts().wall_secs), (12.5, 12.5));
+    }
+
+    #[test]
     fn cpu_time_and_threads_of_a_job_are_judged() {
         let (mut work, id) = training();
         let cores = std::thread::available_parallelism().unwrap().get();

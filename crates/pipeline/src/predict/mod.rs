@@ -215,6 +215,9 @@ pub struct InputReport {
     /// Segmentation settings, with lengths in µm of the stack; absent if there was no segmentation.
     #[serde(default)]
     pub segment: Option<SegmentOptions>,
+    /// Channels of the maps in which objects and their seeds were found; absent if there was no segmentation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment_channels: Option<[usize; 2]>,
     /// Tile size, halo, blending, planned peak memory; absent if the input was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<TilePlan>,

@@ -199,6 +199,9 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&Ke
         parts,
         diameter: resolved.diameter,
         segment: resolved.has_objects().then(|| resolved.segment.clone()),
+        segment_channels: resolved
+            .has_objects()
+            .then_some([resolved.model.segment_channel, resolved.model.seed_channel]),
         plan: Some(tiles.plan.clone()),
         grid_zyx: Some(resolved.grid),
         fallbacks: tiles.fallbacks(),
@@ -273,6 +276,7 @@ fn report_of_skipped(
         parts: Vec::new(),
         diameter: None,
         segment: None,
+        segment_channels: None,
         plan: None,
         grid_zyx: None,
         fallbacks: Vec::new(),

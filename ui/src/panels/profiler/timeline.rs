@@ -49,6 +49,27 @@ fn span_text(span: &SpanRecord) -> String {
     text
 }
 
+/// Labeled times between `from` and `to` in µs, at most six, and their distance: 1, 2 or 5 times a power of ten.
+fn ticks(from: f64, to: f64) -> (Vec<f64>, f64) {
+    let least = ((to - from) / 6.0).max(1e-3);
+    let power = 10f64.powi(least.log10().floor() as i32);
+    let step = [1.0, 2.0, 5.0].map(|n| n * power).into_iter().find(|step| *step >= least).unwrap_or(10.0 * power);
+    let first = (from / step).floor() + 1.0;
+    ((0..6).map(|i| (first + f64::from(i)) * step).take_while(|us| *us < to).collect(), step)
+}
+
+/// The label of a time, with the digits that ticks at this distance need.
+fn tick_text(us: f64, step_us: f64) -> String {
+    let digits = |unit_us: f64| (unit_us / step_us).log10().ceil().max(0.0) as usize;
+    if step_us >= 1e6 {
+        seconds(us / 1e6)
+    } else if us >= 1e6 {
+        format!("{:.*} s", digits(1e6), us / 1e6)
+    } else {
+        format!("{:.*} ms", digits(1e3), us / 1e3)
+    }
+}
+
 /// Draws the timeline. `window` is its visible range in µs, `None` for all; spans that match `search` are bright.
 pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], window: &mut Option<[f64; 2]>, search: &str) {
     let end = spans.iter().map(|s| s.start_us + s.duration_us).fold(1.0, f64::max);
@@ -84,11 +105,11 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], window: &mut Option<[f
         let painter = ui.painter_at(rect);
         painter.rect_filled(rect, 4.0, ui.visuals().extreme_bg_color);
         let x = |us: f64| rect.left() + ((us - from) / per_point) as f32;
-        for i in 1..5 {
-            let us = from + span * f64::from(i) / 5.0;
-            let text = seconds(us / 1e6);
-            let color = ui.visuals().weak_text_color();
-            painter.text(pos2(x(us), rect.top() + 1.0), Align2::CENTER_TOP, text, FontId::proportional(10.5), color);
+        let (times, step) = ticks(from, to);
+        // Labels at the ends would be cut off.
+        for us in times.into_iter().filter(|us| rect.shrink2(vec2(30.0, 0.0)).x_range().contains(x(*us))) {
+            let (at, color) = (pos2(x(us), rect.top() + 1.0), ui.visuals().weak_text_color());
+            painter.text(at, Align2::CENTER_TOP, tick_text(us, step), FontId::proportional(10.5), color);
         }
         let query = search.to_lowercase();
         let mut under: Option<&SpanRecord> = None;
@@ -129,6 +150,18 @@ mod tests {
 
     fn span(name: &'static str, thread: usize, start_us: f64, duration_us: f64) -> SpanRecord {
         SpanRecord { thread, bytes: 1, ..SpanRecord::new(Stage::Op, name, start_us, duration_us) }
+    }
+
+    #[test]
+    fn times_are_labeled_at_round_numbers_that_differ() {
+        let labels = |from: f64, to: f64| {
+            let (times, step) = ticks(from, to);
+            times.into_iter().map(|us| tick_text(us, step)).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(0.0, 836e3), ["200 ms", "400 ms", "600 ms", "800 ms"]);
+        assert_eq!(labels(0.0, 1.3e3), ["0.5 ms", "1.0 ms"]);
+        assert_eq!(labels(1.2e6, 1.21e6), ["1.202 s", "1.204 s", "1.206 s", "1.208 s"]);
+        assert_eq!(labels(0.0, 300e6), ["50.0 s", "1 min 40 s", "2 min 30 s", "3 min 20 s", "4 min 10 s"]);
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
         Check::Failed(reason) => {
             ui.add_space(theme::GROUP_GAP);
             let color = theme::bad(ui.visuals());
-            colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
+            colored(ui, color, format!("{}  {}", icon::WARNING_CIRCLE, files::advice_in_window(reason)));
             ui.add_space(theme::GAP);
             check_again(ui, actions);
         }
@@ -294,7 +294,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
                 ui.add(egui::Label::new(sentence_of(&problem.message)).wrap());
-                weak(ui, sentence_of(&problem.next_step));
+                weak(ui, sentence_of(&files::advice_in_window(&problem.next_step)));
                 more(ui);
             });
         });

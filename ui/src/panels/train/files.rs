@@ -13,6 +13,31 @@ use std::time::Duration;
 /// Time after which a waiting check is looked at again.
 const RECHECK: Duration = Duration::from_millis(200);
 
+/// Title of these settings.
+const TITLE: &str = "Channels and metadata of the files";
+
+/// Names of the settings in the configuration of training, and on this page.
+const NAMES: [(&str, &str); 12] = [
+    ("data.image_channel", "Image channel"),
+    ("data.target_channel", "Target channel"),
+    ("data.channels", "Input channels"),
+    ("data.targets", "Stains"),
+    ("data.labels_channel", "Label image"),
+    ("data.same_file = true", "Image and target in one file"),
+    ("data.time", "Time point"),
+    ("data.axes", "Axes"),
+    ("data.voxel_um", "Voxel size"),
+    ("data.ignore_label", "Ignore label"),
+    ("data.split_column", "Split column"),
+    ("data.spacing_order", "Spacing of nnU-Net"),
+];
+
+/// Advice of a check with the names of this page in place of those of the configuration.
+pub(super) fn advice_in_window(text: &str) -> String {
+    let named = NAMES.iter().fold(text.to_owned(), |text, (key, name)| text.replace(key, &format!("\"{name}\"")));
+    if named == text { named } else { named.replace(" in the settings", &format!(" under \"{TITLE}\"")) }
+}
+
 /// Draws the settings of the files; changes are checked shortly after the last one.
 pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let wizard = state.wizard();
@@ -23,7 +48,7 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
         _ => Vec::new(),
     };
     let has_labels = wizard.plan.task == TrainingTask::Segmentation;
-    egui::CollapsingHeader::new("Channels and metadata of the files").show(ui, |ui| {
+    egui::CollapsingHeader::new(TITLE).show(ui, |ui| {
         egui::Grid::new("file settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             index(ui, &mut files.image_channel, "Image channel", "Channel of the images, from 0, if they have several");
             index(ui, &mut files.target_channel, "Target channel", "Channel of labels or stain, from 0");
@@ -294,6 +319,15 @@ fn spacing_order(ui: &mut Ui, value: &mut Option<SpacingOrder>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn advice_names_the_settings_of_the_page() {
+        let advice =
+            advice_in_window("set data.image_channel in the settings to one of 0 to 9, or data.axes to \"ZYX\"");
+        let place = "under \"Channels and metadata of the files\"";
+        assert_eq!(advice, format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\""));
+        assert_eq!(advice_in_window("set voxel_um in the settings"), "set voxel_um in the settings");
+    }
 
     #[test]
     fn lists_of_channels_are_typed_with_commas() {

@@ -5,7 +5,7 @@ use crate::action::Actions;
 use crate::opener::FileRequest;
 use crate::panels::device_lists::{device_list, offered_precisions, precision_list};
 use crate::panels::performance::{performance_choice, training_text, tune_button};
-use crate::panels::{OptionalNumber, SettingRow, weak};
+use crate::panels::{OptionalNumber, SettingRow, distinct_title, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::plan::MINUTES;
@@ -53,7 +53,8 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             false => "included",
         };
         let selected = wizard.plan.from.model() == Some(path.as_str());
-        if cards::row(ui, selected, &model.title, mark, &model.description).clicked() {
+        let title = distinct_title(model, state.jobs.models());
+        if cards::row(ui, selected, &title, mark, &model.description).clicked() {
             actions.send(TrainingAction::StartFrom(TrainStart::Model(path)));
         }
     }

@@ -1,0 +1,143 @@
+//! Tests of the file dialog.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use super::*;
+use crate::effect::Effect;
+use crate::opener::FileRequest;
+
+/// Opens a dialog and lets it read its folder.
+fn open(request: FileRequest, folder: &Path, suggested: &str) -> FileBrowser {
+    let mut effects = Effects::default();
+    let spec = DialogSpec::new(request, Some(folder.to_owned()), suggested.to_owned());
+    let mut browser = FileBrowser::open(spec, &mut effects);
+    let _ = settle(&mut browser, effects);
+    browser
+}
+
+/// Applies an action with all that follows; returns the chosen files once the dialog closes.
+fn act(browser: &mut FileBrowser, action: BrowserAction) -> Option<Vec<PathBuf>> {
+    let mut effects = Effects::default();
+    let _ = browser.apply(action, &mut effects);
+    settle(browser, effects)
+}
+
+fn settle(browser: &mut FileBrowser, effects: Effects) -> Option<Vec<PathBuf>> {
+    for effect in effects {
+        match effect {
+            Effect::Disk(DiskEffect::Visit { path }) => {
+                let mut next = Effects::default();
+                let _ = browser.visited(visit(&path), &mut next);
+                if let Some(files) = settle(browser, next) {
+                    return Some(files);
+                }
+            }
+            Effect::Disk(DiskEffect::CreateFolder { path }) => {
+                let _ = browser.visited(visit_new(&path), &mut Effects::default());
+            }
+            Effect::Act(Action::Chosen(_, files)) => return Some(files),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn names(browser: &FileBrowser) -> Vec<&str> {
+    browser.listed().iter().map(|e| e.name.as_str()).collect()
+}
+
+#[test]
+fn folders_come_first_and_endings_filter_files() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("stacks")).unwrap();
+    for name in ["b.tif", "A.tif", "notes.txt", ".hidden.tif"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    assert_eq!(names(&browser), ["stacks", "A.tif", "b.tif"]);
+    assert_eq!(act(&mut browser, BrowserAction::AllFiles(true)), None);
+    assert_eq!(names(&browser), ["stacks", "A.tif", "b.tif", "notes.txt"]);
+    assert_eq!(act(&mut browser, BrowserAction::Type("a.t".to_owned())), None);
+    assert_eq!(names(&browser), ["A.tif"]);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("A.tif")]));
+}
+
+#[test]
+fn keys_and_typed_paths_reach_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::write(inner.join("a.tif"), "").unwrap();
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Move(1)), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert_eq!(names(&browser), ["a.tif"]);
+    assert_eq!(act(&mut browser, BrowserAction::Move(1)), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner.join("a.tif")]));
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    let typed = format!("inner{}a.tif", std::path::MAIN_SEPARATOR);
+    assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner.join("a.tif")]));
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    let typed = format!("missing{}a.tif", std::path::MAIN_SEPARATOR);
+    assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert!(browser.problem.as_ref().unwrap().contains("does not exist"));
+}
+
+#[test]
+fn a_new_file_gets_its_ending_and_an_existing_one_is_replaced_only_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("objects.csv")]));
+    std::fs::write(folder.path().join("objects.csv"), "").unwrap();
+    let mut browser = open(FileRequest::Table(1), folder.path(), "objects.csv");
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert_eq!(act(&mut browser, BrowserAction::Replace(false)), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    let replaced = act(&mut browser, BrowserAction::Replace(true));
+    assert_eq!(replaced, Some(vec![folder.path().join("objects.csv")]));
+    // The ending is added to a typed name before the disk is asked whether the file exists.
+    let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert_eq!(browser.replace, Some(folder.path().join("objects.csv")));
+    // A folder of that name is entered.
+    std::fs::create_dir(folder.path().join("tables")).unwrap();
+    let mut browser = open(FileRequest::Table(1), folder.path(), "tables");
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert_eq!(browser.folder, folder.path().join("tables"));
+}
+
+#[test]
+fn a_folder_that_does_not_exist_can_be_created_and_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Type("pairs".to_owned())), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    let new = folder.path().join("pairs");
+    assert_eq!((browser.new_folder.as_ref(), new.exists()), (Some(&new), false));
+    assert_eq!(act(&mut browser, BrowserAction::CreateFolder), None);
+    assert!(new.is_dir() && browser.problem.is_none() && browser.typed.is_empty());
+    assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![new]));
+    // A file to open is not created.
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Type("stack.tif".to_owned())), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert!(browser.problem.is_some() && browser.new_folder.is_none());
+}
+
+#[test]
+fn several_files_are_chosen_together_and_a_folder_by_its_button() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.tif", "b.tif", "c.tif"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    for name in ["a.tif", "c.tif"] {
+        assert_eq!(act(&mut browser, BrowserAction::Row { name: name.to_owned(), add: true }), None);
+    }
+    let both = ["a.tif", "c.tif"].map(|name| folder.path().join(name));
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(both.to_vec()));
+    let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+    assert!(names(&browser).is_empty());
+    assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![folder.path().to_owned()]));
+}
