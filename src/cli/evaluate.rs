@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
-use super::{PrecisionName, devices, parse_um, print, progress};
+use super::{PrecisionName, counted, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
@@ -124,7 +124,7 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Out
     if as_json {
         return run.print_json(report);
     }
-    print(&format!("{} pairs", report.pairs.len()));
+    print(&counted(report.pairs.len(), "pair"));
     for m in &report.instances {
         print(&format!(
             "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  \
