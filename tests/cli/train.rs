@@ -285,6 +285,22 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     assert!(ran.stderr.contains("odd") && ran.stderr.contains("left out"), "{}", ran.stderr);
 }
 
+#[test]
+fn the_model_of_an_earlier_run_is_kept_beside_that_of_the_next_one() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let train = |seed: &str| {
+        let arguments = ["--steps", "1", "--without-int8", "--seed", seed, "--out", "m"];
+        fixture.run(&[&SMALL[..], &arguments].concat()).ok()
+    };
+    train("1");
+    let first = fixture.bytes("m/model.onnx");
+    let ran = train("2");
+    assert!(ran.stderr.contains("m.before-1"), "{}", ran.stderr);
+    assert!(fixture.bytes("m.before-1/model.onnx") == first && fixture.bytes("m/model.onnx") != first);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn the_report_is_printed_even_if_the_trace_cannot_be_written() {

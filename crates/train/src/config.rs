@@ -584,6 +584,46 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_lists_every_setting_with_its_default() {
+        let guide = include_str!("../../../docs/guide/training.md");
+        let text = guide.split("\n## Settings\n").nth(1).unwrap().split("```toml\n").nth(1).unwrap();
+        let text = text.split("```").next().unwrap();
+        let config: TrainConfig = toml::from_str(text).unwrap();
+        config.refuse_unknown(&text.parse().unwrap()).unwrap();
+        let (stated, defaults) = (serde_json::to_value(&config).unwrap(), serde_json::to_value(TrainConfig::default()));
+        let (documented, defaults) = (text.parse::<Table>().unwrap(), defaults.unwrap());
+        // Channels and files have a table of their own, budgets are options, and only the names of augmentations are listed.
+        let elsewhere = ["data", "augment", "budget.epochs", "budget.minutes", "budget.steps"];
+        for (section, default) in defaults.as_object().unwrap() {
+            if elsewhere.contains(&section.as_str()) {
+                continue;
+            }
+            assert!(documented.contains_key(section), "{section} is not documented");
+            let Some(keys) = default.as_object() else {
+                assert!(
+                    default.is_null() || stated[section] == *default,
+                    "{section}: {} is not the default",
+                    stated[section]
+                );
+                continue;
+            };
+            for (key, default) in keys {
+                if elsewhere.contains(&format!("{section}.{key}").as_str()) {
+                    continue;
+                }
+                let is_documented = documented.get(section).is_some_and(|given| given.get(key).is_some());
+                assert!(is_documented, "{section}.{key} is not documented");
+                // Strides depend on the data.
+                let is_default = default.is_null() || key == "strides" || stated[section][key] == *default;
+                assert!(is_default, "{section}.{key}: {} is not the default", stated[section][key]);
+            }
+        }
+        for augmentation in defaults["augment"].as_object().unwrap().keys() {
+            assert!(text.contains(augmentation.as_str()), "augment.{augmentation} is not documented");
+        }
+    }
+
+    #[test]
     fn written_settings_are_read_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.toml");

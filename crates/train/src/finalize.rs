@@ -18,13 +18,13 @@ use crate::tuning::{self, TuneEffort};
 use crate::validator::Scores;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
-use cytoscope_model_package::Package;
+use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, packages};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::Replaced;
+use cytoscope_storage::folder::{Replaced, is_finished, move_aside};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -416,15 +416,18 @@ impl Training<'_> {
         }
         let shown = package.display().to_string();
         let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
-        match packages::save(&package, out, self.job.overwrite)? {
-            Replaced::MovedTo(aside) => {
-                self.context.note(format!(
-                    "the previous contents of {} were moved to {}",
-                    out.display(),
-                    aside.display()
-                ));
-            }
-            Replaced::Nothing | Replaced::Ours => {}
+        let moved = |aside: PathBuf| {
+            let (out, aside) = (out.display(), aside.display());
+            self.context.note(format!("the previous contents of {out} were moved to {aside}"));
+        };
+        check_destination(out, &[], self.job.overwrite)?;
+        // The package of an earlier run, a folder or a zip, is not deleted: training it again would take long.
+        let is_file = std::fs::symlink_metadata(out).is_ok_and(|meta| meta.is_file());
+        if is_finished(out, PACKAGE_KIND) || (is_file && self.job.overwrite == Overwrite::Refuse) {
+            moved(move_aside(out)?);
+        }
+        if let Replaced::MovedTo(aside) = packages::save(&package, out, self.job.overwrite)? {
+            moved(aside);
         }
         Ok(())
     }
