@@ -110,7 +110,11 @@ impl Training<'_> {
         self.save_package(&packed.path)?;
         writing.finish();
         let last: Vec<&StepPoint> = state.history.steps.iter().rev().take(100).collect();
-        let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
+        // A run that ends early may have no point yet.
+        let mean = |f: fn(&StepPoint) -> f64, without_points: f64| match last.len() {
+            0 => without_points,
+            n => last.iter().map(|p| f(p)).sum::<f64>() / n as f64,
+        };
         let DataWorkers { workers, prefetch } = self.data_workers();
         Ok(TrainReport {
             out: self.job.out.clone(),
@@ -133,8 +137,8 @@ impl Training<'_> {
             workers,
             prefetch,
             seconds: self.seconds(&state),
-            step_secs: mean(|p| p.step_secs),
-            stalled_secs: mean(|p| p.stalled_secs),
+            step_secs: mean(|p| p.step_secs, state.first_step_secs),
+            stalled_secs: mean(|p| p.stalled_secs, 0.0),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
             device: self.device_names(),
             history: state.history,
