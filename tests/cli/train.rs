@@ -254,6 +254,9 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.fails(2, &[&arguments[..], &["--device", "cuda:63"]].concat(), &["cuda:63", "cpu (usable)"]);
     fixture.fails(2, &[&arguments[..], &["--from", "nobody"]].concat(), &["nobody"]);
     fixture.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
+    let only = "only=[\"encoder\", \"decodr\"]";
+    let words = ["only", "\"decodr\"", "decoder.0.conv1"];
+    fixture.fails(2, &[&SMALL[..], &["--steps", "1", "--out", "m", "--set", only]].concat(), &words);
     // An untrained network would replace a package that was trained before.
     for budget in ["steps", "epochs"] {
         let option = format!("--{budget}=0");
