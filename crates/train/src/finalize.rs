@@ -47,6 +47,13 @@ fn deadline_for_share(end: Instant, share: f64) -> Instant {
     now + end.saturating_duration_since(now).mul_f64(share)
 }
 
+/// Returns the mean over the last 100 points of the loss curve; `None` if there is no point, as a run that ends early may
+/// have none.
+fn recent_mean(points: &[StepPoint], of: fn(&StepPoint) -> f64) -> Option<f64> {
+    let last = points.get(points.len().saturating_sub(100)..).filter(|last| !last.is_empty())?;
+    Some(last.iter().map(of).sum::<f64>() / last.len() as f64)
+}
+
 /// The package to save at the output path, still in the checkpoint folder.
 struct FinalPackage {
     path: PathBuf,
@@ -109,12 +116,7 @@ impl Training<'_> {
         let writing = context.recorder.span(Stage::Write, "publish");
         self.save_package(&packed.path)?;
         writing.finish();
-        let last: Vec<&StepPoint> = state.history.steps.iter().rev().take(100).collect();
-        // A run that ends early may have no point yet.
-        let mean = |f: fn(&StepPoint) -> f64, without_points: f64| match last.len() {
-            0 => without_points,
-            n => last.iter().map(|p| f(p)).sum::<f64>() / n as f64,
-        };
+        let steps = &state.history.steps;
         let DataWorkers { workers, prefetch } = self.data_workers();
         Ok(TrainReport {
             out: self.job.out.clone(),
@@ -137,8 +139,8 @@ impl Training<'_> {
             workers,
             prefetch,
             seconds: self.seconds(&state),
-            step_secs: mean(|p| p.step_secs, state.first_step_secs),
-            stalled_secs: mean(|p| p.stalled_secs, 0.0),
+            step_secs: recent_mean(steps, |p| p.step_secs).unwrap_or(state.first_step_secs),
+            stalled_secs: recent_mean(steps, |p| p.stalled_secs).unwrap_or(0.0),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
             device: self.device_names(),
             history: state.history,
