@@ -7,7 +7,7 @@ use crate::predict::resolve::{
     unknown_voxel_size_note,
 };
 use crate::results::{FileRecord, Publication};
-use crate::stack::{Extents, Stack};
+use crate::stack::{Extents, Stack, channels_text};
 use crate::table::TableFormat;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
@@ -165,7 +165,7 @@ impl MeasureJob {
         }
         let dtype = labels.meta().dtype;
         if dtype.is_float() || of_labels.channels > 1 {
-            let problem = format!("its {} channel(s) of type {dtype} are not labels", of_labels.channels);
+            let problem = format!("values of type {dtype} in {} are not labels", channels_text(of_labels.channels));
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         let time = if of_labels.times > 1 { self.time } else { 0 };
