@@ -301,7 +301,12 @@ fn the_model_of_an_earlier_run_is_kept_beside_that_of_the_next_one() {
     let first = fixture.bytes("m/model.onnx");
     let ran = train("2");
     assert!(ran.stderr.contains("m.before-1"), "{}", ran.stderr);
-    assert!(fixture.bytes("m.before-1/model.onnx") == first && fixture.bytes("m/model.onnx") != first);
+    let second = fixture.bytes("m/model.onnx");
+    assert!(fixture.bytes("m.before-1/model.onnx") == first && second != first);
+    // Other commands keep it, too.
+    fixture.run(&["export", "m", "--format", "onnx", "--out", "n.onnx"]).ok();
+    let text = fixture.run(&["import", "n.onnx", "--out", "m"]).ok().stdout;
+    assert!(text.contains("m.before-2") && fixture.bytes("m.before-2/model.onnx") == second, "{text}");
 }
 
 #[cfg(target_os = "linux")]
