@@ -266,10 +266,11 @@ pub fn records_result_of(result: &Path, file: &Path, input: &Path) -> bool {
     record.inputs.iter().any(is_input) && record.outputs.iter().any(|known| known.is_named(file) && known.matches(file))
 }
 
-/// Returns whether a path holds the unchanged output of a training run, according to the record beside it.
+/// Returns whether something exists at a path that a training run wrote, according to the record beside it.
 pub(crate) fn is_trained(output: &Path) -> bool {
-    let wrote = |record: &JobRecord| record.outputs.first().is_some_and(|file| file.matches(output));
-    matches!(read_any(&record_path(output)), Ok(AnyRecord::Job(record)) if record.kind == JobKind::Train && wrote(&record))
+    let is_training = |record: &JobRecord| record.kind == JobKind::Train && record.is_of(output);
+    std::fs::symlink_metadata(output).is_ok()
+        && matches!(read_any(&record_path(output)), Ok(AnyRecord::Job(record)) if is_training(&record))
 }
 
 /// Returns the path of the record of an output.
