@@ -18,7 +18,8 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(group(ArgGroup::new("written").args(["out", "trace"]).multiple(true)))]
 pub(crate) struct Evaluate {
-    /// Predictions: a file or a folder.
+    /// Predictions: a file or a folder. If prediction and ground truth are images of integers, they are scored as labels,
+    /// object by object; otherwise as stains, by intensity.
     #[arg(long, required_unless_present = "model", requires = "truth")]
     pred: Option<PathBuf>,
     /// Ground truth: a file, or a folder of files with matching names.
