@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
-use super::{PrecisionName, devices, parse_um, print, progress};
+use super::{PrecisionName, counted, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
@@ -18,7 +18,8 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(group(ArgGroup::new("written").args(["out", "trace"]).multiple(true)))]
 pub(crate) struct Evaluate {
-    /// Predictions: a file or a folder.
+    /// Predictions: a file or a folder. If prediction and ground truth are images of integers, they are scored as labels,
+    /// object by object; otherwise as stains, by intensity.
     #[arg(long, required_unless_present = "model", requires = "truth")]
     pred: Option<PathBuf>,
     /// Ground truth: a file, or a folder of files with matching names.
@@ -124,7 +125,7 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Out
     if as_json {
         return run.print_json(report);
     }
-    print(&format!("{} pairs", report.pairs.len()));
+    print(&counted(report.pairs.len(), "pair"));
     for m in &report.instances {
         print(&format!(
             "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  \

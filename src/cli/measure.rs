@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
-use super::{print, progress};
+use super::{counted, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING, TableFormat};
@@ -70,7 +70,7 @@ impl Measure {
         if self.report.json {
             return run.print_json(&report);
         }
-        print(&format!("{} objects in {}", report.objects, report.table.display()));
+        print(&format!("{} in {}", counted(report.objects, "object"), report.table.display()));
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }

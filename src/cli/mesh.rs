@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::{print, progress};
+use super::{counted, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::MeshJob;
@@ -65,7 +65,8 @@ impl MeshCommand {
             return run.print_json(&report);
         }
         let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();
-        print(&format!("{} objects, {triangles} triangles in {}", report.objects.len(), report.out.display()));
+        let objects = counted(report.objects.len(), "object");
+        print(&format!("{objects}, {triangles} triangles in {}", report.out.display()));
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }

@@ -199,6 +199,13 @@ impl Command {
     }
 }
 
+/// Returns a number with the noun that it counts, such as `1 object` and `2 objects`.
+fn counted(count: impl std::fmt::Display, noun: &str) -> String {
+    let count = count.to_string();
+    let plural = if count == "1" { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped.
 fn eprint_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape_controls(line));

@@ -44,7 +44,8 @@ pub(crate) struct Import {
     /// slices ignores Z. By default the one in nnU-Net's plans.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
+    /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is moved
+    /// aside; an input is never replaced.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -6,8 +6,8 @@ use super::options::{ImageOptions, PERFORMANCE, TABLE_FORMATS, TraceOptions, one
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, check_folder, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
-    print_json, progress,
+    PrecisionName, check_folder, counted, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance,
+    print, print_json, progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -338,9 +338,8 @@ fn print_report(report: &InputReport) {
     let [z, y, x] = report.shape_zyx;
     let objects = match report.objects.as_slice() {
         [] => String::new(),
-        [1] => ", 1 object".to_owned(),
-        [n] => format!(", {n} objects"),
-        many => format!(", {} objects at {} time points", many.iter().sum::<u32>(), many.len()),
+        [n] => format!(", {}", counted(n, "object")),
+        many => format!(", {} at {} time points", counted(many.iter().sum::<u32>(), "object"), many.len()),
     };
     let series = if report.series > 0 { format!(", series {}", report.series) } else { String::new() };
     print(&format!("{}{series}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));

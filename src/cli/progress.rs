@@ -80,7 +80,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
             std::process::exit(5);
         }
         token.cancel();
-        eprint_line("canceling: finishing the current tile or step first (press Ctrl-C again to stop at once)");
+        eprint_line("cancelling: finishing the current tile or step first (press Ctrl-C again to stop at once)");
     });
     if let Err(error) = handler {
         eprint_line(&format!("note: Ctrl-C will stop the program without removing unfinished files ({error})"));

@@ -45,7 +45,8 @@ pub(crate) struct Quantize {
     without_float: bool,
     #[command(flatten)]
     tracing: StageTraceOption,
-    /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
+    /// Replace an existing package that Cytoscope did not write, or that was changed, or an existing .onnx file: a file is
+    /// overwritten, a folder is moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
-use super::{print, progress};
+use super::{counted, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, ObjectsError, SegmentOptions, Threshold};
@@ -136,7 +136,7 @@ impl Segment {
         if self.report.json {
             return run.print_json(&report);
         }
-        print(&format!("{} objects in {}", report.objects, report.labels.display()));
+        print(&format!("{} in {}", counted(report.objects, "object"), report.labels.display()));
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, one_of};
 use super::trace_path::check_trace;
-use super::{check_folder, parse_zyx, print, progress, read_file};
+use super::{check_folder, counted, parse_zyx, print, progress, read_file};
 use clap::Args;
 use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
@@ -155,7 +155,7 @@ impl Simulate {
         if self.report.json {
             return run.print_json(&SimulateReport { objects, outputs: written });
         }
-        print(&format!("{objects} objects"));
+        print(&counted(objects, "object"));
         written.iter().for_each(|p| print(&format!("  wrote {}", p.display())));
         Ok(())
     }

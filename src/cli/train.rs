@@ -122,7 +122,8 @@ pub(crate) struct Train {
     without_int8: bool,
     #[command(flatten)]
     tracing: TraceOptions,
-    /// Replace an existing package: a file is overwritten, a folder is moved aside; an input is never replaced.
+    /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is moved
+    /// aside; an input is never replaced. The package of an earlier training run is always moved aside.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -63,7 +63,7 @@ fn a_trace_that_cannot_be_written_hides_neither_results_nor_failures() {
     let pair = ["--pred", "o/nuclei_1_raw_labels.tif", "--truth", "sim/nuclei_1_labels.tif"];
     let scored = [&["evaluate", "--trace", UNWRITABLE_TRACE][..], &pair].concat();
     let scored = fixture.fails(1, &scored, &[UNWRITABLE_TRACE]);
-    assert!(scored.stdout.starts_with("1 pairs"), "{}", scored.stdout);
+    assert!(scored.stdout.starts_with("1 pair\n"), "{}", scored.stdout);
     // The failure of an input comes first.
     std::fs::write(fixture.path("text.tif"), "z,y,x\n1,2,3\n".repeat(40)).unwrap();
     let failed = fixture.fails(3, &[&["predict", "text.tif"][..], &options].concat(), &["text.tif"]);
@@ -278,7 +278,7 @@ fn prediction_interrupted_twice_leaves_nothing() {
     let (mut child, mut lines) = start_prediction(&fixture);
     interrupt(&child);
     let mut line = String::new();
-    while !line.contains("canceling") {
+    while !line.contains("cancelling") {
         assert!(lines.read_line(&mut line).unwrap() > 0, "it ended before it was interrupted again: {line}");
     }
     // It may have ended by now; both ways must be clean.

@@ -1,6 +1,7 @@
 //! Help texts, and wrong usage.
 
 use crate::common::Fixture;
+use std::collections::BTreeSet;
 
 const COMMANDS: [&str; 21] = [
     "info",
@@ -67,6 +68,31 @@ fn every_command_explains_itself() {
         }
     }
     assert_eq!(fixture.run(&["--version"]).ok().stdout.trim(), format!("cytoscope {}", env!("CARGO_PKG_VERSION")));
+}
+
+/// Returns the names of options in a text.
+fn option_names(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let words = text.split(|c: char| !is_part(c)).filter(|word| word.starts_with("--") && !word.starts_with("---"));
+    words.filter(|word| word.len() > 2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_guide_lists_every_option_of_the_commands_with_many() {
+    let guide = include_str!("../../docs/guide/commands.md");
+    let fixture = Fixture::new();
+    for command in ["predict", "convert", "evaluate", "quantize", "train"] {
+        let section = guide.split(&format!("### `{command}`\n")).nth(1).unwrap();
+        let listed = option_names(section.split("\n#").next().unwrap());
+        let help = fixture.run(&[command, "-h"]).ok().stdout;
+        let names = help.lines().filter(|line| line.len() - line.trim_start().len() <= 8);
+        let names = names.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
+        let mut expected: BTreeSet<String> = names.flat_map(option_names).collect();
+        for common in ["--help", "--verbose"] {
+            assert!(expected.remove(common), "{command}: {help}");
+        }
+        assert_eq!(listed, expected, "{command}");
+    }
 }
 
 #[test]

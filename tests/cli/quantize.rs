@@ -401,7 +401,7 @@ fn bad_calibration_data_is_refused_by_name() {
     // A network with two channels, and stacks with one.
     let config = UNet3d { in_channels: 2, filters: vec![4, 4], strides: vec![[2; 3]], ..UNet3d::default() };
     cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 1 }).unwrap(), &fixture.path("two.onnx")).unwrap();
-    let words = ["nuclei_1_raw.tif", "2 channel(s)"];
+    let words = ["nuclei_1_raw.tif", "requires 2 channels"];
     fixture.fails(3, &["quantize", "two.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q"], &words);
     // No data at all.
     fixture.fails(3, &["quantize", "net.onnx", "--mode", "static", "--out", "q"], &["net.onnx", "--calibrate"]);

@@ -94,6 +94,26 @@ fn finish_file_ends_training_with_the_best_network() {
 }
 
 #[test]
+fn a_run_that_is_finished_at_once_writes_a_trained_network_and_the_time_of_a_step() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    // The first point of the curve would come after five thousand steps.
+    let arguments = [&SMALL[..], &["--steps", "2000000", "--without-int8", "--out", "m"]].concat();
+    let mut child = fixture.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("scoring the untrained network")), "it ended too early");
+    std::fs::write(fixture.path("m.training/finish"), "").unwrap();
+    let rest: Vec<String> = lines.collect();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{rest:?}");
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&report["history"]["steps"], report["stalled_secs"].as_f64()), (&serde_json::json!([]), Some(0.0)));
+    assert!(report["steps"].as_u64() > Some(0) && report["step_secs"].as_f64() > Some(0.0), "{report:#}");
+    assert!(fixture.path("m/rdf.yaml").is_file() && !fixture.path("m.training").exists());
+}
+
+#[test]
 fn unfinished_training_is_discarded_only_on_request() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 3);

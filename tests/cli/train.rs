@@ -261,6 +261,9 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.fails(3, &without_data, &["nothere", "no such file or folder"]);
     fixture.fails(3, &["evaluate", "--model", "nuclei-dog", "--data", "nothere"], &["nothere", "no such file"]);
     fixture.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
+    let only = "only=[\"encoder\", \"decodr\"]";
+    let words = ["only", "\"decodr\"", "decoder.0.conv1"];
+    fixture.fails(2, &[&SMALL[..], &["--steps", "1", "--out", "m", "--set", only]].concat(), &words);
     // An untrained network would replace a package that was trained before.
     for budget in ["steps", "epochs"] {
         let option = format!("--{budget}=0");
@@ -290,6 +293,27 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.write("sim/odd_labels.tif", "ZYX", &[4, 8, 9], vec![1u16; 288]);
     let ran = fixture.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "m"]].concat()).ok();
     assert!(ran.stderr.contains("odd") && ran.stderr.contains("left out"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_model_of_an_earlier_run_is_kept_beside_that_of_the_next_one() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let train = |seed: &str| {
+        let arguments = ["--steps", "1", "--without-int8", "--seed", seed, "--out", "m"];
+        fixture.run(&[&SMALL[..], &arguments].concat()).ok()
+    };
+    train("1");
+    let first = fixture.bytes("m/model.onnx");
+    let ran = train("2");
+    assert!(ran.stderr.contains("m.before-1"), "{}", ran.stderr);
+    let second = fixture.bytes("m/model.onnx");
+    assert!(fixture.bytes("m.before-1/model.onnx") == first && second != first);
+    // Other commands keep it, too.
+    fixture.run(&["export", "m", "--format", "onnx", "--out", "n.onnx"]).ok();
+    let text = fixture.run(&["import", "n.onnx", "--out", "m"]).ok().stdout;
+    assert!(text.contains("m.before-2") && fixture.bytes("m.before-2/model.onnx") == second, "{text}");
 }
 
 #[cfg(target_os = "linux")]
@@ -538,7 +562,9 @@ fn nan_in_a_stain_affects_neither_scores_nor_package() {
     for score in ["pearson", "psnr_db", "ssim"] {
         assert!(report["after"][score].as_f64().is_some_and(f64::is_finite), "{score}: {report:#}");
     }
-    for v in report["history"]["validations"].as_array().unwrap() {
+    let validations = report["history"]["validations"].as_array().unwrap();
+    assert!(!validations.is_empty(), "{report:#}");
+    for v in validations {
         assert!(v["scores"].as_object().unwrap().values().all(Value::is_number), "{v}");
     }
 }

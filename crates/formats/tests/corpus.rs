@@ -159,9 +159,11 @@ fn malformed_files_are_refused_or_read_within_bounds() {
             refused += 1;
             println!("{:?} {e}", e.kind());
         }
-        assert!(began.elapsed().as_secs_f64() < 5.0, "{} took {:?}", path.display(), began.elapsed());
+        // Far above the usual milliseconds: work that grows with a number in the file takes minutes.
+        assert!(began.elapsed().as_secs() < 60, "{} took {:?}", path.display(), began.elapsed());
     }
     println!("{refused} of {} refused", bad.len());
+    assert!(refused > 0, "no malformed file is listed, or none is refused");
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
         let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).and_then(|l| l.trim().strip_suffix(" kB"));
         let peak_kib: u64 = peak.and_then(|p| p.trim().parse().ok()).unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::predict::resolve::{
 };
 use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
-use crate::stack::{Extents, Stack, slab_slices};
+use crate::stack::{Extents, Stack, channels_text, slab_slices};
 use crate::table::TableFormat;
 use crate::{Context, JobError, Meter, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
@@ -190,7 +190,7 @@ impl MeasureJob {
         }
         let dtype = labels.meta().dtype;
         if dtype.is_float() || of_labels.channels > 1 {
-            let problem = format!("its {} channel(s) of type {dtype} are not labels", of_labels.channels);
+            let problem = format!("values of type {dtype} in {} are not labels", channels_text(of_labels.channels));
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         if self.all_times && of_labels.times != extents.times {

@@ -10,7 +10,7 @@ use crate::predict::resolve::{
 };
 use crate::predict::zarr::labels_of;
 use crate::results::check_file;
-use crate::stack::{Extents, Stack};
+use crate::stack::{Extents, Stack, channels_text};
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
@@ -112,7 +112,8 @@ impl MeshJob {
         let image = self.series.open(&path, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
         if image.meta().dtype.is_float() || extents.channels > 1 {
-            let problem = format!("its {} channel(s) of type {} are not labels", extents.channels, image.meta().dtype);
+            let (dtype, channels) = (image.meta().dtype, channels_text(extents.channels));
+            let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         if self.time >= extents.times {

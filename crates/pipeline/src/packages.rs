@@ -3,7 +3,7 @@
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit};
-use crate::job_record::recorded;
+use crate::job_record::{is_trained, recorded};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
@@ -13,7 +13,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::Replaced;
+use cytoscope_storage::folder::{Replaced, move_aside};
 use cytoscope_storage::target::{check_parent, ending};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -338,9 +338,13 @@ fn write_with(
     to: &Path,
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {
-    builder.save_with(content, to, overwrite).map_err(|e| match e {
+    check_destination(to, &[], overwrite)?;
+    // Training a network again would take long, so a trained package is not deleted.
+    let aside = if is_trained(to) { Some(move_aside(to)?) } else { None };
+    let replaced = builder.save_with(content, to, overwrite).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         PackageError::Storage(error) => JobError::Storage(error),
         other => JobError::model(to.display().to_string(), other),
-    })
+    })?;
+    Ok(aside.map_or(replaced, Replaced::MovedTo))
 }

@@ -8,6 +8,11 @@ use cytoscope_profile::Stage;
 use cytoscope_volume::{Axis, Region, Samples};
 use std::ops::Range;
 
+/// Returns a number of channels as text, such as `1 channel` and `2 channels`.
+pub(crate) fn channels_text(count: usize) -> String {
+    format!("{count} channel{}", if count == 1 { "" } else { "s" })
+}
+
 /// Extents of an image's axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extents {

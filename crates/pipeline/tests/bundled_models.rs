@@ -55,13 +55,16 @@ fn every_bundled_package_passes_its_self_test() {
 
 #[test]
 fn every_alias_names_an_existing_package() {
+    let mut found = 0;
     for entry in std::fs::read_dir(models()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "alias" || e == "trainable") {
             let name = std::fs::read_to_string(&path).unwrap();
             assert!(models().join(name.trim()).join("rdf.yaml").is_file(), "{}", path.display());
+            found += 1;
         }
     }
+    assert!(found > 0, "no aliases in {}", models().display());
 }
 
 #[test]

@@ -115,9 +115,10 @@ impl TrainConfig {
             assignment.apply(&mut settings)?;
         }
         let given: Vec<String> = assignments.iter().map(SettingAssignment::to_string).collect();
-        settings
-            .try_into()
-            .map_err(|e: toml::de::Error| wrong_use(format!("settings {}: {}", given.join(", "), e.message())))
+        let invalid = |error: &str| wrong_use(format!("settings {}: {error}", given.join(", ")));
+        let config: Self = settings.clone().try_into().map_err(|e: toml::de::Error| invalid(e.message()))?;
+        config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
+        Ok(config)
     }
 }
 
@@ -161,7 +162,12 @@ mod tests {
 
     #[test]
     fn settings_that_do_not_exist_or_do_not_fit_are_named() {
-        for (text, word) in [("color=red", "color"), ("batch=many", "batch"), ("batch.size=2", "batch")] {
+        for (text, word) in [
+            ("color=red", "color"),
+            ("batch=many", "batch"),
+            ("batch.size=2", "batch"),
+            ("segment.seed_hight=0.1", "seed_hight"),
+        ] {
             let base = if text.starts_with("batch.") { vec!["batch=2", text] } else { vec![text] };
             let error = set(&base).unwrap_err();
             assert!(error.contains(word), "{error}");

@@ -5,12 +5,13 @@ use crate::error::wrong_use;
 use cytoscope_autodiff::{Decay, Schedule};
 use cytoscope_engine::Precision;
 use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
-use cytoscope_objects::SegmentOptions;
+use cytoscope_objects::{SegmentOptions, TissueOptions};
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
 use cytoscope_training_data::{AugmentOptions, Normalize, TargetKind};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use toml::Table;
 
 /// Default maximum learning rate of a network that is trained from scratch.
 const SCRATCH_RATE: f64 = 2e-3;
@@ -24,6 +25,9 @@ pub const MAX_BATCH: usize = 4096;
 const MAX_ACCUMULATE: usize = 1 << 16;
 /// Maximum edge length of a patch in voxels.
 const MAX_PATCH_EDGE: usize = 4096;
+/// Sections whose types ignore unknown keys: packages of other versions may have more segmentation settings, and serde
+/// ignores all keys beside a `kind` without parameters.
+const LENIENT_SECTIONS: [&str; 4] = ["loss", "normalize", "segment", "target"];
 
 /// Training settings. A setting that is `None` is derived from the data or the start model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -191,7 +195,29 @@ impl TrainConfig {
 
     /// Reads the settings from the text of a TOML file; errors name its path.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, JobError> {
-        toml::from_str(text).map_err(|e| wrong_use(format!("{}: {e}", path.display())))
+        let invalid = |e: toml::de::Error| wrong_use(format!("{}: {e}", path.display()));
+        let config: Self = toml::from_str(text).map_err(invalid)?;
+        let given: Table = text.parse().map_err(invalid)?;
+        config.refuse_unknown(&given).map_err(|e| wrong_use(format!("{}: {e}", path.display())))?;
+        Ok(config)
+    }
+
+    /// Refuses keys that these settings, which were read from `given`, do not have; the error names the key.
+    pub(crate) fn refuse_unknown(&self, given: &Table) -> Result<(), String> {
+        let mut complete = self.clone();
+        if let Some(segment) = &mut complete.segment {
+            // Optional settings are known keys, too.
+            let none =
+                TissueOptions { min_fill: 0.0, window_um: 0.0, height_smooth_um: 0.0, seed_height: 0.0, outline: None };
+            segment.tissue.get_or_insert(none).outline.get_or_insert(0.0);
+        }
+        let as_json = |e: serde_json::Error| e.to_string();
+        let known = serde_json::to_value(&complete).map_err(as_json)?;
+        for section in LENIENT_SECTIONS {
+            let (Some(given), Some(known)) = (given.get(section), known.get(section)) else { continue };
+            refuse_unknown_keys(section, &serde_json::to_value(given).map_err(as_json)?, known)?;
+        }
+        Ok(())
     }
 
     /// Returns the settings as TOML, which [`TrainConfig::read`] reads.
@@ -251,6 +277,19 @@ impl TrainConfig {
         self.data.check()?;
         self.network.check()
     }
+}
+
+/// Refuses keys of the table `given`, and of the tables in it, that `known` lacks.
+fn refuse_unknown_keys(path: &str, given: &serde_json::Value, known: &serde_json::Value) -> Result<(), String> {
+    let (Some(given), Some(known)) = (given.as_object(), known.as_object()) else { return Ok(()) };
+    for (key, value) in given {
+        let Some(inner) = known.get(key) else {
+            let expected: Vec<&str> = known.keys().map(String::as_str).collect();
+            return Err(format!("unknown setting {path}.{key}: expected one of {}", expected.join(", ")));
+        };
+        refuse_unknown_keys(&format!("{path}.{key}"), value, inner)?;
+    }
+    Ok(())
 }
 
 /// Architecture of the U-Net that is trained from scratch.
@@ -522,6 +561,71 @@ mod tests {
             |rate, from_scratch| ScheduleConfig { rate, ..ScheduleConfig::default() }.schedule(from_scratch).peak;
         assert_eq!((peak(None, true), peak(None, false)), (SCRATCH_RATE, FINE_TUNING_RATE));
         assert_eq!((peak(Some(0.01), true), peak(Some(0.01), false)), (0.01, 0.01));
+    }
+
+    #[test]
+    fn unknown_settings_of_every_section_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.toml");
+        let tissue = "min_fill = 0.4\nwindow_um = 36.0\nheight_smooth_um = 0.6\nseed_height = 0.1\n";
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            TrainConfig::read(&path).map_err(|error| error.to_string())
+        };
+        for (text, key) in [
+            ("[segment]\nseed_hight = 0.1\n".to_owned(), "seed_hight"),
+            (format!("[segment.tissue]\n{tissue}outlines = 0.7\n"), "outlines"),
+            ("[segment]\nheight = { distance_plus_seeds = { weight_um = 1.0, weight = 2.0 } }\n".to_owned(), "weight"),
+            ("[loss]\nkind = \"dice_ce\"\ngamma = 2.0\n".to_owned(), "gamma"),
+            ("[target]\nkind = \"instances\"\nwidth_um = 1.0\n".to_owned(), "width_um"),
+            ("[normalize]\nkind = \"none\"\neps = 1.0\n".to_owned(), "eps"),
+            ("[schedule]\nrates = 0.1\n".to_owned(), "rates"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.contains("unknown") && error.contains(key), "{text}: {error}");
+        }
+        let known = format!("[segment]\nthreshold = {{ fixed = 0.5 }}\n[segment.tissue]\n{tissue}outline = 0.7\n");
+        assert_eq!(read(&known).unwrap().segment.unwrap().tissue.unwrap().outline, Some(0.7));
+    }
+
+    #[test]
+    fn the_guide_lists_every_setting_with_its_default() {
+        let guide = include_str!("../../../docs/guide/training.md");
+        let text = guide.split("\n## Settings\n").nth(1).unwrap().split("```toml\n").nth(1).unwrap();
+        let text = text.split("```").next().unwrap();
+        let config: TrainConfig = toml::from_str(text).unwrap();
+        config.refuse_unknown(&text.parse().unwrap()).unwrap();
+        let (stated, defaults) = (serde_json::to_value(&config).unwrap(), serde_json::to_value(TrainConfig::default()));
+        let (documented, defaults) = (text.parse::<Table>().unwrap(), defaults.unwrap());
+        // Channels and files have a table of their own, budgets are options, and only the names of augmentations are listed.
+        let elsewhere = ["data", "augment", "budget.epochs", "budget.minutes", "budget.steps"];
+        for (section, default) in defaults.as_object().unwrap() {
+            if elsewhere.contains(&section.as_str()) {
+                continue;
+            }
+            assert!(documented.contains_key(section), "{section} is not documented");
+            let Some(keys) = default.as_object() else {
+                assert!(
+                    default.is_null() || stated[section] == *default,
+                    "{section}: {} is not the default",
+                    stated[section]
+                );
+                continue;
+            };
+            for (key, default) in keys {
+                if elsewhere.contains(&format!("{section}.{key}").as_str()) {
+                    continue;
+                }
+                let is_documented = documented.get(section).is_some_and(|given| given.get(key).is_some());
+                assert!(is_documented, "{section}.{key} is not documented");
+                // Strides depend on the data.
+                let is_default = default.is_null() || key == "strides" || stated[section][key] == *default;
+                assert!(is_default, "{section}.{key}: {} is not the default", stated[section][key]);
+            }
+        }
+        for augmentation in defaults["augment"].as_object().unwrap().keys() {
+            assert!(text.contains(augmentation.as_str()), "augment.{augmentation} is not documented");
+        }
     }
 
     #[test]

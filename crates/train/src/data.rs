@@ -93,10 +93,11 @@ pub(crate) fn load(
     if split.train.is_empty() {
         return Err(wrong_use("no training pairs are left after the split: lower validation.fraction"));
     }
+    let counted = |pairs: usize, part: &str| format!("{pairs} {part} pair{}", if pairs == 1 { "" } else { "s" });
     context.note(format!(
-        "{} training pairs, {} validation pairs. {}",
-        split.train.len(),
-        split.validation.len(),
+        "{}, {}. {}",
+        counted(split.train.len(), "training"),
+        counted(split.validation.len(), "validation"),
         split.how.trim_end_matches('.')
     ));
     let start_is_scored = leave_out_known(context, &mut split, &known, &digests(&report));

@@ -18,13 +18,13 @@ use crate::tuning::{self, TuneEffort};
 use crate::validator::Scores;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
-use cytoscope_model_package::Package;
+use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, packages};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::Replaced;
+use cytoscope_storage::folder::{Replaced, is_finished, move_aside};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -45,6 +45,13 @@ const TUNING_SHARE: f64 = 0.3;
 fn deadline_for_share(end: Instant, share: f64) -> Instant {
     let now = Instant::now();
     now + end.saturating_duration_since(now).mul_f64(share)
+}
+
+/// Returns the mean over the last 100 points of the loss curve; `None` if there is no point, as a run that ends early may
+/// have none.
+fn recent_mean(points: &[StepPoint], of: fn(&StepPoint) -> f64) -> Option<f64> {
+    let last = points.get(points.len().saturating_sub(100)..).filter(|last| !last.is_empty())?;
+    Some(last.iter().map(of).sum::<f64>() / last.len() as f64)
 }
 
 /// The package to save at the output path, still in the checkpoint folder.
@@ -109,8 +116,7 @@ impl Training<'_> {
         let writing = context.recorder.span(Stage::Write, "publish");
         self.save_package(&packed.path)?;
         writing.finish();
-        let last: Vec<&StepPoint> = state.history.steps.iter().rev().take(100).collect();
-        let mean = |f: fn(&StepPoint) -> f64| last.iter().map(|p| f(p)).sum::<f64>() / last.len().max(1) as f64;
+        let steps = &state.history.steps;
         let DataWorkers { workers, prefetch } = self.data_workers();
         Ok(TrainReport {
             out: self.job.out.clone(),
@@ -133,8 +139,8 @@ impl Training<'_> {
             workers,
             prefetch,
             seconds: self.seconds(&state),
-            step_secs: mean(|p| p.step_secs),
-            stalled_secs: mean(|p| p.stalled_secs),
+            step_secs: recent_mean(steps, |p| p.step_secs).unwrap_or(state.first_step_secs),
+            stalled_secs: recent_mean(steps, |p| p.stalled_secs).unwrap_or(0.0),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
             device: self.device_names(),
             history: state.history,
@@ -417,15 +423,18 @@ impl Training<'_> {
         }
         let shown = package.display().to_string();
         let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
-        match packages::save(&package, out, self.job.overwrite)? {
-            Replaced::MovedTo(aside) => {
-                self.context.note(format!(
-                    "the previous contents of {} were moved to {}",
-                    out.display(),
-                    aside.display()
-                ));
-            }
-            Replaced::Nothing | Replaced::Ours => {}
+        let moved = |aside: PathBuf| {
+            let (out, aside) = (out.display(), aside.display());
+            self.context.note(format!("the previous contents of {out} were moved to {aside}"));
+        };
+        check_destination(out, &[], self.job.overwrite)?;
+        // The package of an earlier run, a folder or a zip, is not deleted: training it again would take long.
+        let is_file = std::fs::symlink_metadata(out).is_ok_and(|meta| meta.is_file());
+        if is_finished(out, PACKAGE_KIND) || (is_file && self.job.overwrite == Overwrite::Refuse) {
+            moved(move_aside(out)?);
+        }
+        if let Replaced::MovedTo(aside) = packages::save(&package, out, self.job.overwrite)? {
+            moved(aside);
         }
         Ok(())
     }

@@ -70,7 +70,8 @@ impl Training<'_> {
         let mut state = TrainState { validation_size: size, ..self.new_state(step) };
         let mut before = None;
         if !self.validator.is_empty() {
-            self.context.note("scoring the start model");
+            let network = if self.start.from_scratch { "untrained network" } else { "start model" };
+            self.context.note(format!("scoring the {network}"));
             let scored = self.score_start(self.start.comparable)?;
             state.add_validation_time(&scored);
             let smaller = self.budget().shrink(self.validator.size(), scored.secs, scored.share);

@@ -15,7 +15,7 @@ use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
-use cytoscope_graph::ElementType;
+use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage};
 use cytoscope_profile::{Recorder, Stage};
@@ -121,6 +121,18 @@ pub(crate) fn stepper_options(
         recorder: recorder.clone(),
         tuning: TuningListener::default(),
     })
+}
+
+/// Checks that each text of the setting `only` is in the name of a parameter.
+fn check_only(only: &[String], graph: &Graph) -> Result<(), JobError> {
+    const LISTED: usize = 40;
+    let names: Vec<&str> = graph.initializers.keys().map(|id| graph.value(*id).name.as_str()).collect();
+    let Some(unknown) = only.iter().find(|part| !names.iter().any(|name| name.contains(part.as_str()))) else {
+        return Ok(());
+    };
+    let more = if names.len() > LISTED { ", …" } else { "" };
+    let listed = names.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+    Err(wrong_use(format!("only: no parameter has \"{unknown}\" in its name; the parameters are {listed}{more}")))
 }
 
 /// Returns the 16-bit element type for mixed precision on an engine; `None` for 32-bit training.
@@ -289,6 +301,7 @@ pub(crate) fn prepare<'a>(
 ) -> Result<Training<'a>, JobError> {
     let TrainRequest { job, context, devices, on_event, started } = request;
     let mut start = load_start_model(context, job, &config, data)?;
+    check_only(&config.only, &start.graph)?;
     if !data.start_is_scored {
         start.comparable = false;
         start.int8 = None;

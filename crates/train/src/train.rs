@@ -363,7 +363,9 @@ impl Training<'_> {
                 }
                 continue;
             }
-            if self.is_finishing() {
+            // Without a scored start model, there is no network to finish with before the first step.
+            let has_network = run.state.step > 0 || run.state.start_score.is_some();
+            if self.is_finishing() && has_network {
                 if self.finish_on_request(&mut run.state) {
                     break;
                 }

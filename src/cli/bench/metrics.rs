@@ -38,7 +38,7 @@ impl Spread {
         Some(Self { min, median: (lower + upper) / 2.0, max })
     }
 
-    /// Returns how many times as fast (or as small) this is as `reference`: the ratio of the medians, and its bounds from the
+    /// Returns how many times as fast this time is as `reference`: the ratio of the medians, and its bounds from the
     /// extremes of both.
     pub(super) fn speed_up(&self, reference: &Self) -> Option<Self> {
         let ratio = |a: f64, b: f64| (b > 0.0).then(|| a / b);

@@ -77,7 +77,8 @@ pub(crate) struct Bench {
     /// File to write the results to.
     #[arg(long, value_name = "RESULTS.json")]
     output: PathBuf,
-    /// Print speed-ups relative to stored results, or, without a file, relative to the first task of the same kind.
+    /// Print how many times as fast each task is as in stored results or, without a file, as the first task of the same
+    /// kind.
     #[arg(long, value_name = "STORED.json")]
     compare: Option<Option<PathBuf>>,
     /// Continue after a task that fails; its entry in the results states the error.

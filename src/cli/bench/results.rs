@@ -231,7 +231,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<TaskResult>, Failure> {
         .map_err(|error| failed(format!("{error}; expected results written by cytoscope bench --output")))
 }
 
-/// Prints how much faster each result is than the stored one of the same name.
+/// Prints how many times as fast each result is as the stored one of the same name.
 pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult]) {
     for result in results.iter().filter(|result| result.success) {
         match stored.iter().find(|s| s.name == result.name && s.kind == result.kind && s.success) {
@@ -245,7 +245,7 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
     }
 }
 
-/// Prints how much faster the other tasks are than the first successful one of the same kind.
+/// Prints how many times as fast the other tasks are as the first successful one of the same kind.
 pub(super) fn compare_with_first(results: &[TaskResult]) {
     for kind in [TaskKind::Inference, TaskKind::Training] {
         let mut of_kind = results.iter().filter(|result| result.success && result.kind == kind);
@@ -295,8 +295,8 @@ fn comparison_lines(result: &TaskResult, reference: &TaskResult) -> Vec<String> 
 fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_single: bool) -> Option<String> {
     let (change, range) = match measure {
         Measure::Time | Measure::Size | Measure::Rate => {
-            let ratio = if measure == Measure::Rate { other.speed_up(own)? } else { own.speed_up(other)? };
-            let word = if measure == Measure::Size { "smaller" } else { "faster" };
+            let ratio = if measure == Measure::Time { own.speed_up(other)? } else { other.speed_up(own)? };
+            let word = if measure == Measure::Size { "as large" } else { "as fast" };
             (format!("{:.2}× {word}", ratio.median), format!("{:.2} to {:.2}", ratio.min, ratio.max))
         }
         Measure::Difference => {
@@ -364,18 +364,19 @@ mod tests {
 
     #[test]
     fn comparisons_state_ratio_and_spread() {
-        let own = result(3, &[("total_secs", [1.0, 2.0, 4.0])]);
-        let other = result(3, &[("total_secs", [4.0, 5.0, 6.0]), ("full_secs", [1.0; 3])]);
+        let own = result(3, &[("total_secs", [1.0, 2.0, 4.0]), ("peak_bytes", [3e6, 4e6, 5e6])]);
+        let other = result(3, &[("total_secs", [4.0, 5.0, 6.0]), ("full_secs", [1.0; 3]), ("peak_bytes", [2e6; 3])]);
         let lines = comparison_lines(&own, &other);
-        assert_eq!(lines.len(), 1);
-        assert!(lines[0].contains("2.50× faster (1.00 to 6.00): 2.000 s, before 5.000 s"), "{}", lines[0]);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].contains("2.00× as large (1.50 to 2.50): "), "{}", lines[1]);
+        assert!(lines[0].contains("2.50× as fast (1.00 to 6.00): 2.000 s, before 5.000 s"), "{}", lines[0]);
     }
 
     #[test]
     fn a_single_run_has_no_spread() {
         let (own, other) = (result(1, &[("total_secs", [2.0; 3])]), result(3, &[("total_secs", [1.0, 3.0, 9.0])]));
         for lines in [comparison_lines(&own, &other), comparison_lines(&other, &own)] {
-            assert!(lines.len() == 1 && lines[0].contains("faster (one run): "), "{lines:?}");
+            assert!(lines.len() == 1 && lines[0].contains("as fast (one run): "), "{lines:?}");
         }
     }
 
@@ -386,7 +387,7 @@ mod tests {
             [("voxels_per_sec", [1.0, 2.0, 2.5]), ("relative_l2", [5e-4; 3]), ("final.f1@0_5", [0.5, 0.7, 0.8])];
         let lines = comparison_lines(&result(3, &own), &result(3, &other));
         let expected = [
-            "2.00× faster (1.20 to 5.00): 4.0000, before 2.0000",
+            "2.00× as fast (1.20 to 5.00): 4.0000, before 2.0000",
             "+1.5e-3 (+1.5e-3 to +1.5e-3): 2.0e-3, before 5.0e-4",
             "+0.2000 (+0.0000 to +0.4500): 0.9000, before 0.7000",
         ];
@@ -404,11 +405,11 @@ mod tests {
         };
         let lines = comparison_lines(&with_batch(4, 2.0), &with_batch(1, 1.0));
         assert!(
-            lines.len() == 1 && lines[0].contains("samples_per_sec") && lines[0].contains("2.00× faster"),
+            lines.len() == 1 && lines[0].contains("samples_per_sec") && lines[0].contains("2.00× as fast"),
             "{lines:?}"
         );
         let same = comparison_lines(&with_batch(4, 2.0), &with_batch(4, 1.0));
-        assert!(same.len() == 2 && same[1].contains("step_secs") && same[1].contains("0.50× faster"), "{same:?}");
+        assert!(same.len() == 2 && same[1].contains("step_secs") && same[1].contains("0.50× as fast"), "{same:?}");
     }
 
     #[test]

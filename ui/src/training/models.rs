@@ -129,15 +129,14 @@ impl Training {
     pub(super) fn retire_model(&mut self, called: Option<String>, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(report) = self.wizard.report.take() else { return };
         let from = report.out.clone();
-        if self.wizard.plan.saved.take().is_some() {
-            // It has been copied to the models.
+        let is_copied = self.wizard.plan.saved.take().is_some();
+        let is_new = report.verdict == ChosenNetwork::Trained || report.only_segmentation_improved();
+        if is_copied || !is_new {
+            // It has been copied to the models, or it is the start model, which is there already.
             let spawned = std::thread::Builder::new().name("training".to_owned()).spawn(move || remove(&from));
             if let Err(error) = spawned {
                 tracing::warn!("the copied package of a training run is not removed: {error}");
             }
-            return;
-        }
-        if report.verdict != ChosenNetwork::Trained && !report.only_segmentation_improved() {
             return;
         }
         let name = called.unwrap_or_else(|| file_name(&from));

@@ -61,7 +61,8 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Err(FormatError::misused(
             path,
             "its extension is not that of a format that can be written",
-            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF), .npy, _seg.npy (Cellpose) or .zip (ROI set)",
+            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF), .zarr (OME-Zarr), .npy, _seg.npy (Cellpose) or .zip \
+             (ROI set)",
         ))
     }
 }

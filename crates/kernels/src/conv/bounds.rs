@@ -184,6 +184,9 @@ mod tests {
     #[test]
     fn weights_for_another_instruction_set_are_refused() {
         let isas: Vec<Isa> = IsaName::ALL.into_iter().filter_map(Isa::available).collect();
+        if isas.len() < 2 {
+            return cytoscope_testkit::skip("this machine supports one instruction set only");
+        }
         let of = WeightShape::dense(1, 1, 1);
         let layout = Blocked::new(1, [1; 3], [0; 3], 1);
         let shape = ConvShape { kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3] };

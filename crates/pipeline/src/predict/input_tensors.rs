@@ -4,7 +4,7 @@ use super::resolve::channel_name;
 use super::{ChannelRef, PredictJob, PredictOptions, STACK_ENDINGS};
 use crate::model_inputs::ModelInput;
 use crate::provenance::{InputRecord, InputTensorRecord};
-use crate::stack::Extents;
+use crate::stack::{Extents, channels_text};
 use crate::{JobError, Model};
 use cytoscope_formats::{Channel, DerivedPixels, DerivedSpec, FormatError, Image, find_channels, is_zarr_folder};
 use cytoscope_storage::target::resolved;
@@ -270,13 +270,14 @@ fn channels_in(
         if found.len() == *needed {
             return Ok(found);
         }
-        let problem = format!("the input {id} requires {needed} channel(s), but {} are chosen", found.len());
+        let problem = format!("the input {id} requires {}, not {}", channels_text(*needed), found.len());
         return Err(mismatch(problem, advice()));
     }
     let all = || (names.len() == *needed).then(|| (0..names.len()).collect::<Vec<usize>>());
     named_channels(tensor, names).or_else(all).ok_or_else(|| {
         let problem = format!(
-            "the input {id} requires {needed} channel(s), but the image has {} ({}), none of which is named {id}",
+            "the input {id} requires {}, but the image has {} ({}), none of which is named {id}",
+            channels_text(*needed),
             names.len(),
             names.join(", ")
         );

@@ -7,7 +7,7 @@ use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
-use crate::stack::{Extents, Stack};
+use crate::stack::{Extents, Stack, channels_text};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, SeriesChoice, find_channels};
@@ -256,7 +256,10 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
         Some(time) => Err(JobError::Mismatch {
             path: input.to_owned(),
             problem: format!("time point {time} does not exist, the file has {times}"),
-            next_step: format!("give --time 0 to {}", times.saturating_sub(1)),
+            next_step: match times {
+                0 | 1 => "leave out --time".to_owned(),
+                n => format!("give a --time from 0 to {}", n - 1),
+            },
         }),
     }
 }
@@ -461,7 +464,7 @@ pub(crate) fn channels(
         let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
         let found = find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step))?;
         if found.len() != needed {
-            let problem = format!("the model requires {needed} channel(s), but {} are chosen", found.len());
+            let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
             return Err(mismatch(
                 problem,
                 format!("give {needed} with --channels, in the order of the model's inputs"),
@@ -508,9 +511,13 @@ pub(crate) fn channels(
     };
     if first.checked_add(needed).is_none_or(|end| end > available) {
         return Err(mismatch(
-            format!("the model requires {needed} channel(s) starting at channel {first}, but the file has {available}"),
+            format!(
+                "the model requires {} from channel {first} on, but the file has {available}",
+                channels_text(needed)
+            ),
             match available.checked_sub(needed) {
-                Some(last) => format!("give --channel 0 to {last}, or the channels by name with --channels"),
+                Some(0) => "leave out --channel, or give the channels by name with --channels".to_owned(),
+                Some(last) => format!("give a --channel from 0 to {last}, or the channels by name with --channels"),
                 None if model.inputs.len() > 1 => {
                     let files: Vec<String> = model.inputs.iter().map(|i| format!("--input {}=FILE", i.id)).collect();
                     format!("give a file for each of the model's inputs: {}", files.join(" "))

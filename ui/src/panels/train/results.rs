@@ -83,8 +83,8 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     examples(ui, wizard, report.before.is_empty());
     let [z, y, x] = report.patch_zyx;
     let facts = format!(
-        "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training pairs, {} validation \
-         pairs; {} trainable parameters.",
+        "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training and {} validation pairs; \
+         {} trainable parameters.",
         report.steps,
         report.batch,
         seconds(report.seconds),
