@@ -13,10 +13,9 @@ use super::{parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_model_package::is_package;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest, find_model};
 use cytoscope_profile::{RunFacts, bytes_text};
-use cytoscope_storage::{Overwrite, StorageError};
+use cytoscope_storage::Overwrite;
 use cytoscope_train::{
     ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStart,
     TrainStatus,
@@ -184,7 +183,6 @@ impl Train {
         if let Some(path) = &self.tracing.trace {
             self.check_trace(path)?;
         }
-        self.refuse_earlier_network()?;
         let clock = RunClock::start();
         let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
@@ -228,15 +226,6 @@ impl Train {
             compared.print(&report);
         }
         ended
-    }
-
-    /// Refuses to replace an earlier network, which may have taken hours to train, unless an option says that its run goes on
-    /// or is discarded. Other commands, whose packages take minutes, replace unchanged packages of this program.
-    fn refuse_earlier_network(&self) -> Outcome {
-        if self.force || self.resume || self.restart || !is_package(&self.out) {
-            return Ok(());
-        }
-        Err(StorageError::Exists { path: self.out.clone() }.into())
     }
 
     /// Returns the training job with these settings.

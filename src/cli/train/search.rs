@@ -213,7 +213,6 @@ fn open_table(
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
-    options.refuse_earlier_network()?;
     ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), fingerprint_of(options)?, options.resume)
 }
 

@@ -48,22 +48,6 @@ fn foreign_folder_is_never_replaced_by_a_package() {
 }
 
 #[test]
-fn an_earlier_network_is_replaced_by_a_training_run_only_with_force() {
-    let fixture = Fixture::new();
-    fixture.run(&["export", "nuclei-dog", "--format", "bioimageio", "--out", "m"]).ok();
-    simulate_pairs(&fixture, 2);
-    write_settings(&fixture, "");
-    let before = fixture.bytes("m/model.onnx");
-    let arguments = [&SMALL[..], &["--steps", "1", "--without-int8", "--out", "m"]].concat();
-    fixture.fails(2, &arguments, &["m already exists", "--force"]);
-    std::fs::write(fixture.path("space.toml"), "ema = { values = [0.9, 0.5] }\n").unwrap();
-    fixture.fails(2, &[&arguments[..], &["--search", "space.toml", "--trials", "2"]].concat(), &["m already exists"]);
-    assert!(fixture.bytes("m/model.onnx") == before && !fixture.path("m.training").exists());
-    fixture.run(&[&arguments[..], &["--force"]].concat()).ok();
-    assert!(fixture.bytes("m/model.onnx") != before);
-}
-
-#[test]
 fn package_is_never_written_over_its_source() {
     let fixture = Fixture::new();
     fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
