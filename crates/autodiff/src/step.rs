@@ -194,9 +194,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
         return Err(GraphError::misused("number of input shapes", got, graph.inputs.len().to_string()));
     }
     infer_shapes(&mut graph, &shapes)?;
-    cytoscope_graph_passes::recognize_group_norms(&mut graph);
-    let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
-    infer_shapes(&mut graph, &shapes)?;
+    // Before norms are rewritten: constants that this adds are not the model's.
     let chosen: Vec<(ValueId, bool)> = trainable(&graph)
         .into_iter()
         .filter(|(id, _)| {
@@ -204,6 +202,9 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
             options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
         })
         .collect();
+    cytoscope_graph_passes::recognize_trainable_group_norms(&mut graph);
+    let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
+    infer_shapes(&mut graph, &shapes)?;
     let outputs = std::mem::take(&mut graph.outputs);
     let loss = losses(&mut graph, &outputs, options)?;
     infer_shapes(&mut graph, &shapes)?;

@@ -34,7 +34,7 @@ pub use infer::{
 pub use join_inputs::join_inputs;
 pub use join_outputs::join_outputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
-pub use norms::recognize_group_norms;
+pub use norms::{recognize_group_norms, recognize_trainable_group_norms};
 pub use over_slices::over_slices;
 pub use recompute::{RecomputeStats, recompute};
 pub use upsampling::{InputLengths, convolve_before_upsampling};

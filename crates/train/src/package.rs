@@ -105,7 +105,8 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
     let (values, zyx) = match &d.test {
         Some(test) => test.clone(),
         None => {
-            let zyx: [usize; 3] = std::array::from_fn(|a| d.start.step[a] * 2);
+            let flat = 3 - d.start.spatial_axes;
+            let zyx: [usize; 3] = std::array::from_fn(|a| if a < flat { 1 } else { d.start.step[a] * 2 });
             (test_channels(zyx, d.start.normalize, channels), zyx)
         }
     };
