@@ -113,13 +113,14 @@ pub struct UpdateGraph {
 }
 
 /// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights
-/// become floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
+/// and 16-bit floats become 32-bit floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
 /// slope is not trained.
 ///
 /// # Errors
 /// If constants cannot be folded.
 pub fn prepare(model: &Graph) -> Result<Graph> {
     let mut graph = model.clone();
+    cytoscope_graph_passes::to_single_precision(&mut graph);
     cytoscope_graph_passes::fold_constants(&mut graph)?;
     cytoscope_graph_passes::fold_dequantized(&mut graph)?;
     cytoscope_graph_passes::simplify_activations(&mut graph);

@@ -2,10 +2,11 @@
 
 use crate::config::TrainConfig;
 use crate::error::{io_error, model_error, wrong_use};
+use crate::lengths::{Lengths, free_lengths};
 use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
-use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Graph, GraphError, Node, Op, Tensor, ValueId};
 use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
@@ -39,6 +40,8 @@ pub(crate) struct StartModel {
     pub preprocessing: Vec<Processing>,
     /// Patch sizes are multiples of this, along Z, Y, X.
     pub step: [usize; 3],
+    /// Number of patches in a batch, if the network takes no other.
+    pub batch: Option<usize>,
     /// Number of spatial axes: 3, or 2 for networks that process single slices.
     pub spatial_axes: usize,
     /// Segmentation settings that it declares, if any.
@@ -128,7 +131,7 @@ pub(crate) fn load_start_model(
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
     let declared = declared_target(&package, &shown)?;
     let has_segment = package.config().get("segment").is_some();
-    let source = match (package.is_int8(), &package.float_graph) {
+    let mut source = match (package.is_int8(), &package.float_graph) {
         (true, Some(float)) => float.clone(),
         _ => package.graph.clone(),
     };
@@ -137,8 +140,13 @@ pub(crate) fn load_start_model(
     known.refuse_several_inputs("training")?;
     let inputs = config.data.input_names();
     check_input_channels(from, known.input_channels, &inputs)?;
+    source.outputs.truncate(1);
+    // Before constants are folded, which would include the lengths.
+    let lengths = free_lengths(&mut source);
+    if let Some(space) = &lengths.space {
+        return Err(JobError::model(&*shown, fixed_lengths_problem(space)));
+    }
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
-    graph.outputs.truncate(1);
     // Batch norms would also update the statistics of layers that are to stay as they are.
     if config.norm_share < 1.0 || !config.only.is_empty() {
         cytoscope_graph_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
@@ -147,15 +155,9 @@ pub(crate) fn load_start_model(
     let target = target(task, config, declared, known.output_channels)?;
     let outputs = output_names(target, config);
     let mut comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
-    if outputs.len() != known.output_channels {
-        new_head(&mut graph, outputs.len(), seed).ok_or_else(|| {
-            wrong_use(format!(
-                "{from} has {} output channels, but the target has {}, and its last layer is not a convolution \
-                 that could be replaced",
-                known.output_channels,
-                outputs.len()
-            ))
-        })?;
+    if outputs.len() != known.output_channels && new_head(&mut graph, outputs.len(), seed).is_none() {
+        let kernel = vec![1; known.spatial_axes];
+        further_layer(&mut graph, known.output_channels, outputs.len(), &kernel, seed).map_err(model_error(&shown))?;
     }
     if target.of_labels() {
         append_sigmoid(&mut graph);
@@ -186,13 +188,34 @@ pub(crate) fn load_start_model(
         inputs,
         outputs,
         normalize,
-        step: known.step,
+        step: patch_step(&lengths, &known),
+        batch: lengths.batch,
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
         comparable,
         int8: int8.filter(|_| comparable),
         other_outputs: known.outputs.iter().skip(1).map(|output| output.id.clone()).collect(),
     })
+}
+
+/// Returns what patch sizes along Z, Y, X must be multiples of.
+fn patch_step(lengths: &Lengths, known: &Model) -> [usize; 3] {
+    let Some(multiples) = &lengths.multiples else { return known.step };
+    std::array::from_fn(|a| {
+        // Networks for single slices have no Z.
+        let axis = (a + known.spatial_axes).checked_sub(3);
+        axis.and_then(|axis| multiples.get(axis)).copied().unwrap_or(1)
+    })
+}
+
+/// Returns why a network that takes only inputs of these lengths along the axes of space cannot be trained.
+fn fixed_lengths_problem(space: &[usize]) -> String {
+    let lengths: Vec<String> = space.iter().map(usize::to_string).collect();
+    format!(
+        "the network takes only inputs of {} voxels, but validation predicts whole stacks: export it for inputs of any \
+         size (dynamic_axes or dynamic_shapes of torch.onnx.export), or train from scratch (--from scratch)",
+        lengths.join(" × ")
+    )
 }
 
 /// Checks that a start model has as many input channels as the data settings choose.
@@ -294,6 +317,7 @@ fn scratch(
         outputs,
         normalize,
         step: strides.iter().fold([1; 3], |all, s| [0, 1, 2].map(|a| all[a] * s[a])),
+        batch: None,
         spatial_axes: 3,
         segment: None,
         comparable: false,
@@ -394,6 +418,23 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
     if attrs.group != 1 {
         return None;
     }
+    let (weight, bias) = random_layer(graph, shape, seed)?;
+    if let Some(node) = graph.nodes.get_mut(index) {
+        node.inputs = vec![node.input(0), Some(weight), Some(bias)];
+    }
+    let made: Vec<ValueId> = graph.nodes.iter().skip(index).flat_map(|n| n.outputs.iter().flatten().copied()).collect();
+    for id in made {
+        if let Some(value) = graph.values.get_mut(id.index()) {
+            value.shape = None;
+        }
+    }
+    cytoscope_graph_passes::eliminate_dead(graph);
+    Some(())
+}
+
+/// Adds constants for the weights of a convolution, with this shape, and its bias.
+fn random_layer(graph: &mut Graph, shape: Vec<usize>, seed: u64) -> Option<(ValueId, ValueId)> {
+    let channels = *shape.first()?;
     let fan_in: usize = shape.iter().skip(1).product();
     let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
     let mut uniform = || {
@@ -408,17 +449,26 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
     let values: Vec<f32> = (0..shape.iter().product()).map(|_| uniform() * bound).collect();
     let weight = graph.add_initializer("head.new.weight", Arc::new(Tensor::new(shape, values).ok()?));
     let bias = graph.add_initializer("head.new.bias", Tensor::vector(vec![0.0f32; channels]));
-    if let Some(node) = graph.nodes.get_mut(index) {
-        node.inputs = vec![node.input(0), Some(weight), Some(bias)];
-    }
-    let made: Vec<ValueId> = graph.nodes.iter().skip(index).flat_map(|n| n.outputs.iter().flatten().copied()).collect();
-    for id in made {
-        if let Some(value) = graph.values.get_mut(id.index()) {
-            value.shape = None;
-        }
-    }
-    cytoscope_graph_passes::eliminate_dead(graph);
-    Some(())
+    Some((weight, bias))
+}
+
+/// Appends a convolution with a `kernel` of length 1 and random weights, which computes `channels` output channels from
+/// the `before` channels of the first output.
+fn further_layer(
+    graph: &mut Graph,
+    before: usize,
+    channels: usize,
+    kernel: &[usize],
+    seed: u64,
+) -> Result<(), GraphError> {
+    let shape: Vec<usize> = [channels, before].into_iter().chain(kernel.iter().copied()).collect();
+    let missing = || GraphError::misused("outputs", "none", "one");
+    let output = graph.outputs.first().copied().ok_or_else(missing)?;
+    let (weight, bias) = random_layer(graph, shape, seed).ok_or_else(missing)?;
+    let op = Op::Conv(ConvAttrs::same(kernel));
+    let made = graph.push("head.new", op, &[Some(output), Some(weight), Some(bias)]);
+    graph.outputs = vec![made];
+    Ok(())
 }
 
 /// Returns whether the first output is computed by a sigmoid.

@@ -165,14 +165,15 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         test_tensor: None,
     }];
     let what = if labels { "Objects" } else { "Label-free prediction of a stain" };
+    let (images, axes_tag) = if d.start.spatial_axes == 2 { ("2-D images", "2d") } else { ("3-D stacks", "3d") };
     Ok(PackageBuilder {
         name: d.name.clone(),
-        description: format!("{what} in 3-D stacks, trained with Cytoscope."),
+        description: format!("{what} in {images}, trained with Cytoscope."),
         documentation: d.card.clone(),
         authors: vec!["A Cytoscope user".to_owned()],
         cite: vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))],
         license: "MIT".to_owned(),
-        tags: ["3d", if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
+        tags: [axes_tag, if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
             .map(str::to_owned)
             .to_vec(),
         inputs,

@@ -84,7 +84,7 @@ fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usi
         patch[0] = 1;
     }
     patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
-    (patch, config.batch_size())
+    (patch, start.batch.unwrap_or(config.batch_size()))
 }
 
 /// Returns the shape of the network's input for a batch of patches.
@@ -182,6 +182,12 @@ fn load_start_model(
             "the start model has {} outputs: its first one is trained; {} will not be in the new model",
             start.other_outputs.len() + 1,
             start.other_outputs.join(", ")
+        ));
+    }
+    if let Some(batch) = start.batch.filter(|batch| *batch != config.batch_size()) {
+        context.note(format!(
+            "the start model takes only batches of {batch}, which is the batch size; accumulate in the settings gives steps \
+             more patches"
         ));
     }
     Ok(start)

@@ -1,0 +1,149 @@
+//! Networks that were exported for inputs of one shape: which other lengths they take.
+
+use cytoscope_graph::{Dim, Graph};
+use cytoscope_graph_passes::{analysis, infer_shapes};
+
+/// Axes of the input before those of space: batch and channels.
+const BEFORE_SPACE: usize = 2;
+/// Number of patches of the batch with which networks are tried.
+const TRIED_BATCH: usize = 2;
+
+/// The lengths that a network takes after [`free_lengths`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Lengths {
+    /// The only number of patches in a batch; `None` if it takes any.
+    pub batch: Option<usize>,
+    /// The only lengths along the axes of space; `None` if it takes others.
+    pub space: Option<Vec<usize>>,
+    /// What lengths along the axes of space must be a multiple of, if they were fixed before.
+    pub multiples: Option<Vec<usize>>,
+}
+
+/// Frees the fixed lengths of a network's input, except that of the channels, if the network computes the same for other
+/// lengths: exporters store the shape of the example input, although most networks take others, too.
+pub(crate) fn free_lengths(graph: &mut Graph) -> Lengths {
+    let input = graph.inputs.first().copied();
+    let Some(dims) = input.and_then(|id| graph.value(id).shape.clone()) else { return Lengths::default() };
+    let is_fixed = |axis: &usize| dims.get(*axis).is_some_and(|dim| dim.fixed().is_some());
+    let batch: Vec<usize> = [0].into_iter().filter(is_fixed).collect();
+    let space: Vec<usize> = (BEFORE_SPACE..dims.len()).filter(is_fixed).collect();
+    let multiples: Vec<usize> = match analysis::receptive_field(graph) {
+        Ok(field) => field.axes.iter().map(|axis| axis.multiple_of.max(1)).collect(),
+        Err(_) => vec![1; dims.len().saturating_sub(BEFORE_SPACE)],
+    };
+    let choices = [[batch.as_slice(), space.as_slice()].concat(), space.clone(), batch.clone()];
+    let fixed = |axis: usize| dims.get(axis).and_then(Dim::fixed);
+    for axes in choices.into_iter().filter(|axes| !axes.is_empty()) {
+        let length = |axis: usize| match (axis, axes.contains(&axis), fixed(axis)) {
+            (0, false, count) => count.unwrap_or(1),
+            (0, true, _) => TRIED_BATCH,
+            (1, _, count) => count.unwrap_or(1),
+            (_, is_freed, length) => {
+                let multiple = axis.checked_sub(BEFORE_SPACE).and_then(|a| multiples.get(a)).copied().unwrap_or(1);
+                // Another length than that of the export.
+                length.map_or(4 * multiple, |length| if is_freed { length + multiple } else { length })
+            }
+        };
+        let tried: Vec<usize> = (0..dims.len()).map(length).collect();
+        if let Some(free) = with_free(graph, &axes, &tried) {
+            *graph = free;
+            return Lengths {
+                batch: fixed(0).filter(|_| !axes.contains(&0)),
+                space: lengths(&dims).filter(|_| space.iter().any(|axis| !axes.contains(axis))),
+                multiples: (!space.is_empty()).then_some(multiples),
+            };
+        }
+    }
+    let is_any_fixed = !space.is_empty();
+    Lengths { batch: fixed(0), space: lengths(&dims).filter(|_| is_any_fixed), multiples: None }
+}
+
+/// Returns the lengths along the axes of space; 1 for those that are free.
+fn lengths(dims: &[Dim]) -> Option<Vec<usize>> {
+    Some(dims.get(BEFORE_SPACE..)?.iter().map(|dim| dim.fixed().unwrap_or(1)).collect())
+}
+
+/// Returns a network whose input has free `axes`, if it maps an input of the shape `tried` to an output with the same
+/// lengths except that of the channels, and computes the patches of a batch independently of each other.
+fn with_free(graph: &Graph, axes: &[usize], tried: &[usize]) -> Option<Graph> {
+    let (&input, &output) = (graph.inputs.first()?, graph.outputs.first()?);
+    let mut free = graph.clone();
+    let made: Vec<_> = free.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied()).collect();
+    for id in made {
+        free.values.get_mut(id.index())?.shape = None;
+    }
+    let dims = free.values.get_mut(input.index())?.shape.as_mut()?;
+    for axis in axes {
+        *dims.get_mut(*axis)? = Dim::Free(format!("axis{axis}"));
+    }
+    let mut inferred = free.clone();
+    infer_shapes(&mut inferred, &[(input, tried.to_vec())]).ok()?;
+    let found = inferred.value(output).fixed_shape()?;
+    let keeps_lengths =
+        found.len() == tried.len() && found.iter().zip(tried).enumerate().all(|(axis, (a, b))| axis == 1 || a == b);
+    let keeps_patches_apart = !axes.contains(&0) || analysis::samples_are_independent(&free, tried);
+    (keeps_lengths && keeps_patches_apart).then_some(free)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use cytoscope_graph::{BinaryOp, ConvAttrs, ElementType, Op, Padding, PoolAttrs, Tensor};
+
+    /// A network for one input shape; `lengths` is the shape that its middle is given, if any.
+    fn exported(shape: [usize; 4], lengths: Option<[i64; 4]>) -> Graph {
+        let mut graph = Graph::new("exported");
+        let x = graph.add_input("x", ElementType::F32, shape.map(Dim::Fixed).to_vec());
+        let w = graph.add_initializer("w", Tensor::new([2, 1, 3, 3], vec![0.1f32; 18]).unwrap());
+        let mut y = graph.push("y", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(w)]);
+        if let Some(lengths) = lengths {
+            let lengths = graph.add_initializer("lengths", Tensor::vector(lengths.to_vec()));
+            y = graph.push("reshaped", Op::Reshape { allow_zero: false }, &[Some(y), Some(lengths)]);
+        }
+        let pool = PoolAttrs {
+            kernel: vec![2; 2],
+            strides: vec![2; 2],
+            dilations: vec![1; 2],
+            padding: Padding::none(2),
+            ceil_mode: false,
+            count_include_pad: false,
+            column_major_indices: false,
+        };
+        let small = graph.push("small", Op::AveragePool(pool), &[Some(y)]);
+        let scales = graph.add_initializer("scales", Tensor::vector(vec![1.0f32, 1.0, 2.0, 2.0]));
+        let up = Op::resize(cytoscope_graph::ResizeAttrs::nearest());
+        let large = graph.push("large", up, &[Some(small), None, Some(scales)]);
+        let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(large), Some(y)]);
+        graph.outputs.push(sum);
+        infer_shapes::<cytoscope_graph::ValueId>(&mut graph, &[]).unwrap();
+        graph
+    }
+
+    #[test]
+    fn lengths_of_an_example_input_are_freed_if_the_network_takes_others() {
+        let mut graph = exported([1, 1, 8, 8], None);
+        let lengths = free_lengths(&mut graph);
+        assert_eq!(lengths, Lengths { batch: None, space: None, multiples: Some(vec![2, 2]) });
+        let shapes = [(graph.inputs[0], vec![3, 1, 6, 10])];
+        infer_shapes(&mut graph, &shapes).unwrap();
+        assert_eq!(graph.value(graph.outputs[0]).fixed_shape().unwrap(), [3, 2, 6, 10]);
+    }
+
+    #[test]
+    fn lengths_that_the_network_requires_stay() {
+        // The middle has the lengths of the example, but any number of patches.
+        let mut graph = exported([1, 1, 8, 8], Some([-1, 2, 8, 8]));
+        let lengths = free_lengths(&mut graph);
+        assert_eq!((lengths.batch.is_some(), lengths.space), (false, Some(vec![8, 8])));
+        // It has all lengths of the example.
+        let mut graph = exported([1, 1, 8, 8], Some([1, 2, 8, 8]));
+        assert_eq!(free_lengths(&mut graph), Lengths { batch: Some(1), space: Some(vec![8, 8]), multiples: None });
+        // Free lengths stay as they are.
+        let mut graph = exported([1, 1, 8, 8], None);
+        let input = graph.inputs[0];
+        graph.values[input.index()].shape = Some(["n", "c", "y", "x"].map(|name| Dim::Free(name.into())).to_vec());
+        let before = graph.clone();
+        assert_eq!((free_lengths(&mut graph), graph == before), (Lengths::default(), true));
+    }
+}

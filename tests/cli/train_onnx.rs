@@ -1,0 +1,60 @@
+//! `train --from` an ONNX file as exporters write it.
+
+use crate::common::Fixture;
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_model_package::{AxisKind, Package};
+use cytoscope_testkit::noise;
+
+/// Writes a network of 16-bit floats for one image of 32 × 32 pixels, whose last layer is a sum. It also reshapes its
+/// maps to `lengths`, if there are any.
+fn save_network(fixture: &Fixture, name: &str, lengths: Option<[i64; 4]>) {
+    let mut graph = Graph::new("images");
+    let mut x = graph.add_input("x", ElementType::F16, [1, 1, 32, 32].map(Dim::Fixed).to_vec());
+    let conv = |graph: &mut Graph, name: &str, x, shape: [usize; 4]| {
+        let values = noise(name.len() as u64, shape.iter().product());
+        let weight = Tensor::new(shape, values).unwrap().cast(ElementType::F16);
+        let weight = graph.add_initializer(format!("{name}.weight"), weight);
+        graph.push(name, Op::Conv(ConvAttrs::same(&shape[2..])), &[Some(x), Some(weight)])
+    };
+    x = conv(&mut graph, "first", x, [4, 1, 3, 3]);
+    if let Some(lengths) = lengths {
+        let lengths = graph.add_initializer("lengths", Tensor::vector(lengths.to_vec()));
+        x = graph.push("reshaped", Op::Reshape { allow_zero: false }, &[Some(x), Some(lengths)]);
+    }
+    x = graph.push("first.act", Op::Activation(Activation::Relu), &[Some(x)]);
+    let (a, b) = (conv(&mut graph, "second", x, [1, 4, 3, 3]), conv(&mut graph, "shortcut", x, [1, 4, 1, 1]));
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(a), Some(b)]);
+    graph.outputs.push(sum);
+    graph.values[sum.index()].dtype = Some(ElementType::F16);
+    graph.values[sum.index()].shape = Some([1, 1, 32, 32].map(Dim::Fixed).to_vec());
+    cytoscope_onnx::save(&graph, &fixture.path(name)).unwrap();
+}
+
+#[test]
+fn a_network_exported_for_one_image_shape_in_16_bits_is_fine_tuned() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("flat")).unwrap();
+    for seed in 1..=3 {
+        fixture.nuclei("16,64,64", seed);
+        for what in ["raw", "labels"] {
+            let stack = fixture.integers(&format!("sim/nuclei_{seed}_{what}.tif"));
+            let middle = stack[8 * 64 * 64..9 * 64 * 64].to_vec();
+            fixture.write(&format!("flat/s{seed}_{what}.tif"), "YX", &[64, 64], middle);
+        }
+    }
+    save_network(&fixture, "net.onnx", None);
+    let common = ["train", "--task", "segmentation", "--data", "flat", "--steps", "2", "--patch", "1,48,48"];
+    let more = ["--set", "target.kind=\"instances\"", "--device", "cpu", "--without-int8", "--json"];
+    let from = |network, out| [&common[..], &more, &["--from", network, "--out", out]].concat();
+    let report = fixture.run(&from("net.onnx", "m")).json();
+    assert_eq!(report["patch_zyx"], serde_json::json!([1, 48, 48]));
+    let package = Package::open(&fixture.path("m")).unwrap();
+    let names = &package.outputs[0].axis(AxisKind::Channel).unwrap().channel_names;
+    assert_eq!((names.len(), package.inputs[0].axis(AxisKind::Z).is_none()), (2, true));
+    assert_eq!(package.graph.value(package.graph.inputs[0]).dtype, Some(ElementType::F32));
+    fixture.run(&["predict", "flat/s1_raw.tif", "--model", "m", "--device", "cpu", "--out", "p"]).ok();
+    assert_eq!(fixture.labels("p/s1_raw_labels.tif").len(), 64 * 64);
+    // Some networks do require the shape of the export.
+    save_network(&fixture, "fixed.onnx", Some([1, 4, 32, 32]));
+    fixture.fails(3, &from("fixed.onnx", "n"), &["fixed.onnx", "32 × 32", "dynamic_axes"]);
+}
