@@ -414,6 +414,7 @@ impl Models {
             out,
             mode: self.mode,
             calibrate,
+            input_tensors: Vec::new(),
             accuracy_budget: self.accuracy_budget,
             keep_float: Default::default(),
             without_float: self.without_float,

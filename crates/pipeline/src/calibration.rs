@@ -4,7 +4,7 @@ use crate::devices::Devices;
 use crate::diameter::Estimator;
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, voxel_size};
-use crate::predict::{PredictJob, expand_inputs, only_stacks};
+use crate::predict::{InputTensor, PredictJob, expand_inputs, input_tensors, only_stacks};
 use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError, Model, ProgressStage, ProgressUnit};
@@ -30,15 +30,18 @@ pub struct CalibrationTile {
 }
 
 /// Cuts at most `max_tiles` tiles out of stacks, or of the stacks in folders, as a prediction with the model would read
-/// them. Tiles are distributed evenly over the stacks and inside each; stacks are read slab by slab.
+/// them. Tiles are distributed evenly over the stacks and inside each; stacks are read slab by slab. `tensors` are the images
+/// of inputs that are not read from channels of their names, as those of a prediction.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model or contains values that are
-/// not finite; the errors of reading a stack; [`JobError::Cancelled`].
+/// not finite; the errors of reading a stack; [`JobError::WrongUse`] for an input that the model does not have;
+/// [`JobError::Cancelled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,
     inputs: &[PathBuf],
+    tensors: &[InputTensor],
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
     let files = only_stacks(inputs, expand_inputs(inputs, None)?);
@@ -49,6 +52,7 @@ pub fn calibration_tiles(
             next_step: "give the folder that contains the stacks".to_owned(),
         });
     };
+    prediction_of(model, first, tensors).check_input_tensors(model, files.len())?;
     // Of many stacks, evenly spaced ones are used.
     let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
     let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
@@ -56,7 +60,7 @@ pub fn calibration_tiles(
     let mut meter = context.meter(ProgressStage::Read, chosen.len() as u64, ProgressUnit::Stacks);
     let mut tiles: Vec<CalibrationTile> = Vec::new();
     for file in chosen {
-        tiles.extend(of_stack(context, model, file, each)?);
+        tiles.extend(of_stack(context, model, &prediction_of(model, file, tensors), each)?);
         meter.add(1)?;
     }
     tiles.truncate(max_tiles);
@@ -70,17 +74,23 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
 }
 
-fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> Result<Vec<CalibrationTile>, JobError> {
-    // Channels, voxel size and preprocessing are the same as in a prediction of this stack.
-    let job = prediction_of(model, file);
-    let image = job.open(file)?;
+/// Cuts tiles out of the stack of a prediction: channels, voxel size and preprocessing are the same.
+fn of_stack(
+    context: &Context,
+    model: &Model,
+    job: &PredictJob,
+    max_tiles: usize,
+) -> Result<Vec<CalibrationTile>, JobError> {
+    let Some(file) = job.inputs.first() else { return Ok(Vec::new()) };
+    let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
+    let (image, options) = (sources.image.clone(), sources.options(job.options()));
     let mut meta = image.meta().clone();
     let stack = Stack::new(&image, 0);
     check_shape(model, file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels((job.channel, job.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
-    let voxel = voxel_size(job.voxel_um, file, &mut meta, model, &mut Vec::new())?;
+    let channels = channels((options.channel, options.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
+    let voxel = voxel_size(options.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
     let (scale, known) = match model.object_diameter_um {
@@ -109,9 +119,10 @@ fn of_stack(context: &Context, model: &Model, file: &Path, max_tiles: usize) -> 
 }
 
 /// Returns a prediction of the stack, from which channels, voxel size and preprocessing are taken.
-fn prediction_of(model: &Model, file: &Path) -> PredictJob {
+fn prediction_of(model: &Model, file: &Path, tensors: &[InputTensor]) -> PredictJob {
     PredictJob {
         device: DeviceRequest::Device(DeviceId::Cpu),
+        input_tensors: tensors.to_vec(),
         ..PredictJob::new(vec![file.to_owned()], model.name.clone(), PathBuf::new())
     }
 }

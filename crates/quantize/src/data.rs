@@ -1,5 +1,6 @@
 //! The data that ranges and errors are measured on: tiles of stacks, or the package's test tensors.
 
+use crate::inputs::joined;
 use crate::{QuantizeJob, QuantizeMode};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Package;
@@ -49,7 +50,7 @@ impl QuantizeJob {
     ) -> Result<Vec<CalibrationTile>, JobError> {
         if !self.calibrate.is_empty() {
             let max_tiles = if self.mode == QuantizeMode::Qat { MAX_QAT_TILES } else { MAX_TILES };
-            return calibration_tiles(context, float, &self.calibrate, max_tiles);
+            return calibration_tiles(context, float, &self.calibrate, &self.input_tensors, max_tiles);
         }
         let path = &package.path;
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
@@ -87,7 +88,9 @@ impl QuantizeJob {
             }
             Ok(CalibrationTile { values, from: from.clone() })
         };
-        network_inputs(package, &raw)?.into_iter().take(1).map(tile).collect()
+        let values = joined(network_inputs(package, &raw)?);
+        let values = values.map_err(|e| JobError::model(path.display().to_string(), e))?;
+        Ok(vec![tile(values)?])
     }
 }
 

@@ -1,6 +1,7 @@
 //! The quantization job: calibration, search for the best settings, and writing the package.
 
 use crate::data::CalibrationData;
+use crate::inputs::InputChannels;
 use crate::observe::Runner;
 use crate::search::{Search, SearchResult, no_data};
 use crate::{QuantizationAwareTraining, QuantizeReport, speed};
@@ -9,6 +10,7 @@ use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
+use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{Context, JobError, Model, ProgressStage, ProgressUnit, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -46,6 +48,10 @@ pub struct QuantizeJob {
     /// Stacks, or folders of stacks, for calibration; if empty, the package's test tensors are used.
     #[serde(default)]
     pub calibrate: Vec<PathBuf>,
+    /// Images of the model's inputs, if it has several and the stacks of `calibrate` do not have them as channels of these
+    /// names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_tensors: Vec<InputTensor>,
     /// Maximum relative L2 error of an output against the float network.
     pub accuracy_budget: f64,
     /// Names of layers to keep in float.
@@ -62,10 +68,14 @@ pub struct QuantizeJob {
 /// The model that is quantized.
 struct Source {
     package: Package,
-    /// The model with the float network alone.
+    /// The model with the float network alone; several inputs are joined.
     float: Model,
-    /// The float network, prepared for quantization.
+    /// The float network as the package holds it.
+    graph: Graph,
+    /// The same, prepared for quantization.
     prepared: Graph,
+    /// Channels of its inputs.
+    channels: InputChannels,
 }
 
 impl QuantizeJob {
@@ -91,22 +101,27 @@ impl QuantizeJob {
         check_parent(&self.out)?;
         self.check_options(trainer.is_some())?;
         let path = find_model(&self.model)?;
-        let inputs: Vec<&Path> = self.calibrate.iter().chain([&path]).map(PathBuf::as_path).collect();
+        let tensors = self.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
+        let inputs: Vec<&Path> = self.calibrate.iter().chain(tensors).chain([&path]).map(PathBuf::as_path).collect();
         self.check_out(&inputs)?;
         let mut notes = Vec::new();
         let loading = context.recorder.span(Stage::Load, "package");
-        let Source { package, float, prepared } = self.open(&path, &mut notes)?;
+        let Source { package, float, graph: source, prepared, channels } = self.open(&path, &mut notes)?;
         loading.finish();
         let mut data = self.calibration_data(context, &package, &float, &mut notes)?;
         let training = std::mem::take(&mut data.training);
         let prepared = match (self.mode, data.held_out.first()) {
-            (QuantizeMode::Static, Some(tile)) => before_upsampling(prepared, tile.values.shape(), &self.keep_float)?,
+            (QuantizeMode::Static, Some(tile)) => {
+                let shapes = channels.shapes(&prepared, tile.values.shape());
+                before_upsampling(prepared, &shapes, &self.keep_float)?
+            }
             // The kernels for run-time ranges and for training have no transposed convolutions that overlap.
             _ => prepared,
         };
         let engine = CpuEngine::new();
         let searching = context.recorder.span(Stage::Quantize, "search");
-        let search = self.search(Runner { context, engine: &engine, threads: 0 }, &float, prepared, data)?;
+        let runner = Runner { context, engine: &engine, threads: 0, channels: channels.clone() };
+        let search = self.search(runner, &float, prepared, data)?;
         let found = self.find(&search, trainer, &training)?;
         searching.finish();
         if self.mode == QuantizeMode::Qat && found.qat.is_none() {
@@ -117,6 +132,7 @@ impl QuantizeJob {
         let timed = search.held_out.first().map(|t| t.values.clone()).ok_or_else(no_data)?;
         let mut int8 = float.clone();
         (int8.graph, int8.has_int8) = (found.graph.clone(), true);
+        channels.join(&mut int8.graph)?;
         let timing = context.recorder.span(Stage::Quantize, "timing");
         let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
         timing.finish();
@@ -132,7 +148,7 @@ impl QuantizeJob {
             written.map(|b| b.len() as u64)
         };
         let mut report = self.report(&package, &search, &found, notes);
-        report.float_bytes = bytes(&float.graph)?;
+        report.float_bytes = bytes(&source)?;
         report.int8_bytes = bytes(&found.graph)?;
         if report.int8_bytes >= report.float_bytes {
             report
@@ -150,7 +166,7 @@ impl QuantizeJob {
         report.tile_shape = timed.shape().to_vec();
         context.check()?;
         let writing = context.recorder.span(Stage::Write, "package");
-        self.write(context, &package, float.graph, found.graph, &mut report)?;
+        self.write(context, &package, source, found.graph, &mut report)?;
         writing.finish();
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
@@ -178,6 +194,13 @@ impl QuantizeJob {
                 "quantization-aware training is not available here: use mode static or dynamic".to_owned(),
             ));
         }
+        if self.calibrate.is_empty() && !self.input_tensors.is_empty() {
+            return Err(JobError::WrongUse(
+                "images of the model's inputs belong to stacks for calibration, but none are given: give them with \
+                 --calibrate"
+                    .to_owned(),
+            ));
+        }
         if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
             return Err(JobError::WrongUse(format!(
                 "invalid accuracy budget {}: give a relative error above 0, such as {ACCURACY_BUDGET}",
@@ -202,9 +225,15 @@ impl QuantizeJob {
         let prepared = quantize::prepare(&graph).map_err(|e| JobError::model(&*path_text, e))?;
         self.check_names(&prepared)?;
         let mut float = Model::from_package(open()?)?;
-        float.refuse_several_inputs("quantization")?;
-        (float.graph, float.float_graph, float.has_int8) = (graph, None, false);
-        Ok(Source { package, float, prepared })
+        if self.mode == QuantizeMode::Qat {
+            float.refuse_several_inputs("quantization-aware training")?;
+        }
+        if let Some(network) = float.float_graph.take().filter(|_| float.has_int8) {
+            float.graph = network;
+        }
+        float.has_int8 = false;
+        let channels = InputChannels::of(&float);
+        Ok(Source { package, float, graph, prepared, channels })
     }
 
     fn check_names(&self, graph: &Graph) -> Result<(), JobError> {
@@ -268,12 +297,15 @@ impl QuantizeJob {
     }
 }
 
-/// Returns a network whose convolutions run before nearest-neighbor upsampling, for inputs of any lengths; `shape` is that of
-/// one input. Layers in `keep` stay as they are.
-fn before_upsampling(graph: Graph, shape: &[usize], keep: &BTreeSet<String>) -> Result<Graph, JobError> {
+/// Returns a network whose convolutions run before nearest-neighbor upsampling, for inputs of any lengths; `shapes` are those
+/// of one tile. Layers in `keep` stay as they are.
+fn before_upsampling(
+    graph: Graph,
+    shapes: &[(ValueId, Vec<usize>)],
+    keep: &BTreeSet<String>,
+) -> Result<Graph, JobError> {
     let mut rewritten = graph.clone();
-    let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();
-    infer_shapes(&mut rewritten, &shapes)?;
+    infer_shapes(&mut rewritten, shapes)?;
     if convolve_before_upsampling(&mut rewritten, InputLengths::Any, keep)? == 0 {
         return Ok(graph);
     }
@@ -318,7 +350,7 @@ mod tests {
         let weight = graph.add_initializer("weight", Tensor::new([2, 8, 3, 3], values).unwrap());
         let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(up), Some(weight)]);
         graph.outputs.push(y);
-        let rewritten = before_upsampling(graph.clone(), &[1, 8, 4, 4], &BTreeSet::new()).unwrap();
+        let rewritten = before_upsampling(graph.clone(), &[(x, vec![1, 8, 4, 4])], &BTreeSet::new()).unwrap();
         assert!(rewritten.nodes.iter().any(|node| matches!(node.op, Op::ConvTranspose(_))));
         assert_eq!(rewritten.value(rewritten.inputs[0]).shape.as_ref(), Some(&dims));
         for [height, width] in [[4, 4], [3, 7]] {

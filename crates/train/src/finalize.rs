@@ -295,6 +295,7 @@ impl Training<'_> {
                 out: out.clone(),
                 mode,
                 calibrate: calibrate.clone(),
+                input_tensors: Vec::new(),
                 accuracy_budget: budget,
                 keep_float: Default::default(),
                 without_float: false,

@@ -47,7 +47,8 @@ impl Recordable for LimitedQuantization {
     const KIND: JobKind = JobKind::Quantize;
 
     fn inputs(&self) -> Vec<&Path> {
-        self.quantization.calibrate.iter().map(PathBuf::as_path).collect()
+        let tensors = self.quantization.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
+        self.quantization.calibrate.iter().chain(tensors).map(PathBuf::as_path).collect()
     }
 
     fn outputs(&self) -> Vec<&Path> {
@@ -55,8 +56,9 @@ impl Recordable for LimitedQuantization {
     }
 
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
-        let QuantizeJob { calibrate, out, .. } = &mut self.quantization;
-        calibrate.iter_mut().chain(std::iter::once(out)).collect()
+        let QuantizeJob { calibrate, input_tensors, out, .. } = &mut self.quantization;
+        let tensors = input_tensors.iter_mut().filter_map(|tensor| tensor.file.as_mut());
+        calibrate.iter_mut().chain(tensors).chain(std::iter::once(out)).collect()
     }
 
     fn model_mut(&mut self) -> Option<&mut String> {

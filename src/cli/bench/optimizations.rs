@@ -81,7 +81,7 @@ pub(super) fn run(
     if !has_int8 {
         eprint_line("note: rows in int8 are left out: the model has no int8 network; cytoscope quantize makes one");
     }
-    let tiles = calibration_tiles(context, &model, &[data.to_owned()], 1)?;
+    let tiles = calibration_tiles(context, &model, &[data.to_owned()], &[], 1)?;
     let tile =
         tiles.into_iter().next().ok_or_else(|| Failure::bad_input(format!("{}: no tile", data.display())))?.values;
     eprint_line(&format!("a tile of shape {:?}", tile.shape()));
