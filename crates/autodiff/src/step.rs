@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::differentiate;
+use crate::quantized::dequantize_activations;
 use cytoscope_graph::{
     Activation, BinaryOp, Dim, ElementType, Graph, GraphError, Loss, Node, Op, Optimizer, Padding, PoolAttrs, Result,
     Tensor, ValueId,
@@ -112,8 +113,8 @@ pub struct UpdateGraph {
     pub has_second_moment: bool,
 }
 
-/// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights
-/// and 16-bit floats become 32-bit floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
+/// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights and
+/// activations and 16-bit floats become 32-bit floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
 /// slope is not trained.
 ///
 /// # Errors
@@ -123,6 +124,7 @@ pub fn prepare(model: &Graph) -> Result<Graph> {
     cytoscope_graph_passes::to_single_precision(&mut graph);
     cytoscope_graph_passes::fold_constants(&mut graph)?;
     cytoscope_graph_passes::fold_dequantized(&mut graph)?;
+    dequantize_activations(&mut graph);
     cytoscope_graph_passes::simplify_activations(&mut graph);
     cytoscope_graph_passes::eliminate_identity(&mut graph);
     cytoscope_graph_passes::eliminate_dead(&mut graph);
