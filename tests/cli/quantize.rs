@@ -468,8 +468,10 @@ fn a_network_of_several_inputs_is_calibrated_with_an_image_of_each() {
     fixture.run(&[&common[..], &["--mode", "dynamic", "--out", "d"]].concat()).ok();
     let unknown = [&calibrated[..], &["--input", "actin=spots", "--out", "n"]].concat();
     fixture.fails(2, &unknown, &["no input \"actin\"", "nuclei, membrane"]);
-    let trained = [&common[..], &["--mode", "qat", "--calibrate", "raw", "--out", "n"]].concat();
-    fixture.fails(3, &trained, &["2 inputs (nuclei, membrane)", "quantization-aware training"]);
+    let trained = ["quantize", "inputs.onnx", "--mode", "qat", "--steps", "4", "--accuracy-budget", "1e-9", "--json"];
+    let of_spots = ["--calibrate", "raw", "--input", "membrane=spots", "--out", "t"];
+    let report = fixture.run(&[&trained[..], &of_spots].concat()).json();
+    assert_eq!(report["qat"]["steps"].as_u64(), Some(4));
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use fuse::{fuse_activations, simplify_activations};
 pub use infer::{
     InputKey, all_infos, infer_node, infer_shapes, infer_shapes_limited, infer_shapes_within, merged_shape,
 };
-pub use join_inputs::join_inputs;
+pub use join_inputs::{input_channels, join_first_inputs, join_inputs};
 pub use join_outputs::join_outputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
 pub use norms::{recognize_group_norms, recognize_trainable_group_norms};

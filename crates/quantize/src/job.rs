@@ -225,9 +225,6 @@ impl QuantizeJob {
         let prepared = quantize::prepare(&graph).map_err(|e| JobError::model(&*path_text, e))?;
         self.check_names(&prepared)?;
         let mut float = Model::from_package(open()?)?;
-        if self.mode == QuantizeMode::Qat {
-            float.refuse_several_inputs("quantization-aware training")?;
-        }
         if let Some(network) = float.float_graph.take().filter(|_| float.has_int8) {
             float.graph = network;
         }

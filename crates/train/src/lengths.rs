@@ -1,7 +1,7 @@
 //! Networks that were exported for inputs of one shape: which other lengths they take.
 
 use cytoscope_graph::{Dim, Graph};
-use cytoscope_graph_passes::{analysis, infer_shapes};
+use cytoscope_graph_passes::{analysis, infer_shapes, input_channels, join_inputs};
 
 /// Axes of the input before those of space: batch and channels.
 const BEFORE_SPACE: usize = 2;
@@ -19,8 +19,9 @@ pub(crate) struct Lengths {
     pub multiples: Option<Vec<usize>>,
 }
 
-/// Frees the fixed lengths of a network's input, except that of the channels, if the network computes the same for other
-/// lengths: exporters store the shape of the example input, although most networks take others, too.
+/// Frees the fixed lengths of a network's inputs, except those of the channels, if the network computes the same for other
+/// lengths: exporters store the shapes of example inputs, although most networks take others, too. The lengths of all inputs
+/// are those of the first one.
 pub(crate) fn free_lengths(graph: &mut Graph) -> Lengths {
     let input = graph.inputs.first().copied();
     let Some(dims) = input.and_then(|id| graph.value(id).shape.clone()) else { return Lengths::default() };
@@ -63,26 +64,38 @@ fn lengths(dims: &[Dim]) -> Option<Vec<usize>> {
     Some(dims.get(BEFORE_SPACE..)?.iter().map(|dim| dim.fixed().unwrap_or(1)).collect())
 }
 
-/// Returns a network whose input has free `axes`, if it maps an input of the shape `tried` to an output with the same
+/// Returns a network whose inputs have free `axes`, if it maps inputs of the shape `tried` to an output with the same
 /// lengths except that of the channels, and computes the patches of a batch independently of each other.
 fn with_free(graph: &Graph, axes: &[usize], tried: &[usize]) -> Option<Graph> {
-    let (&input, &output) = (graph.inputs.first()?, graph.outputs.first()?);
+    let output = graph.outputs.first().copied()?;
+    let channels = input_channels(graph);
+    let shape = |count: usize| -> Vec<usize> {
+        tried.iter().enumerate().map(|(axis, length)| if axis == 1 { count } else { *length }).collect()
+    };
     let mut free = graph.clone();
     let made: Vec<_> = free.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied()).collect();
     for id in made {
         free.values.get_mut(id.index())?.shape = None;
     }
-    let dims = free.values.get_mut(input.index())?.shape.as_mut()?;
-    for axis in axes {
-        *dims.get_mut(*axis)? = Dim::Free(format!("axis{axis}"));
+    for input in &graph.inputs {
+        let dims = free.values.get_mut(input.index())?.shape.as_mut()?;
+        for axis in axes {
+            *dims.get_mut(*axis)? = Dim::Free(format!("axis{axis}"));
+        }
     }
     let mut inferred = free.clone();
-    infer_shapes(&mut inferred, &[(input, tried.to_vec())]).ok()?;
+    let shapes: Vec<_> = graph.inputs.iter().zip(&channels).map(|(input, count)| (*input, shape(*count))).collect();
+    infer_shapes(&mut inferred, &shapes).ok()?;
     let found = inferred.value(output).fixed_shape()?;
     let keeps_lengths =
         found.len() == tried.len() && found.iter().zip(tried).enumerate().all(|(axis, (a, b))| axis == 1 || a == b);
-    let keeps_patches_apart = !axes.contains(&0) || analysis::samples_are_independent(&free, tried);
-    (keeps_lengths && keeps_patches_apart).then_some(free)
+    if !keeps_lengths {
+        return None;
+    }
+    let mut joined = free.clone();
+    join_inputs(&mut joined, &channels).ok()?;
+    let keeps_patches_apart = || analysis::samples_are_independent(&joined, &shape(channels.iter().sum()));
+    (!axes.contains(&0) || keeps_patches_apart()).then_some(free)
 }
 
 #[cfg(test)]
