@@ -410,8 +410,8 @@ fn bad_calibration_data_is_refused_by_name() {
     fixture.fails(3, &["quantize", "net.onnx", "--mode", "static", "--out", "q"], &["net.onnx", "--calibrate"]);
 }
 
-/// Writes a network that adds the convolutions of its inputs `nuclei` and `membrane`.
-fn network_of_two_inputs(fixture: &Fixture) {
+/// Writes a network that adds the convolutions of its inputs `nuclei` and `membrane` as `inputs.onnx`.
+pub(crate) fn network_of_two_inputs(fixture: &Fixture) {
     let mut graph = Graph::new("two inputs");
     let conv = |graph: &mut Graph, name: &str, x, shape: [usize; 5]| {
         let values = noise(name.len() as u64, shape.iter().product());

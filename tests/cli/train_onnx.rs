@@ -1,6 +1,8 @@
 //! `train --from` an ONNX file as exporters write it.
 
 use crate::common::Fixture;
+use crate::quantize::network_of_two_inputs;
+use crate::train_channels::write_channels;
 use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{AxisKind, Package};
 use cytoscope_testkit::noise;
@@ -57,4 +59,33 @@ fn a_network_exported_for_one_image_shape_in_16_bits_is_fine_tuned() {
     // Some networks do require the shape of the export.
     save_network(&fixture, "fixed.onnx", Some([1, 4, 32, 32]));
     fixture.fails(3, &from("fixed.onnx", "n"), &["fixed.onnx", "32 × 32", "dynamic_axes"]);
+}
+
+#[test]
+fn a_network_of_several_inputs_is_fine_tuned_and_keeps_them() {
+    let fixture = Fixture::new();
+    network_of_two_inputs(&fixture);
+    for seed in 1..=3 {
+        fixture.nuclei("16,64,64", seed);
+        let values = |what: &str| fixture.image(&format!("sim/nuclei_{seed}_{what}.tif")).samples().to_f32();
+        let (nuclei, labels) = (values("raw"), values("labels"));
+        let membrane: Vec<f32> = nuclei.iter().map(|v| 4000.0 - v).collect();
+        let channels = [("Membrane", membrane), ("Nuclei", nuclei), ("Labels", labels)];
+        write_channels(&fixture, &format!("cells/s{seed}.ome.tif"), &[16, 64, 64], &channels);
+    }
+    let common = ["train", "--task", "segmentation", "--data", "cells", "--from", "inputs.onnx", "--steps", "2"];
+    let labels = ["--set", "data.same_file=true", "--set", "data.targets=[\"labels\"]", "--patch", "8,16,16"];
+    let more = ["--device", "cpu", "--without-int8", "--json", "--out", "m"];
+    let one = [&common[..], &labels, &more].concat();
+    fixture.fails(2, &one, &["2 input channels", "the data have one", "data.channels"]);
+    let inputs = ["--set", "data.channels=[\"nuclei\", \"membrane\"]"];
+    let report = fixture.run(&[&one[..], &inputs].concat()).json();
+    // The weights of the three convolutions, and none that join the inputs.
+    assert_eq!(report["parameters"].as_u64(), Some(2 * 8 * 27 + 8));
+    let package = Package::open(&fixture.path("m")).unwrap();
+    let ids: Vec<&str> = package.inputs.iter().map(|input| input.id.as_str()).collect();
+    assert_eq!((ids, package.graph.inputs.len()), (vec!["nuclei", "membrane"], 2));
+    let imported = fixture.run(&["import", "m", "--out", "again", "--json"]).json();
+    assert_eq!(imported["test"].as_str(), Some("the test outputs are reproduced"), "{imported:#}");
+    fixture.run(&["predict", "cells/s1.ome.tif", "--model", "m", "--device", "cpu", "--out", "p"]).ok();
 }

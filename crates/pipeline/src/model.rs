@@ -408,22 +408,6 @@ impl Model {
         })
     }
 
-    /// Refuses a model with several input tensors; `what` names the task that supports only one, such as "training".
-    ///
-    /// # Errors
-    /// [`JobError::Model`] with the ids of the inputs.
-    pub fn refuse_several_inputs(&self, what: &str) -> Result<(), JobError> {
-        let [_, _, ..] = self.inputs.as_slice() else { return Ok(()) };
-        let ids: Vec<&str> = self.inputs.iter().map(|input| input.id.as_str()).collect();
-        let problem = format!(
-            "it has {} inputs ({}), but {what} supports only models with one input: use a model that reads all images as \
-             channels of one input",
-            ids.len(),
-            ids.join(", ")
-        );
-        Err(JobError::model(self.path.display().to_string(), problem))
-    }
-
     /// Returns the network for a precision: for float precisions, the float network of a quantized model if it has one.
     pub fn network(&self, precision: Precision) -> &Graph {
         match (&self.float_graph, precision) {

@@ -1,11 +1,10 @@
 //! The data that ranges and errors are measured on: tiles of stacks, or the package's test tensors.
 
-use crate::inputs::joined;
 use crate::{QuantizeJob, QuantizeMode};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::packages::{network_inputs, test_inputs};
-use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, calibration_tiles};
+use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, calibration_tiles, join_tensors};
 
 /// Maximum number of tiles for calibration and measurement.
 pub const MAX_TILES: usize = 16;
@@ -88,8 +87,11 @@ impl QuantizeJob {
             }
             Ok(CalibrationTile { values, from: from.clone() })
         };
-        let values = joined(network_inputs(package, &raw)?);
-        let values = values.map_err(|e| JobError::model(path.display().to_string(), e))?;
+        let values = join_tensors(network_inputs(package, &raw)?).ok_or_else(|| JobError::Mismatch {
+            path: path.clone(),
+            problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".to_owned(),
+            next_step: "give stacks with --calibrate DIR".to_owned(),
+        })?;
         Ok(vec![tile(values)?])
     }
 }

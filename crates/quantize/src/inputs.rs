@@ -1,6 +1,6 @@
 //! Tiles of networks with several inputs: one tensor holds the channels of all.
 
-use cytoscope_graph::{Graph, GraphError, Tensor, ValueId};
+use cytoscope_graph::{Graph, Tensor, ValueId};
 use cytoscope_pipeline::{JobError, Model};
 use std::borrow::Cow;
 
@@ -56,48 +56,11 @@ impl InputChannels {
     }
 }
 
-/// Returns the tile of the tensors of all inputs.
-///
-/// # Errors
-/// [`GraphError::Misused`] if they are not 32-bit floats of the same shape except for the channels.
-pub(crate) fn joined(tensors: Vec<Tensor>) -> Result<Tensor, GraphError> {
-    let tensors = match <[Tensor; 1]>::try_from(tensors) {
-        Ok([one]) => return Ok(one),
-        Err(several) => several,
-    };
-    let mut shape = tensors.first().map(|tensor| tensor.shape().to_vec()).unwrap_or_default();
-    let without_channels = |shape: &[usize]| -> Vec<usize> {
-        shape.iter().enumerate().filter(|(axis, _)| *axis != 1).map(|(_, length)| *length).collect()
-    };
-    let same = without_channels(&shape);
-    let mut parts: Vec<(&[f32], usize)> = Vec::with_capacity(tensors.len());
-    for tensor in &tensors {
-        let values = tensor.as_f32().filter(|_| without_channels(tensor.shape()) == same);
-        let values = values.ok_or_else(|| {
-            GraphError::misused(
-                "input",
-                format!("{:?} of {:?}", tensor.dtype(), tensor.shape()),
-                format!("F32 of {shape:?}"),
-            )
-        })?;
-        parts.push((values, values.len() / shape.first().copied().unwrap_or(1).max(1)));
-    }
-    let samples = shape.first().copied().unwrap_or(0);
-    let mut all = Vec::new();
-    for sample in 0..samples {
-        let own = parts.iter().filter_map(|(values, length)| values.get(sample * length..(sample + 1) * length));
-        own.for_each(|values| all.extend_from_slice(values));
-    }
-    if let Some(channels) = shape.get_mut(1) {
-        *channels = tensors.iter().filter_map(|tensor| tensor.shape().get(1)).sum();
-    }
-    Tensor::new(shape, all)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_pipeline::join_tensors;
 
     #[test]
     fn the_tensors_of_the_inputs_are_those_of_the_tile() {
@@ -106,7 +69,7 @@ mod tests {
             Tensor::new([2, channels, 2, 3], values).unwrap()
         };
         let inputs = [tensor(1, 0), tensor(2, 100)];
-        let tile = joined(inputs.to_vec()).unwrap();
+        let tile = join_tensors(inputs.to_vec()).unwrap();
         // The channels of all inputs of the first sample, then those of the second.
         assert_eq!(tile.shape(), [2, 3, 2, 3]);
         let first: Vec<f32> = tile.as_f32().unwrap().iter().step_by(6).copied().collect();
@@ -115,6 +78,5 @@ mod tests {
         // One input is the tile itself.
         assert!(matches!(InputChannels(vec![3]).split(&tile).unwrap(), Cow::Borrowed([one]) if *one == tile));
         assert!(InputChannels(vec![2, 2]).split(&tile).is_err());
-        assert!(joined(vec![tensor(1, 0), Tensor::new([2, 1, 3, 3], vec![0.0f32; 18]).unwrap()]).is_err());
     }
 }

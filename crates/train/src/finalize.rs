@@ -20,6 +20,7 @@ use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
 use cytoscope_model_package::Package;
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::predict::{ChannelRef, InputTensor};
 use cytoscope_pipeline::{Context, JobError, ProgressStage, packages};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
@@ -295,7 +296,7 @@ impl Training<'_> {
                 out: out.clone(),
                 mode,
                 calibrate: calibrate.clone(),
-                input_tensors: Vec::new(),
+                input_tensors: self.calibrated_tensors(),
                 accuracy_budget: budget,
                 keep_float: Default::default(),
                 without_float: false,
@@ -372,6 +373,21 @@ impl Training<'_> {
             calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
         }
         Ok(calibrate)
+    }
+
+    /// Returns which channels of the calibration files each of several inputs is read from: they are in the order of the
+    /// inputs.
+    fn calibrated_tensors(&self) -> Vec<InputTensor> {
+        if self.start.tensors.len() < 2 {
+            return Vec::new();
+        }
+        let mut first = 0;
+        let mut channels = |count: usize| -> Vec<ChannelRef> {
+            first += count;
+            (first - count..first).map(ChannelRef::Index).collect()
+        };
+        let tensors = self.start.tensors.iter();
+        tensors.map(|t| InputTensor { name: t.id.clone(), file: None, channels: channels(t.channels) }).collect()
     }
 
     /// Quantizes the network and scores the result. Returns whether that costs no accuracy, and the scores if there is

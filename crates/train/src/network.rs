@@ -10,7 +10,7 @@ use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Graph, GraphError, Node, 
 use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, SCRATCH, find_model, model_folders};
+use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,10 @@ pub(crate) struct StartModel {
     pub from_scratch: bool,
     /// Name of the model, or `scratch`; for the record.
     pub name: String,
-    /// Names of its input channels; at least one.
+    /// Names of the channels of all its inputs; at least one.
     pub inputs: Vec<String>,
+    /// Its inputs, in their order.
+    pub tensors: Vec<StartTensor>,
     /// Names of its output channels: the channels of the target, or the stains.
     pub outputs: Vec<String>,
     /// The quantity that the network is trained to predict.
@@ -34,10 +36,8 @@ pub(crate) struct StartModel {
     pub voxel_um: Option<[f64; 3]>,
     /// Nominal object diameter in µm at that voxel size, to which images are scaled; `None` for no scaling.
     pub object_diameter_um: Option<f64>,
-    /// Intensity normalization of its input.
+    /// Intensity normalization of each input channel.
     pub normalize: Normalize,
-    /// `normalize`, as preprocessing steps of a package.
-    pub preprocessing: Vec<Processing>,
     /// Patch sizes are multiples of this, along Z, Y, X.
     pub step: [usize; 3],
     /// Number of patches in a batch, if the network takes no other.
@@ -53,6 +53,19 @@ pub(crate) struct StartModel {
     /// Ids of the package's outputs after the first, which are not trained.
     pub other_outputs: Vec<String>,
 }
+
+/// An input of a start model.
+pub(crate) struct StartTensor {
+    /// Its id in the package.
+    pub id: String,
+    /// Number of its channels.
+    pub channels: usize,
+    /// The intensity normalization, as preprocessing steps of a package.
+    pub preprocessing: Vec<Processing>,
+}
+
+/// Id of the only input of a package.
+const ONLY_INPUT: &str = "stack";
 
 /// The int8 network of a package.
 pub(crate) struct Int8Network {
@@ -137,7 +150,6 @@ pub(crate) fn load_start_model(
     };
     let int8 = [false, true].map(|sigmoid| int8_network(&package, sigmoid));
     let known = Model::from_package(package)?;
-    known.refuse_several_inputs("training")?;
     let inputs = config.data.input_names();
     check_input_channels(from, known.input_channels, &inputs)?;
     source.outputs.truncate(1);
@@ -168,7 +180,7 @@ pub(crate) fn load_start_model(
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
-    let normalize = match (config.normalize, normalize_of(preprocessing_of(&known), inputs.len())) {
+    let normalize = match (config.normalize, normalize_of_all(&known.inputs)) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
@@ -184,7 +196,7 @@ pub(crate) fn load_start_model(
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
         object_diameter_um: known.object_diameter_um.filter(|_| target.of_labels()),
-        preprocessing: processing_of(normalize, inputs.len()),
+        tensors: tensors_of(&known.inputs, normalize),
         inputs,
         outputs,
         normalize,
@@ -312,7 +324,7 @@ fn scratch(
         target,
         voxel_um,
         object_diameter_um: None,
-        preprocessing: processing_of(normalize, inputs.len()),
+        tensors: vec![start_tensor(ONLY_INPUT, inputs.len(), normalize)],
         inputs,
         outputs,
         normalize,
@@ -354,9 +366,21 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
         .collect()
 }
 
-/// Returns the preprocessing steps of a model with one input.
-fn preprocessing_of(model: &Model) -> &[Processing] {
-    model.inputs.first().map(|input| input.preprocessing.as_slice()).unwrap_or_default()
+/// Returns the intensity normalization of all inputs, or `None` if training does not support it, or inputs differ in it.
+fn normalize_of_all(inputs: &[ModelInput]) -> Option<Normalize> {
+    let mut all = inputs.iter().map(|input| normalize_of(&input.preprocessing, input.channels));
+    let first = all.next()??;
+    all.all(|other| other == Some(first)).then_some(first)
+}
+
+/// Returns the inputs of a model, normalized alike. The only input has the id that training gives it.
+fn tensors_of(inputs: &[ModelInput], normalize: Normalize) -> Vec<StartTensor> {
+    let id = |input: &ModelInput| if inputs.len() == 1 { ONLY_INPUT.to_owned() } else { input.id.clone() };
+    inputs.iter().map(|input| start_tensor(&id(input), input.channels, normalize)).collect()
+}
+
+fn start_tensor(id: &str, channels: usize, normalize: Normalize) -> StartTensor {
+    StartTensor { id: id.to_owned(), channels, preprocessing: processing_of(normalize, channels) }
 }
 
 /// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it.
@@ -500,7 +524,7 @@ fn append_sigmoid(graph: &mut Graph) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
     use super::*;
 
@@ -541,9 +565,10 @@ mod tests {
             (2, &["foreground", "height"].map(str::to_owned)[..])
         );
         // Each channel is normalized by its own statistics, and these steps are understood again.
-        let axes = start.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
+        let [stack] = start.tensors.as_slice() else { panic!("{} inputs", start.tensors.len()) };
+        let axes = stack.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
         assert!(!axes.channel);
-        assert_eq!(normalize_of(&start.preprocessing, 2), Some(start.normalize));
+        assert_eq!(normalize_of(&stack.preprocessing, 2), Some(start.normalize));
         assert_eq!(normalize_of(&processing_of(start.normalize, 1), 2), None);
         let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
         let start = load_start_model(&TrainStart::Scratch, TrainingTask::LabelFree, &three, None, 1).unwrap();
