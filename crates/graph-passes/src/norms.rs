@@ -70,11 +70,8 @@ fn recognize(
     if !fits {
         return None;
     }
-    let constant = |id: ValueId| graph.constant(id).and_then(|t| t.as_f32());
-    let spread = |values: &[f32]| -> Option<Vec<f32>> {
-        (values.len() == groups).then(|| (0..channels).map(|c| values[c / (channels / groups)]).collect())
-    };
-    let (mut gain, mut shift) = (spread(constant(scale)?)?, spread(constant(bias)?)?);
+    let mut gain = by_group(graph, scale, groups, channels)?;
+    let mut shift = by_group(graph, bias, groups, channels)?;
     if affine == Affine::Kept && (gain.iter().any(|g| *g != 1.0) || shift.iter().any(|s| *s != 0.0)) {
         return None;
     }
@@ -85,13 +82,11 @@ fn recognize(
         let Some(next) = readers.sole_reader(output) else { break };
         let Some(step) = graph.nodes.get(next).filter(|n| n.op == Op::Binary(op)) else { continue };
         let other = step.inputs.iter().flatten().find(|v| **v != output).copied();
+        // A number that all channels share cannot be kept as one per channel.
+        let is_own = |id: &ValueId| graph.constant(*id).is_some_and(|t| t.len() == channels);
+        let other = other.filter(|id| affine == Affine::Folded || is_own(id));
         let Some(values) = other.and_then(|v| by_channel(graph, v, shape.len(), channels)) else { break };
-        if affine == Affine::Kept {
-            // A number that all channels share cannot become one per channel.
-            let own = other.filter(|id| graph.constant(*id).is_some_and(|t| t.len() == channels));
-            let Some(own) = own else { break };
-            kept[usize::from(op == BinaryOp::Add)] = Some(own);
-        }
+        kept[usize::from(op == BinaryOp::Add)] = other;
         match op {
             BinaryOp::Mul => gain.iter_mut().zip(&mut shift).zip(&values).for_each(|((g, s), v)| {
                 *g *= v;
@@ -125,6 +120,12 @@ fn recognize(
         outputs: vec![Some(output)],
     };
     Some(gone)
+}
+
+/// Returns a constant of one number per group as one number per channel.
+fn by_group(graph: &Graph, id: ValueId, groups: usize, channels: usize) -> Option<Vec<f32>> {
+    let values = graph.constant(id)?.as_f32().filter(|values| values.len() == groups)?;
+    Some((0..channels).map(|c| values[c / (channels / groups)]).collect())
 }
 
 /// Makes node `slot` the reshape of a constant to one axis, the channels, and returns its output.
