@@ -76,10 +76,8 @@ fn a_network_of_several_inputs_is_fine_tuned_and_keeps_them() {
     let common = ["train", "--task", "segmentation", "--data", "cells", "--from", "inputs.onnx", "--steps", "2"];
     let labels = ["--set", "data.same_file=true", "--set", "data.targets=[\"labels\"]", "--patch", "8,16,16"];
     let more = ["--device", "cpu", "--without-int8", "--json", "--out", "m"];
-    let one = [&common[..], &labels, &more].concat();
-    fixture.fails(2, &one, &["2 input channels", "the data have one", "data.channels"]);
     let inputs = ["--set", "data.channels=[\"nuclei\", \"membrane\"]"];
-    let report = fixture.run(&[&one[..], &inputs].concat()).json();
+    let report = fixture.run(&[&common[..], &labels, &inputs, &more].concat()).json();
     // The weights of the three convolutions, and none that join the inputs.
     assert_eq!(report["parameters"].as_u64(), Some(2 * 8 * 27 + 8));
     let package = Package::open(&fixture.path("m")).unwrap();
