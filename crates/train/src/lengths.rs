@@ -13,8 +13,8 @@ const TRIED_BATCH: usize = 2;
 pub(crate) struct Lengths {
     /// The only number of patches in a batch; `None` if it takes any.
     pub batch: Option<usize>,
-    /// The only lengths along the axes of space; `None` if it takes others.
-    pub space: Option<Vec<usize>>,
+    /// The only length along each axis of space; `None` if it takes others.
+    pub space: Vec<Option<usize>>,
     /// What lengths along the axes of space must be a multiple of, if they were fixed before.
     pub multiples: Option<Vec<usize>>,
 }
@@ -48,20 +48,16 @@ pub(crate) fn free_lengths(graph: &mut Graph) -> Lengths {
         let tried: Vec<usize> = (0..dims.len()).map(length).collect();
         if let Some(free) = with_free(graph, &axes, &tried) {
             *graph = free;
+            let kept = |axis: usize| fixed(axis).filter(|_| !axes.contains(&axis));
+            let is_freed = space.iter().any(|axis| axes.contains(axis));
             return Lengths {
-                batch: fixed(0).filter(|_| !axes.contains(&0)),
-                space: lengths(&dims).filter(|_| space.iter().any(|axis| !axes.contains(axis))),
-                multiples: (!space.is_empty()).then_some(multiples),
+                batch: kept(0),
+                space: (BEFORE_SPACE..dims.len()).map(kept).collect(),
+                multiples: is_freed.then_some(multiples),
             };
         }
     }
-    let is_any_fixed = !space.is_empty();
-    Lengths { batch: fixed(0), space: lengths(&dims).filter(|_| is_any_fixed), multiples: None }
-}
-
-/// Returns the lengths along the axes of space; 1 for those that are free.
-fn lengths(dims: &[Dim]) -> Option<Vec<usize>> {
-    Some(dims.get(BEFORE_SPACE..)?.iter().map(|dim| dim.fixed().unwrap_or(1)).collect())
+    Lengths { batch: fixed(0), space: (BEFORE_SPACE..dims.len()).map(fixed).collect(), multiples: None }
 }
 
 /// Returns a network whose inputs have free `axes`, if it maps inputs of the shape `tried` to an output with the same
@@ -137,7 +133,7 @@ mod tests {
     fn lengths_of_an_example_input_are_freed_if_the_network_takes_others() {
         let mut graph = exported([1, 1, 8, 8], None);
         let lengths = free_lengths(&mut graph);
-        assert_eq!(lengths, Lengths { batch: None, space: None, multiples: Some(vec![2, 2]) });
+        assert_eq!(lengths, Lengths { batch: None, space: vec![None; 2], multiples: Some(vec![2, 2]) });
         let shapes = [(graph.inputs[0], vec![3, 1, 6, 10])];
         infer_shapes(&mut graph, &shapes).unwrap();
         assert_eq!(graph.value(graph.outputs[0]).fixed_shape().unwrap(), [3, 2, 6, 10]);
@@ -147,16 +143,17 @@ mod tests {
     fn lengths_that_the_network_requires_stay() {
         // The middle has the lengths of the example, but any number of patches.
         let mut graph = exported([1, 1, 8, 8], Some([-1, 2, 8, 8]));
-        let lengths = free_lengths(&mut graph);
-        assert_eq!((lengths.batch.is_some(), lengths.space), (false, Some(vec![8, 8])));
+        let lengths = Lengths { batch: None, space: vec![Some(8); 2], multiples: None };
+        assert_eq!(free_lengths(&mut graph), lengths);
         // It has all lengths of the example.
         let mut graph = exported([1, 1, 8, 8], Some([1, 2, 8, 8]));
-        assert_eq!(free_lengths(&mut graph), Lengths { batch: Some(1), space: Some(vec![8, 8]), multiples: None });
+        assert_eq!(free_lengths(&mut graph), Lengths { batch: Some(1), ..lengths });
         // Free lengths stay as they are.
         let mut graph = exported([1, 1, 8, 8], None);
         let input = graph.inputs[0];
         graph.values[input.index()].shape = Some(["n", "c", "y", "x"].map(|name| Dim::Free(name.into())).to_vec());
         let before = graph.clone();
-        assert_eq!((free_lengths(&mut graph), graph == before), (Lengths::default(), true));
+        let free = Lengths { space: vec![None; 2], ..Lengths::default() };
+        assert_eq!((free_lengths(&mut graph), graph == before), (free, true));
     }
 }

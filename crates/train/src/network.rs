@@ -2,7 +2,7 @@
 
 use crate::config::TrainConfig;
 use crate::error::{io_error, model_error, wrong_use};
-use crate::lengths::{Lengths, free_lengths};
+use crate::lengths::free_lengths;
 use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
@@ -40,6 +40,8 @@ pub(crate) struct StartModel {
     pub normalize: Normalize,
     /// Patch sizes are multiples of this, along Z, Y, X.
     pub step: [usize; 3],
+    /// Patch size along Z, Y, X, if the network takes no other.
+    pub lengths: [Option<usize>; 3],
     /// Number of patches in a batch, if the network takes no other.
     pub batch: Option<usize>,
     /// Number of spatial axes: 3, or 2 for networks that process single slices.
@@ -155,9 +157,6 @@ pub(crate) fn load_start_model(
     source.outputs.truncate(1);
     // Before constants are folded, which would include the lengths.
     let lengths = free_lengths(&mut source);
-    if let Some(space) = &lengths.space {
-        return Err(JobError::model(&*shown, fixed_lengths_problem(space)));
-    }
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
     // Batch norms would also update the statistics of layers that are to stay as they are.
     if config.norm_share < 1.0 || !config.only.is_empty() {
@@ -200,7 +199,8 @@ pub(crate) fn load_start_model(
         inputs,
         outputs,
         normalize,
-        step: patch_step(&lengths, &known),
+        step: lengths.multiples.map_or(known.step, |multiples| by_axis(&multiples, known.spatial_axes, 1)),
+        lengths: by_axis(&lengths.space, known.spatial_axes, None),
         batch: lengths.batch,
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
@@ -210,24 +210,9 @@ pub(crate) fn load_start_model(
     })
 }
 
-/// Returns what patch sizes along Z, Y, X must be multiples of.
-fn patch_step(lengths: &Lengths, known: &Model) -> [usize; 3] {
-    let Some(multiples) = &lengths.multiples else { return known.step };
-    std::array::from_fn(|a| {
-        // Networks for single slices have no Z.
-        let axis = (a + known.spatial_axes).checked_sub(3);
-        axis.and_then(|axis| multiples.get(axis)).copied().unwrap_or(1)
-    })
-}
-
-/// Returns why a network that takes only inputs of these lengths along the axes of space cannot be trained.
-fn fixed_lengths_problem(space: &[usize]) -> String {
-    let lengths: Vec<String> = space.iter().map(usize::to_string).collect();
-    format!(
-        "the network takes only inputs of {} voxels, but validation predicts whole stacks: export it for inputs of any \
-         size (dynamic_axes or dynamic_shapes of torch.onnx.export), or train from scratch (--from scratch)",
-        lengths.join(" × ")
-    )
+/// Returns the values for Z, Y, X of those of the axes of space; networks for single slices have none for Z.
+fn by_axis<T: Copy>(values: &[T], spatial_axes: usize, missing: T) -> [T; 3] {
+    std::array::from_fn(|a| (a + spatial_axes).checked_sub(3).and_then(|a| values.get(a)).copied().unwrap_or(missing))
 }
 
 /// Checks that a start model has as many input channels as the data settings choose.
@@ -329,6 +314,7 @@ fn scratch(
         outputs,
         normalize,
         step: strides.iter().fold([1; 3], |all, s| [0, 1, 2].map(|a| all[a] * s[a])),
+        lengths: [None; 3],
         batch: None,
         spatial_axes: 3,
         segment: None,

@@ -51,7 +51,10 @@ fn axes(d: &Description<'_>, names: &[String], like: Option<&str>) -> Vec<AxisSp
     let kinds = [(AxisKind::Z, "z"), (AxisKind::Y, "y"), (AxisKind::X, "x")];
     for (a, (kind, id)) in kinds.into_iter().enumerate().skip(3 - spatial) {
         let size = match like {
-            None => AxisSize::Step { min: d.start.step[a], step: d.start.step[a] },
+            None => match d.start.lengths[a] {
+                Some(length) => AxisSize::Fixed(length),
+                None => AxisSize::Step { min: d.start.step[a], step: d.start.step[a] },
+            },
             Some(tensor) => {
                 AxisSize::Reference { tensor: tensor.to_owned(), axis: id.to_owned(), scale: 1.0, offset: 0.0 }
             }
@@ -108,7 +111,8 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
         Some(test) => test.clone(),
         None => {
             let flat = 3 - d.start.spatial_axes;
-            let zyx: [usize; 3] = std::array::from_fn(|a| if a < flat { 1 } else { d.start.step[a] * 2 });
+            let length = |a: usize| d.start.lengths[a].unwrap_or(d.start.step[a] * 2);
+            let zyx: [usize; 3] = std::array::from_fn(|a| if a < flat { 1 } else { length(a) });
             (test_channels(zyx, d.start.normalize, channels), zyx)
         }
     };

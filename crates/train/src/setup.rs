@@ -83,7 +83,10 @@ fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usi
     if start.spatial_axes == 2 {
         patch[0] = 1;
     }
-    patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
+    patch = std::array::from_fn(|a| match start.lengths[a] {
+        Some(length) => length,
+        None => patch[a].max(start.step[a]).next_multiple_of(start.step[a]),
+    });
     (patch, start.batch.unwrap_or(config.batch_size()))
 }
 
@@ -183,6 +186,12 @@ fn load_start_model(
             start.other_outputs.len() + 1,
             start.other_outputs.join(", ")
         ));
+    }
+    let patch = config.patch_zyx.unwrap_or(PATCH);
+    if start.lengths.iter().zip(patch).any(|(only, length)| only.is_some_and(|only| only != length)) {
+        let (patch, _) = patch_and_batch(config, &start);
+        context
+            .note(format!("the start model takes only patches of {} × {} × {} voxels", patch[0], patch[1], patch[2]));
     }
     if let Some(batch) = start.batch.filter(|batch| *batch != config.batch_size()) {
         context.note(format!(
