@@ -6,8 +6,8 @@ use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
 use super::{print, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_pipeline::find_model;
 use cytoscope_pipeline::predict::InputTensor;
+use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
@@ -94,12 +94,18 @@ impl Quantize {
         }
         let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
+        let (calibrate, predictions) = if self.input_tensors.is_empty() {
+            (self.calibrate, Vec::new())
+        } else {
+            let stacks = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
+            (Vec::new(), vec![PredictJob { input_tensors: self.input_tensors, ..stacks }])
+        };
         let quantization = QuantizeJob {
             model: self.package,
             out: self.out,
             mode,
-            calibrate: self.calibrate,
-            input_tensors: self.input_tensors,
+            calibrate,
+            predictions,
             accuracy_budget: self.accuracy_budget,
             keep_float: self.keep_float.into_iter().collect(),
             without_float: self.without_float,

@@ -543,7 +543,7 @@ fn a_file_that_appears_during_the_quantization_is_not_overwritten() {
         out: out.clone(),
         mode: QuantizeMode::Dynamic,
         calibrate: Vec::new(),
-        input_tensors: Vec::new(),
+        predictions: Vec::new(),
         accuracy_budget: 1.0,
         keep_float: BTreeSet::new(),
         without_float: false,

@@ -7,6 +7,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
 use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
+use cytoscope_ui::settings::Settings;
 use cytoscope_volume::{Array, DType, Samples};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -67,6 +68,27 @@ fn open_in_next_window(fixture: &mut Fixture, file: PathBuf) {
     let home = fixture.folder.path().to_owned();
     fixture.window = window(&home, vec![file]);
     fixture.settle();
+}
+
+#[test]
+fn two_windows_do_not_undo_each_others_settings() {
+    let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("one.tif"), "ZYX", &[4, 20, 30])]);
+    let home = fixture.folder.path().to_owned();
+    let other = window(&home, vec![stack(&home.join("two.tif"), "ZYX", &[4, 20, 30])]);
+    fixture.settle();
+    let mut first = std::mem::replace(&mut fixture.window, other);
+    fixture.settle();
+    first.state_mut().send(Command::ToggleCrosshair);
+    fixture.window.state_mut().send(Command::ToggleScaleBar);
+    for window in [&mut first, &mut fixture.window] {
+        window.run_steps(3);
+        // Settings are saved when a window closes.
+        eframe::App::on_exit(window.state_mut());
+    }
+    let settings = Settings::load(&home.join("settings/settings.json"));
+    assert!(!settings.show_scale_bar && !settings.show_crosshair, "{settings:?}");
+    let names: Vec<_> = settings.recent.iter().filter_map(|path| path.file_name()).collect();
+    assert_eq!(names, ["two.tif", "one.tif"]);
 }
 
 #[test]

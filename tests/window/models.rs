@@ -120,12 +120,21 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     let mut fixture = Fixture::with(|folder| {
         std::fs::create_dir_all(folder.join("settings/models")).unwrap();
         network(&folder.join("settings/models/net.onnx"));
-        let values: Vec<u16> = (0..8 * 48 * 48).map(|i| (i * 37 % 101) as u16).collect();
-        let array = Array::new("ZYX".parse().unwrap(), vec![8, 48, 48], values).unwrap();
-        let path = folder.join("stack.tif");
-        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        // Only the second channel at the second time point can be used for calibration.
+        let voxels = 8 * 48 * 48;
+        let values: Vec<f32> =
+            (0..4 * voxels).map(|i| if i / voxels == 3 { (i * 37 % 101) as f32 } else { f32::NAN }).collect();
+        let array = Array::new("TCZYX".parse().unwrap(), vec![2, 2, 8, 48, 48], values).unwrap();
+        let path = folder.join("stack.npy");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        let chosen = serde_json::json!({
+            "axes_of_folder": {folder.display().to_string(): "TCZYX"}, "channels_of_model": {"net": ["Channel 1"]}
+        });
+        std::fs::write(folder.join("settings/settings.json"), chosen.to_string()).unwrap();
         vec![path]
     });
+    fixture.settle();
+    fixture.window.state_mut().send(Command::NextTime);
     fixture.settle();
     fixture.window.state_mut().use_own_file_dialog();
     fixture.window.state_mut().send(Command::Models);
@@ -144,7 +153,13 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     let record = record_of(&quantized);
     let job = &record["job"]["quantization"];
     assert!(job["mode"] == "static" && job["accuracy_budget"] == 0.2, "{record}");
-    assert_eq!(job["calibrate"], serde_json::json!([fixture.path("stack.tif").display().to_string()]), "{record}");
+    let read = &job["predictions"][0];
+    assert_eq!(read["inputs"], serde_json::json!([fixture.path("stack.npy").display().to_string()]), "{record}");
+    assert_eq!(
+        (&read["axes"], &read["time"], &read["channels"]),
+        (&"TCZYX".into(), &1.into(), &[1].into()),
+        "{record}"
+    );
     for (button, name, format) in [
         ("bioimage.io package…", "away.zip", "bioimageio"),
         ("ONNX…", "away.onnx", "onnx"),

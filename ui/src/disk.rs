@@ -16,7 +16,7 @@ use crate::jobs::TunedTraining;
 use crate::measure::table_name;
 use crate::opener::{Expanded, expand, expand_for_list};
 use crate::runs::read_run;
-use crate::settings::Settings;
+use crate::settings::{Settings, SettingsFile};
 use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::job_record::records_result_of;
@@ -30,6 +30,7 @@ use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Name of the results folder beside a stack.
 const RESULTS_FOLDER: &str = "cytoscope";
@@ -136,12 +137,12 @@ pub(crate) enum DiskEffect {
     },
     /// Reads the peak rates of this machine, or measures them the first time.
     MeasurePeak,
-    /// Writes the settings to their file.
+    /// Writes what has changed in the settings to their file.
     SaveSettings {
-        /// Settings to write.
+        /// All settings of the window.
         settings: Box<Settings>,
-        /// JSON file to replace.
-        path: PathBuf,
+        /// JSON file to update.
+        file: Arc<SettingsFile>,
     },
 }
 
@@ -346,8 +347,8 @@ impl DiskEffect {
                 DiskEvent::ModelReady { place: place.clone(), out }
             }
             Self::RemoveModel { path } => DiskEvent::ModelRemoved { path: path.clone(), result: remove_model(path) },
-            Self::SaveSettings { settings, path } => {
-                DiskEvent::SettingsSaved(settings.save(path).map_err(|e| e.to_string()))
+            Self::SaveSettings { settings, file } => {
+                DiskEvent::SettingsSaved(file.save(settings).map_err(|e| e.to_string()))
             }
         }
     }

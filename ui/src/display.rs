@@ -9,7 +9,7 @@ use crate::line_profile::{LineProfileTool, ProfileLine};
 use crate::notifications::{Level, Notifications};
 use crate::quit::QuitState;
 use crate::screenshots::{ScreenshotSubject, Screenshots};
-use crate::settings::Settings;
+use crate::settings::{Settings, SettingsFile};
 use crate::theme::ThemeChoice;
 use crate::views::pen::PointerEvent;
 use crate::voxel_size::VoxelSizeDialog;
@@ -20,6 +20,7 @@ use cytoscope_volume::VoxelSize;
 use eframe::egui;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Settings are saved at most this often.
@@ -232,7 +233,7 @@ pub(crate) struct Display {
     /// The settings as they were last saved.
     saved: Settings,
     saved_at: Instant,
-    settings_path: Option<PathBuf>,
+    settings_file: Option<Arc<SettingsFile>>,
     /// Folder of the log files.
     log_folder: Option<PathBuf>,
     task: PanelTask,
@@ -256,13 +257,14 @@ pub(crate) struct Display {
 impl Display {
     /// Reads the settings and applies their theme.
     pub(crate) fn new(ctx: &egui::Context, settings_path: Option<PathBuf>, log_folder: Option<PathBuf>) -> Self {
-        let settings = settings_path.as_deref().map(Settings::load).unwrap_or_default();
+        let (settings_file, settings) = settings_path.map(SettingsFile::read).unzip();
+        let settings = settings.unwrap_or_default();
         ctx.set_theme(settings.theme.preference());
         Self {
             saved: settings.clone(),
             settings,
             saved_at: Instant::now(),
-            settings_path,
+            settings_file: settings_file.map(Arc::new),
             log_folder,
             task: PanelTask::default(),
             dialogs: BTreeSet::new(),
@@ -535,9 +537,9 @@ impl Display {
         let mut effects = Effects::default();
         if self.settings != self.saved {
             self.saved_at = Instant::now();
-            if let Some(path) = self.settings_path.clone() {
+            if let Some(file) = self.settings_file.clone() {
                 self.saved = self.settings.clone();
-                effects.disk(DiskEffect::SaveSettings { settings: Box::new(self.settings.clone()), path });
+                effects.disk(DiskEffect::SaveSettings { settings: Box::new(self.settings.clone()), file });
             }
         }
         effects

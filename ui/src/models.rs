@@ -10,12 +10,13 @@ use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::FileRequest;
+use crate::settings::Settings;
 use crate::training::plan::clean_name;
 use crate::work::{JobView, ModelWork, Purpose};
 use cytoscope_pipeline::packages::ImportJob;
 use cytoscope_pipeline::{
     ExportFormat, ExportJob, ImportSettings, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport,
-    user_folder,
+    PredictJob, user_folder,
 };
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
@@ -93,7 +94,7 @@ struct ModelJob {
 fn calibrated_with(job: &Job) -> &'static str {
     match job {
         Job::Quantize { quantization, .. } if quantization.mode == QuantizeMode::Dynamic => "no data",
-        Job::Quantize { quantization, .. } if quantization.calibrate.is_empty() => "its test tensors",
+        Job::Quantize { quantization, .. } if quantization.predictions.is_empty() => "its test tensors",
         Job::Quantize { .. } => "the open stacks",
         _ => "",
     }
@@ -380,6 +381,7 @@ impl Models {
         out: Result<PathBuf, String>,
         jobs: &mut Jobs,
         documents: &Documents,
+        settings: &Settings,
     ) -> Effects {
         let mut effects = Effects::default();
         let out = match out {
@@ -391,7 +393,10 @@ impl Models {
         };
         let ModelPlace { model, work, .. } = place;
         let job = match work {
-            ModelWork::Quantize => self.quantization(&model, out.clone(), documents),
+            ModelWork::Quantize => {
+                let stacks = documents.all().iter().filter_map(|d| jobs.calibration_job(&model, d, settings));
+                self.quantization(&model, out.clone(), stacks.collect())
+            }
             _ => Job::Import(ImportJob {
                 file: model.clone(),
                 out: out.clone(),
@@ -403,18 +408,18 @@ impl Models {
         effects
     }
 
-    /// The quantization of a model, calibrated with the open stacks. Without stacks, the package's test tensors are used.
-    fn quantization(&self, model: &Path, out: PathBuf, documents: &Documents) -> Job {
-        let calibrate = match self.mode {
-            QuantizeMode::Dynamic => Vec::new(),
-            QuantizeMode::Static | QuantizeMode::Qat => documents.all().iter().map(|d| d.path.clone()).collect(),
-        };
+    /// The quantization of a model, calibrated with the open stacks, which are read as in these predictions. Without stacks,
+    /// the package's test tensors are used.
+    fn quantization(&self, model: &Path, out: PathBuf, mut stacks: Vec<PredictJob>) -> Job {
+        if self.mode == QuantizeMode::Dynamic {
+            stacks.clear();
+        }
         let quantization = QuantizeJob {
             model: model.display().to_string(),
             out,
             mode: self.mode,
-            calibrate,
-            input_tensors: Vec::new(),
+            calibrate: Vec::new(),
+            predictions: stacks,
             accuracy_budget: self.accuracy_budget,
             keep_float: Default::default(),
             without_float: self.without_float,
@@ -507,15 +512,13 @@ mod tests {
 
     #[test]
     fn only_quantization_with_training_has_limits_of_the_training() {
-        let wake: Wake = Arc::new(|| {});
-        let documents = Documents::new(&wake, None);
         let mut models = Models::new(None);
         (models.qat_steps, models.without_float) = (Some(12), true);
         for (mode, minutes, steps) in
             [(QuantizeMode::Static, None, None), (QuantizeMode::Qat, Some(QAT_MINUTES), Some(12))]
         {
             models.mode = mode;
-            let job = models.quantization(Path::new("/m/net"), PathBuf::from("/m/net-int8"), &documents);
+            let job = models.quantization(Path::new("/m/net"), PathBuf::from("/m/net-int8"), Vec::new());
             let Job::Quantize { quantization, minutes: given_minutes, steps: given_steps } = job else { panic!() };
             assert_eq!((given_minutes, given_steps), (minutes, steps));
             assert!(quantization.without_float);

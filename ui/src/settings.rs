@@ -8,10 +8,12 @@ use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat}
 use cytoscope_storage::StorageError;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of recent files.
 const MAX_RECENT: usize = 12;
@@ -165,6 +167,13 @@ impl Settings {
             // A failure shows up when the file is written.
             let _ = std::fs::create_dir_all(folder);
         }
+        let text = serde_json::to_vec_pretty(&self.storable())
+            .map_err(|e| StorageError::io(path, "writing the file")(e.into()))?;
+        cytoscope_storage::write::atomic_write(path, &text)
+    }
+
+    /// The settings without paths that are not Unicode.
+    fn storable(&self) -> Self {
         let is_unicode = |path: &PathBuf| path.to_str().is_some();
         let mut stored = self.clone();
         stored.recent.retain(is_unicode);
@@ -172,9 +181,17 @@ impl Settings {
         stored.voxel_size_of_folder.retain(|folder, _| is_unicode(folder));
         stored.series_of_file.retain(|file, _| is_unicode(file));
         stored.dataset_folder = stored.dataset_folder.filter(is_unicode);
-        let text =
-            serde_json::to_vec_pretty(&stored).map_err(|e| StorageError::io(path, "writing the file")(e.into()))?;
-        cytoscope_storage::write::atomic_write(path, &text)
+        stored
+    }
+
+    /// These settings with the changes from `earlier` to `later`. Of what is remembered about folders, files and models,
+    /// only the changed entries are replaced.
+    fn with_changes(&self, earlier: &Self, later: &Self) -> serde_json::Result<Self> {
+        let mut merged = serde_json::to_value(self.storable())?;
+        let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));
+        copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH);
+        let recent = merged_recent(&self.recent, &earlier.recent, &later.recent);
+        Ok(Self { recent, ..serde_json::from_value(merged)? })
     }
 
     /// The settings with the default layout and choices. What was remembered about files, folders and models stays.
@@ -276,6 +293,80 @@ impl Settings {
     }
 }
 
+/// The settings file of a window. Other windows may write it, too.
+#[derive(Debug)]
+pub(crate) struct SettingsFile {
+    path: PathBuf,
+    /// The settings as this window has last read or written them.
+    known: Mutex<Settings>,
+}
+
+impl SettingsFile {
+    /// Reads the settings from a file, as [`Settings::load`].
+    pub(crate) fn read(path: PathBuf) -> (Self, Settings) {
+        let settings = Settings::load(&path);
+        (Self { path, known: Mutex::new(settings.clone()) }, settings)
+    }
+
+    /// Writes those settings that this window has changed. The others stay as another window has written them.
+    ///
+    /// # Errors
+    /// As [`Settings::save`]. The changes are then written with the next ones.
+    pub(crate) fn save(&self, settings: &Settings) -> Result<(), StorageError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged = match read_json::<Settings>(&self.path, MAX_BYTES) {
+            Some(stored) => stored
+                .with_changes(&known, settings)
+                .map_err(|e| StorageError::io(&self.path, "merging the settings")(e.into()))?,
+            None => settings.clone(),
+        };
+        merged.save(&self.path)?;
+        *known = settings.clone();
+        Ok(())
+    }
+}
+
+/// How deep [`copy_changes`] goes into settings: to the entries of maps, which are replaced as a whole.
+const ENTRIES_DEPTH: usize = 1;
+
+/// Copies to `stored` the entries of an object that differ between `earlier` and `later`; of entries that are objects
+/// themselves, down to `depth`, only what differs in them.
+fn copy_changes(stored: &mut Value, earlier: &Value, later: &Value, depth: usize) {
+    let (Value::Object(stored), Value::Object(earlier), Value::Object(later)) = (stored, earlier, later) else {
+        return;
+    };
+    for key in earlier.keys().chain(later.keys()) {
+        let (before, now) = (earlier.get(key), later.get(key));
+        if before == now {
+            continue;
+        }
+        let is_object = |value: &&Value| value.is_object();
+        if depth > 0
+            && let (Some(before), Some(now)) = (before.filter(is_object), now.filter(is_object))
+            && let Some(inner) = stored.get_mut(key)
+        {
+            copy_changes(inner, before, now, depth - 1);
+            continue;
+        }
+        match now {
+            Some(now) => _ = stored.insert(key.clone(), now.clone()),
+            None => _ = stored.remove(key),
+        }
+    }
+}
+
+/// The `stored` recent files below those that were opened between `earlier` and `later`.
+fn merged_recent(stored: &[PathBuf], earlier: &[PathBuf], later: &[PathBuf]) -> Vec<PathBuf> {
+    // Opened files are at the top of the later list. Below them are the earlier files, in their order.
+    let is_top = |count: &usize| {
+        let (top, rest) = later.split_at(*count);
+        earlier.iter().filter(|path| !top.contains(path)).take(rest.len()).eq(rest)
+    };
+    let (opened, _) = later.split_at((0..later.len()).find(is_top).unwrap_or(later.len()));
+    let others = stored.iter().filter(|path| !opened.contains(path));
+    opened.iter().chain(others).take(MAX_RECENT).cloned().collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
@@ -348,6 +439,59 @@ mod tests {
         // Other axes of a known folder replace no other folder.
         settings.remember_axes(&last, Some("TYX"));
         assert_eq!((settings.axes_of(&last), settings.axes_of_folder.len()), (Some("TYX"), MAX_FOLDERS));
+    }
+
+    #[test]
+    fn windows_with_the_same_file_write_only_what_they_have_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.json");
+        let mut earlier = Settings::default();
+        ["/data/a.tif", "/data/b.tif"].map(|file| earlier.add_recent(Path::new(file)));
+        earlier.remember_axes(Path::new("/data/a.tif"), Some("ZYX"));
+        earlier.save(&path).unwrap();
+        let [(first_file, mut first), (second_file, mut second)] = [path.clone(), path.clone()].map(SettingsFile::read);
+        first.theme = ThemeChoice::Light;
+        first.add_recent(Path::new("/data/first.tif"));
+        first.remember_axes(Path::new("/first/a.tif"), Some("TYX"));
+        first_file.save(&first).unwrap();
+        second.show_3d = false;
+        second.add_recent(Path::new("/data/a.tif"));
+        second.remember_axes(Path::new("/data/a.tif"), None);
+        second.remember_voxel_size(Path::new("/second/a.tif"), VoxelSize::new_um(2.0, 1.0, 1.0));
+        second_file.save(&second).unwrap();
+        // What was saved once is not saved again with later changes.
+        second.model = "cells".to_owned();
+        first.theme = ThemeChoice::Dark;
+        first_file.save(&first).unwrap();
+        second_file.save(&second).unwrap();
+        let stored = Settings::load(&path);
+        assert_eq!((stored.theme, stored.show_3d, stored.model.as_str()), (ThemeChoice::Dark, false, "cells"));
+        let recent: Vec<&str> = stored.recent.iter().filter_map(|path| path.to_str()).collect();
+        assert_eq!(recent, ["/data/a.tif", "/data/first.tif", "/data/b.tif"]);
+        let axes = ["/first/b.tif", "/data/a.tif"].map(|file| stored.axes_of(Path::new(file)));
+        assert_eq!((axes, stored.voxel_size_of(Path::new("/second/b.tif")).z), ([Some("TYX"), None], Some(2.0)));
+        // Without a readable file, all settings are written.
+        std::fs::write(&path, "{ half").unwrap();
+        first_file.save(&first).unwrap();
+        assert_eq!(Settings::load(&path), first);
+    }
+
+    #[test]
+    fn settings_that_could_not_be_written_are_written_with_the_next_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, blocked) = (folder.path().join("settings.json"), folder.path().join("elsewhere"));
+        Settings::default().save(&path).unwrap();
+        let (file, mut settings) = SettingsFile::read(path.clone());
+        settings.theme = ThemeChoice::Light;
+        std::fs::rename(&path, &blocked).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(file.save(&settings).is_err());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(&blocked, &path).unwrap();
+        settings.show_3d = false;
+        file.save(&settings).unwrap();
+        let stored = Settings::load(&path);
+        assert_eq!((stored.theme, stored.show_3d), (ThemeChoice::Light, false));
     }
 
     #[cfg(unix)]

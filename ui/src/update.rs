@@ -75,7 +75,9 @@ impl Workbench {
                 Effects::default()
             }
             DiskEvent::Visited(visited) => self.display.visited(visited),
-            DiskEvent::ModelReady { place, out } => self.models.ready(place, out, &mut self.jobs, &self.documents),
+            DiskEvent::ModelReady { place, out } => {
+                self.models.ready(place, out, &mut self.jobs, &self.documents, self.display.settings())
+            }
             DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result, &mut self.jobs),
             DiskEvent::Document { document, event } => self.handle_document_event(document, event),
             DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),

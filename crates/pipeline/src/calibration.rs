@@ -1,14 +1,14 @@
 //! Calibration tiles, cut from stacks in the same way as for a prediction.
 
 use crate::devices::Devices;
-use crate::diameter::Estimator;
+use crate::diameter::{DiameterRequest, Estimator, ObjectDiameter};
 use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::resolve::{channels, voxel_size};
-use crate::predict::{InputTensor, PredictJob, expand_inputs, input_tensors, only_stacks};
+use crate::predict::resolve::{channels, check_time, voxel_size};
+use crate::predict::{PredictJob, expand_inputs, input_tensors, only_stacks};
 use crate::slice_statistics::Chains;
-use crate::stack::Stack;
-use crate::{Context, JobError, Model, ProgressStage, ProgressUnit};
-use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
+use crate::stack::{Extents, Stack};
+use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
+use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_graph::Tensor;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -29,38 +29,41 @@ pub struct CalibrationTile {
     pub from: String,
 }
 
-/// Cuts at most `max_tiles` tiles out of stacks, or of the stacks in folders, as a prediction with the model would read
-/// them. Tiles are distributed evenly over the stacks and inside each; stacks are read slab by slab. `tensors` are the images
-/// of inputs that are not read from channels of their names, as those of a prediction.
+/// Cuts at most `max_tiles` tiles out of the stacks of predictions, which are not run, as they would read them for the model.
+/// Of a time series, one time point is read: that of the prediction, or else the first. Tiles are distributed evenly over the
+/// stacks and inside each; stacks are read slab by slab.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model or contains values that are
-/// not finite; the errors of reading a stack; [`JobError::WrongUse`] for an input that the model does not have;
-/// [`JobError::Cancelled`].
+/// not finite; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Cancelled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,
-    inputs: &[PathBuf],
-    tensors: &[InputTensor],
+    predictions: &[PredictJob],
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let files = only_stacks(inputs, expand_inputs(inputs, None)?);
-    let Some(first) = files.first() else {
+    let mut files: Vec<(&PredictJob, PathBuf)> = Vec::new();
+    for job in predictions {
+        job.check()?;
+        let found = only_stacks(&job.inputs, expand_inputs(&job.inputs, job.axes.as_ref())?);
+        job.check_input_tensors(model, found.len())?;
+        files.extend(found.into_iter().map(|file| (job, file)));
+    }
+    let Some((_, first)) = files.first() else {
         return Err(JobError::Mismatch {
-            path: inputs.first().cloned().unwrap_or_default(),
+            path: predictions.iter().flat_map(|job| &job.inputs).next().cloned().unwrap_or_default(),
             problem: "the folder contains no stacks to calibrate with, only results of predictions".to_owned(),
             next_step: "give the folder that contains the stacks".to_owned(),
         });
     };
-    prediction_of(model, first, tensors).check_input_tensors(model, files.len())?;
     // Of many stacks, evenly spaced ones are used.
     let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
-    let chosen: Vec<&PathBuf> = files.iter().step_by(step).collect();
+    let chosen: Vec<&(&PredictJob, PathBuf)> = files.iter().step_by(step).collect();
     let each = max_tiles.div_ceil(chosen.len().max(1));
     let mut meter = context.meter(ProgressStage::Read, chosen.len() as u64, ProgressUnit::Stacks);
     let mut tiles: Vec<CalibrationTile> = Vec::new();
-    for file in chosen {
-        tiles.extend(of_stack(context, model, &prediction_of(model, file, tensors), each)?);
+    for (job, file) in chosen {
+        tiles.extend(of_stack(context, model, job, file, each)?);
         meter.add(1)?;
     }
     tiles.truncate(max_tiles);
@@ -74,29 +77,36 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
 }
 
-/// Cuts tiles out of the stack of a prediction: channels, voxel size and preprocessing are the same.
+/// Cuts tiles out of a stack that is read as in a prediction.
 fn of_stack(
     context: &Context,
     model: &Model,
     job: &PredictJob,
+    file: &Path,
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let Some(file) = job.inputs.first() else { return Ok(Vec::new()) };
     let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
-    let (image, options) = (sources.image.clone(), sources.options(job.options()));
+    let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
+    let given = sources.options(preprocess::options_after(job));
     let mut meta = image.meta().clone();
-    let stack = Stack::new(&image, 0);
+    check_time(job.time, Extents::of(&meta).times, file)?;
+    let stack = Stack::new(&image, job.time.unwrap_or(0));
     check_shape(model, file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels((options.channel, options.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
-    let voxel = voxel_size(options.voxel_um, file, &mut meta, model, &mut Vec::new())?;
+    let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
+    let voxel = voxel_size(given.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
-    let (scale, known) = match model.object_diameter_um {
-        None => (1.0, voxel.known),
-        Some(nominal_um) => estimate_scale(context, model, &stack, (&channels, &chains), voxel.known, nominal_um)?,
+    let diameter = match model.object_diameter_um {
+        None => None,
+        Some(nominal_um) => {
+            let read = (channels.as_slice(), &chains, voxel.known);
+            Some(object_diameter(context, model, &stack, read, job.diameter, nominal_um)?)
+        }
     };
+    let scale = diameter.map_or(1.0, |found| found.scale());
+    let known = diameter.map_or(voxel.known, |found| Some(found.voxel));
     let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
     let size = tile_size(model, grid);
     let mut view = ModelView::new(&stack, &channels, chains, grid);
@@ -118,15 +128,6 @@ fn of_stack(
     Ok(tiles)
 }
 
-/// Returns a prediction of the stack, from which channels, voxel size and preprocessing are taken.
-fn prediction_of(model: &Model, file: &Path, tensors: &[InputTensor]) -> PredictJob {
-    PredictJob {
-        device: DeviceRequest::Device(DeviceId::Cpu),
-        input_tensors: tensors.to_vec(),
-        ..PredictJob::new(vec![file.to_owned()], model.name.clone(), PathBuf::new())
-    }
-}
-
 /// Refuses stacks without voxels, and single images if the network requires stacks.
 fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobError> {
     if zyx.contains(&0) {
@@ -142,15 +143,16 @@ fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobErr
     Ok(())
 }
 
-/// Estimates the object diameter. Returns its ratio to the nominal one, and the voxel size in µm.
-fn estimate_scale(
+/// Returns the requested object diameter of a stack, or an estimate. The stack is described by the channels that are read, their
+/// preprocessing, and its voxel size in µm.
+fn object_diameter(
     context: &Context,
     model: &Model,
     stack: &Stack,
-    (channels, chains): (&[usize], &Chains),
-    voxel_um: Option<[f64; 3]>,
+    (channels, chains, voxel_um): (&[usize], &Chains, Option<[f64; 3]>),
+    request: DiameterRequest,
     nominal_um: f64,
-) -> Result<(f64, Option<[f64; 3]>), JobError> {
+) -> Result<ObjectDiameter, JobError> {
     let engine = Devices::cpu_only().engine(DeviceId::Cpu)?;
     let options = context.compile_options(Precision::F32, 0);
     let estimator = Estimator {
@@ -165,8 +167,7 @@ fn estimate_scale(
         budget_bytes: u64::MAX,
         peak_bytes: Cell::default(),
     };
-    let found = estimator.estimate(nominal_um, None)?;
-    Ok((found.estimate.diameter / nominal_um, Some(found.voxel)))
+    estimator.resolve(request, nominal_um)
 }
 
 /// Returns the size of a tile along Z, Y, X.

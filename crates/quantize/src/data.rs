@@ -4,7 +4,8 @@ use crate::{QuantizeJob, QuantizeMode};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::packages::{network_inputs, test_inputs};
-use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, calibration_tiles, join_tensors};
+use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, PredictJob, calibration_tiles, join_tensors};
+use std::path::PathBuf;
 
 /// Maximum number of tiles for calibration and measurement.
 pub const MAX_TILES: usize = 16;
@@ -47,9 +48,13 @@ impl QuantizeJob {
         float: &Model,
         notes: &mut Vec<String>,
     ) -> Result<Vec<CalibrationTile>, JobError> {
+        let mut predictions = self.predictions.clone();
         if !self.calibrate.is_empty() {
+            predictions.push(PredictJob::new(self.calibrate.clone(), self.model.clone(), PathBuf::new()));
+        }
+        if !predictions.is_empty() {
             let max_tiles = if self.mode == QuantizeMode::Qat { MAX_QAT_TILES } else { MAX_TILES };
-            return calibration_tiles(context, float, &self.calibrate, &self.input_tensors, max_tiles);
+            return calibration_tiles(context, float, &predictions, max_tiles);
         }
         let path = &package.path;
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;

@@ -10,8 +10,7 @@ use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
-use cytoscope_pipeline::predict::InputTensor;
-use cytoscope_pipeline::{Context, JobError, Model, ProgressStage, ProgressUnit, find_model};
+use cytoscope_pipeline::{Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{self, check_parent};
@@ -45,13 +44,13 @@ pub struct QuantizeJob {
     pub out: PathBuf,
     /// How ranges of activations are determined.
     pub mode: QuantizeMode,
-    /// Stacks, or folders of stacks, for calibration; if empty, the package's test tensors are used.
+    /// Stacks, or folders of stacks, for calibration. Without these and `predictions`, the package's test tensors are used.
     #[serde(default)]
     pub calibrate: Vec<PathBuf>,
-    /// Images of the model's inputs, if it has several and the stacks of `calibrate` do not have them as channels of these
-    /// names.
+    /// Predictions, which are not run, whose stacks are used for calibration, too. Each is read as it would be predicted: with
+    /// the series, axes, voxel size, channels, time point, object diameter and preprocessing steps of its prediction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub input_tensors: Vec<InputTensor>,
+    pub predictions: Vec<PredictJob>,
     /// Maximum relative L2 error of an output against the float network.
     pub accuracy_budget: f64,
     /// Names of layers to keep in float.
@@ -79,6 +78,14 @@ struct Source {
 }
 
 impl QuantizeJob {
+    /// Returns the stacks, folders of stacks and images of further inputs that the job reads.
+    pub fn stacks(&self) -> impl Iterator<Item = &Path> {
+        let tensors = self.predictions.iter().flat_map(|job| &job.input_tensors);
+        let inputs = self.predictions.iter().flat_map(|job| &job.inputs);
+        let images = tensors.filter_map(|tensor| tensor.file.as_ref());
+        self.calibrate.iter().chain(inputs).chain(images).map(PathBuf::as_path)
+    }
+
     /// Runs the job without quantization-aware training.
     ///
     /// # Errors
@@ -101,8 +108,7 @@ impl QuantizeJob {
         check_parent(&self.out)?;
         self.check_options(trainer.is_some())?;
         let path = find_model(&self.model)?;
-        let tensors = self.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
-        let inputs: Vec<&Path> = self.calibrate.iter().chain(tensors).chain([&path]).map(PathBuf::as_path).collect();
+        let inputs: Vec<&Path> = self.stacks().chain([path.as_path()]).collect();
         self.check_out(&inputs)?;
         let mut notes = Vec::new();
         let loading = context.recorder.span(Stage::Load, "package");
@@ -192,13 +198,6 @@ impl QuantizeJob {
         if self.mode == QuantizeMode::Qat && !has_trainer {
             return Err(JobError::WrongUse(
                 "quantization-aware training is not available here: use mode static or dynamic".to_owned(),
-            ));
-        }
-        if self.calibrate.is_empty() && !self.input_tensors.is_empty() {
-            return Err(JobError::WrongUse(
-                "images of the model's inputs belong to stacks for calibration, but none are given: give them with \
-                 --calibrate"
-                    .to_owned(),
             ));
         }
         if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {

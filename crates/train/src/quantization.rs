@@ -47,8 +47,7 @@ impl Recordable for LimitedQuantization {
     const KIND: JobKind = JobKind::Quantize;
 
     fn inputs(&self) -> Vec<&Path> {
-        let tensors = self.quantization.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
-        self.quantization.calibrate.iter().chain(tensors).map(PathBuf::as_path).collect()
+        self.quantization.stacks().collect()
     }
 
     fn outputs(&self) -> Vec<&Path> {
@@ -56,9 +55,12 @@ impl Recordable for LimitedQuantization {
     }
 
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
-        let QuantizeJob { calibrate, input_tensors, out, .. } = &mut self.quantization;
-        let tensors = input_tensors.iter_mut().filter_map(|tensor| tensor.file.as_mut());
-        calibrate.iter_mut().chain(tensors).chain(std::iter::once(out)).collect()
+        let QuantizeJob { calibrate, predictions, out, .. } = &mut self.quantization;
+        let of_predictions = predictions.iter_mut().flat_map(|job| {
+            let images = job.input_tensors.iter_mut().filter_map(|tensor| tensor.file.as_mut());
+            job.inputs.iter_mut().chain(images)
+        });
+        calibrate.iter_mut().chain(of_predictions).chain(std::iter::once(out)).collect()
     }
 
     fn model_mut(&mut self) -> Option<&mut String> {

@@ -10,10 +10,10 @@ use crate::cli::{eprint_line, print};
 use cytoscope_engine::{CompileOptions, DeviceId, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, Optimizations};
 use cytoscope_graph::Tensor;
-use cytoscope_pipeline::{Context, Model, calibration_tiles};
+use cytoscope_pipeline::{Context, Model, PredictJob, calibration_tiles};
 use cytoscope_profile::Recorder;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Least number of timed runs of each row; single runs of a tile are too short to be compared.
@@ -81,7 +81,8 @@ pub(super) fn run(
     if !has_int8 {
         eprint_line("note: rows in int8 are left out: the model has no int8 network; cytoscope quantize makes one");
     }
-    let tiles = calibration_tiles(context, &model, &[data.to_owned()], &[], 1)?;
+    let prediction = PredictJob::new(vec![data.to_owned()], model.name.clone(), PathBuf::new());
+    let tiles = calibration_tiles(context, &model, &[prediction], 1)?;
     let tile =
         tiles.into_iter().next().ok_or_else(|| Failure::bad_input(format!("{}: no tile", data.display())))?.values;
     eprint_line(&format!("a tile of shape {:?}", tile.shape()));

@@ -14,6 +14,7 @@ use crate::settings::Settings;
 use crate::work::Purpose;
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest};
 use cytoscope_pipeline::{
     ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
@@ -92,10 +93,22 @@ impl Jobs {
 
     /// The prediction job of a document with the settings of the panel.
     fn prediction_job(&self, document: &Document, out: PathBuf, settings: &Settings) -> Option<PredictJob> {
-        let model = self.model(settings)?;
+        Some(self.prediction_with(self.model(settings)?, document, out, settings))
+    }
+
+    /// The prediction job of a document at its shown time point as which it is read for the calibration of a model; `None` if
+    /// the model is not in the list.
+    pub(crate) fn calibration_job(&self, model: &Path, document: &Document, settings: &Settings) -> Option<PredictJob> {
+        let card = self.models().iter().find(|card| card.path == model)?;
+        let time = (document.extents.times > 1).then_some(document.time);
+        Some(PredictJob { time, ..self.prediction_with(card, document, PathBuf::new(), settings) })
+    }
+
+    /// The prediction job of a document with a model and the settings of the panel.
+    fn prediction_with(&self, model: &ModelCard, document: &Document, out: PathBuf, settings: &Settings) -> PredictJob {
         let chosen = input_channels(model, document, settings).into_iter().map(ChannelRef::Index);
         let has_choice = document.extents.channels > 1;
-        Some(PredictJob {
+        PredictJob {
             inputs: vec![document.path.clone()],
             model: model.name.clone(),
             out,
@@ -122,7 +135,7 @@ impl Jobs {
             keep_slices: Default::default(),
             threads: settings.threads.unwrap_or(0),
             overwrite: Default::default(),
-        })
+        }
     }
 
     /// Writes the surface of the selected object, or of all objects, of the saved labels of a document.
