@@ -104,6 +104,7 @@ const OTHERS: &[SupportedOperator] = &{
         op(LOGIC, "Not", ""),
         op(LOGIC, "IsNaN", ""),
         op(LOGIC, "Where", ""),
+        op(LOGIC, "If", "condition known from constants and fixed axis lengths; becomes the nodes of its branch"),
         op(PRODUCT, "MatMul", ""),
         op(PRODUCT, "Gemm", ""),
         op(PRODUCT, "Einsum", "letters only, no ellipsis"),
@@ -172,8 +173,8 @@ pub fn operators_markdown() -> String {
          oldest newer one,\n\
          up to {GRAPH_OPSET}, that has all operators of the network. Differences between opsets are removed when a \
          file is read. Any\n\
-         other operator is refused with its name, node and opset; so are operators with subgraphs (`If`, `Loop`, `Scan`),\n\
-         model-local functions and sparse or string tensors.\n",
+         other operator is refused with its name, node and opset; so are `Loop`, `Scan`, and sparse or string tensors. The\n\
+         nodes of model-local functions are inserted where the functions are called.\n",
         supported_operators().count(),
         crate::NEWEST_OPSET
     );
