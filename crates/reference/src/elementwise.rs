@@ -164,6 +164,9 @@ fn unary(kind: UnaryOp, x: &Tensor) -> Result<Tensor> {
         UnaryOp::Atan => f64::atan,
         UnaryOp::Sinh => f64::sinh,
         UnaryOp::Cosh => f64::cosh,
+        UnaryOp::Asinh => f64::asinh,
+        UnaryOp::Acosh => f64::acosh,
+        UnaryOp::Atanh => f64::atanh,
         UnaryOp::Not | UnaryOp::IsNaN => return Err(wrong_type(x.dtype())),
     };
     macro_rules! whole {

@@ -2,6 +2,7 @@
 //! one form.
 
 mod attributes;
+mod composed;
 mod inline;
 mod layers;
 mod operators;
@@ -427,6 +428,9 @@ fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&str]) -> Re
         return Ok(op);
     }
     if let Some(op) = layers::convert(im, node, wanted)? {
+        return Ok(op);
+    }
+    if let Some(op) = composed::convert(im, node)? {
         return Ok(op);
     }
     operators::convert(im, node, wanted)

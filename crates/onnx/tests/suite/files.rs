@@ -4,7 +4,7 @@ use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::{GraphErrorKind, GraphLimits, Tensor};
 
 /// Encodes a length-delimited protobuf field by hand.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+pub fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = if number < 16 { vec![number << 3 | 2] } else { vec![number << 3 | 0x82, number >> 4] };
     let mut n = bytes.len();
     while n >= 0x80 {
@@ -16,7 +16,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-fn int(number: u8, mut value: u64) -> Vec<u8> {
+pub fn int(number: u8, mut value: u64) -> Vec<u8> {
     let mut out = if number < 16 { vec![number << 3] } else { vec![number << 3 | 0x80, number >> 4] };
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -26,7 +26,7 @@ fn int(number: u8, mut value: u64) -> Vec<u8> {
     out
 }
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
+pub fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
     let mut n: Vec<u8> = inputs.iter().flat_map(|i| field(1, i.as_bytes())).collect();
     n.extend(outputs.iter().flat_map(|o| field(2, o.as_bytes())));
     n.extend(field(3, format!("the_{op}").as_bytes()));
@@ -35,12 +35,12 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
     field(1, &n)
 }
 
-fn value(number: u8, name: &str) -> Vec<u8> {
+pub fn value(number: u8, name: &str) -> Vec<u8> {
     let kind = field(2, &field(1, &int(1, 1)));
     field(number, &[field(1, name.as_bytes()), kind].concat())
 }
 
-fn model(graph: &[Vec<u8>]) -> Vec<u8> {
+pub fn model(graph: &[Vec<u8>]) -> Vec<u8> {
     [field(7, &graph.concat()), field(8, &int(2, 17))].concat()
 }
 
@@ -82,7 +82,7 @@ fn unsupported_features_are_named() {
     refused(&model(&[x, y, node("Relu", &["x"], &["y"], &attribute)]), Unsupported, "surprise");
 }
 
-fn float(number: u8, value: f32) -> Vec<u8> {
+pub fn float(number: u8, value: f32) -> Vec<u8> {
     [&[number << 3 | 5][..], &value.to_le_bytes()].concat()
 }
 
