@@ -1,7 +1,7 @@
 //! Operators that are composed of others at import: results of ONNX Runtime.
 
 use crate::files::{field, float, int, node};
-use cytoscope_graph::{GraphLimits, Tensor};
+use cytoscope_graph::{Graph, GraphLimits, GridMode, GridPadding, GridSampleAttrs, Op, Tensor};
 
 const X: [f32; 6] = [-1.5, 0.25, 2.0, -0.5, 0.75, -3.0];
 
@@ -71,5 +71,51 @@ fn composed_operators_compute_what_onnx_runtime_does() {
         assert_eq!(got.len(), wanted.len(), "{name}");
         let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 2e-6, "{name}: {got:?}, expected {wanted:?}");
+    }
+}
+
+/// Samples the squares of 1, 2, … at places, after writing and reading the graph.
+fn sampled(attrs: GridSampleAttrs, lengths: &[usize], places: &[f32]) -> Vec<f64> {
+    let axes = lengths.len();
+    let shape = [&[1, 1][..], lengths].concat();
+    let mut graph = Graph::new("g");
+    let count: usize = lengths.iter().product();
+    let squares: Vec<f32> = (1..=count).map(|i| (i * i) as f32).collect();
+    let x = graph.add_initializer("x", Tensor::new(shape, squares).unwrap());
+    let mut grid = vec![1; axes + 2];
+    (grid[axes], grid[axes + 1]) = (places.len() / axes, axes);
+    let grid = graph.add_initializer("grid", Tensor::new(grid, places.to_vec()).unwrap());
+    let y = graph.push("y", Op::GridSample(attrs), &[Some(x), Some(grid)]);
+    graph.outputs.push(y);
+    let bytes = cytoscope_onnx::to_bytes(&graph).unwrap();
+    let graph = cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
+    cytoscope_reference::run(&graph, &[]).unwrap().remove(0).to_f64_vec()
+}
+
+#[test]
+fn grids_are_sampled_as_by_onnx_runtime() {
+    use GridMode::{Linear, Nearest};
+    use GridPadding::{Border, Reflection, Zeros};
+    let plane: ([usize; 2], [f32; 10]) = ([2, 3], [-1.0, -1.0, 0.3, -0.2, 1.4, 0.9, -2.6, 0.1, 0.5, 1.7]);
+    let volume: ([usize; 3], [f32; 9]) = ([2, 2, 3], [-0.3, 0.2, 0.6, 1.2, -0.4, -1.5, 0.0, 0.0, 0.0]);
+    let cases = [
+        (Linear, Zeros, false, [0.25, 13.36, 0.0, 0.0, 0.0], [85.734, 0.0, 53.5]),
+        (Linear, Zeros, true, [1.0, 14.62, 20.79, 0.0, 19.825], [77.02, 10.26, 53.5]),
+        (Linear, Border, false, [1.0, 13.36, 36.0, 10.0, 33.25], [95.26, 11.7, 53.5]),
+        (Linear, Border, true, [1.0, 14.62, 34.65, 9.25, 30.5], [77.02, 17.1, 53.5]),
+        (Linear, Reflection, false, [1.0, 13.36, 34.9, 24.34, 28.15], [95.26, 11.7, 53.5]),
+        (Linear, Reflection, true, [1.0, 14.62, 30.37, 20.53, 22.1], [77.02, 35.84, 53.5]),
+        (Nearest, Zeros, false, [1.0, 4.0, 0.0, 0.0, 0.0], [121.0, 0.0, 4.0]),
+        (Nearest, Zeros, true, [1.0, 4.0, 36.0, 0.0, 36.0], [121.0, 9.0, 4.0]),
+        (Nearest, Border, false, [1.0, 4.0, 36.0, 16.0, 36.0], [121.0, 9.0, 4.0]),
+        (Nearest, Reflection, true, [1.0, 4.0, 36.0, 36.0, 36.0], [121.0, 9.0, 4.0]),
+    ];
+    for (mode, padding, align_corners, of_plane, of_volume) in cases {
+        let attrs = GridSampleAttrs { mode, padding, align_corners };
+        let got = [sampled(attrs, &plane.0, &plane.1), sampled(attrs, &volume.0, &volume.1)].concat();
+        let wanted = [&of_plane[..], &of_volume].concat();
+        assert_eq!(got.len(), wanted.len(), "{attrs:?}");
+        let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-4, "{attrs:?}: {got:?}, expected {wanted:?}");
     }
 }
