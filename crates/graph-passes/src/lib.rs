@@ -20,6 +20,7 @@ mod norms;
 mod over_slices;
 pub mod quantize;
 mod recompute;
+mod single_precision;
 mod upsampling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
 pub use norms::recognize_group_norms;
 pub use over_slices::over_slices;
 pub use recompute::{RecomputeStats, recompute};
+pub use single_precision::to_single_precision;
 pub use upsampling::{InputLengths, convolve_before_upsampling};
 
 /// Prepares a graph for execution: removes identities, folds constants and batch norms, fuses activations and
