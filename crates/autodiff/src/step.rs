@@ -121,7 +121,7 @@ pub struct UpdateGraph {
 /// If constants cannot be folded.
 pub fn prepare(model: &Graph) -> Result<Graph> {
     let mut graph = model.clone();
-    cytoscope_graph_passes::to_single_precision(&mut graph);
+    cytoscope_graph_passes::to_single_precision(&mut graph)?;
     cytoscope_graph_passes::fold_constants(&mut graph)?;
     cytoscope_graph_passes::fold_dequantized(&mut graph)?;
     dequantize_activations(&mut graph);

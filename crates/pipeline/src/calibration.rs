@@ -181,7 +181,7 @@ fn tile_size(model: &Model, grid: [usize; 3]) -> [usize; 3] {
         // The largest multiple of the step that fits into the stack; if the stack is too short, the tile extends past
         // its end.
         let inside = edge.min(grid[a]) / step * step;
-        inside.max(model.min_size[a]).next_multiple_of(step)
+        model.tile_length(inside, a)
     })
 }
 

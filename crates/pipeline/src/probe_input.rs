@@ -9,13 +9,7 @@ const PROBE_EDGE: usize = 48;
 
 /// Returns the size Z, Y, X of the tile that devices are measured on.
 pub(crate) fn probe_edge(model: &Model) -> [usize; 3] {
-    std::array::from_fn(|a| {
-        if a == 0 && model.spatial_axes == 2 {
-            1
-        } else {
-            PROBE_EDGE.max(model.min_size[a]).next_multiple_of(model.step[a])
-        }
-    })
+    std::array::from_fn(|a| if a == 0 && model.spatial_axes == 2 { 1 } else { model.tile_length(PROBE_EDGE, a) })
 }
 
 /// Returns the network's input for a tile of size Z, Y, X, and whether it is the package's preprocessed test tensor, cut
