@@ -253,7 +253,7 @@ fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
 }
 
 /// Returns the shape of each input of a network for a batch of the shape `all`, which has the channels of all inputs.
-fn input_parts(all: &[usize], channels: &[usize]) -> Vec<Vec<usize>> {
+pub(crate) fn input_parts(all: &[usize], channels: &[usize]) -> Vec<Vec<usize>> {
     let part = |count: &usize| {
         let mut shape = all.to_vec();
         shape.iter_mut().skip(1).take(1).for_each(|length| *length = *count);
