@@ -1,7 +1,10 @@
 //! Networks that were exported for inputs of one shape: which other lengths they take.
 
-use cytoscope_graph::{Dim, Graph};
+use crate::error::model_error;
+use crate::step::input_parts;
+use cytoscope_graph::{Dim, Graph, ValueId};
 use cytoscope_graph_passes::{analysis, infer_shapes, input_channels, join_inputs};
+use cytoscope_pipeline::JobError;
 
 /// Axes of the input before those of space: batch and channels.
 const BEFORE_SPACE: usize = 2;
@@ -94,6 +97,32 @@ fn with_free(graph: &Graph, axes: &[usize], tried: &[usize]) -> Option<Graph> {
     (!axes.contains(&0) || keeps_patches_apart()).then_some(free)
 }
 
+/// Refuses a network whose output does not have the size of its input for a batch of the shape `batch`, which has the
+/// channels of all inputs: targets have the size of the input. `name` is that of the model.
+///
+/// # Errors
+/// [`JobError::Model`] with both sizes.
+pub(crate) fn check_output_size(graph: &Graph, name: &str, batch: &[usize]) -> Result<(), JobError> {
+    let mut graph = graph.clone();
+    let inputs = graph.inputs.iter().copied().zip(input_parts(batch, &input_channels(&graph)));
+    let shapes: Vec<(ValueId, Vec<usize>)> = inputs.collect();
+    infer_shapes(&mut graph, &shapes).map_err(model_error(name))?;
+    let output = graph.outputs.first().and_then(|id| graph.value(*id).fixed_shape());
+    let is_other = |output: &Vec<usize>| output.get(BEFORE_SPACE..) != batch.get(BEFORE_SPACE..);
+    let Some(output) = output.filter(is_other) else { return Ok(()) };
+    let size = |shape: &[usize]| -> String {
+        let lengths: Vec<String> = shape.iter().skip(BEFORE_SPACE).map(usize::to_string).collect();
+        lengths.join(" × ")
+    };
+    let problem = format!(
+        "its output has {} voxels for an input of {}, but training requires outputs of the size of the input: start from a \
+         network that pads its convolutions and returns to the resolution of its input, or from scratch (--from scratch)",
+        size(&output),
+        size(batch)
+    );
+    Err(JobError::model(name, problem))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
@@ -125,7 +154,7 @@ mod tests {
         let large = graph.push("large", up, &[Some(small), None, Some(scales)]);
         let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(large), Some(y)]);
         graph.outputs.push(sum);
-        infer_shapes::<cytoscope_graph::ValueId>(&mut graph, &[]).unwrap();
+        infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
         graph
     }
 
@@ -155,5 +184,15 @@ mod tests {
         let before = graph.clone();
         let free = Lengths { space: vec![None; 2], ..Lengths::default() };
         assert_eq!((free_lengths(&mut graph), graph == before), (free, true));
+    }
+
+    #[test]
+    fn a_network_whose_output_has_another_size_than_its_input_is_refused() {
+        let mut graph = exported([1, 1, 8, 8], None);
+        check_output_size(&graph, "exported", &[1, 1, 8, 8]).unwrap();
+        // The pooled maps, before they return to the resolution of the input.
+        graph.outputs = vec![graph.find("small").unwrap()];
+        let refused = check_output_size(&graph, "exported", &[1, 1, 8, 8]).unwrap_err().to_string();
+        assert!(refused.contains("4 × 4 voxels for an input of 8 × 8"), "{refused}");
     }
 }

@@ -5,18 +5,18 @@ use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::device_choice;
-use crate::error::{data_error, io_error, model_error, wrong_use};
+use crate::error::{data_error, io_error, wrong_use};
 use crate::job::TrainJob;
+use crate::lengths::check_output_size;
 use crate::network::{self, StartModel};
 use crate::previews::Previews;
-use crate::step::{StepperOptions, input_parts};
+use crate::step::StepperOptions;
 use crate::train::{TrainRequest, Training};
 use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
-use cytoscope_graph::{ElementType, ValueId};
-use cytoscope_graph_passes::{infer_shapes, input_channels};
+use cytoscope_graph::ElementType;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage};
 use cytoscope_profile::{Recorder, Stage};
@@ -97,28 +97,6 @@ pub(crate) fn batch_shape(config: &TrainConfig, start: &StartModel) -> Vec<usize
     let mut shape = vec![batch, start.inputs.len()];
     shape.extend(patch.iter().skip(3 - start.spatial_axes));
     shape
-}
-
-/// Refuses a network whose output does not have the size of its input, as the targets of patches do.
-fn check_output_size(start: &StartModel, config: &TrainConfig) -> Result<(), JobError> {
-    let batch = batch_shape(config, start);
-    let mut graph = start.graph.clone();
-    let inputs = graph.inputs.iter().copied().zip(input_parts(&batch, &input_channels(&graph)));
-    let shapes: Vec<(ValueId, Vec<usize>)> = inputs.collect();
-    infer_shapes(&mut graph, &shapes).map_err(model_error(&start.name))?;
-    let output = graph.outputs.first().and_then(|id| graph.value(*id).fixed_shape());
-    let Some(output) = output.filter(|output| output.get(2..) != batch.get(2..)) else { return Ok(()) };
-    let size = |shape: &[usize]| -> String {
-        let lengths: Vec<String> = shape.iter().skip(2).map(usize::to_string).collect();
-        lengths.join(" × ")
-    };
-    let problem = format!(
-        "its output has {} voxels for an input of {}, but training requires outputs of the size of the input: start from a \
-         network that pads its convolutions and returns to the resolution of its input, or from scratch (--from scratch)",
-        size(&output),
-        size(&batch)
-    );
-    Err(JobError::model(start.name.clone(), problem))
 }
 
 /// Returns the options for training steps on an engine.
@@ -203,7 +181,7 @@ fn load_start_model(
 ) -> Result<StartModel, JobError> {
     let _span = context.recorder.span(Stage::Load, "start model");
     let start = network::load_start_model(&job.from, job.task, config, data.voxel_um(), job.seed)?;
-    check_output_size(&start, config)?;
+    check_output_size(&start.graph, &start.name, &batch_shape(config, &start))?;
     if !start.other_outputs.is_empty() {
         context.note(format!(
             "the start model has {} outputs: its first one is trained; {} will not be in the new model",
@@ -383,11 +361,9 @@ pub(crate) fn prepare<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::start::TrainStart;
     use cytoscope_engine::{CompileOptions, Device, Session, Shortcoming};
-    use cytoscope_graph::{Graph, Op, Padding, PoolAttrs};
+    use cytoscope_graph::Graph;
     use cytoscope_pipeline::devices::Devices;
-    use cytoscope_training_data::TrainingTask;
 
     /// An engine of a device, which compiles nothing.
     struct Offering(Device);
@@ -404,29 +380,6 @@ mod tests {
         fn compile(&self, _: &Graph, _: &[Vec<usize>], _: &CompileOptions) -> Result<Box<dyn Session>, EngineError> {
             Err(EngineError::BadDevice { text: "an engine of a test".to_owned() })
         }
-    }
-
-    #[test]
-    fn a_network_whose_output_has_another_size_than_its_input_is_refused() {
-        let text = "patch_zyx = [4, 16, 16]\nbatch = 1\n[network]\nfilters = [4, 8]\n";
-        let config: TrainConfig = toml::from_str(text).unwrap();
-        let task = TrainingTask::Segmentation;
-        let mut start = network::load_start_model(&TrainStart::Scratch, task, &config, None, 0).unwrap();
-        check_output_size(&start, &config).unwrap();
-        let pool = PoolAttrs {
-            kernel: vec![2; 3],
-            strides: vec![2; 3],
-            dilations: vec![1; 3],
-            padding: Padding::none(3),
-            ceil_mode: false,
-            count_include_pad: false,
-            column_major_indices: false,
-        };
-        let output = start.graph.outputs.first().copied();
-        let small = start.graph.push("small", Op::AveragePool(pool), &[output]);
-        start.graph.outputs = vec![small];
-        let refused = check_output_size(&start, &config).unwrap_err().to_string();
-        assert!(refused.contains("2 × 8 × 8 voxels for an input of 4 × 16 × 16"), "{refused}");
     }
 
     #[test]
