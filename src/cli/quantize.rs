@@ -6,7 +6,8 @@ use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
 use super::{print, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_pipeline::find_model;
+use cytoscope_pipeline::predict::InputTensor;
+use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
@@ -25,6 +26,11 @@ pub(crate) struct Quantize {
     /// default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
+    /// Image of an input of the model for --calibrate, if the model has several: NAME=FILE, NAME=FILE:CHANNEL or, for a
+    /// channel of the stacks, NAME=CHANNEL; can be repeated. FILE may be a folder with a file of the same name as each
+    /// stack. By default, each input is read from the channel of its name.
+    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "calibrate")]
+    input_tensors: Vec<InputTensor>,
     /// Package to write: a folder or a .zip. If the name ends in .onnx, only the int8 network is written.
     #[arg(long)]
     out: PathBuf,
@@ -82,17 +88,25 @@ impl Quantize {
         })?;
         if let Some(path) = &self.tracing.trace {
             let model = find_model(&self.package)?;
-            let inputs: Vec<&Path> = self.calibrate.iter().chain([&model]).map(PathBuf::as_path).collect();
+            let tensors = self.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
+            let inputs: Vec<&Path> =
+                self.calibrate.iter().chain(tensors).chain([&model]).map(PathBuf::as_path).collect();
             check_trace(path, &inputs, &[&self.out], Overwrite::from_force(self.force))?;
         }
         let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
+        let (calibrate, predictions) = if self.input_tensors.is_empty() {
+            (self.calibrate, Vec::new())
+        } else {
+            let stacks = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
+            (Vec::new(), vec![PredictJob { input_tensors: self.input_tensors, ..stacks }])
+        };
         let quantization = QuantizeJob {
             model: self.package,
             out: self.out,
             mode,
-            calibrate: self.calibrate,
-            predictions: Vec::new(),
+            calibrate,
+            predictions,
             accuracy_budget: self.accuracy_budget,
             keep_float: self.keep_float.into_iter().collect(),
             without_float: self.without_float,

@@ -30,6 +30,7 @@ mod search;
 mod tables;
 mod train;
 mod train_channels;
+mod train_onnx;
 mod tune;
 mod upload;
 mod worker;

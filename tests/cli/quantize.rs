@@ -2,9 +2,12 @@
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, uniform};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_model_package::Package;
 use cytoscope_pipeline::{Context, Event, JobError, ProgressStage};
 use cytoscope_quantize::{QuantizeJob, QuantizeMode};
 use cytoscope_storage::{Overwrite, StorageError};
+use cytoscope_testkit::noise;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -405,6 +408,70 @@ fn bad_calibration_data_is_refused_by_name() {
     fixture.fails(3, &["quantize", "two.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q"], &words);
     // No data at all.
     fixture.fails(3, &["quantize", "net.onnx", "--mode", "static", "--out", "q"], &["net.onnx", "--calibrate"]);
+}
+
+/// Writes a network that adds the convolutions of its inputs `nuclei` and `membrane` as `inputs.onnx`.
+pub(crate) fn network_of_two_inputs(fixture: &Fixture) {
+    let mut graph = Graph::new("two inputs");
+    let conv = |graph: &mut Graph, name: &str, x, shape: [usize; 5]| {
+        let values = noise(name.len() as u64, shape.iter().product());
+        let weight = graph.add_initializer(format!("{name}.weight"), Tensor::new(shape, values).unwrap());
+        graph.push(name, Op::Conv(ConvAttrs::same(&shape[2..])), &[Some(x), Some(weight)])
+    };
+    let free = |axis: &str| Dim::Free(axis.to_owned());
+    let dims = || vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
+    let convolved = ["nuclei", "membrane"].map(|name| {
+        let input = graph.add_input(name, ElementType::F32, dims());
+        Some(conv(&mut graph, &format!("{name} conv"), input, [8, 1, 3, 3, 3]))
+    });
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &convolved);
+    let active = graph.push("sum.act", Op::Activation(Activation::Relu), &[Some(sum)]);
+    let out = conv(&mut graph, "out", active, [1, 8, 1, 1, 1]);
+    graph.outputs.push(out);
+    graph.values[out.index()].dtype = Some(ElementType::F32);
+    graph.values[out.index()].shape = Some(dims());
+    cytoscope_onnx::save(&graph, &fixture.path("inputs.onnx")).unwrap();
+}
+
+#[test]
+fn a_network_of_several_inputs_is_calibrated_with_an_image_of_each() {
+    let fixture = Fixture::new();
+    network_of_two_inputs(&fixture);
+    for folder in ["raw", "spots"] {
+        std::fs::create_dir(fixture.path(folder)).unwrap();
+    }
+    for (seed, name) in [(1, "a.tif"), (2, "b.tif")] {
+        let raw = noise(seed, 16 * 32 * 32);
+        // A few bright voxels: a range of the other image would cut them off.
+        let spots: Vec<f32> = (0..raw.len()).map(|i| if i % 501 == 0 { 50.0 } else { 0.0 }).collect();
+        fixture.write(&format!("raw/{name}"), "ZYX", &[16, 32, 32], raw);
+        fixture.write(&format!("spots/{name}"), "ZYX", &[16, 32, 32], spots);
+    }
+    let common = ["quantize", "inputs.onnx", "--accuracy-budget", "0.3", "--json"];
+    let calibrated = [&common[..], &["--mode", "static", "--calibrate", "raw"]].concat();
+    let arguments = [&calibrated[..], &["--input", "membrane=spots", "--out", "q"]].concat();
+    let report = fixture.run(&arguments).json();
+    assert_eq!((report["budget_met"].as_bool(), report["quantized_layers"].as_u64()), (Some(true), Some(3)));
+    let package = Package::open(&fixture.path("q")).unwrap();
+    for graph in [&package.graph, package.float_graph.as_ref().unwrap()] {
+        let names: Vec<&str> = graph.inputs.iter().map(|id| graph.value(*id).name.as_str()).collect();
+        assert_eq!(names, ["nuclei", "membrane"]);
+    }
+    let maps = ["f32", "int8"].map(|precision| {
+        let inputs = ["predict", "raw/a.tif", "--input", "membrane=spots/a.tif", "--model", "q", "--outputs", "maps"];
+        let more = ["--device", "cpu", "--precision", precision, "--out", precision];
+        fixture.run(&[&inputs[..], &more].concat()).ok();
+        fixture.image(&format!("{precision}/a_probability.tif")).samples().to_f32()
+    });
+    let error = relative_l2(&maps[1], &maps[0]);
+    assert!(error > 0.0 && error < 0.1, "{error}");
+    fixture.run(&[&common[..], &["--mode", "dynamic", "--out", "d"]].concat()).ok();
+    let unknown = [&calibrated[..], &["--input", "actin=spots", "--out", "n"]].concat();
+    fixture.fails(2, &unknown, &["no input \"actin\"", "nuclei, membrane"]);
+    let trained = ["quantize", "inputs.onnx", "--mode", "qat", "--steps", "4", "--accuracy-budget", "1e-9", "--json"];
+    let of_spots = ["--calibrate", "raw", "--input", "membrane=spots", "--out", "t"];
+    let report = fixture.run(&[&trained[..], &of_spots].concat()).json();
+    assert_eq!(report["qat"]["steps"].as_u64(), Some(4));
 }
 
 #[test]

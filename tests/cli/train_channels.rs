@@ -7,7 +7,7 @@ use cytoscope_model_package::{AxisKind, Package, TensorSpec};
 use cytoscope_volume::{Array, VoxelSize};
 
 /// Writes named channels of one shape Z, Y, X as OME-TIFF.
-fn write_channels(fixture: &Fixture, name: &str, shape_zyx: &[usize], channels: &[(&str, Vec<f32>)]) {
+pub(crate) fn write_channels(fixture: &Fixture, name: &str, shape_zyx: &[usize], channels: &[(&str, Vec<f32>)]) {
     let path = fixture.path(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let values: Vec<f32> = channels.iter().flat_map(|(_, values)| values.iter().copied()).collect();

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::step::set_constant;
-use cytoscope_graph::{BinaryOp, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId, op_name};
+use cytoscope_graph::{
+    Activation, BinaryOp, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId, op_name,
+};
 use cytoscope_graph_passes::infer_shapes;
 
 /// A weight stored as int8.
@@ -72,6 +74,34 @@ fn parameters(graph: &Graph, node: &Node, rank: usize, bytes: ElementType) -> Re
     };
     let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(0);
     Ok(Parameters { scales, axis, zero, low: min - zero, high: max - zero })
+}
+
+/// Computes quantized activations in floats: a pair of `QuantizeLinear` and `DequantizeLinear` becomes a clip to the values
+/// that its bytes stand for, without their rounding. The limits are part of the network: quantizers leave out a ReLU before
+/// bytes that start at 0. A range that is determined at run time limits nothing.
+pub(crate) fn dequantize_activations(graph: &mut Graph) {
+    let producers = graph.producers();
+    let float_node = |node: &Node| -> Option<Node> {
+        let Op::DequantizeLinear { .. } = node.op else { return None };
+        let quantize = producers.get(&node.input(0)?).and_then(|index| graph.nodes.get(*index))?;
+        let op = match quantize.op {
+            Op::DynamicQuantizeLinear => Op::Identity,
+            Op::QuantizeLinear { to, .. } => {
+                let before = parameters(graph, quantize, 0, to).ok()?;
+                let after = parameters(graph, node, 0, to).ok()?;
+                let [scale] = before.scales[..] else { return None };
+                if after.scales != before.scales || after.zero != before.zero {
+                    return None;
+                }
+                let end = |level: f64| (level * f64::from(scale)) as f32;
+                Op::Activation(Activation::Clip { min: end(before.low), max: end(before.high) })
+            }
+            _ => return None,
+        };
+        Some(Node { name: node.name.clone(), op, inputs: vec![quantize.input(0)], outputs: vec![node.output(0)] })
+    };
+    let nodes: Vec<Node> = graph.nodes.iter().map(|node| float_node(node).unwrap_or_else(|| node.clone())).collect();
+    graph.nodes = nodes;
 }
 
 /// Returns the initial value of a weight, in steps: the float from which it was quantized if that is known, otherwise

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::differentiate;
+use crate::quantized::dequantize_activations;
 use cytoscope_graph::{
     Activation, BinaryOp, Dim, ElementType, Graph, GraphError, Loss, Node, Op, Optimizer, Padding, PoolAttrs, Result,
     Tensor, ValueId,
@@ -112,16 +113,18 @@ pub struct UpdateGraph {
     pub has_second_moment: bool,
 }
 
-/// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights
-/// become floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
+/// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights and
+/// activations and 16-bit floats become 32-bit floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
 /// slope is not trained.
 ///
 /// # Errors
 /// If constants cannot be folded.
 pub fn prepare(model: &Graph) -> Result<Graph> {
     let mut graph = model.clone();
+    cytoscope_graph_passes::to_single_precision(&mut graph)?;
     cytoscope_graph_passes::fold_constants(&mut graph)?;
     cytoscope_graph_passes::fold_dequantized(&mut graph)?;
+    dequantize_activations(&mut graph);
     cytoscope_graph_passes::simplify_activations(&mut graph);
     cytoscope_graph_passes::eliminate_identity(&mut graph);
     cytoscope_graph_passes::eliminate_dead(&mut graph);
@@ -194,9 +197,7 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
         return Err(GraphError::misused("number of input shapes", got, graph.inputs.len().to_string()));
     }
     infer_shapes(&mut graph, &shapes)?;
-    cytoscope_graph_passes::recognize_group_norms(&mut graph);
-    let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
-    infer_shapes(&mut graph, &shapes)?;
+    // Before norms are rewritten: constants that this adds are not the model's.
     let chosen: Vec<(ValueId, bool)> = trainable(&graph)
         .into_iter()
         .filter(|(id, _)| {
@@ -204,6 +205,9 @@ pub fn gradient_graph(model: &Graph, input_shapes: &[Vec<usize>], options: &Step
             options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
         })
         .collect();
+    cytoscope_graph_passes::recognize_trainable_group_norms(&mut graph);
+    let norms = if options.batch_statistics { use_batch_statistics(&mut graph)? } else { Vec::new() };
+    infer_shapes(&mut graph, &shapes)?;
     let outputs = std::mem::take(&mut graph.outputs);
     let loss = losses(&mut graph, &outputs, options)?;
     infer_shapes(&mut graph, &shapes)?;

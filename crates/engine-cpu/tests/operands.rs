@@ -377,6 +377,34 @@ fn the_average_of_an_empty_window_is_zero() {
     }
 }
 
+#[test]
+fn convolutions_with_any_activation_run_on_kernels() {
+    let activations = [
+        Activation::Elu { alpha: 0.7 },
+        Activation::Celu { alpha: 0.7 },
+        Activation::Selu { alpha: 1.67, gamma: 1.05 },
+        Activation::Gelu { tanh: false },
+        Activation::Gelu { tanh: true },
+        Activation::HardSigmoid { alpha: 0.2, beta: 0.5 },
+        Activation::HardSwish,
+        Activation::Mish,
+        Activation::Tanh,
+        Activation::Softplus,
+        Activation::ThresholdedRelu { alpha: 0.1 },
+    ];
+    for activation in activations {
+        let (mut graph, x) = new_graph(&[1, 3, 9, 11]);
+        let y = conv(&mut graph, x, 3, 17);
+        let y = act(&mut graph, y, activation);
+        let erf = graph.push("erf", Op::Unary(UnaryOp::Erf), &[Some(y)]);
+        let z = conv(&mut graph, erf, 17, 5);
+        graph.outputs = vec![z, y];
+        let session = CpuEngine::new().compile(&graph, &[vec![1, 3, 9, 11]], &CompileOptions::default()).unwrap();
+        assert!(session.report().fallbacks.is_empty(), "{activation:?}: {:?}", session.report().fallbacks);
+        check_float("activation", graph, &[z, y]);
+    }
+}
+
 /// Adds padding by these amounts: before each axis, then after each axis.
 fn pad(graph: &mut Graph, x: ValueId, amounts: [i64; 8], value: Option<f32>) -> ValueId {
     let amounts = graph.add_initializer("amounts", Tensor::vector(amounts.to_vec()));

@@ -22,6 +22,21 @@ pub fn join_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
         let (found, stated) = (graph.inputs.len(), channels.len());
         return Err(GraphError::malformed(format!("the network has {found} inputs, but {stated} are described")));
     }
+    join_first_inputs(graph, channels)
+}
+
+/// As [`join_inputs`] for the first inputs of a graph, one for each number of `channels`; those after them stay.
+///
+/// # Errors
+/// As [`join_inputs`].
+pub fn join_first_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
+    if channels.len() < 2 {
+        return Ok(());
+    }
+    if graph.inputs.len() < channels.len() {
+        let (found, stated) = (graph.inputs.len(), channels.len());
+        return Err(GraphError::malformed(format!("the network has {found} inputs, but {stated} are described")));
+    }
     let total = channels.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
     if total > MAX_JOINED_CHANNELS {
         let what = format!("{total} channels in all inputs, more than {MAX_JOINED_CHANNELS}");
@@ -33,7 +48,7 @@ pub fn join_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
     }
     let kernel = vec![1; dims.len().saturating_sub(2)];
     let joined = graph.add_value("inputs", Some(ElementType::F32), Some(dims));
-    let inputs = std::mem::replace(&mut graph.inputs, vec![joined]);
+    let inputs: Vec<ValueId> = graph.inputs.splice(..channels.len(), [joined]).collect();
     let mut nodes = Vec::with_capacity(inputs.len() + graph.nodes.len());
     let mut first = 0;
     for (input, &count) in inputs.into_iter().zip(channels) {
@@ -55,6 +70,12 @@ pub fn join_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
     nodes.append(&mut graph.nodes);
     graph.nodes = nodes;
     Ok(())
+}
+
+/// Returns the number of channels (axis 1) of each input of a network; 1 where it is not fixed.
+pub fn input_channels(graph: &Graph) -> Vec<usize> {
+    let channels = |id: &ValueId| graph.value(*id).shape.as_ref().and_then(|axes| axes.get(1)).and_then(Dim::fixed);
+    graph.inputs.iter().map(|id| channels(id).unwrap_or(1)).collect()
 }
 
 /// Returns the axes of the joined input, with the channels of the first one: a length is fixed if it is fixed in any input.

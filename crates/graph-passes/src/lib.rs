@@ -20,6 +20,7 @@ mod norms;
 mod over_slices;
 pub mod quantize;
 mod recompute;
+mod single_precision;
 mod upsampling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,12 +32,13 @@ pub use fuse::{fuse_activations, simplify_activations};
 pub use infer::{
     InputKey, all_infos, infer_node, infer_shapes, infer_shapes_limited, infer_shapes_within, merged_shape,
 };
-pub use join_inputs::join_inputs;
+pub use join_inputs::{input_channels, join_first_inputs, join_inputs};
 pub use join_outputs::join_outputs;
 pub use mixed_precision::{MixedPrecisionStats, to_mixed_precision};
-pub use norms::recognize_group_norms;
+pub use norms::{recognize_group_norms, recognize_trainable_group_norms};
 pub use over_slices::over_slices;
 pub use recompute::{RecomputeStats, recompute};
+pub use single_precision::to_single_precision;
 pub use upsampling::{InputLengths, convolve_before_upsampling};
 
 /// Prepares a graph for execution: removes identities, folds constants and batch norms, fuses activations and

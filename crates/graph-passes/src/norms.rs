@@ -1,18 +1,38 @@
 //! Recognition of norms that exporters decompose into several nodes.
 
-use cytoscope_graph::{BinaryOp, Graph, Node, Op, Tensor, ValueId, ValueNames};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Node, Op, Tensor, ValueId, ValueNames};
 
 use super::Readers;
 
 /// Recognizes a group norm as PyTorch exports it: the channels of a group are reshaped into one, instance-normalized,
 /// reshaped back, and scaled and shifted per channel. Shapes must have been inferred. Returns the number found.
 pub fn recognize_group_norms(graph: &mut Graph) -> usize {
+    recognize_all(graph, Affine::Folded)
+}
+
+/// Like [`recognize_group_norms`], but scale and shift per channel remain constants of their own, from which the norm reads
+/// them: training changes them, and they have the names that the model has them by. A norm that also scales or shifts
+/// per group stays as it is.
+pub fn recognize_trainable_group_norms(graph: &mut Graph) -> usize {
+    recognize_all(graph, Affine::Kept)
+}
+
+/// What becomes of the constants that scale and shift a norm.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Affine {
+    /// They are multiplied into new constants.
+    Folded,
+    /// They remain.
+    Kept,
+}
+
+fn recognize_all(graph: &mut Graph, affine: Affine) -> usize {
     let readers = Readers::of(graph);
     let mut names = ValueNames::of(graph);
     let mut gone = vec![false; graph.nodes.len()];
     let mut found = 0;
     for index in 0..graph.nodes.len() {
-        let Some(parts) = recognize(graph, &readers, &mut names, index) else { continue };
+        let Some(parts) = recognize(graph, &readers, &mut names, index, affine) else { continue };
         parts.into_iter().for_each(|part| gone[part] = true);
         found += 1;
     }
@@ -21,7 +41,13 @@ pub fn recognize_group_norms(graph: &mut Graph) -> usize {
 }
 
 /// Replaces the group norm whose instance norm is node `index`. Returns the nodes for the caller to remove.
-fn recognize(graph: &mut Graph, readers: &Readers, names: &mut ValueNames, index: usize) -> Option<Vec<usize>> {
+fn recognize(
+    graph: &mut Graph,
+    readers: &Readers,
+    names: &mut ValueNames,
+    index: usize,
+    affine: Affine,
+) -> Option<Vec<usize>> {
     let node = graph.nodes.get(index)?;
     let Op::InstanceNormalization { epsilon } = node.op else { return None };
     let (folded, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
@@ -44,18 +70,23 @@ fn recognize(graph: &mut Graph, readers: &Readers, names: &mut ValueNames, index
     if !fits {
         return None;
     }
-    let constant = |id: ValueId| graph.constant(id).and_then(|t| t.as_f32());
-    let spread = |values: &[f32]| -> Option<Vec<f32>> {
-        (values.len() == groups).then(|| (0..channels).map(|c| values[c / (channels / groups)]).collect())
-    };
-    let (mut gain, mut shift) = (spread(constant(scale)?)?, spread(constant(bias)?)?);
+    let mut gain = by_group(graph, scale, groups, channels)?;
+    let mut shift = by_group(graph, bias, groups, channels)?;
+    if affine == Affine::Kept && (gain.iter().any(|g| *g != 1.0) || shift.iter().any(|s| *s != 0.0)) {
+        return None;
+    }
+    let mut kept = [None; 2];
     let (mut output, mut gone) = (back, vec![before, index]);
     let mut place = after;
     for op in [BinaryOp::Mul, BinaryOp::Add] {
         let Some(next) = readers.sole_reader(output) else { break };
         let Some(step) = graph.nodes.get(next).filter(|n| n.op == Op::Binary(op)) else { continue };
         let other = step.inputs.iter().flatten().find(|v| **v != output).copied();
+        // A number that all channels share cannot be kept as one per channel.
+        let is_own = |id: &ValueId| graph.constant(*id).is_some_and(|t| t.len() == channels);
+        let other = other.filter(|id| affine == Affine::Folded || is_own(id));
         let Some(values) = other.and_then(|v| by_channel(graph, v, shape.len(), channels)) else { break };
+        kept[usize::from(op == BinaryOp::Add)] = other;
         match op {
             BinaryOp::Mul => gain.iter_mut().zip(&mut shift).zip(&values).for_each(|((g, s), v)| {
                 *g *= v;
@@ -68,15 +99,52 @@ fn recognize(graph: &mut Graph, readers: &Readers, names: &mut ValueNames, index
         output = step.output(0)?;
     }
     let name = graph.nodes.get(index).map(|n| n.name.clone()).unwrap_or_default();
-    let gain = names.add_initializer(graph, &format!("{name}_group_scale"), Tensor::vector(gain));
-    let shift = names.add_initializer(graph, &format!("{name}_group_bias"), Tensor::vector(shift));
+    let mut made = [scale, bias];
+    let parts = [(gain, "group_scale", before), (shift, "group_bias", index)];
+    for (((values, what, slot), kept), made) in parts.into_iter().zip(kept).zip(&mut made) {
+        let wanted = format!("{name}_{what}");
+        *made = match (affine, kept) {
+            (Affine::Folded, _) => names.add_initializer(graph, &wanted, Tensor::vector(values)),
+            (Affine::Kept, None) => graph.add_initializer(wanted, Tensor::vector(values)),
+            (Affine::Kept, Some(constant)) => {
+                // The node there is no longer needed.
+                gone.retain(|at| *at != slot);
+                reshape_to_channels(graph, constant, wanted, channels, slot)?
+            }
+        };
+    }
     *graph.nodes.get_mut(place)? = Node {
         name,
         op: Op::GroupNormalization { groups, epsilon },
-        inputs: vec![Some(x), Some(gain), Some(shift)],
+        inputs: vec![Some(x), Some(made[0]), Some(made[1])],
         outputs: vec![Some(output)],
     };
     Some(gone)
+}
+
+/// Returns a constant of one number per group as one number per channel.
+fn by_group(graph: &Graph, id: ValueId, groups: usize, channels: usize) -> Option<Vec<f32>> {
+    let values = graph.constant(id)?.as_f32().filter(|values| values.len() == groups)?;
+    Some((0..channels).map(|c| values[c / (channels / groups)]).collect())
+}
+
+/// Makes node `slot` the reshape of a constant to one axis, the channels, and returns its output.
+fn reshape_to_channels(
+    graph: &mut Graph,
+    constant: ValueId,
+    name: String,
+    channels: usize,
+    slot: usize,
+) -> Option<ValueId> {
+    let lengths = graph.add_initializer(format!("{name}_lengths"), Tensor::vector(vec![channels as i64]));
+    let output = graph.add_value(name.clone(), Some(ElementType::F32), Some(vec![Dim::Fixed(channels)]));
+    *graph.nodes.get_mut(slot)? = Node {
+        name,
+        op: Op::Reshape { allow_zero: false },
+        inputs: vec![Some(constant), Some(lengths)],
+        outputs: vec![Some(output)],
+    };
+    Some(output)
 }
 
 /// Returns a constant as one number per channel, if it is a scalar or has length 1 along all axes but the channels.
@@ -95,7 +163,6 @@ fn by_channel(graph: &Graph, id: ValueId, rank: usize, channels: usize) -> Optio
 mod tests {
     use super::*;
     use crate::infer_shapes;
-    use cytoscope_graph::{Dim, ElementType};
 
     /// The export of `torch.nn.GroupNorm(2, 6)`.
     fn exported(affine: bool) -> Graph {
@@ -122,10 +189,41 @@ mod tests {
         graph
     }
 
+    fn input() -> [(String, Tensor); 1] {
+        let values: Vec<f32> = (0..720).map(|i| ((i * 37 % 101) as f32).sin() * 3.0 + 1.0).collect();
+        [("x".to_owned(), Tensor::new([2, 6, 3, 4, 5], values).unwrap())]
+    }
+
+    fn distance(a: &Tensor, b: &Tensor) -> f64 {
+        a.to_f64_vec().iter().zip(b.to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn a_trainable_group_norm_reads_the_constants_of_the_model() {
+        let mut graph = exported(true);
+        infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
+        assert_eq!(recognize_trainable_group_norms(&mut graph), 0, "it also scales per group");
+        for (name, value) in [("ones", 1.0f32), ("zeros", 0.0)] {
+            let id = graph.find(name).unwrap();
+            graph.initializers.insert(id, Tensor::vector(vec![value; 2]).into());
+        }
+        let want = cytoscope_reference::run(&graph, &input()).unwrap();
+        assert_eq!(recognize_trainable_group_norms(&mut graph), 1);
+        graph.validate().unwrap();
+        let norms = graph.nodes.iter().filter(|node| matches!(node.op, Op::GroupNormalization { .. }));
+        assert_eq!((norms.count(), graph.nodes.len()), (1, 3), "{:?}", graph.nodes);
+        let read = ["gain", "shift"].map(|name| {
+            let id = graph.find(name);
+            graph.nodes.iter().any(|node| node.inputs.contains(&id))
+        });
+        assert_eq!(read, [true; 2]);
+        let got = cytoscope_reference::run(&graph, &input()).unwrap();
+        assert!(distance(&got[0], &want[0]) < 1e-5);
+    }
+
     #[test]
     fn an_exported_group_norm_becomes_one_equivalent_node() {
-        let values: Vec<f32> = (0..720).map(|i| ((i * 37 % 101) as f32).sin() * 3.0 + 1.0).collect();
-        let x = [("x".to_owned(), Tensor::new([2, 6, 3, 4, 5], values).unwrap())];
+        let x = input();
         for affine in [false, true] {
             let mut graph = exported(affine);
             let want = cytoscope_reference::run(&graph, &x).unwrap();
@@ -134,8 +232,7 @@ mod tests {
             graph.validate().unwrap();
             assert_eq!(graph.nodes.len(), 1, "{:?}", graph.nodes);
             let got = cytoscope_reference::run(&graph, &x).unwrap();
-            let far =
-                got[0].to_f64_vec().iter().zip(want[0].to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let far = distance(&got[0], &want[0]);
             assert!(far < 1e-5, "{far}");
         }
     }

@@ -69,6 +69,9 @@ pub enum UnaryOp {
     Atan,
     Sinh,
     Cosh,
+    Asinh,
+    Acosh,
+    Atanh,
     /// Logical not, on bool.
     Not,
     IsNaN,

@@ -61,6 +61,9 @@ pub(crate) fn unary_name(kind: UnaryOp) -> &'static str {
         UnaryOp::Atan => "Atan",
         UnaryOp::Sinh => "Sinh",
         UnaryOp::Cosh => "Cosh",
+        UnaryOp::Asinh => "Asinh",
+        UnaryOp::Acosh => "Acosh",
+        UnaryOp::Atanh => "Atanh",
         UnaryOp::Not => "Not",
         UnaryOp::IsNaN => "IsNaN",
     }

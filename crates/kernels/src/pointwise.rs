@@ -17,6 +17,49 @@ pub enum Unary {
     Silu,
     /// `x / (1 + |x|)`.
     Softsign,
+    /// `x` where not negative, else `alpha · (e^x - 1)`.
+    Elu {
+        /// Negative of the limit at -∞.
+        alpha: f32,
+    },
+    /// `max(0, x) + min(0, alpha · (e^(x / alpha) - 1))`.
+    Celu {
+        /// Negative of the limit at -∞.
+        alpha: f32,
+    },
+    /// `gamma · x` where positive, else `gamma · alpha · (e^x - 1)`.
+    Selu {
+        /// Negative of the limit at -∞, divided by `gamma`.
+        alpha: f32,
+        /// Slope of the positive side.
+        gamma: f32,
+    },
+    /// `x · (1 + erf(x / √2)) / 2`.
+    Gelu,
+    /// `x · (1 + tanh(√(2 / π) · (x + 0.044715 · x³))) / 2`.
+    GeluTanh,
+    /// `clamp(alpha · x + beta, 0, 1)`.
+    HardSigmoid {
+        /// Factor.
+        alpha: f32,
+        /// Added after scaling.
+        beta: f32,
+    },
+    /// `x · clamp(x / 6 + 1 / 2, 0, 1)`.
+    HardSwish,
+    /// `x · tanh(ln(1 + e^x))`.
+    Mish,
+    /// `tanh(x)`.
+    Tanh,
+    /// `ln(1 + e^x)`.
+    Softplus,
+    /// `x` where greater than `alpha`, else 0.
+    Threshold {
+        /// Greatest value that becomes 0.
+        alpha: f32,
+    },
+    /// The error function.
+    Erf,
     /// `x` clamped to `min..=max`.
     Clip {
         /// Lower limit.
@@ -206,13 +249,121 @@ fn exp(x: f32) -> f32 {
     p * f32::from_bits((((n as i32) + 127) as u32) << 23)
 }
 
+/// Returns `e^x - 1` as [`exp`] does; near 0, too, the relative error is below 2e-7.
+#[inline(always)]
+fn exp_m1(x: f32) -> f32 {
+    let x = x.clamp(-87.0, 88.0);
+    let n = (x * std::f32::consts::LOG2_E).round_ties_even();
+    let r = n.mul_add(-0.693_145_75, x);
+    let r = n.mul_add(-1.428_606_8e-6, r);
+    let mut p = 1.0 / 5040.0f32;
+    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0] {
+        p = p.mul_add(r, c);
+    }
+    let power = f32::from_bits((((n as i32) + 127) as u32) << 23);
+    power.mul_add(p * r, power - 1.0)
+}
+
+/// Returns `x · p(x²) / q(x²)` for polynomials with these coefficients, that of the highest power first.
+#[inline(always)]
+fn odd_ratio<const P: usize, const Q: usize>(x: f32, p: [f32; P], q: [f32; Q]) -> f32 {
+    let square = x * x;
+    let at = |of: &[f32]| of.iter().fold(0.0f32, |sum, c| sum.mul_add(square, *c));
+    x * at(&p) / at(&q)
+}
+
+/// Returns `tanh(x)` as the ratio of polynomials that Eigen uses; the relative error is below 3e-7.
+#[inline(always)]
+fn tanh(x: f32) -> f32 {
+    let p = [
+        -2.760_768_4e-16,
+        2.000_188e-13,
+        -8.604_672e-11,
+        5.122_297_3e-8,
+        1.485_722_35e-5,
+        6.372_619_5e-4,
+        4.893_524_6e-3,
+    ];
+    let q = [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_7e-3, 4.893_525e-3];
+    if x.abs() < 7.905_311 { odd_ratio(x, p, q) } else { x.clamp(-1.0, 1.0) }
+}
+
+/// Returns the error function as the ratio of polynomials that Eigen uses; the relative error is below 4e-7.
+#[inline(always)]
+fn erf(x: f32) -> f32 {
+    let p = [
+        -2.726_142_4e-10,
+        2.770_681_5e-8,
+        -2.101_024e-6,
+        -5.692_506_2e-5,
+        -7.349_906_4e-4,
+        -2.954_6e-3,
+        -1.609_603_3e-2,
+    ];
+    let q = [-1.456_607_15e-5, -2.133_740_5e-4, -1.682_827e-3, -7.373_329_3e-3, -1.426_473_9e-2];
+    if x.abs() < 4.0 { odd_ratio(x, p, q) } else { x.clamp(-1.0, 1.0) }
+}
+
+/// Returns `ln(1 + e^x)`; the logarithm of 1 + t is the series of 2 · artanh(t / (2 + t)) for t in 0 to 1.
+#[inline(always)]
+fn softplus(x: f32) -> f32 {
+    let t = exp(-x.abs());
+    let s = t / (2.0 + t);
+    let square = s * s;
+    let mut p = 1.0 / 13.0f32;
+    for c in [1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0] {
+        p = p.mul_add(square, c);
+    }
+    let small = 2.0 * s * p;
+    if x > 0.0 { x + small } else { small }
+}
+
+/// Returns `x · tanh(ln(1 + e^x))`, where the second factor is a ratio of polynomials in e^x; it is 1 from 20 on.
+#[inline(always)]
+fn mish(x: f32) -> f32 {
+    let e = exp(if x > 20.0 { 20.0 } else { x });
+    let n = e * (e + 2.0);
+    x * (n / (n + 2.0))
+}
+
 multiversion! {
     fn unary_row(f: Unary, row: &mut [f32]) {
         match f {
+            // -∞ · 0 would be NaN.
+            Unary::Leaky { slope: 0.0 } => row.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
             Unary::Leaky { slope } => row.iter_mut().for_each(|x| *x = if *x < 0.0 { *x * slope } else { *x }),
             Unary::Sigmoid => row.iter_mut().for_each(|x| *x = 1.0 / (1.0 + exp(-*x))),
             Unary::Silu => row.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
             Unary::Softsign => row.iter_mut().for_each(|x| *x /= 1.0 + x.abs()),
+            Unary::Elu { alpha } => {
+                row.iter_mut().for_each(|x| *x = if *x < 0.0 { alpha * exp_m1(*x) } else { *x });
+            }
+            Unary::Celu { alpha } => {
+                let inverse = 1.0 / alpha;
+                row.iter_mut().for_each(|x| *x = if *x < 0.0 { alpha * exp_m1(*x * inverse) } else { *x });
+            }
+            Unary::Selu { alpha, gamma } => {
+                let low = gamma * alpha;
+                row.iter_mut().for_each(|x| *x = if *x < 0.0 { low * exp_m1(*x) } else { *x * gamma });
+            }
+            Unary::Gelu => {
+                row.iter_mut().for_each(|x| *x *= 0.5 * erf(*x * std::f32::consts::FRAC_1_SQRT_2) + 0.5);
+            }
+            Unary::GeluTanh => row.iter_mut().for_each(|x| {
+                let cubic = (*x * *x).mul_add(0.044_715 * *x, *x);
+                *x *= 0.5 * tanh(0.797_884_6 * cubic) + 0.5;
+            }),
+            Unary::HardSigmoid { alpha, beta } => {
+                row.iter_mut().for_each(|x| *x = x.mul_add(alpha, beta).clamp(0.0, 1.0));
+            }
+            Unary::HardSwish => {
+                row.iter_mut().for_each(|x| *x *= x.mul_add(1.0 / 6.0, 0.5).clamp(0.0, 1.0));
+            }
+            Unary::Mish => row.iter_mut().for_each(|x| *x = mish(*x)),
+            Unary::Tanh => row.iter_mut().for_each(|x| *x = tanh(*x)),
+            Unary::Softplus => row.iter_mut().for_each(|x| *x = softplus(*x)),
+            Unary::Threshold { alpha } => row.iter_mut().for_each(|x| *x = if *x > alpha { *x } else { 0.0 }),
+            Unary::Erf => row.iter_mut().for_each(|x| *x = erf(*x)),
             Unary::Clip { min, max } => row.iter_mut().for_each(|x| *x = x.max(min).min(max)),
             Unary::Affine { gain, offset } => row.iter_mut().for_each(|x| *x = x.mul_add(gain, offset)),
             Unary::FakeQuantize { scale, low, high } => {
@@ -240,6 +391,9 @@ multiversion! {
 
 #[cfg(test)]
 mod tests {
+    use super::{Unary, unary_row};
+    use crate::Isa;
+
     #[test]
     fn exp_is_accurate_over_its_range() {
         for i in -8700..8700 {
@@ -247,5 +401,73 @@ mod tests {
             let (got, want) = (f64::from(super::exp(x)), f64::from(x).exp());
             assert!((got - want).abs() <= 3e-7 * want, "exp({x}) = {got}, expected {want}");
         }
+    }
+
+    /// Activations of -30, -4.5, -2, -0.001, 0.5, 3 and 40, computed in double precision.
+    const ACTIVATIONS: [(Unary, [f64; 7]); 12] = [
+        (Unary::Elu { alpha: 0.5 }, [-0.5, -0.494_445_501_7, -0.432_332_358_4, -0.000_499_750_107, 0.5, 3.0, 40.0]),
+        (
+            Unary::Celu { alpha: 2.0 },
+            [-1.999_999_388, -1.789_201_551, -1.264_241_118, -0.000_999_750_089_1, 0.5, 3.0, 40.0],
+        ),
+        (
+            Unary::Selu { alpha: 1.5, gamma: 1.25 },
+            [-1.875, -1.854_170_631, -1.621_246_344, -0.001_874_062_901, 0.625, 3.75, 50.0],
+        ),
+        (
+            Unary::Gelu,
+            [0.0, -1.528_952_906e-5, -0.045_500_263_9, -0.000_499_601_081_5, 0.345_731_230_6, 2.995_950_306, 40.0],
+        ),
+        (
+            Unary::GeluTanh,
+            [0.0, -5.136_737_412e-6, -0.045_402_305_91, -0.000_499_601_081_5, 0.345_714_009_8, 2.996_362_608, 40.0],
+        ),
+        (Unary::HardSigmoid { alpha: 0.25, beta: 0.5 }, [0.0, 0.0, 0.0, 0.49975, 0.625, 1.0, 1.0]),
+        (Unary::HardSwish, [0.0, 0.0, -0.333_333_333_3, -0.000_499_833_357_1, 0.291_666_666_7, 3.0, 40.0]),
+        (
+            Unary::Mish,
+            [
+                -2.807_286_891e-12,
+                -0.049_712_829_31,
+                -0.252_501_482_7,
+                -0.000_599_680_012_5,
+                0.375_245_211_3,
+                2.986_535_005,
+                40.0,
+            ],
+        ),
+        (
+            Unary::Tanh,
+            [-1.0, -0.999_753_210_8, -0.964_027_580_1, -0.000_999_999_714_2, 0.462_117_157_3, 0.995_054_753_7, 1.0],
+        ),
+        (
+            Unary::Softplus,
+            [9.357_622_969e-14, 0.011_047_744_85, 0.126_928_011, 0.692_647_305_5, 0.974_076_984_2, 3.048_587_352, 40.0],
+        ),
+        (Unary::Threshold { alpha: 1.0 }, [0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 40.0]),
+        (
+            Unary::Erf,
+            [-1.0, -0.999_999_999_8, -0.995_322_265, -0.001_128_378_845, 0.520_499_877_8, 0.999_977_909_5, 1.0],
+        ),
+    ];
+
+    #[test]
+    fn activations_are_accurate_near_zero_and_far_from_it() {
+        for (f, wanted) in ACTIVATIONS {
+            let mut row = [-30.0, -4.5, -2.0, -0.001, 0.5, 3.0, 40.0];
+            unary_row(Isa::detect(), f, &mut row);
+            for (got, want) in row.into_iter().zip(wanted) {
+                let error = (f64::from(got) - want).abs();
+                assert!(error <= 5e-7 * want.abs() + 5e-7, "{f:?}: {got}, expected {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn relu_of_negative_infinity_is_zero() {
+        let mut row = [f32::NEG_INFINITY, -1.0, 2.0, f32::INFINITY, f32::NAN];
+        unary_row(Isa::detect(), Unary::Leaky { slope: 0.0 }, &mut row);
+        assert_eq!(row[..4], [0.0, 0.0, 2.0, f32::INFINITY]);
+        assert!(row[4].is_nan());
     }
 }

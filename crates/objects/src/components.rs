@@ -136,6 +136,11 @@ impl Components {
         }
     }
 
+    /// Returns the number of components.
+    pub fn count(mut self) -> usize {
+        (0..self.runs.len() as u32).filter(|id| self.sets.find(*id) == *id).count()
+    }
+
     /// Numbers the components from 1 on in scan order and overwrites `labels`. Returns the number of components.
     ///
     /// # Errors

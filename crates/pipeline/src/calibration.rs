@@ -4,7 +4,7 @@ use crate::devices::Devices;
 use crate::diameter::{DiameterRequest, Estimator, ObjectDiameter};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, check_time, voxel_size};
-use crate::predict::{PredictJob, expand_inputs, only_stacks};
+use crate::predict::{PredictJob, expand_inputs, input_tensors, only_stacks};
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
@@ -45,8 +45,9 @@ pub fn calibration_tiles(
     let mut files: Vec<(&PredictJob, PathBuf)> = Vec::new();
     for job in predictions {
         job.check()?;
-        let found = expand_inputs(&job.inputs, job.axes.as_ref())?;
-        files.extend(only_stacks(&job.inputs, found).into_iter().map(|file| (job, file)));
+        let found = only_stacks(&job.inputs, expand_inputs(&job.inputs, job.axes.as_ref())?);
+        job.check_input_tensors(model, found.len())?;
+        files.extend(found.into_iter().map(|file| (job, file)));
     }
     let Some((_, first)) = files.first() else {
         return Err(JobError::Mismatch {
@@ -84,8 +85,9 @@ fn of_stack(
     file: &Path,
     max_tiles: usize,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let (image, ..) = preprocess::for_prediction(context, job, model, job.open(file)?)?;
-    let given = preprocess::options_after(job);
+    let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
+    let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
+    let given = sources.options(preprocess::options_after(job));
     let mut meta = image.meta().clone();
     check_time(job.time, Extents::of(&meta).times, file)?;
     let stack = Stack::new(&image, job.time.unwrap_or(0));
@@ -179,7 +181,7 @@ fn tile_size(model: &Model, grid: [usize; 3]) -> [usize; 3] {
         // The largest multiple of the step that fits into the stack; if the stack is too short, the tile extends past
         // its end.
         let inside = edge.min(grid[a]) / step * step;
-        inside.max(model.min_size[a]).next_multiple_of(step)
+        model.tile_length(inside, a)
     })
 }
 

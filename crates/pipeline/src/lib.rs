@@ -91,6 +91,7 @@ pub use predict::{
     ResultFormat, VolumeOutputs, predict_volume,
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
+pub use probe_input::join_tensors;
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;
 pub use rerun::Rerun;

@@ -9,7 +9,7 @@ use cytoscope_engine::{
 };
 use cytoscope_graph::{Graph, gcd};
 use cytoscope_graph_passes::quantize::is_quantized;
-use cytoscope_graph_passes::{analysis, over_slices};
+use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::read::open_regular;
@@ -93,8 +93,10 @@ pub struct Model {
     pub min_size: [usize; 3],
     /// Tile sizes along Z, Y, X are multiples of this.
     pub step: [usize; 3],
+    /// Whether the network accepts the minimum tile size only, along Z, Y, X.
+    pub fixed: [bool; 3],
     /// Input voxels on each side that an output voxel depends on, along Z, Y, X; `None` if it depends on the whole
-    /// tile.
+    /// tile, or if the tile size is fixed, so that tiles cannot be extended by these voxels.
     pub reach: Option<[usize; 3]>,
     /// Voxel size Z, Y, X in µm that the model was made for.
     pub voxel_um: Option<[f64; 3]>,
@@ -276,6 +278,15 @@ fn common_tile_sizes(inputs: &[TensorSpec], multiples: [usize; 3]) -> Result<([u
     Ok((step, min_size))
 }
 
+/// Returns the lengths along Z, Y, X that the network's input must have; `None` along an axis whose length is free.
+fn fixed_lengths(graph: &Graph, spatial_axes: usize) -> [Option<usize>; 3] {
+    let shape = graph.inputs.first().and_then(|id| graph.value(*id).shape.as_ref());
+    std::array::from_fn(|a| {
+        let axis = (a + spatial_axes).checked_sub(3)? + 2;
+        shape?.get(axis)?.fixed().filter(|length| *length > 0)
+    })
+}
+
 /// Returns the segmentation settings of a package, or why they are invalid.
 fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
     let segment: SegmentOptions = match config.get("segment") {
@@ -330,6 +341,7 @@ impl Model {
         model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
         let inputs = model_inputs::inputs_of(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
+            to_single_precision(graph).map_err(|e| bad(e.to_string()))?;
             model_inputs::join(graph, &inputs).map_err(&bad)?;
         }
         let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;
@@ -345,7 +357,11 @@ impl Model {
         let multiples: Vec<usize> = field.axes.iter().map(|axis| axis.multiple_of).collect();
         let multiples = std::array::from_fn(|a| of_axis(&multiples, a, 1).max(1));
         let (step, min_size) = common_tile_sizes(&package.inputs, multiples).map_err(&bad)?;
-        let halo = field.halo().filter(|_| static_norm);
+        let lengths = fixed_lengths(&package.graph, spatial_axes);
+        let with_fixed = |sizes: [usize; 3]| -> [usize; 3] { std::array::from_fn(|a| lengths[a].unwrap_or(sizes[a])) };
+        let (step, min_size) = (with_fixed(step), with_fixed(min_size));
+        let fixed = lengths.map(|length| length.is_some());
+        let halo = field.halo().filter(|_| static_norm && !fixed.contains(&true));
         let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| of_axis(&halo, a, 0)));
         let config = package.config();
         let segment = segment_options(config).map_err(&bad)?;
@@ -387,6 +403,7 @@ impl Model {
             spatial_axes,
             min_size,
             step,
+            fixed,
             reach,
             task,
             segment,
@@ -406,22 +423,6 @@ impl Model {
             rest = later;
             (input, own)
         })
-    }
-
-    /// Refuses a model with several input tensors; `what` names the task that supports only one, such as "training".
-    ///
-    /// # Errors
-    /// [`JobError::Model`] with the ids of the inputs.
-    pub fn refuse_several_inputs(&self, what: &str) -> Result<(), JobError> {
-        let [_, _, ..] = self.inputs.as_slice() else { return Ok(()) };
-        let ids: Vec<&str> = self.inputs.iter().map(|input| input.id.as_str()).collect();
-        let problem = format!(
-            "it has {} inputs ({}), but {what} supports only models with one input: use a model that reads all images as \
-             channels of one input",
-            ids.len(),
-            ids.join(", ")
-        );
-        Err(JobError::model(self.path.display().to_string(), problem))
     }
 
     /// Returns the network for a precision: for float precisions, the float network of a quantized model if it has one.
@@ -514,6 +515,16 @@ impl Model {
         let mut shape = self.tensor_shape(self.input_channels, tile);
         shape.iter_mut().take(1).for_each(|samples| *samples = batch);
         shape
+    }
+
+    /// Returns the length along axis `a` (Z, Y, X) that the network accepts and that is closest to `wanted`, and not below it
+    /// if possible.
+    pub fn tile_length(&self, wanted: usize, a: usize) -> usize {
+        if self.fixed[a] {
+            self.min_size[a]
+        } else {
+            wanted.max(self.min_size[a]).next_multiple_of(self.step[a].max(1))
+        }
     }
 
     /// Returns the shape of the network's input for a tile Z, Y, X.

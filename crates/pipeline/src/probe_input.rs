@@ -9,13 +9,7 @@ const PROBE_EDGE: usize = 48;
 
 /// Returns the size Z, Y, X of the tile that devices are measured on.
 pub(crate) fn probe_edge(model: &Model) -> [usize; 3] {
-    std::array::from_fn(|a| {
-        if a == 0 && model.spatial_axes == 2 {
-            1
-        } else {
-            PROBE_EDGE.max(model.min_size[a]).next_multiple_of(model.step[a])
-        }
-    })
+    std::array::from_fn(|a| if a == 0 && model.spatial_axes == 2 { 1 } else { model.tile_length(PROBE_EDGE, a) })
 }
 
 /// Returns the network's input for a tile of size Z, Y, X, and whether it is the package's preprocessed test tensor, cut
@@ -41,12 +35,12 @@ fn test_tensor(model: &Model) -> Option<Tensor> {
     let package = Package::open(&model.path).inspect_err(|error| unused(error)).ok()?;
     let (inputs, _) = package.test_tensors().inspect_err(|error| unused(error)).ok()??;
     let inputs = package_test::network_inputs(&package, &inputs).inspect_err(|error| unused(error)).ok()?;
-    joined(inputs)
+    join_tensors(inputs)
 }
 
 /// Joins tensors of several inputs along the channels (axis 1), as [`Model::graph`] takes them; `None` if they differ in
-/// other axes, or the elements are not f32.
-fn joined(tensors: Vec<Tensor>) -> Option<Tensor> {
+/// other axes, or the elements are not f32. A single tensor stays as it is.
+pub fn join_tensors(tensors: Vec<Tensor>) -> Option<Tensor> {
     let mut tensors = tensors.into_iter();
     let first = tensors.next()?;
     tensors.try_fold(first, |joined, tensor| {
@@ -108,15 +102,15 @@ mod tests {
             let values = (first..first + 2 * channels * 3).map(|v| v as f32).collect::<Vec<f32>>();
             Tensor::new(vec![2, channels, 1, 3], values).unwrap()
         };
-        let both = joined(vec![tensor(1, 0), tensor(2, 100)]).unwrap();
+        let both = join_tensors(vec![tensor(1, 0), tensor(2, 100)]).unwrap();
         assert_eq!(both.shape(), [2, 3, 1, 3]);
         let values = both.as_f32().unwrap();
         assert_eq!(values[..9], [0.0, 1.0, 2.0, 100.0, 101.0, 102.0, 103.0, 104.0, 105.0]);
         assert_eq!(values[9..12], [3.0, 4.0, 5.0]);
-        assert_eq!(joined(vec![tensor(1, 0)]), Some(tensor(1, 0)));
+        assert_eq!(join_tensors(vec![tensor(1, 0)]), Some(tensor(1, 0)));
         let wide = Tensor::new(vec![2, 1, 1, 4], vec![0.0f32; 8]).unwrap();
-        assert_eq!(joined(vec![tensor(1, 0), wide]), None);
-        assert_eq!(joined(Vec::new()), None);
+        assert_eq!(join_tensors(vec![tensor(1, 0), wide]), None);
+        assert_eq!(join_tensors(Vec::new()), None);
     }
 
     #[test]

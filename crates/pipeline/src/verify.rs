@@ -146,7 +146,7 @@ fn run(
 ) -> Result<Option<Verification>, JobError> {
     let edge: [usize; 3] = std::array::from_fn(|a| match (a, model.spatial_axes) {
         (0, 2) => 1,
-        _ => EDGE.max(model.min_size[a]).next_multiple_of(model.step[a].max(1)),
+        _ => model.tile_length(EDGE, a),
     });
     let graph = model.network(precision);
     let name = graph.inputs.first().map(|id| graph.value(*id).name.clone()).unwrap_or_default();

@@ -7,7 +7,7 @@ use common::{noise, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, open, write_array};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Dim, Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, KeepSlices, LiveSink, LiveVolume, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
@@ -243,6 +243,33 @@ fn gaussian_tiles_are_monais_sliding_window() {
         let wanted = monai_sliding_window(&graph, &fixture.values, shape, roi, overlap);
         let d = relative_distance(&got, &wanted);
         assert!(d < 1e-5, "{shape:?} in windows of {roi:?}, overlap {overlap}: {d:.2e} of the range");
+    }
+}
+
+#[test]
+fn a_network_of_one_input_size_is_predicted_in_tiles_of_this_size() {
+    let config = UNet3d { filters: vec![3, 5], strides: vec![[1, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    let graph = unet3d(&config, &Weights::Random { seed: 77 }).unwrap();
+    let roi = [8, 16, 16];
+    let mut fixed = graph.clone();
+    fixed.values[graph.inputs[0].index()].shape = Some([1, 1, 8, 16, 16].map(Dim::Fixed).to_vec());
+    // Larger than a tile, and smaller.
+    for (shape, seed) in [([20, 40, 44], 310), ([5, 16, 13], 311)] {
+        let fixture = Fixture::new(shape, seed);
+        let model = fixture.path("model");
+        save_package(&fixed, &model);
+        let (got, plan) = fixture.predict(&model, TileRequest::default(), "out");
+        assert_eq!((plan.tile, plan.no_pass), (roi, Some(NoPass::FixedSize)));
+        assert_eq!(got.len(), fixture.values.len());
+        if shape[0] > roi[0] {
+            let wanted = monai_sliding_window(&graph, &fixture.values, shape, roi, 0.25);
+            let d = relative_distance(&got, &wanted);
+            assert!(d < 1e-5, "{d:.2e} of the range");
+        }
+        let blend = TileRequest { blend: Some(Blend::Crop), ..TileRequest::default() };
+        let cropped = fixture.job(&model, blend, "crop").run(&Context::default(), &Devices::cpu_only());
+        let problem = cropped.map_or_else(|error| error.to_string(), |outcome| outcome.failed[0].message.clone());
+        assert!(problem.contains("one size only"), "{problem}");
     }
 }
 

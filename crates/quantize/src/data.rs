@@ -4,7 +4,7 @@ use crate::{QuantizeJob, QuantizeMode};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::packages::{network_inputs, test_inputs};
-use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, PredictJob, calibration_tiles};
+use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, PredictJob, calibration_tiles, join_tensors};
 use std::path::PathBuf;
 
 /// Maximum number of tiles for calibration and measurement.
@@ -92,7 +92,12 @@ impl QuantizeJob {
             }
             Ok(CalibrationTile { values, from: from.clone() })
         };
-        network_inputs(package, &raw)?.into_iter().take(1).map(tile).collect()
+        let values = join_tensors(network_inputs(package, &raw)?).ok_or_else(|| JobError::Mismatch {
+            path: path.clone(),
+            problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".to_owned(),
+            next_step: "give stacks with --calibrate DIR".to_owned(),
+        })?;
+        Ok(vec![tile(values)?])
     }
 }
 

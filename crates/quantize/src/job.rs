@@ -1,6 +1,7 @@
 //! The quantization job: calibration, search for the best settings, and writing the package.
 
 use crate::data::CalibrationData;
+use crate::inputs::InputChannels;
 use crate::observe::Runner;
 use crate::search::{Search, SearchResult, no_data};
 use crate::{QuantizationAwareTraining, QuantizeReport, speed};
@@ -66,16 +67,23 @@ pub struct QuantizeJob {
 /// The model that is quantized.
 struct Source {
     package: Package,
-    /// The model with the float network alone.
+    /// The model with the float network alone; several inputs are joined.
     float: Model,
-    /// The float network, prepared for quantization.
+    /// The float network as the package holds it.
+    graph: Graph,
+    /// The same, prepared for quantization.
     prepared: Graph,
+    /// Channels of its inputs.
+    channels: InputChannels,
 }
 
 impl QuantizeJob {
-    /// Returns the stacks, and folders of stacks, that the job reads.
+    /// Returns the stacks, folders of stacks and images of further inputs that the job reads.
     pub fn stacks(&self) -> impl Iterator<Item = &Path> {
-        self.calibrate.iter().chain(self.predictions.iter().flat_map(|job| &job.inputs)).map(PathBuf::as_path)
+        let tensors = self.predictions.iter().flat_map(|job| &job.input_tensors);
+        let inputs = self.predictions.iter().flat_map(|job| &job.inputs);
+        let images = tensors.filter_map(|tensor| tensor.file.as_ref());
+        self.calibrate.iter().chain(inputs).chain(images).map(PathBuf::as_path)
     }
 
     /// Runs the job without quantization-aware training.
@@ -104,18 +112,22 @@ impl QuantizeJob {
         self.check_out(&inputs)?;
         let mut notes = Vec::new();
         let loading = context.recorder.span(Stage::Load, "package");
-        let Source { package, float, prepared } = self.open(&path, &mut notes)?;
+        let Source { package, float, graph: source, prepared, channels } = self.open(&path, &mut notes)?;
         loading.finish();
         let mut data = self.calibration_data(context, &package, &float, &mut notes)?;
         let training = std::mem::take(&mut data.training);
         let prepared = match (self.mode, data.held_out.first()) {
-            (QuantizeMode::Static, Some(tile)) => before_upsampling(prepared, tile.values.shape(), &self.keep_float)?,
+            (QuantizeMode::Static, Some(tile)) => {
+                let shapes = channels.shapes(&prepared, tile.values.shape());
+                before_upsampling(prepared, &shapes, &self.keep_float)?
+            }
             // The kernels for run-time ranges and for training have no transposed convolutions that overlap.
             _ => prepared,
         };
         let engine = CpuEngine::new();
         let searching = context.recorder.span(Stage::Quantize, "search");
-        let search = self.search(Runner { context, engine: &engine, threads: 0 }, &float, prepared, data)?;
+        let runner = Runner { context, engine: &engine, threads: 0, channels: channels.clone() };
+        let search = self.search(runner, &float, prepared, data)?;
         let found = self.find(&search, trainer, &training)?;
         searching.finish();
         if self.mode == QuantizeMode::Qat && found.qat.is_none() {
@@ -126,6 +138,7 @@ impl QuantizeJob {
         let timed = search.held_out.first().map(|t| t.values.clone()).ok_or_else(no_data)?;
         let mut int8 = float.clone();
         (int8.graph, int8.has_int8) = (found.graph.clone(), true);
+        channels.join(&mut int8.graph)?;
         let timing = context.recorder.span(Stage::Quantize, "timing");
         let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
         timing.finish();
@@ -141,7 +154,7 @@ impl QuantizeJob {
             written.map(|b| b.len() as u64)
         };
         let mut report = self.report(&package, &search, &found, notes);
-        report.float_bytes = bytes(&float.graph)?;
+        report.float_bytes = bytes(&source)?;
         report.int8_bytes = bytes(&found.graph)?;
         if report.int8_bytes >= report.float_bytes {
             report
@@ -159,7 +172,7 @@ impl QuantizeJob {
         report.tile_shape = timed.shape().to_vec();
         context.check()?;
         let writing = context.recorder.span(Stage::Write, "package");
-        self.write(context, &package, float.graph, found.graph, &mut report)?;
+        self.write(context, &package, source, found.graph, &mut report)?;
         writing.finish();
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
@@ -211,9 +224,12 @@ impl QuantizeJob {
         let prepared = quantize::prepare(&graph).map_err(|e| JobError::model(&*path_text, e))?;
         self.check_names(&prepared)?;
         let mut float = Model::from_package(open()?)?;
-        float.refuse_several_inputs("quantization")?;
-        (float.graph, float.float_graph, float.has_int8) = (graph, None, false);
-        Ok(Source { package, float, prepared })
+        if let Some(network) = float.float_graph.take().filter(|_| float.has_int8) {
+            float.graph = network;
+        }
+        float.has_int8 = false;
+        let channels = InputChannels::of(&float);
+        Ok(Source { package, float, graph, prepared, channels })
     }
 
     fn check_names(&self, graph: &Graph) -> Result<(), JobError> {
@@ -277,12 +293,15 @@ impl QuantizeJob {
     }
 }
 
-/// Returns a network whose convolutions run before nearest-neighbor upsampling, for inputs of any lengths; `shape` is that of
-/// one input. Layers in `keep` stay as they are.
-fn before_upsampling(graph: Graph, shape: &[usize], keep: &BTreeSet<String>) -> Result<Graph, JobError> {
+/// Returns a network whose convolutions run before nearest-neighbor upsampling, for inputs of any lengths; `shapes` are those
+/// of one tile. Layers in `keep` stay as they are.
+fn before_upsampling(
+    graph: Graph,
+    shapes: &[(ValueId, Vec<usize>)],
+    keep: &BTreeSet<String>,
+) -> Result<Graph, JobError> {
     let mut rewritten = graph.clone();
-    let shapes: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();
-    infer_shapes(&mut rewritten, &shapes)?;
+    infer_shapes(&mut rewritten, shapes)?;
     if convolve_before_upsampling(&mut rewritten, InputLengths::Any, keep)? == 0 {
         return Ok(graph);
     }
@@ -327,7 +346,7 @@ mod tests {
         let weight = graph.add_initializer("weight", Tensor::new([2, 8, 3, 3], values).unwrap());
         let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(up), Some(weight)]);
         graph.outputs.push(y);
-        let rewritten = before_upsampling(graph.clone(), &[1, 8, 4, 4], &BTreeSet::new()).unwrap();
+        let rewritten = before_upsampling(graph.clone(), &[(x, vec![1, 8, 4, 4])], &BTreeSet::new()).unwrap();
         assert!(rewritten.nodes.iter().any(|node| matches!(node.op, Op::ConvTranspose(_))));
         assert_eq!(rewritten.value(rewritten.inputs[0]).shape.as_ref(), Some(&dims));
         for [height, width] in [[4, 4], [3, 7]] {

@@ -13,6 +13,7 @@
 mod bias;
 mod data;
 mod histogram;
+mod inputs;
 mod job;
 mod measure;
 mod observe;

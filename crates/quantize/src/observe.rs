@@ -1,6 +1,7 @@
 //! Runs graphs on calibration tiles and records the values of their tensors.
 
 use crate::histogram::Histogram;
+use crate::inputs::InputChannels;
 use cytoscope_engine::{CompileOptions, Engine, Session};
 use cytoscope_graph::{Graph, Tensor, ValueId};
 use cytoscope_graph_passes::infer_shapes;
@@ -19,18 +20,21 @@ pub(crate) struct Runner<'a> {
     pub engine: &'a dyn Engine,
     /// Number of threads to compile for; 0 uses all cores.
     pub threads: usize,
+    /// Channels of the inputs of all graphs.
+    pub channels: InputChannels,
 }
 
 impl Runner<'_> {
     /// Compiles a graph for tiles of one shape. DequantizeLinear nodes of quantized graphs are folded into float
     /// weights.
     pub(crate) fn compile(&self, graph: &Graph, shape: &[usize]) -> Result<Box<dyn Session>, JobError> {
+        let shapes: Vec<Vec<usize>> = self.channels.shapes(graph, shape).into_iter().map(|(_, shape)| shape).collect();
         let mut graph = graph.clone();
         cytoscope_graph_passes::fold_dequantized(&mut graph)?;
         cytoscope_graph_passes::eliminate_dead(&mut graph);
         let options =
             CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
-        Ok(self.engine.compile(&graph, &[shape.to_vec()], &options)?)
+        Ok(self.engine.compile(&graph, &shapes, &options)?)
     }
 
     /// Runs every tile and passes its outputs to a callback.
@@ -48,7 +52,7 @@ impl Runner<'_> {
                 Some(current) => current,
                 None => (shape.to_vec(), self.compile(graph, shape)?),
             };
-            let outputs = current.1.run(std::slice::from_ref(&tile.values))?;
+            let outputs = current.1.run(&self.channels.split(&tile.values)?)?;
             session = Some(current);
             then(index, outputs)?;
         }
@@ -76,9 +80,13 @@ impl Runner<'_> {
     ) -> Result<(), JobError> {
         let Some(first) = tiles.first() else { return Ok(()) };
         let inside: Vec<ValueId> = wanted.iter().copied().filter(|id| !graph.inputs.contains(id)).collect();
-        for tile in tiles {
-            if let Some(input) = graph.inputs.first().filter(|id| wanted.contains(id)) {
-                visit(*input, tile, &tile.values)?;
+        if graph.inputs.iter().any(|id| wanted.contains(id)) {
+            for tile in tiles {
+                let tensors = self.channels.split(&tile.values)?;
+                let read = graph.inputs.iter().zip(tensors.iter()).filter(|(id, _)| wanted.contains(id));
+                for (id, tensor) in read {
+                    visit(*id, tile, tensor)?;
+                }
             }
         }
         for some in self.portions(graph, &inside, first.values.shape())? {
@@ -96,8 +104,7 @@ impl Runner<'_> {
     /// Groups tensors, in order, into portions of at most [`MAX_RECORDED_BYTES`].
     fn portions(&self, graph: &Graph, ids: &[ValueId], shape: &[usize]) -> Result<Vec<Vec<ValueId>>, JobError> {
         let mut shaped = graph.clone();
-        let inputs: Vec<(ValueId, Vec<usize>)> = graph.inputs.iter().map(|id| (*id, shape.to_vec())).collect();
-        infer_shapes(&mut shaped, &inputs)?;
+        infer_shapes(&mut shaped, &self.channels.shapes(graph, shape))?;
         let mut portions: Vec<Vec<ValueId>> = Vec::new();
         let mut left = 0;
         for &id in ids {

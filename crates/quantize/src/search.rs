@@ -180,9 +180,8 @@ impl Search<'_> {
         let mut shaped = self.graph.clone();
         let first = self.held_out.first();
         let first = first.ok_or_else(|| JobError::Internal("quantize: there are no held-out tiles".to_owned()))?;
-        let shape = first.values.shape().to_vec();
-        let inputs: Vec<(ValueId, Vec<usize>)> = shaped.inputs.iter().map(|id| (*id, shape.clone())).collect();
-        infer_shapes(&mut shaped, &inputs)?;
+        let shapes = self.runner.channels.shapes(&shaped, first.values.shape());
+        infer_shapes(&mut shaped, &shapes)?;
         let mut work = BTreeMap::new();
         for layer in self.layers() {
             if let Some(node) = shaped.nodes.get(layer.node) {

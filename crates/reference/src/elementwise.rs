@@ -108,7 +108,13 @@ pub fn activate(activation: &Activation, x: f64) -> f64 {
                 x
             }
         }
-        Activation::Celu { alpha } => x.max(0.0) + (f(alpha) * (x / f(alpha)).exp_m1()).min(0.0),
+        Activation::Celu { alpha } => {
+            if x < 0.0 {
+                f(alpha) * (x / f(alpha)).exp_m1()
+            } else {
+                x
+            }
+        }
         Activation::Selu { alpha, gamma } => f(gamma) * if x > 0.0 { x } else { f(alpha) * x.exp_m1() },
         Activation::Gelu { tanh: false } => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
         Activation::Gelu { tanh: true } => {
@@ -158,6 +164,9 @@ fn unary(kind: UnaryOp, x: &Tensor) -> Result<Tensor> {
         UnaryOp::Atan => f64::atan,
         UnaryOp::Sinh => f64::sinh,
         UnaryOp::Cosh => f64::cosh,
+        UnaryOp::Asinh => f64::asinh,
+        UnaryOp::Acosh => f64::acosh,
+        UnaryOp::Atanh => f64::atanh,
         UnaryOp::Not | UnaryOp::IsNaN => return Err(wrong_type(x.dtype())),
     };
     macro_rules! whole {

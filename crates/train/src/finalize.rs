@@ -20,7 +20,8 @@ use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Context, JobError, ProgressStage, packages};
+use cytoscope_pipeline::predict::ChannelRef;
+use cytoscope_pipeline::{Context, JobError, PredictJob, ProgressStage, packages};
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
@@ -282,7 +283,7 @@ impl Training<'_> {
         let out = self.folder.path.join("int8");
         let recorder = self.context.recorder.clone();
         let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
-        let calibrate = self.calibration_files()?;
+        let (calibrate, predictions) = self.calibration(float)?;
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
         let mut overhead_mins = 0.0;
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
@@ -301,7 +302,7 @@ impl Training<'_> {
                 out: out.clone(),
                 mode,
                 calibrate: calibrate.clone(),
-                predictions: Vec::new(),
+                predictions: predictions.clone(),
                 accuracy_budget: budget,
                 keep_float: Default::default(),
                 without_float: false,
@@ -378,6 +379,18 @@ impl Training<'_> {
             calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
         }
         Ok(calibrate)
+    }
+
+    /// Returns the stacks that the network at `model` is calibrated with; for several inputs as predictions, because the
+    /// channels are in the order of the inputs.
+    fn calibration(&self, model: &Path) -> Result<(Vec<PathBuf>, Vec<PredictJob>), JobError> {
+        let files = self.calibration_files()?;
+        if self.start.tensors.len() < 2 {
+            return Ok((files, Vec::new()));
+        }
+        let channels = (0..self.start.inputs.len()).map(ChannelRef::Index).collect();
+        let job = PredictJob { channels, ..PredictJob::new(files, model.display().to_string(), PathBuf::new()) };
+        Ok((Vec::new(), vec![job]))
     }
 
     /// Quantizes the network and scores the result. Returns whether that costs no accuracy, and the scores if there is

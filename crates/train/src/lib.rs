@@ -30,6 +30,7 @@ mod finalize;
 mod history;
 mod job;
 mod joined;
+mod lengths;
 mod machine;
 mod monitor;
 mod network;

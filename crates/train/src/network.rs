@@ -2,14 +2,15 @@
 
 use crate::config::TrainConfig;
 use crate::error::{io_error, model_error, wrong_use};
+use crate::lengths::free_lengths;
 use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
-use cytoscope_graph::{Activation, BinaryOp, Graph, Node, Op, Tensor, ValueId};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Graph, GraphError, Node, Op, Tensor, ValueId};
 use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, SCRATCH, find_model, model_folders};
+use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -23,8 +24,10 @@ pub(crate) struct StartModel {
     pub from_scratch: bool,
     /// Name of the model, or `scratch`; for the record.
     pub name: String,
-    /// Names of its input channels; at least one.
+    /// Names of the channels of all its inputs; at least one.
     pub inputs: Vec<String>,
+    /// Its inputs, in their order.
+    pub tensors: Vec<StartTensor>,
     /// Names of its output channels: the channels of the target, or the stains.
     pub outputs: Vec<String>,
     /// The quantity that the network is trained to predict.
@@ -33,12 +36,14 @@ pub(crate) struct StartModel {
     pub voxel_um: Option<[f64; 3]>,
     /// Nominal object diameter in µm at that voxel size, to which images are scaled; `None` for no scaling.
     pub object_diameter_um: Option<f64>,
-    /// Intensity normalization of its input.
+    /// Intensity normalization of each input channel.
     pub normalize: Normalize,
-    /// `normalize`, as preprocessing steps of a package.
-    pub preprocessing: Vec<Processing>,
     /// Patch sizes are multiples of this, along Z, Y, X.
     pub step: [usize; 3],
+    /// Patch size along Z, Y, X, if the network takes no other.
+    pub lengths: [Option<usize>; 3],
+    /// Number of patches in a batch, if the network takes no other.
+    pub batch: Option<usize>,
     /// Number of spatial axes: 3, or 2 for networks that process single slices.
     pub spatial_axes: usize,
     /// Segmentation settings that it declares, if any.
@@ -50,6 +55,19 @@ pub(crate) struct StartModel {
     /// Ids of the package's outputs after the first, which are not trained.
     pub other_outputs: Vec<String>,
 }
+
+/// An input of a start model.
+pub(crate) struct StartTensor {
+    /// Its id in the package.
+    pub id: String,
+    /// Number of its channels.
+    pub channels: usize,
+    /// The intensity normalization, as preprocessing steps of a package.
+    pub preprocessing: Vec<Processing>,
+}
+
+/// Id of the only input of a package.
+const ONLY_INPUT: &str = "stack";
 
 /// The int8 network of a package.
 pub(crate) struct Int8Network {
@@ -128,17 +146,18 @@ pub(crate) fn load_start_model(
     let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
     let declared = declared_target(&package, &shown)?;
     let has_segment = package.config().get("segment").is_some();
-    let source = match (package.is_int8(), &package.float_graph) {
+    let mut source = match (package.is_int8(), &package.float_graph) {
         (true, Some(float)) => float.clone(),
         _ => package.graph.clone(),
     };
     let int8 = [false, true].map(|sigmoid| int8_network(&package, sigmoid));
     let known = Model::from_package(package)?;
-    known.refuse_several_inputs("training")?;
     let inputs = config.data.input_names();
     check_input_channels(from, known.input_channels, &inputs)?;
+    source.outputs.truncate(1);
+    // Before constants are folded, which would include the lengths.
+    let lengths = free_lengths(&mut source);
     let mut graph = prepare(&source).map_err(model_error(&shown))?;
-    graph.outputs.truncate(1);
     // Batch norms would also update the statistics of layers that are to stay as they are.
     if config.norm_share < 1.0 || !config.only.is_empty() {
         cytoscope_graph_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
@@ -147,15 +166,9 @@ pub(crate) fn load_start_model(
     let target = target(task, config, declared, known.output_channels)?;
     let outputs = output_names(target, config);
     let mut comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
-    if outputs.len() != known.output_channels {
-        new_head(&mut graph, outputs.len(), seed).ok_or_else(|| {
-            wrong_use(format!(
-                "{from} has {} output channels, but the target has {}, and its last layer is not a convolution \
-                 that could be replaced",
-                known.output_channels,
-                outputs.len()
-            ))
-        })?;
+    if outputs.len() != known.output_channels && new_head(&mut graph, outputs.len(), seed).is_none() {
+        let kernel = vec![1; known.spatial_axes];
+        further_layer(&mut graph, known.output_channels, outputs.len(), &kernel, seed).map_err(model_error(&shown))?;
     }
     if target.of_labels() {
         append_sigmoid(&mut graph);
@@ -166,7 +179,7 @@ pub(crate) fn load_start_model(
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
-    let normalize = match (config.normalize, normalize_of(preprocessing_of(&known), inputs.len())) {
+    let normalize = match (config.normalize, normalize_of_all(&known.inputs)) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
@@ -182,17 +195,24 @@ pub(crate) fn load_start_model(
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
         object_diameter_um: known.object_diameter_um.filter(|_| target.of_labels()),
-        preprocessing: processing_of(normalize, inputs.len()),
+        tensors: tensors_of(&known.inputs, normalize),
         inputs,
         outputs,
         normalize,
-        step: known.step,
+        step: lengths.multiples.map_or(known.step, |multiples| by_axis(&multiples, known.spatial_axes, 1)),
+        lengths: by_axis(&lengths.space, known.spatial_axes, None),
+        batch: lengths.batch,
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
         comparable,
         int8: int8.filter(|_| comparable),
         other_outputs: known.outputs.iter().skip(1).map(|output| output.id.clone()).collect(),
     })
+}
+
+/// Returns the values for Z, Y, X of those of the axes of space; networks for single slices have none for Z.
+fn by_axis<T: Copy>(values: &[T], spatial_axes: usize, missing: T) -> [T; 3] {
+    std::array::from_fn(|a| (a + spatial_axes).checked_sub(3).and_then(|a| values.get(a)).copied().unwrap_or(missing))
 }
 
 /// Checks that a start model has as many input channels as the data settings choose.
@@ -289,11 +309,13 @@ fn scratch(
         target,
         voxel_um,
         object_diameter_um: None,
-        preprocessing: processing_of(normalize, inputs.len()),
+        tensors: vec![start_tensor(ONLY_INPUT, inputs.len(), normalize)],
         inputs,
         outputs,
         normalize,
         step: strides.iter().fold([1; 3], |all, s| [0, 1, 2].map(|a| all[a] * s[a])),
+        lengths: [None; 3],
+        batch: None,
         spatial_axes: 3,
         segment: None,
         comparable: false,
@@ -330,9 +352,21 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
         .collect()
 }
 
-/// Returns the preprocessing steps of a model with one input.
-fn preprocessing_of(model: &Model) -> &[Processing] {
-    model.inputs.first().map(|input| input.preprocessing.as_slice()).unwrap_or_default()
+/// Returns the intensity normalization of all inputs, or `None` if training does not support it, or inputs differ in it.
+fn normalize_of_all(inputs: &[ModelInput]) -> Option<Normalize> {
+    let mut all = inputs.iter().map(|input| normalize_of(&input.preprocessing, input.channels));
+    let first = all.next()??;
+    all.all(|other| other == Some(first)).then_some(first)
+}
+
+/// Returns the inputs of a model, normalized alike. The only input has the id that training gives it.
+fn tensors_of(inputs: &[ModelInput], normalize: Normalize) -> Vec<StartTensor> {
+    let id = |input: &ModelInput| if inputs.len() == 1 { ONLY_INPUT.to_owned() } else { input.id.clone() };
+    inputs.iter().map(|input| start_tensor(&id(input), input.channels, normalize)).collect()
+}
+
+fn start_tensor(id: &str, channels: usize, normalize: Normalize) -> StartTensor {
+    StartTensor { id: id.to_owned(), channels, preprocessing: processing_of(normalize, channels) }
 }
 
 /// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it.
@@ -394,6 +428,23 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
     if attrs.group != 1 {
         return None;
     }
+    let (weight, bias) = random_layer(graph, shape, seed)?;
+    if let Some(node) = graph.nodes.get_mut(index) {
+        node.inputs = vec![node.input(0), Some(weight), Some(bias)];
+    }
+    let made: Vec<ValueId> = graph.nodes.iter().skip(index).flat_map(|n| n.outputs.iter().flatten().copied()).collect();
+    for id in made {
+        if let Some(value) = graph.values.get_mut(id.index()) {
+            value.shape = None;
+        }
+    }
+    cytoscope_graph_passes::eliminate_dead(graph);
+    Some(())
+}
+
+/// Adds constants for the weights of a convolution, with this shape, and its bias.
+fn random_layer(graph: &mut Graph, shape: Vec<usize>, seed: u64) -> Option<(ValueId, ValueId)> {
+    let channels = *shape.first()?;
     let fan_in: usize = shape.iter().skip(1).product();
     let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
     let mut uniform = || {
@@ -408,17 +459,26 @@ fn new_head(graph: &mut Graph, channels: usize, seed: u64) -> Option<()> {
     let values: Vec<f32> = (0..shape.iter().product()).map(|_| uniform() * bound).collect();
     let weight = graph.add_initializer("head.new.weight", Arc::new(Tensor::new(shape, values).ok()?));
     let bias = graph.add_initializer("head.new.bias", Tensor::vector(vec![0.0f32; channels]));
-    if let Some(node) = graph.nodes.get_mut(index) {
-        node.inputs = vec![node.input(0), Some(weight), Some(bias)];
-    }
-    let made: Vec<ValueId> = graph.nodes.iter().skip(index).flat_map(|n| n.outputs.iter().flatten().copied()).collect();
-    for id in made {
-        if let Some(value) = graph.values.get_mut(id.index()) {
-            value.shape = None;
-        }
-    }
-    cytoscope_graph_passes::eliminate_dead(graph);
-    Some(())
+    Some((weight, bias))
+}
+
+/// Appends a convolution with a `kernel` of length 1 and random weights, which computes `channels` output channels from
+/// the `before` channels of the first output.
+fn further_layer(
+    graph: &mut Graph,
+    before: usize,
+    channels: usize,
+    kernel: &[usize],
+    seed: u64,
+) -> Result<(), GraphError> {
+    let shape: Vec<usize> = [channels, before].into_iter().chain(kernel.iter().copied()).collect();
+    let missing = || GraphError::misused("outputs", "none", "one");
+    let output = graph.outputs.first().copied().ok_or_else(missing)?;
+    let (weight, bias) = random_layer(graph, shape, seed).ok_or_else(missing)?;
+    let op = Op::Conv(ConvAttrs::same(kernel));
+    let made = graph.push("head.new", op, &[Some(output), Some(weight), Some(bias)]);
+    graph.outputs = vec![made];
+    Ok(())
 }
 
 /// Returns whether the first output is computed by a sigmoid.
@@ -450,7 +510,7 @@ fn append_sigmoid(graph: &mut Graph) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
     use super::*;
 
@@ -491,9 +551,10 @@ mod tests {
             (2, &["foreground", "height"].map(str::to_owned)[..])
         );
         // Each channel is normalized by its own statistics, and these steps are understood again.
-        let axes = start.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
+        let [stack] = start.tensors.as_slice() else { panic!("{} inputs", start.tensors.len()) };
+        let axes = stack.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
         assert!(!axes.channel);
-        assert_eq!(normalize_of(&start.preprocessing, 2), Some(start.normalize));
+        assert_eq!(normalize_of(&stack.preprocessing, 2), Some(start.normalize));
         assert_eq!(normalize_of(&processing_of(start.normalize, 1), 2), None);
         let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
         let start = load_start_model(&TrainStart::Scratch, TrainingTask::LabelFree, &three, None, 1).unwrap();

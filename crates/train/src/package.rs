@@ -39,20 +39,25 @@ pub(crate) fn seed_channel(target: TargetKind) -> usize {
     if target.channels() > 1 && !matches!(target, TargetKind::Boundary { .. }) { 1 } else { 0 }
 }
 
-fn axes(d: &Description<'_>, input: bool) -> Vec<AxisSpec> {
+/// Returns the axes of a tensor with these channels: an input or, if `like` is the id of an input, an output of the same
+/// size.
+fn axes(d: &Description<'_>, names: &[String], like: Option<&str>) -> Vec<AxisSpec> {
     let spatial = d.start.spatial_axes;
-    let names = if input { &d.start.inputs } else { &d.start.outputs };
     let axis = |kind, size| AxisSpec { kind, size, voxel_um: None, halo: 0, channel_names: Vec::new() };
     let mut all = vec![
         axis(AxisKind::Batch, AxisSize::Step { min: 1, step: 1 }),
-        AxisSpec { channel_names: names.clone(), ..axis(AxisKind::Channel, AxisSize::Fixed(names.len())) },
+        AxisSpec { channel_names: names.to_vec(), ..axis(AxisKind::Channel, AxisSize::Fixed(names.len())) },
     ];
     let kinds = [(AxisKind::Z, "z"), (AxisKind::Y, "y"), (AxisKind::X, "x")];
     for (a, (kind, id)) in kinds.into_iter().enumerate().skip(3 - spatial) {
-        let size = if input {
-            AxisSize::Step { min: d.start.step[a], step: d.start.step[a] }
-        } else {
-            AxisSize::Reference { tensor: "stack".to_owned(), axis: id.to_owned(), scale: 1.0, offset: 0.0 }
+        let size = match like {
+            None => match d.start.lengths[a] {
+                Some(length) => AxisSize::Fixed(length),
+                None => AxisSize::Step { min: d.start.step[a], step: d.start.step[a] },
+            },
+            Some(tensor) => {
+                AxisSize::Reference { tensor: tensor.to_owned(), axis: id.to_owned(), scale: 1.0, offset: 0.0 }
+            }
         };
         all.push(AxisSpec { voxel_um: d.voxel_um.map(|v| v[a]), ..axis(kind, size) });
     }
@@ -105,16 +110,53 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
     let (values, zyx) = match &d.test {
         Some(test) => test.clone(),
         None => {
-            let zyx: [usize; 3] = std::array::from_fn(|a| d.start.step[a] * 2);
+            let flat = 3 - d.start.spatial_axes;
+            let length = |a: usize| d.start.lengths[a].unwrap_or(d.start.step[a] * 2);
+            let zyx: [usize; 3] = std::array::from_fn(|a| if a < flat { 1 } else { length(a) });
             (test_channels(zyx, d.start.normalize, channels), zyx)
         }
     };
-    let mut shape = vec![1, channels];
-    shape.extend(zyx.iter().skip(3 - d.start.spatial_axes));
-    let test_inputs = vec![Tensor::new(shape, values).map_err(model_error("the network"))?];
+    let test_inputs = test_tensors(d, &values, zyx)?;
     let untested = builder(d, graph)?;
     let test_outputs = packages::test_outputs(&d.name, &untested.inputs, &untested.outputs, graph, &test_inputs)?;
     packages::write(PackageBuilder { test_inputs, test_outputs, ..untested }, to, Overwrite::Refuse).map(|_| ())
+}
+
+/// Returns the test tensors of all inputs; `values` are those of their channels, of shape Z, Y, X.
+fn test_tensors(d: &Description<'_>, values: &[f32], zyx: [usize; 3]) -> Result<Vec<Tensor>, JobError> {
+    let voxels: usize = zyx.iter().product();
+    let mut rest = values;
+    let mut tensors = Vec::with_capacity(d.start.tensors.len());
+    for tensor in &d.start.tensors {
+        let (own, later) = rest.split_at((tensor.channels * voxels).min(rest.len()));
+        rest = later;
+        let mut shape = vec![1, tensor.channels];
+        shape.extend(zyx.iter().skip(3 - d.start.spatial_axes));
+        tensors.push(Tensor::new(shape, own.to_vec()).map_err(model_error("the network"))?);
+    }
+    Ok(tensors)
+}
+
+/// Returns the descriptions of all inputs.
+fn input_specs(d: &Description<'_>) -> Vec<TensorSpec> {
+    let mut names = d.start.inputs.as_slice();
+    let mut specs = Vec::with_capacity(d.start.tensors.len());
+    for tensor in &d.start.tensors {
+        let (own, later) = names.split_at(tensor.channels.min(names.len()));
+        names = later;
+        specs.push(TensorSpec {
+            id: tensor.id.clone(),
+            description: match own {
+                [_] => "One channel".to_owned(),
+                several => format!("Channels: {}", several.join(", ")),
+            },
+            dtype: TensorType::Float32,
+            axes: axes(d, own, None),
+            processing: tensor.preprocessing.clone(),
+            test_tensor: None,
+        });
+    }
+    specs
 }
 
 /// Returns the model that [`write`] followed by [`Model::load`] gives, without writing it. Test tensors are left out:
@@ -144,34 +186,26 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Internal(e.to_string()))?;
         map.insert("segment".to_owned(), segment);
     }
-    let inputs = vec![TensorSpec {
-        id: "stack".to_owned(),
-        description: match d.start.inputs.as_slice() {
-            [_] => "One channel".to_owned(),
-            several => format!("Channels: {}", several.join(", ")),
-        },
-        dtype: TensorType::Float32,
-        axes: axes(d, true),
-        processing: d.start.preprocessing.clone(),
-        test_tensor: None,
-    }];
+    let inputs = input_specs(d);
+    let first = inputs.first().map(|input| input.id.clone()).unwrap_or_default();
     let outputs = vec![TensorSpec {
         id: "maps".to_owned(),
         description: if labels { "Probabilities" } else { "Intensities" }.to_owned(),
         dtype: TensorType::Float32,
-        axes: axes(d, false),
+        axes: axes(d, &d.start.outputs, Some(&first)),
         processing,
         test_tensor: None,
     }];
     let what = if labels { "Objects" } else { "Label-free prediction of a stain" };
+    let (images, axes_tag) = if d.start.spatial_axes == 2 { ("2-D images", "2d") } else { ("3-D stacks", "3d") };
     Ok(PackageBuilder {
         name: d.name.clone(),
-        description: format!("{what} in 3-D stacks, trained with Cytoscope."),
+        description: format!("{what} in {images}, trained with Cytoscope."),
         documentation: d.card.clone(),
         authors: vec!["A Cytoscope user".to_owned()],
         cite: vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))],
         license: "MIT".to_owned(),
-        tags: ["3d", if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
+        tags: [axes_tag, if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
             .map(str::to_owned)
             .to_vec(),
         inputs,

@@ -5,6 +5,7 @@ use crate::step::{StepOutput, Stepper, StepperOptions};
 use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, TuningListener};
 use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
+use cytoscope_graph_passes::{input_channels, join_inputs};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Recorder;
@@ -135,7 +136,10 @@ impl QuantizationAwareTraining for QatTrainer {
         let tiles: Vec<&Tensor> = task.tiles.iter().filter(|t| t.shape() == shape).collect();
         let options =
             CompileOptions { threads: self.threads, recorder: Recorder::totals_only(), ..CompileOptions::default() };
-        let mut float_session = on.compile(task.float, std::slice::from_ref(&shape), &options).map_err(engine_error)?;
+        // Tiles have the channels of all inputs.
+        let mut float = task.float.clone();
+        join_inputs(&mut float, &input_channels(task.float)).map_err(&bad)?;
+        let mut float_session = on.compile(&float, std::slice::from_ref(&shape), &options).map_err(engine_error)?;
         let mut output = |tile: &Tensor| -> Result<Tensor, JobError> {
             let made = float_session.run(std::slice::from_ref(tile)).map_err(engine_error)?.into_iter().next();
             made.ok_or_else(|| crate::error::wrong_use("the float network has no outputs"))

@@ -7,6 +7,7 @@ use crate::data::Data;
 use crate::device_choice;
 use crate::error::{data_error, io_error, wrong_use};
 use crate::job::TrainJob;
+use crate::lengths::check_output_size;
 use crate::network::{self, StartModel};
 use crate::previews::Previews;
 use crate::step::StepperOptions;
@@ -83,8 +84,11 @@ fn patch_and_batch(config: &TrainConfig, start: &StartModel) -> ([usize; 3], usi
     if start.spatial_axes == 2 {
         patch[0] = 1;
     }
-    patch = std::array::from_fn(|a| patch[a].max(start.step[a]).next_multiple_of(start.step[a]));
-    (patch, config.batch_size())
+    patch = std::array::from_fn(|a| match start.lengths[a] {
+        Some(length) => length,
+        None => patch[a].max(start.step[a]).next_multiple_of(start.step[a]),
+    });
+    (patch, start.batch.unwrap_or(config.batch_size()))
 }
 
 /// Returns the shape of the network's input for a batch of patches.
@@ -189,11 +193,24 @@ fn load_start_model(
 ) -> Result<StartModel, JobError> {
     let _span = context.recorder.span(Stage::Load, "start model");
     let start = network::load_start_model(&job.from, job.task, config, data.voxel_um(), job.seed)?;
+    check_output_size(&start.graph, &start.name, &batch_shape(config, &start))?;
     if !start.other_outputs.is_empty() {
         context.note(format!(
             "the start model has {} outputs: its first one is trained; {} will not be in the new model",
             start.other_outputs.len() + 1,
             start.other_outputs.join(", ")
+        ));
+    }
+    let patch = config.patch_zyx.unwrap_or(PATCH);
+    if start.lengths.iter().zip(patch).any(|(only, length)| only.is_some_and(|only| only != length)) {
+        let (patch, _) = patch_and_batch(config, &start);
+        context
+            .note(format!("the start model takes only patches of {} × {} × {} voxels", patch[0], patch[1], patch[2]));
+    }
+    if let Some(batch) = start.batch.filter(|batch| *batch != config.batch_size()) {
+        context.note(format!(
+            "the start model takes only batches of {batch}, which is the batch size; accumulate in the settings gives steps \
+             more patches"
         ));
     }
     Ok(start)

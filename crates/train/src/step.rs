@@ -13,7 +13,7 @@ use cytoscope_engine::{
     BoundSession, Buffers, CompileOptions, Device, DeviceId, Engine, Precision, Session, TuningListener,
 };
 use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
-use cytoscope_graph_passes::{MixedPrecisionStats, RecomputeStats};
+use cytoscope_graph_passes::{MixedPrecisionStats, RecomputeStats, input_channels, join_first_inputs};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub(crate) struct StepperOptions {
     pub loss: Loss,
     /// Update rule of the parameters with its constants; the learning rate is passed with each step.
     pub optimizer: Optimizer,
-    /// Shape of the network's input for a batch of patches.
+    /// Shape of the network's input for a batch of patches; of several inputs, with the channels of all.
     pub shape: Vec<usize>,
     /// Whether batch norms use batch statistics and update their running statistics.
     pub batch_statistics: bool,
@@ -252,6 +252,16 @@ fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
     of.inputs.iter().map(|id| shape(*id)).collect()
 }
 
+/// Returns the shape of each input of a network for a batch of the shape `all`, which has the channels of all inputs.
+pub(crate) fn input_parts(all: &[usize], channels: &[usize]) -> Vec<Vec<usize>> {
+    let part = |count: &usize| {
+        let mut shape = all.to_vec();
+        shape.iter_mut().skip(1).take(1).for_each(|length| *length = *count);
+        shape
+    };
+    if channels.len() < 2 { vec![all.to_vec()] } else { channels.iter().map(part).collect() }
+}
+
 /// Returns the options of the gradients of a network.
 fn step_options(model_graph: &Graph, engine: &dyn Engine, options: &StepperOptions) -> StepOptions {
     StepOptions {
@@ -271,7 +281,11 @@ impl Stepper {
         let step = step_options(&model_graph, engine, options);
         let bad = model_error("the network");
         let on_device = engine.device().id != DeviceId::Cpu;
-        let mut graph = gradient_graph(&model_graph, std::slice::from_ref(&options.shape), &step).map_err(&bad)?;
+        let channels = input_channels(&model_graph);
+        let mut graph = gradient_graph(&model_graph, &input_parts(&options.shape, &channels), &step).map_err(&bad)?;
+        // Batches have the channels of all inputs in one tensor. What joins them comes after differentiation, so it is not
+        // trained.
+        join_first_inputs(&mut graph.graph, &channels).map_err(&bad)?;
         let values = graph.values(&model_graph).map_err(&bad)?;
         let joined = if on_device { Joined::new(&graph.parameters) } else { Joined::separate(&graph.parameters) };
         joined.rewrite(&mut graph);

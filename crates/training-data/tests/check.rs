@@ -141,6 +141,25 @@ fn masks_are_errors_unless_the_target_is_semantic() {
 }
 
 #[test]
+fn one_object_in_each_image_is_not_a_mask() {
+    let folder = tempfile::tempdir().unwrap();
+    let add = |number: usize, is_in: fn(u16) -> bool| {
+        let (shape, image, labels) = tiny(number);
+        write(&folder.path().join(format!("m{number}.tif")), shape, image);
+        let labels: Vec<u8> = labels.iter().map(|l| u8::from(is_in(*l))).collect();
+        write(&folder.path().join(format!("m{number}_masks.tif")), shape, labels);
+    };
+    (0..3).for_each(|number| add(number, |label| label == 3));
+    let (dataset, report) = find_and_check(folder.path());
+    assert_eq!(report.usable(&dataset).len(), 3, "{:?}", report.problems);
+    // If another file shows that they are masks, they are all refused.
+    add(3, |label| label > 0);
+    let (dataset, report) = find_and_check(folder.path());
+    has(&report.problems, Severity::Error, "label 1");
+    assert!(report.usable(&dataset).is_empty());
+}
+
+#[test]
 fn missing_or_different_voxel_sizes_are_warnings() {
     let folder = good_pairs(2);
     let (_, report) = find_and_check(folder.path());

@@ -105,8 +105,7 @@ fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
             if a == 0 && model.spatial_axes == 2 {
                 return 1;
             }
-            let step = model.step[a].max(1);
-            tile[a].min(shape_zyx[a]).max(model.min_size[a]).next_multiple_of(step)
+            model.tile_length(tile[a].min(shape_zyx[a]), a)
         });
         let least = |a: usize| model.reach.map_or(1, |reach| 2 * reach[a] + model.step[a]);
         if (0..3).all(|a| fitted[a] >= shape_zyx[a].min(least(a))) && !tiles.contains(&Some(fitted)) {

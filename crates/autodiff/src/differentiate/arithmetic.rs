@@ -194,6 +194,11 @@ impl Backward<'_> {
             }
         }
         let g = if reduced == kept { g } else { self.reshape(name, g, &kept)? };
+        // The result with the reduced axes; only some rules read it.
+        let result = |me: &mut Self| match node.output(0) {
+            Some(y) if reduced != kept => me.reshape(name, y, &kept),
+            y => Ok(y.unwrap_or(x)),
+        };
         let count = shape.iter().product::<usize>() as f64 / kept.iter().product::<usize>().max(1) as f64;
         let full = match kind {
             ReduceOp::Sum => g,
@@ -210,12 +215,53 @@ impl Backward<'_> {
                 let sign = self.unary(name, UnaryOp::Sign, x);
                 return Ok(Some(self.binary(name, BinaryOp::Mul, sign, g)));
             }
-            other => {
+            ReduceOp::L2 => {
+                let norm = result(self)?;
+                // A vector of zeros has no direction, and gets no gradient.
+                let least = self.scalar(f64::from(f32::MIN_POSITIVE), x)?;
+                let norm = self.binary(name, BinaryOp::Max, norm, least);
+                let direction = self.binary(name, BinaryOp::Div, x, norm);
+                return Ok(Some(self.binary(name, BinaryOp::Mul, direction, g)));
+            }
+            ReduceOp::LogSum | ReduceOp::LogSumExp => {
+                let log = result(self)?;
+                let from = if kind == ReduceOp::LogSum { self.scalar(0.0, x)? } else { x };
+                let less = self.binary(name, BinaryOp::Sub, from, log);
+                let share = self.unary(name, UnaryOp::Exp, less);
+                self.binary(name, BinaryOp::Mul, share, g)
+            }
+            ReduceOp::Max | ReduceOp::Min => {
+                let y = result(self)?;
+                let is_reduced = |a: &usize| kept.get(*a) == Some(&1);
+                let axes: Vec<i64> = (0..shape.len()).filter(is_reduced).map(|a| a as i64).collect();
+                return Ok(Some(self.extreme_rule(x, y, g, &axes, name)?));
+            }
+            other @ ReduceOp::Prod => {
                 let op = Op::Reduce { kind: other, keep_dims: true, noop_with_empty_axes: false };
                 return Err(GraphError::unsupported(format!("the derivative of {}", op_name(&op))));
             }
         };
         Ok(Some(self.expand(name, full, &shape)?))
+    }
+
+    /// Maxima or minima `y` of `x` over `axes`, which have length 1 in `y` and its gradient: all elements that are equal to
+    /// it share the gradient.
+    pub(super) fn extreme_rule(
+        &mut self,
+        x: ValueId,
+        y: ValueId,
+        g: ValueId,
+        axes: &[i64],
+        name: &str,
+    ) -> Result<ValueId> {
+        let shape = self.shape(x)?;
+        let is_extreme = self.graph.push(grad(name), Op::Binary(BinaryOp::Equal), &[Some(x), Some(y)]);
+        let (one, zero) = (self.scalar(1.0, x)?, self.scalar(0.0, x)?);
+        let chosen = self.graph.push(grad(name), Op::Where, &[Some(is_extreme), Some(one), Some(zero)]);
+        self.set_shape(chosen, &shape, x);
+        let count = self.reduce(name, ReduceOp::Sum, chosen, axes)?;
+        let share = self.binary(name, BinaryOp::Div, g, count);
+        Ok(self.binary(name, BinaryOp::Mul, chosen, share))
     }
 
     pub(super) fn mat_mul(&mut self, a: ValueId, b: ValueId, g: ValueId, name: &str) -> Result<Gradients> {

@@ -25,9 +25,11 @@ pub fn differentiate(
     seed: Option<ValueId>,
 ) -> Result<Vec<Option<ValueId>>> {
     let mut active: BTreeSet<ValueId> = wrt.iter().copied().collect();
+    // Shapes, indices and truth values have no gradient.
+    let varies = |id: &&ValueId| graph.value(**id).dtype.is_none_or(ElementType::is_float);
     for node in &graph.nodes {
         if node.inputs.iter().flatten().any(|id| active.contains(id)) {
-            active.extend(node.outputs.iter().flatten());
+            active.extend(node.outputs.iter().flatten().filter(varies));
         }
     }
     let mut needed = BTreeSet::from([scalar]);

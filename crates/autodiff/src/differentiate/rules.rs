@@ -44,6 +44,11 @@ impl Backward<'_> {
             op if op.has_vjp() => self.vjp(&name, node.op.clone(), &node.inputs, g, wanted),
             Op::BatchNormalization { epsilon } => self.frozen_batch_norm(node, *epsilon, g, wanted, &name)?,
             Op::GlobalAveragePool => self.global_average_rule(x, g, &name)?,
+            Op::GlobalMaxPool => {
+                let axes: Vec<i64> = (2..self.shape(x)?.len() as i64).collect();
+                vec![Some(self.extreme_rule(x, node.output(0).unwrap_or(x), g, &axes, &name)?)]
+            }
+            Op::Einsum { equation } => self.einsum_rule(equation, node, g, wanted, &name)?,
             Op::Softmax { axis } => self.softmax_rule(node.output(0).unwrap_or(x), *axis, g, &name)?,
             Op::LogSoftmax { axis } => self.log_softmax_rule(node.output(0).unwrap_or(x), *axis, g, &name)?,
             Op::Identity => vec![Some(g)],
@@ -202,6 +207,37 @@ impl Backward<'_> {
             _ => None,
         };
         Ok(vec![Some(da), Some(db), dc])
+    }
+
+    /// The gradient of each factor of a product is the product of the gradient with the other factor.
+    fn einsum_rule(
+        &mut self,
+        equation: &str,
+        node: &Node,
+        g: ValueId,
+        wanted: &[bool],
+        name: &str,
+    ) -> Result<Gradients> {
+        let unsupported = || GraphError::unsupported(format!("the derivative of the Einsum {equation}"));
+        let (left, right) = equation.split_once("->").ok_or_else(unsupported)?;
+        let factors = left.split_once(',').filter(|(_, second)| !second.contains(','));
+        let (first, second) = factors.ok_or_else(unsupported)?;
+        let (a, b) = (need(node, 0)?, need(node, 1)?);
+        let mut found = Vec::with_capacity(2);
+        for (i, (own, other, factor)) in [(first, second, b), (second, first, a)].into_iter().enumerate() {
+            if wanted.get(i) != Some(&true) {
+                found.push(None);
+                continue;
+            }
+            // A letter that occurs nowhere else is summed over alone, and one that occurs twice takes a diagonal.
+            let is_known = |c: char| right.contains(c) || other.contains(c);
+            if !own.chars().all(|c| is_known(c) && own.matches(c).count() == 1) {
+                return Err(unsupported());
+            }
+            let op = Op::Einsum { equation: format!("{right},{other}->{own}") };
+            found.push(Some(self.graph.push(grad(name), op, &[Some(g), Some(factor)])));
+        }
+        Ok(found)
     }
 
     /// Adds a node for the vector-Jacobian product of `op`, with outputs only where they are wanted.

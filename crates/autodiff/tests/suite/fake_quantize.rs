@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cytoscope_autodiff::{fake_quantized, set_constant};
-use cytoscope_graph::{Graph, GraphErrorKind, Tensor};
+use cytoscope_graph::{Dim, ElementType, Graph, GraphErrorKind, Op, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
 
 use crate::common;
@@ -47,6 +47,32 @@ fn a_fake_quantized_network_computes_the_same_and_writes_trained_weights_back() 
         assert_eq!(held(&same, "quantized"), want, "{name}");
         assert!(relative_l2(&run(&trained, &x), &run(&same, &x)) < 1e-6, "{name}");
     }
+}
+
+#[test]
+fn a_quantized_network_becomes_one_of_floats() {
+    for (name, net) in nets() {
+        let float = prepare(&net).unwrap();
+        let x = common::noise_tensor(1, &SHAPE);
+        let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
+        for quantized in [on(&float, &x, &BTreeSet::new()), dynamic] {
+            let trained = cytoscope_autodiff::prepare(&quantized).unwrap();
+            assert!(!is_quantized(&trained), "{name}");
+            assert!(relative_l2(&run(&trained, &x), &run(&float, &x)) < 0.05, "{name}");
+        }
+    }
+    // Bytes that start at 0 are the only ReLU of networks of other programs.
+    let mut graph = Graph::new("bytes");
+    let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(3)]);
+    let scale = Some(graph.add_initializer("scale", Tensor::scalar(0.25f32)));
+    let zero = Some(graph.add_initializer("zero", Tensor::scalar(0u8)));
+    let quantize = Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 };
+    let bytes = graph.push("bytes", quantize, &[Some(x), scale, zero]);
+    let y = graph.push("y", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[Some(bytes), scale, zero]);
+    graph.outputs.push(y);
+    let float = cytoscope_autodiff::prepare(&graph).unwrap();
+    let found = run(&float, &Tensor::vector(vec![-1.0f32, 0.6, 100.0]));
+    assert_eq!(found.as_f32().unwrap(), [0.0f32, 0.6, 63.75]);
 }
 
 #[test]

@@ -264,6 +264,18 @@ fn operators_that_move_elements_have_the_gradients_of_finite_differences() {
             check(name, Op::Reduce { kind, keep_dims, noop_with_empty_axes: false }, &[x()], &[(1, ints(&[0, 2]))]);
         }
     }
+    use ReduceOp::{L2, LogSum, LogSumExp, Max, Min};
+    for kind in [L2, LogSum, LogSumExp, Max, Min] {
+        for keep_dims in [true, false] {
+            let op = Op::Reduce { kind, keep_dims, noop_with_empty_axes: false };
+            check(&format!("{kind:?}"), op, &[doubles(1, &[2, 4, 3], 2.5)], &[(1, ints(&[0, 2]))]);
+        }
+    }
+    check("global max pool", Op::GlobalMaxPool, &[doubles(1, &[2, 3, 4, 5], 0.0)], &[]);
+    let factors = [doubles(1, &[2, 3, 4], 0.0), doubles(2, &[2, 5, 4], 0.0)];
+    for equation in ["bic,bjc->bij", "bic,bjc->jbi"] {
+        check(equation, Op::Einsum { equation: equation.to_owned() }, &factors, &[]);
+    }
     check("softmax", Op::Softmax { axis: 1 }, &[x()], &[]);
     check("log softmax", Op::LogSoftmax { axis: -1 }, &[x()], &[]);
 }

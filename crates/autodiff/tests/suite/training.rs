@@ -3,8 +3,8 @@
 use cytoscope_autodiff::{StepOptions, gradient_graph, prepare, update_graph};
 use cytoscope_builders::{DynUNet, UNet3d, Upsampling, Weights, dynunet, unet3d};
 use cytoscope_graph::{
-    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Hyper, Loss, LossKind, LossTerm, Op,
-    Optimizer, ReduceOp, Tensor,
+    Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, Dim, ElementType, Graph, Hyper, Loss,
+    LossKind, LossTerm, NearestMode, Op, Optimizer, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor,
 };
 use cytoscope_graph_passes::analysis;
 
@@ -137,6 +137,77 @@ fn sloped() -> Graph {
     graph
 }
 
+/// A network with a batch norm before a convolution, a group norm as PyTorch exports it, and a resize to the lengths of
+/// another value.
+fn normed() -> Graph {
+    let mut graph = Graph::new("normed");
+    let x = graph.add_input("x", ElementType::F32, ["n", "c", "d", "h", "w"].map(|n| Dim::Free(n.into())).to_vec());
+    let constant = |graph: &mut Graph, name: &str, shape: &[usize], low: f32| {
+        let values: Vec<f32> = noise(name.len() as u64, shape.iter().product()).into_iter().map(|v| v + low).collect();
+        Some(graph.add_initializer(name, Tensor::new(shape, values).unwrap()))
+    };
+    let conv = || Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+    let w = constant(&mut graph, "w1", &[4, 1, 3, 3, 3], 0.0);
+    let a = graph.push("a", conv(), &[Some(x), w]);
+    let parts = [("bn.scale", 1.5), ("bn.bias", 0.0), ("bn.mean", 0.0), ("bn.variance", 2.0)];
+    let parts = parts.map(|(name, low)| constant(&mut graph, name, &[4], low));
+    let inputs: Vec<_> = std::iter::once(Some(a)).chain(parts).collect();
+    let a = graph.push("a.bn", Op::BatchNormalization { epsilon: 1e-3 }, &inputs);
+    let a = graph.push("a.act", Op::Activation(Activation::Sigmoid), &[Some(a)]);
+    let w = constant(&mut graph, "w2", &[4, 4, 3, 3, 3], 0.0);
+    let b = graph.push("b", conv(), &[Some(a), w]);
+    let lengths = graph.push("b.shape", Op::Shape { start: 0, end: None }, &[Some(b)]);
+    let folded = graph.add_initializer("folded", Tensor::vector(vec![0i64, 2, -1]));
+    let ones = graph.add_initializer("ones", Tensor::vector(vec![1.0f32; 2]));
+    let zeros = graph.add_initializer("zeros", Tensor::vector(vec![0.0f32; 2]));
+    let reshape = Op::Reshape { allow_zero: false };
+    let y = graph.push("b.groups", reshape.clone(), &[Some(b), Some(folded)]);
+    let y = graph.push("b.norm", Op::InstanceNormalization { epsilon: 1e-3 }, &[Some(y), Some(ones), Some(zeros)]);
+    let y = graph.push("b.whole", reshape, &[Some(y), Some(lengths)]);
+    let gain = constant(&mut graph, "gain", &[4, 1, 1, 1], 1.5);
+    let y = graph.push("b.scaled", Op::Binary(BinaryOp::Mul), &[Some(y), gain]);
+    let shift = constant(&mut graph, "shift", &[4, 1, 1, 1], 0.0);
+    let y = graph.push("b.shifted", Op::Binary(BinaryOp::Add), &[Some(y), shift]);
+    let pool = PoolAttrs {
+        kernel: vec![2; 3],
+        strides: vec![2; 3],
+        dilations: vec![1; 3],
+        padding: Padding::none(3),
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let small = graph.push("small", Op::AveragePool(pool), &[Some(y)]);
+    let linear = ResizeAttrs {
+        mode: ResizeMode::Linear,
+        coordinates: CoordinateMode::HalfPixel,
+        nearest: NearestMode::RoundPreferFloor,
+        ..ResizeAttrs::nearest()
+    };
+    let large = graph.push("large", Op::Resize(linear), &[Some(small), None, None, Some(lengths)]);
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &[Some(large), Some(y)]);
+    let w = constant(&mut graph, "w3", &[2, 4, 1, 1, 1], 0.0);
+    let out = graph.push("out", Op::Conv(ConvAttrs::same(&[1, 1, 1])), &[Some(sum), w]);
+    graph.outputs.push(out);
+    graph
+}
+
+#[test]
+fn scales_and_shifts_of_norms_are_trained_under_the_names_of_the_model() {
+    let net = prepare(&normed()).unwrap();
+    let options = StepOptions::new(Loss::single(LossKind::MeanSquared, 2));
+    let made = gradient_graph(&net, &[vec![2, 1, 4, 8, 8]], &options).unwrap();
+    let trained: Vec<(&str, bool)> = made.parameters.iter().map(|p| (p.name.as_str(), p.decays)).collect();
+    let weights = ["w1", "w2", "w3"];
+    let expected = ["w1", "bn.scale", "bn.bias", "w2", "gain", "shift", "w3"];
+    assert_eq!(trained, expected.map(|name| (name, weights.contains(&name))));
+    let shapes: Vec<Vec<usize>> = made.values(&net).unwrap().iter().map(|t| t.shape().to_vec()).collect();
+    assert_eq!(shapes, made.parameters.iter().map(|p| p.shape.clone()).collect::<Vec<_>>());
+    assert_eq!(made.norms.iter().map(|n| n.mean.as_str()).collect::<Vec<_>>(), ["bn.mean"]);
+    // One node per norm, for which engines have kernels.
+    assert!(made.graph.nodes.iter().any(|n| matches!(n.op, Op::GroupNormalization { .. })));
+}
+
 #[test]
 fn slopes_per_channel_are_trained_and_scalar_slopes_are_not() {
     let net = prepare(&sloped()).unwrap();
@@ -181,6 +252,7 @@ fn a_whole_network_has_the_gradient_of_finite_differences() {
             &Weights::Random { seed: 5 },
         ),
         Ok(sloped()),
+        Ok(normed()),
     ];
     for net in nets {
         let net = prepare(&net.unwrap()).unwrap();

@@ -26,15 +26,25 @@ pub(super) fn leaky(activation: Act) -> Option<Activation> {
     }
 }
 
-/// Returns the kernel of an activation; `None` if there is none.
-pub(super) fn unary(activation: Act) -> Option<Unary> {
-    Some(match activation {
+/// Returns the kernel of an activation.
+pub(super) fn unary(activation: Act) -> Unary {
+    match activation {
         Act::Relu => Unary::Leaky { slope: 0.0 },
         Act::LeakyRelu { alpha } => Unary::Leaky { slope: alpha },
-        Act::Sigmoid => Unary::Sigmoid,
+        Act::Elu { alpha } => Unary::Elu { alpha },
+        Act::Celu { alpha } => Unary::Celu { alpha },
+        Act::Selu { alpha, gamma } => Unary::Selu { alpha, gamma },
+        Act::Gelu { tanh: false } => Unary::Gelu,
+        Act::Gelu { tanh: true } => Unary::GeluTanh,
         Act::Silu => Unary::Silu,
+        Act::Sigmoid => Unary::Sigmoid,
+        Act::HardSigmoid { alpha, beta } => Unary::HardSigmoid { alpha, beta },
+        Act::HardSwish => Unary::HardSwish,
+        Act::Mish => Unary::Mish,
+        Act::Tanh => Unary::Tanh,
+        Act::Softplus => Unary::Softplus,
         Act::Softsign => Unary::Softsign,
+        Act::ThresholdedRelu { alpha } => Unary::Threshold { alpha },
         Act::Clip { min, max } => Unary::Clip { min, max },
-        _ => return None,
-    })
+    }
 }

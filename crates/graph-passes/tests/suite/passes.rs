@@ -39,6 +39,31 @@ fn trained(upsampling: Upsampling) -> Graph {
 }
 
 #[test]
+fn networks_of_other_types_take_and_return_f32() {
+    let mut graph = Graph::new("g");
+    let x = graph.add_input("x", ElementType::U8, vec![Dim::Fixed(3)]);
+    let half = graph.push("half", Op::Cast { to: ElementType::F16 }, &[Some(x)]);
+    let w = graph.add_initializer("w", Tensor::vector(vec![0.5f32, 0.25, 2.0]).cast(ElementType::F16));
+    let y = graph.push("y", Op::Binary(BinaryOp::Mul), &[Some(half), Some(w)]);
+    let z = graph.push("z", Op::Cast { to: ElementType::I64 }, &[Some(y)]);
+    graph.outputs = vec![y, z];
+    infer_shapes(&mut graph, &[("x", vec![3])]).unwrap();
+    let mut single = graph.clone();
+    cytoscope_graph_passes::to_single_precision(&mut single).unwrap();
+    let run = |graph: &Graph, x: Tensor| cytoscope_reference::run(graph, &[("x".into(), x)]).unwrap();
+    // Values outside of the range of the type are clamped.
+    let got = run(&single, Tensor::vector(vec![7.0f32, 300.0, -4.0]));
+    let wanted = run(&graph, Tensor::vector(vec![7u8, 255, 0]));
+    for (index, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+        assert_eq!(got.dtype(), ElementType::F32);
+        assert_eq!(got.to_f64_vec(), wanted.to_f64_vec(), "output {index}");
+        let name = |graph: &Graph| graph.value(graph.outputs[index]).name.clone();
+        assert_eq!(name(&single), name(&graph));
+    }
+    assert_eq!(wanted[0].to_f64_vec(), [3.5, 63.75, 0.0]);
+}
+
+#[test]
 fn all_passes_together_preserve_the_result() {
     for upsampling in [Upsampling::Transposed, Upsampling::Nearest] {
         let graph = trained(upsampling);

@@ -6,6 +6,7 @@
 //! [`crate::Node::inputs`] altogether.
 
 mod concat;
+mod grid_sample;
 mod operator;
 mod resize;
 
@@ -18,6 +19,7 @@ use crate::tensor::{ElementType, Tensor};
 use concat::Concat;
 use operator::Operator;
 
+pub use grid_sample::{GridMode, GridPadding, GridSampleAttrs};
 pub use operator::{AxisEffect, AxisLengths, axis_over_slices};
 pub use resize::{AspectPolicy, CoordinateMode, NearestMode, ResizeAttrs, ResizeMode};
 
@@ -96,6 +98,9 @@ pub enum Op {
     GlobalMaxPool,
     /// `[x, roi?, scales?, sizes?]`; exactly one of scales and sizes. `Upsample` is imported as this.
     Resize(ResizeAttrs),
+    /// `[x, grid]`: x `[n, c, lengths…]`, grid `[n, places…, axes]`, positions from −1 to 1 along the axes of x, last axis
+    /// first.
+    GridSample(GridSampleAttrs),
     /// `[x…]`
     Concat {
         /// Axis to concatenate along; negative counts from the end.
@@ -305,6 +310,7 @@ impl Op {
     pub(crate) fn with_operator<R>(&self, query: impl FnOnce(&dyn Operator) -> R) -> Option<R> {
         match self {
             Self::Concat { axis } => Some(query(&Concat { axis: *axis })),
+            Self::GridSample(attrs) => Some(query(attrs)),
             Self::Resize(attrs) => Some(query(attrs)),
             _ => None,
         }
@@ -333,6 +339,7 @@ pub fn op_name(op: &Op) -> &'static str {
         Op::GlobalAveragePool => "GlobalAveragePool",
         Op::GlobalMaxPool => "GlobalMaxPool",
         Op::Resize(_) => "Resize",
+        Op::GridSample(_) => "GridSample",
         Op::Concat { .. } => "Concat",
         Op::Split { .. } => "Split",
         Op::Slice => "Slice",

@@ -2,9 +2,10 @@
 //! ignored silently.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::Pending;
+use super::inline::Arguments;
 use crate::proto::{Attribute, AttributeValue};
 use cytoscope_graph::{GraphError, Result};
 
@@ -12,19 +13,36 @@ use cytoscope_graph::{GraphError, Result};
 const IGNORED: [&str; 5] = ["consumed_inputs", "stash_type", "saturate", "momentum", "doc_string"];
 
 pub(crate) struct Attributes<'a> {
-    values: BTreeMap<&'a str, &'a AttributeValue<'a>>,
+    values: Arguments<'a>,
     read: RefCell<BTreeSet<String>>,
 }
 
-impl<'a> Attributes<'a> {
-    pub(crate) fn new(attributes: &'a [Attribute<'a>]) -> Result<Self> {
-        let mut values = BTreeMap::new();
-        for a in attributes {
-            if values.insert(a.name, &a.value).is_some() {
-                return Err(GraphError::malformed(format!("attribute \"{}\" is given twice", a.name)));
+/// Returns attributes by name. Those that refer to an attribute of the call of the function that contains the node get its
+/// value, or are left out if it has none.
+pub(super) fn resolved<'a>(attributes: &'a [Attribute<'a>], call: Option<&Arguments<'a>>) -> Result<Arguments<'a>> {
+    let mut values = Arguments::new();
+    for a in attributes {
+        let value = match (&a.value, call) {
+            (AttributeValue::Reference(name), Some(call)) => call.get(name).copied(),
+            (AttributeValue::Reference(_), None) => {
+                let how = "refers to an attribute of a function, and its node is in none";
+                return Err(GraphError::malformed(format!("attribute \"{}\" {how}", a.name)));
             }
+            (value, _) => Some(value),
+        };
+        if let Some(value) = value
+            && values.insert(a.name, value).is_some()
+        {
+            return Err(GraphError::malformed(format!("attribute \"{}\" is given twice", a.name)));
         }
-        Ok(Self { values, read: RefCell::default() })
+    }
+    Ok(values)
+}
+
+impl<'a> Attributes<'a> {
+    /// `call` are the arguments of the function that contains the node.
+    pub(crate) fn new(attributes: &'a [Attribute<'a>], call: Option<&Arguments<'a>>) -> Result<Self> {
+        Ok(Self { values: resolved(attributes, call)?, read: RefCell::default() })
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'a AttributeValue<'a>> {

@@ -2,15 +2,19 @@
 //! one form.
 
 mod attributes;
+mod composed;
+mod inline;
 mod layers;
 mod operators;
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::proto::{ExternalData, GraphProto, ModelProto, NodeProto, ValueInfo, tensor_from_proto};
+use crate::proto::{
+    ExternalData, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfo, tensor_from_proto,
+};
 use cytoscope_graph::infer::Info;
 use cytoscope_graph::{
     Budget, Dim, ElementType, Graph, GraphError, GraphErrorKind, GraphLimits, Interrupt, Node, Op, Result, Tensor,
@@ -20,6 +24,7 @@ use cytoscope_graph_passes::{infer_node, merged_shape};
 use cytoscope_storage::read::open_regular;
 
 use attributes::Attributes;
+use inline::Arguments;
 
 /// Newest default-domain opset that this importer was checked against.
 pub const NEWEST_OPSET: i64 = 25;
@@ -51,9 +56,6 @@ pub fn load(path: &Path, limits: &GraphLimits) -> Result<Graph> {
 pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Graph> {
     check_limit("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
     let model = ModelProto::decode(bytes, limits)?;
-    if model.has_functions {
-        return Err(GraphError::unsupported("the model defines model-local functions"));
-    }
     let proto = model.graph.ok_or_else(|| GraphError::malformed("the file contains no graph"))?;
     check_limit("nodes", "the graph", proto.nodes.len() as u128, limits.nodes as u128)?;
     let opset = match model.opsets.iter().find(|(d, _)| is_default(d)) {
@@ -69,17 +71,13 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     if !(1..=NEWEST_OPSET).contains(&opset) {
         return Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")));
     }
-    let mut importer = Importer {
-        graph: Graph { name: proto.name.to_owned(), opset, ..Graph::default() },
-        names: HashMap::new(),
-        infos: BTreeMap::new(),
-        declared: HashMap::new(),
-        domains: model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect(),
-        limits,
-        budget: Budget::of_bytes(bytes.len() as u64, Interrupt::default()),
-    };
+    let mut importer = Importer::new(opset, limits, Budget::of_bytes(bytes.len() as u64, Interrupt::default()));
+    importer.graph.name = proto.name.to_owned();
+    importer.domains = model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect();
+    importer.functions = model.functions.iter().map(|f| ((f.domain, f.name, f.overload), f)).collect();
+    importer.folder = folder;
     importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    importer.read(proto, &ExternalData { base: folder })?;
+    importer.read(proto)?;
     importer.graph.validate()?;
     Ok(importer.graph)
 }
@@ -132,33 +130,72 @@ impl Pending<'_> {
 /// The graph being built, and what is known about its values so far.
 pub(crate) struct Importer<'l> {
     graph: Graph,
-    names: HashMap<String, ValueId>,
+    /// Values by their names at the node that is imported; `None` for an absent input of a function.
+    names: HashMap<String, Option<ValueId>>,
+    /// Names that new values cannot have.
+    taken: HashSet<String>,
     infos: BTreeMap<ValueId, Info>,
     declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
+    /// For each value that is the shape of another one, that other value.
+    shape_of: BTreeMap<ValueId, ValueId>,
     domains: BTreeMap<String, i64>,
+    /// Version of the operator set of the default domain at the node that is imported.
+    opset: i64,
+    /// The functions of the model by domain, name and overload.
+    functions: HashMap<(&'l str, &'l str, &'l str), &'l FunctionProto<'l>>,
+    /// Folder of external data.
+    folder: Option<&'l Path>,
+    /// Number of functions and branches around the node that is imported.
+    depth: usize,
+    /// Nodes of all functions and branches that were inserted, and these themselves.
+    inlined_nodes: usize,
+    /// Bytes of all functions and branches that were inserted.
+    inlined_bytes: u64,
     limits: &'l GraphLimits,
     /// Budget for computing values that shapes depend on.
     budget: Budget,
 }
 
+impl<'l> Importer<'l> {
+    fn new(opset: i64, limits: &'l GraphLimits, budget: Budget) -> Self {
+        Self {
+            graph: Graph { opset, ..Graph::default() },
+            names: HashMap::new(),
+            taken: HashSet::new(),
+            infos: BTreeMap::new(),
+            declared: HashMap::new(),
+            shape_of: BTreeMap::new(),
+            domains: BTreeMap::new(),
+            opset,
+            functions: HashMap::new(),
+            folder: None,
+            depth: 0,
+            inlined_nodes: 0,
+            inlined_bytes: 0,
+            limits,
+            budget,
+        }
+    }
+}
+
 impl Importer<'_> {
-    fn read(&mut self, proto: GraphProto<'_>, external: &ExternalData<'_>) -> Result<()> {
+    fn read(&mut self, proto: GraphProto<'_>) -> Result<()> {
         if proto.has_sparse {
             return Err(GraphError::unsupported("sparse initializers"));
         }
+        let outputs = proto.nodes.iter().flat_map(|node| node.outputs.iter().copied());
+        let given = proto.initializers.iter().map(|tensor| tensor.name).chain(proto.inputs.iter().map(|i| i.name));
+        self.taken = outputs.chain(given).map(str::to_owned).collect();
         for info in proto.value_infos.iter().chain(&proto.outputs) {
             let dtype = ElementType::from_onnx_code(info.element);
             self.declared.insert(info.name.to_owned(), (dtype, info.shape.clone()));
         }
         for tensor in proto.initializers {
-            let name = tensor.name.to_owned();
-            let tensor = Arc::new(tensor_from_proto(tensor, external, self.limits)?);
-            self.define(&name, Info::of(&tensor))?;
-            self.constant(&name, tensor);
+            self.initializer(tensor)?;
         }
         for info in &proto.inputs {
             // Old files also list the initializers as inputs.
-            if self.names.get(info.name).is_some_and(|id| self.graph.initializers.contains_key(id)) {
+            if self.value_named(info.name).is_some_and(|id| self.graph.initializers.contains_key(&id)) {
                 continue;
             }
             let dtype = element_type(info)?;
@@ -170,14 +207,9 @@ impl Importer<'_> {
             let id = self.define(info.name, given)?;
             self.graph.inputs.push(id);
         }
-        for index in topological_order(&proto.nodes, &self.names)? {
-            if let Some(node) = proto.nodes.get(index) {
-                self.node(node)?;
-                check_limit("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
-            }
-        }
+        self.nodes(&proto.nodes, None)?;
         for info in &proto.outputs {
-            let id = self.names.get(info.name).copied();
+            let id = self.value_named(info.name);
             let id = id.ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never produced", info.name)))?;
             self.graph.outputs.push(id);
         }
@@ -190,14 +222,40 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// Adds a value with this name.
+    /// Adds nodes in topological order. `call` are the arguments of the function that they belong to.
+    fn nodes(&mut self, nodes: &[NodeProto<'_>], call: Option<&Arguments<'_>>) -> Result<()> {
+        for index in topological_order(nodes, &self.names)? {
+            if let Some(node) = nodes.get(index) {
+                self.node(node, call)?;
+                check_limit("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn initializer(&mut self, tensor: TensorProto<'_>) -> Result<()> {
+        let name = tensor.name;
+        let tensor = Arc::new(tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?);
+        self.define(name, Info::of(&tensor))?;
+        self.constant(name, tensor);
+        Ok(())
+    }
+
+    fn value_named(&self, name: &str) -> Option<ValueId> {
+        self.names.get(name).copied().flatten()
+    }
+
+    /// Adds a value with this name; inside a function or branch, where names may be those of other values, it gets an
+    /// unused one in the graph.
     fn define(&mut self, name: &str, info: Info) -> Result<ValueId> {
         if name.is_empty() {
             return Err(GraphError::malformed("a value has no name"));
         }
-        let value = Value { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone() };
+        let unused = if self.depth == 0 { name.to_owned() } else { self.unique_name(name) };
+        self.taken.insert(unused.clone());
+        let value = Value { name: unused, dtype: info.dtype, shape: info.shape.clone() };
         let id = self.graph.push_value(value);
-        if self.names.insert(name.to_owned(), id).is_some() {
+        if self.names.insert(name.to_owned(), Some(id)).is_some() {
             return Err(GraphError::malformed(format!("two values are named \"{name}\"")));
         }
         self.infos.insert(id, info);
@@ -205,7 +263,7 @@ impl Importer<'_> {
     }
 
     fn constant(&mut self, name: &str, tensor: Arc<Tensor>) {
-        if let Some(&id) = self.names.get(name) {
+        if let Some(id) = self.value_named(name) {
             self.graph.initializers.insert(id, tensor);
         }
     }
@@ -214,7 +272,7 @@ impl Importer<'_> {
     fn unique_name(&self, base: &str) -> String {
         let mut name = base.to_owned();
         let mut number = self.graph.values.len();
-        while self.names.contains_key(&name) || self.declared.contains_key(&name) {
+        while self.taken.contains(&name) || self.declared.contains_key(&name) {
             name = format!("{base}_{number}");
             number += 1;
         }
@@ -264,8 +322,10 @@ impl Importer<'_> {
             GraphErrorKind::Misused => GraphError::malformed(e.to_string()),
             _ => e,
         })?;
+        let lengths = self.gathered_lengths(&node);
         for (id, mut info) in node.outputs.iter().zip(found) {
             let Some(id) = id else { continue };
+            info.value = info.value.or_else(|| lengths.clone());
             if let Some((dtype, shape)) = self.declared.get(&self.graph.value(*id).name) {
                 info.dtype = info.dtype.or(*dtype);
                 info.shape = merged_shape(info.shape, shape.as_deref());
@@ -273,13 +333,49 @@ impl Importer<'_> {
             }
             self.infos.insert(*id, info);
         }
+        if let (Op::Shape { start: 0, end: None }, Some(x), Some(shape)) = (&node.op, node.input(0), node.output(0)) {
+            self.shape_of.insert(shape, x);
+        }
         self.graph.nodes.push(node);
         Ok(())
     }
 
-    fn node(&mut self, proto: &NodeProto<'_>) -> Result<()> {
+    /// Returns the lengths that a `Gather` takes from the shape of a value, if these are fixed; other axes may be free.
+    fn gathered_lengths(&self, node: &Node) -> Option<Arc<Tensor>> {
+        let Op::Gather { axis: 0 } = node.op else { return None };
+        let shape = self.info(self.shape_of.get(&node.input(0)?).copied())?.shape.as_ref()?;
+        let axes = self.info(node.input(1))?.value.as_ref()?;
+        let length = |axis: i64| {
+            let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
+            Some(shape.get(usize::try_from(axis).ok()?)?.fixed()? as i64)
+        };
+        let lengths: Vec<i64> = axes.to_i64_vec()?.into_iter().map(length).collect::<Option<_>>()?;
+        Tensor::new(axes.shape(), lengths).ok().map(Arc::new)
+    }
+
+    /// Returns the values that a node reads; `None` for an absent optional input.
+    fn inputs(&self, proto: &NodeProto<'_>, name: &str) -> Result<Vec<Option<ValueId>>> {
+        let mut inputs = Vec::with_capacity(proto.inputs.len());
+        for input in &proto.inputs {
+            inputs.push(match *input {
+                "" => None,
+                read => *self.names.get(read).ok_or_else(|| {
+                    GraphError::malformed(format!("node \"{name}\" reads \"{read}\", which no node produces"))
+                })?,
+            });
+        }
+        while inputs.last() == Some(&None) {
+            inputs.pop();
+        }
+        Ok(inputs)
+    }
+
+    fn node(&mut self, proto: &NodeProto<'_>, call: Option<&Arguments<'_>>) -> Result<()> {
         let first_output = proto.outputs.iter().find(|o| !o.is_empty()).copied().unwrap_or_default();
         let name = if proto.name.is_empty() { first_output } else { proto.name };
+        if let Some(&function) = self.functions.get(&(proto.domain, proto.op_type, proto.overload)) {
+            return self.call(function, proto, name, call);
+        }
         if !is_default(proto.domain) {
             return Err(GraphError::UnsupportedOp {
                 op: format!("{}.{}", proto.domain, proto.op_type),
@@ -288,26 +384,17 @@ impl Importer<'_> {
                 why: format!("operators of domain \"{}\" are not supported", proto.domain),
             });
         }
-        let mut inputs = Vec::with_capacity(proto.inputs.len());
-        for input in &proto.inputs {
-            inputs.push(match *input {
-                "" => None,
-                read => Some(*self.names.get(read).ok_or_else(|| {
-                    GraphError::malformed(format!("node \"{name}\" reads \"{read}\", which no node produces"))
-                })?),
-            });
-        }
-        while inputs.last() == Some(&None) {
-            inputs.pop();
-        }
         let mut pending = Pending {
             name: name.to_owned(),
             op_type: proto.op_type,
-            opset: self.graph.opset,
-            attributes: Attributes::new(&proto.attributes)?,
-            inputs,
+            opset: self.opset,
+            attributes: Attributes::new(&proto.attributes, call)?,
+            inputs: self.inputs(proto, name)?,
             outputs: Vec::new(),
         };
+        if proto.op_type == "If" {
+            return self.branch(&pending, &proto.outputs, call);
+        }
         if proto.op_type == "Constant" {
             let tensor = operators::constant(&mut pending, self.limits)?;
             let tensor = Arc::new(tensor);
@@ -343,6 +430,9 @@ fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&str]) -> Re
     if let Some(op) = layers::convert(im, node, wanted)? {
         return Ok(op);
     }
+    if let Some(op) = composed::convert(im, node)? {
+        return Ok(op);
+    }
     operators::convert(im, node, wanted)
 }
 
@@ -358,7 +448,7 @@ fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
 }
 
 /// Returns the node indices in topological order, keeping the file's order where possible.
-fn topological_order(nodes: &[NodeProto<'_>], given: &HashMap<String, ValueId>) -> Result<Vec<usize>> {
+fn topological_order(nodes: &[NodeProto<'_>], given: &HashMap<String, Option<ValueId>>) -> Result<Vec<usize>> {
     let mut makers: HashMap<&str, usize> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
         for &output in node.outputs.iter().filter(|o| !o.is_empty()) {

@@ -40,7 +40,7 @@ fn stored(proto: &TensorProto<'_>, limits: &GraphLimits) -> Result<Tensor> {
 }
 
 /// ONNX names of the element-wise functions of one element.
-const UNARY: [(&str, UnaryOp); 21] = [
+const UNARY: [(&str, UnaryOp); 24] = [
     ("Abs", UnaryOp::Abs),
     ("Neg", UnaryOp::Neg),
     ("Reciprocal", UnaryOp::Reciprocal),
@@ -60,6 +60,9 @@ const UNARY: [(&str, UnaryOp); 21] = [
     ("Atan", UnaryOp::Atan),
     ("Sinh", UnaryOp::Sinh),
     ("Cosh", UnaryOp::Cosh),
+    ("Asinh", UnaryOp::Asinh),
+    ("Acosh", UnaryOp::Acosh),
+    ("Atanh", UnaryOp::Atanh),
     ("Not", UnaryOp::Not),
     ("IsNaN", UnaryOp::IsNaN),
 ];
@@ -122,7 +125,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
         return Ok(op);
     }
     Err(match node.op_type {
-        "If" | "Loop" | "Scan" => node.unsupported("operators with subgraphs are not implemented"),
+        "Loop" | "Scan" => node.unsupported("loops are not implemented"),
         _ => node.unsupported("not implemented"),
     })
 }
@@ -158,9 +161,44 @@ fn computing(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Option<Op>
             Op::TopK { axis: node.attributes.int("axis", -1)?, largest: node.attributes.flag("largest", true)? }
         }
         "CumSum" => Op::CumSum { exclusive: a.flag("exclusive", false)?, reverse: a.flag("reverse", false)? },
-        "Einsum" => Op::Einsum { equation: a.text("equation", "")?.replace(' ', "") },
+        "Einsum" => Op::Einsum { equation: equation(im, node)? },
         _ => return Ok(None),
     }))
+}
+
+/// Returns the equation of an `Einsum`, with letters for the axes of an ellipsis.
+fn equation(im: &Importer<'_>, node: &Pending<'_>) -> Result<String> {
+    const ELLIPSIS: &str = "...";
+    let equation = node.attributes.text("equation", "")?.replace(' ', "");
+    if !equation.contains(ELLIPSIS) {
+        return Ok(equation);
+    }
+    let (left, right) = equation.split_once("->").map_or((equation.as_str(), None), |(l, r)| (l, Some(r)));
+    let mut counts = Vec::new();
+    for (index, term) in left.split(',').enumerate() {
+        let named = term.chars().filter(|c| *c != '.').count();
+        let rank = im.rank(node.input(index)).filter(|rank| *rank >= named);
+        let rank = rank.ok_or_else(|| node.unsupported(format!("\"{equation}\" for this number of axes")))?;
+        counts.push(if term.contains(ELLIPSIS) { rank - named } else { 0 });
+    }
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let unused: Vec<char> = ('A'..='Z').chain('a'..='z').filter(|c| !equation.contains(*c)).take(most).collect();
+    // Shorter ellipses are aligned with the last axes of the longest.
+    let expand = |term: &str, count: usize| {
+        let letters: String = unused.iter().skip(most - count).collect();
+        term.replacen(ELLIPSIS, &letters, 1)
+    };
+    let terms: Vec<String> = left.split(',').zip(&counts).map(|(term, count)| expand(term, *count)).collect();
+    let result = right.map_or_else(
+        || {
+            let is_single = |c: &char| c.is_ascii_alphabetic() && left.matches(*c).count() == 1;
+            let mut single: Vec<char> = left.chars().filter(is_single).collect();
+            single.sort_unstable();
+            unused.iter().copied().chain(single).collect()
+        },
+        |right| expand(right, most),
+    );
+    Ok(format!("{}->{result}", terms.join(",")))
 }
 
 /// Returns an operator that moves the elements of its input to another place or shape.
@@ -384,38 +422,29 @@ fn dropout(node: &mut Pending<'_>, wanted: &[&str]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashMap};
-
     use super::super::attributes::Attributes;
     use super::super::{Importer, Pending, convert};
-    use cytoscope_graph::{Graph, GraphError, GraphLimits};
+    use cytoscope_graph::{GraphError, GraphLimits};
 
     /// The table lists exactly the operators that the converters accept.
     #[test]
     fn the_table_lists_exactly_the_converted_operators() {
         let limits = GraphLimits::default();
         let known = |op_type: &str| {
-            let mut importer = Importer {
-                graph: Graph { opset: 17, ..Graph::default() },
-                names: HashMap::new(),
-                infos: BTreeMap::new(),
-                declared: HashMap::new(),
-                domains: BTreeMap::new(),
-                limits: &limits,
-                budget: cytoscope_graph::Budget::of_bytes(0, cytoscope_graph::Interrupt::default()),
-            };
+            let budget = cytoscope_graph::Budget::of_bytes(0, cytoscope_graph::Interrupt::default());
+            let mut importer = Importer::new(17, &limits, budget);
             let mut node = Pending {
                 name: "n".into(),
                 op_type,
                 opset: 17,
-                attributes: Attributes::new(&[]).unwrap(),
+                attributes: Attributes::new(&[], None).unwrap(),
                 inputs: Vec::new(),
                 outputs: Vec::new(),
             };
             let result = convert(&mut importer, &mut node, &["y"]);
             !matches!(result, Err(GraphError::UnsupportedOp { why, .. }) if why == "not implemented")
         };
-        for row in crate::supported_operators().filter(|r| r.name != "Constant") {
+        for row in crate::supported_operators().filter(|r| !matches!(r.name, "Constant" | "If")) {
             assert!(known(row.name), "{} is in the table but not converted", row.name);
         }
         assert!(!known("NonMaxSuppression"));

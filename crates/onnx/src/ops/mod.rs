@@ -1,6 +1,7 @@
 //! Operators with a file of their own: import, export, oldest opset, and their rows of the table.
 
 mod concat;
+mod grid_sample;
 mod resize;
 
 use crate::export::Settings;
@@ -10,23 +11,26 @@ use cytoscope_graph::{Op, Result};
 
 /// Returns the rows of the table.
 pub(crate) fn rows() -> impl Iterator<Item = SupportedOperator> {
-    concat::ROWS.into_iter().chain(resize::ROWS)
+    concat::ROWS.into_iter().chain(resize::ROWS).chain(grid_sample::ROWS)
 }
 
 /// Returns the operator of `node`, or `None` if it has no file of its own.
 pub(crate) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Option<Op>> {
-    match concat::convert(node)? {
-        Some(op) => Ok(Some(op)),
-        None => resize::convert(im, node),
+    if let Some(op) = concat::convert(node)? {
+        return Ok(Some(op));
     }
+    if let Some(op) = grid_sample::convert(node)? {
+        return Ok(Some(op));
+    }
+    resize::convert(im, node)
 }
 
 /// Returns the attributes that an operator has in an opset, or `None` if it has no file of its own.
 pub(crate) fn settings(op: &Op, opset: i64) -> Option<Settings> {
-    concat::settings(op).or_else(|| resize::settings(op, opset))
+    concat::settings(op).or_else(|| grid_sample::settings(op)).or_else(|| resize::settings(op, opset))
 }
 
 /// Returns the opset from which on an operator has its form; `None` if all opsets that files are written in have it.
 pub(crate) fn oldest_opset(op: &Op) -> Option<i64> {
-    resize::oldest_opset(op)
+    resize::oldest_opset(op).or_else(|| grid_sample::oldest_opset(op))
 }

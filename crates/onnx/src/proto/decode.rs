@@ -22,8 +22,31 @@ pub(crate) struct ModelProto<'a> {
     pub metadata: Vec<(&'a str, &'a str)>,
     /// The graph, without which a model is refused.
     pub graph: Option<GraphProto<'a>>,
-    /// Whether the model defines functions of its own, which are not supported.
-    pub has_functions: bool,
+    /// Functions that the model defines, which nodes call like operators.
+    pub functions: Vec<FunctionProto<'a>>,
+}
+
+/// `FunctionProto`
+#[derive(Debug, Default)]
+pub(crate) struct FunctionProto<'a> {
+    /// Operator type of the nodes that call the function.
+    pub name: &'a str,
+    /// Domain of these nodes.
+    pub domain: &'a str,
+    /// Name that distinguishes functions of the same name and domain; usually empty.
+    pub overload: &'a str,
+    /// Names of the inputs inside the function.
+    pub inputs: Vec<&'a str>,
+    /// Names of the outputs inside the function.
+    pub outputs: Vec<&'a str>,
+    /// Nodes in the order of the file.
+    pub nodes: Vec<NodeProto<'a>>,
+    /// Attributes that a call may leave out, with their values.
+    pub defaults: Vec<Attribute<'a>>,
+    /// Version of the operator set of the default domain, if stated.
+    pub opset: Option<i64>,
+    /// Bytes of the message.
+    pub size: u64,
 }
 
 /// `GraphProto`
@@ -54,6 +77,8 @@ pub(crate) struct NodeProto<'a> {
     pub op_type: &'a str,
     /// Domain of the operator; empty for that of ONNX.
     pub domain: &'a str,
+    /// Which of several functions of the same name is called; usually empty.
+    pub overload: &'a str,
     /// Names of the values that are read; empty for an absent optional input.
     pub inputs: Vec<&'a str>,
     /// Names of the values that are computed; empty for an output that is not used.
@@ -80,7 +105,11 @@ pub(crate) enum AttributeValue<'a> {
     Tensor(Box<TensorProto<'a>>),
     Floats(Vec<f32>),
     Ints(Vec<i64>),
-    /// A subgraph, a type, or anything else that no supported operator uses.
+    /// A subgraph, not decoded.
+    Graph(&'a [u8]),
+    /// The name of an attribute of the function that contains the node.
+    Reference(&'a str),
+    /// A type, or anything else that no supported operator uses.
     Other,
 }
 
@@ -139,29 +168,38 @@ fn pair(bytes: &[u8]) -> Result<(&str, &str)> {
     Ok((key, value))
 }
 
+/// Returns domain and version of an `OperatorSetIdProto`.
+fn opset(bytes: &[u8]) -> Result<(&str, i64)> {
+    let mut reader = Reader::new(bytes, "OperatorSetIdProto");
+    let (mut domain, mut version) = ("", 0);
+    while let Some((field, raw)) = reader.next()? {
+        match field {
+            1 => domain = reader.text(field, raw)?,
+            2 => version = reader.int(field, raw)?,
+            _ => {}
+        }
+    }
+    Ok((domain, version))
+}
+
 impl<'a> ModelProto<'a> {
     /// Counts of messages are checked during reading: a message of two bytes takes a hundred bytes in memory.
     pub(crate) fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
         let mut reader = Reader::new(bytes, "ModelProto");
         let mut model = Self::default();
+        let mut function_nodes = 0;
         while let Some((field, raw)) = reader.next()? {
             match field {
                 1 => model.ir_version = reader.int(field, raw)?,
                 7 => model.graph = Some(GraphProto::decode(reader.bytes(field, raw)?, limits)?),
-                8 => {
-                    let mut inner = Reader::new(reader.bytes(field, raw)?, "OperatorSetIdProto");
-                    let (mut domain, mut version) = ("", 0);
-                    while let Some((field, raw)) = inner.next()? {
-                        match field {
-                            1 => domain = inner.text(field, raw)?,
-                            2 => version = inner.int(field, raw)?,
-                            _ => {}
-                        }
-                    }
-                    model.opsets.push((domain, version));
-                }
+                8 => model.opsets.push(opset(reader.bytes(field, raw)?)?),
                 14 if model.metadata.len() < limits.nodes => model.metadata.push(pair(reader.bytes(field, raw)?)?),
-                25 => model.has_functions = true,
+                25 => {
+                    let function = FunctionProto::decode(reader.bytes(field, raw)?, limits)?;
+                    function_nodes += 1 + function.nodes.len();
+                    check_limit("nodes", "the model's functions", function_nodes as u128, limits.nodes as u128)?;
+                    model.functions.push(function);
+                }
                 _ => {}
             }
         }
@@ -169,8 +207,38 @@ impl<'a> ModelProto<'a> {
     }
 }
 
-impl<'a> GraphProto<'a> {
+impl<'a> FunctionProto<'a> {
     fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "FunctionProto");
+        let mut function = Self { size: bytes.len() as u64, ..Self::default() };
+        while let Some((field, raw)) = reader.next()? {
+            match field {
+                1 => function.name = reader.text(field, raw)?,
+                4 => function.inputs.push(reader.text(field, raw)?),
+                5 => function.outputs.push(reader.text(field, raw)?),
+                7 => function.nodes.push(NodeProto::decode(reader.bytes(field, raw)?)?),
+                9 => {
+                    let (domain, version) = opset(reader.bytes(field, raw)?)?;
+                    if matches!(domain, "" | "ai.onnx") {
+                        function.opset = Some(version);
+                    }
+                }
+                10 => function.domain = reader.text(field, raw)?,
+                11 => function.defaults.push(Attribute::decode(reader.bytes(field, raw)?)?),
+                13 => function.overload = reader.text(field, raw)?,
+                _ => {}
+            }
+            check_limit("nodes", "a function", function.nodes.len() as u128, limits.nodes as u128)?;
+            if function.defaults.len() > MAX_ATTRIBUTES {
+                return Err(GraphError::malformed(format!("a function has more than {MAX_ATTRIBUTES} attributes")));
+            }
+        }
+        Ok(function)
+    }
+}
+
+impl<'a> GraphProto<'a> {
+    pub(crate) fn decode(bytes: &'a [u8], limits: &GraphLimits) -> Result<Self> {
         let mut reader = Reader::new(bytes, "GraphProto");
         let mut graph = Self::default();
         while let Some((field, raw)) = reader.next()? {
@@ -208,6 +276,7 @@ impl<'a> NodeProto<'a> {
                 }
                 5 => node.attributes.push(Attribute::decode(reader.bytes(field, raw)?)?),
                 7 => node.domain = reader.text(field, raw)?,
+                8 => node.overload = reader.text(field, raw)?,
                 _ => {}
             }
         }
@@ -220,6 +289,7 @@ impl<'a> Attribute<'a> {
         let mut reader = Reader::new(bytes, "AttributeProto");
         let mut name = "";
         let (mut float, mut int, mut text, mut tensor, mut other) = (None, None, None, None, false);
+        let (mut graph, mut reference) = (None, None);
         let (mut floats, mut ints) = (Vec::new(), Vec::new());
         let mut kind = 0;
         while let Some((field, raw)) = reader.next()? {
@@ -231,10 +301,18 @@ impl<'a> Attribute<'a> {
                 5 => tensor = Some(TensorProto::decode(reader.bytes(field, raw)?)?),
                 7 => reader.floats(field, raw, &mut floats)?,
                 8 => reader.ints(field, raw, &mut ints)?,
-                6 | 9 | 10 | 11 | 14 | 15 | 21 | 22 | 23 => other = true,
+                6 => graph = Some(reader.bytes(field, raw)?),
+                9 | 10 | 11 | 14 | 15 | 22 | 23 => other = true,
+                21 => reference = Some(reader.text(field, raw)?).filter(|name| !name.is_empty()),
                 20 => kind = reader.int(field, raw)?,
                 _ => {}
             }
+        }
+        if let Some(reference) = reference {
+            return Ok(Self { name, value: AttributeValue::Reference(reference) });
+        }
+        if let Some(graph) = graph {
+            return Ok(Self { name, value: AttributeValue::Graph(graph) });
         }
         // Writers omit zeros and empty lists; then only the declared type tells which value was meant.
         let value = match kind {

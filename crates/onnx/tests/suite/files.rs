@@ -4,8 +4,8 @@ use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::{GraphErrorKind, GraphLimits, Tensor};
 
 /// Encodes a length-delimited protobuf field by hand.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![number << 3 | 2];
+pub fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = if number < 16 { vec![number << 3 | 2] } else { vec![number << 3 | 0x82, number >> 4] };
     let mut n = bytes.len();
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
@@ -16,7 +16,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-fn int(number: u8, mut value: u64) -> Vec<u8> {
+pub fn int(number: u8, mut value: u64) -> Vec<u8> {
     let mut out = if number < 16 { vec![number << 3] } else { vec![number << 3 | 0x80, number >> 4] };
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -26,7 +26,7 @@ fn int(number: u8, mut value: u64) -> Vec<u8> {
     out
 }
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
+pub fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
     let mut n: Vec<u8> = inputs.iter().flat_map(|i| field(1, i.as_bytes())).collect();
     n.extend(outputs.iter().flat_map(|o| field(2, o.as_bytes())));
     n.extend(field(3, format!("the_{op}").as_bytes()));
@@ -35,12 +35,12 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str], extra: &[u8]) -> Vec<u8> {
     field(1, &n)
 }
 
-fn value(number: u8, name: &str) -> Vec<u8> {
+pub fn value(number: u8, name: &str) -> Vec<u8> {
     let kind = field(2, &field(1, &int(1, 1)));
     field(number, &[field(1, name.as_bytes()), kind].concat())
 }
 
-fn model(graph: &[Vec<u8>]) -> Vec<u8> {
+pub fn model(graph: &[Vec<u8>]) -> Vec<u8> {
     [field(7, &graph.concat()), field(8, &int(2, 17))].concat()
 }
 
@@ -80,6 +80,77 @@ fn unsupported_features_are_named() {
     refused(&model(&[x.clone(), y.clone(), foreign]), Unsupported, "com.example.Gelu");
     let attribute = field(5, &[field(1, b"surprise"), int(3, 1), int(20, 2)].concat());
     refused(&model(&[x, y, node("Relu", &["x"], &["y"], &attribute)]), Unsupported, "surprise");
+}
+
+pub fn float(number: u8, value: f32) -> Vec<u8> {
+    [&[number << 3 | 5][..], &value.to_le_bytes()].concat()
+}
+
+/// Attributes `then_branch`, the negative of value `x`, and `else_branch`, its absolute value.
+fn branches(x: &str) -> Vec<u8> {
+    let branch = |name: &str, op: &str| {
+        let graph = [node(op, &[x], &["t"], &[]), value(12, "t")].concat();
+        field(5, &[field(1, name.as_bytes()), field(6, &graph), int(20, 5)].concat())
+    };
+    [branch("then_branch", "Neg"), branch("else_branch", "Abs")].concat()
+}
+
+fn run(file: &[u8], x: Tensor) -> Tensor {
+    let graph = cytoscope_onnx::from_bytes(file, None, &GraphLimits::default()).unwrap();
+    cytoscope_reference::run(&graph, &[("x".to_owned(), x)]).unwrap().remove(0)
+}
+
+#[test]
+fn functions_of_the_model_are_inserted_with_the_attributes_of_their_calls() {
+    let alpha = |value: f32| field(5, &[field(1, b"alpha"), float(2, value), int(20, 1)].concat());
+    let referring = field(5, &[field(1, b"alpha"), field(21, b"alpha"), int(20, 1)].concat());
+    // The name of a value inside the function is that of one outside of it.
+    let inner = [field(1, b"a"), field(2, b"h"), field(4, b"LeakyRelu"), referring.clone()].concat();
+    let default = field(11, &[field(1, b"alpha"), float(2, 0.25), int(20, 1)].concat());
+    let names = [field(1, b"Leaky"), field(10, b"my"), field(4, b"a"), field(5, b"h")].concat();
+    let function = [names, field(9, &int(2, 17)), field(7, &inner), default].concat();
+    let call = |x: &str, y: &str, alpha: &[u8]| node("Leaky", &[x], &[y], &[&field(7, b"my"), alpha].concat());
+    let nodes = [call("x", "h", &alpha(0.5)), call("h", "y", &[])].concat();
+    let graph = field(7, &[value(11, "x"), value(12, "y"), nodes].concat());
+    let file = [graph, field(8, &int(2, 17)), field(25, &function)].concat();
+    assert_eq!(run(&file, Tensor::vector(vec![-8.0f32, 2.0])), Tensor::vector(vec![-1.0f32, 2.0]));
+    let outside = node("LeakyRelu", &["x"], &["y"], &referring);
+    refused(&model(&[value(11, "x"), value(12, "y"), outside]), GraphErrorKind::Malformed, "a function");
+    // A function that calls itself.
+    let inner = [field(1, b"a"), field(2, b"h"), field(4, b"Leaky"), field(7, b"my")].concat();
+    let names = [field(1, b"Leaky"), field(10, b"my"), field(4, b"a"), field(5, b"h")].concat();
+    let function = [names, field(7, &inner)].concat();
+    let graph = field(7, &[value(11, "x"), value(12, "y"), call("x", "y", &[])].concat());
+    refused(&[graph, field(8, &int(2, 17)), field(25, &function)].concat(), GraphErrorKind::Unsupported, "deep");
+}
+
+#[test]
+fn the_branch_of_a_known_condition_is_inserted() {
+    let x = Tensor::new([1, 2], vec![-8.0f32, 2.0]).unwrap();
+    for (condition, expected) in [(1, [8.0f32, -2.0]), (0, [8.0, 2.0])] {
+        let constant = field(5, &[int(2, 9), field(8, b"c"), field(9, &[condition])].concat());
+        let nodes = [node("Identity", &["x"], &["h"], &[]), node("If", &["c"], &["y"], &branches("h"))];
+        let graph = [value(11, "x"), value(12, "y"), constant, nodes.concat()];
+        assert_eq!(run(&model(&graph), x.clone()), Tensor::new([1, 2], expected.to_vec()).unwrap());
+    }
+    // The length of one axis is known, the other one is not.
+    let shape = field(2, &[field(1, &field(2, b"n")), field(1, &int(1, 2))].concat());
+    let declared = [field(1, b"x"), field(2, &field(1, &[int(1, 1), shape].concat()))].concat();
+    let whole = |name: &str, n: u8| {
+        field(5, &[int(2, 7), field(8, name.as_bytes()), field(9, &[n, 0, 0, 0, 0, 0, 0, 0])].concat())
+    };
+    let file = |axis: u8| {
+        let nodes = [
+            node("Shape", &["x"], &["s"], &[]),
+            node("Gather", &["s", "axis"], &["n"], &[]),
+            node("Equal", &["n", "two"], &["c"], &[]),
+            node("If", &["c"], &["y"], &branches("x")),
+        ];
+        let constants = [whole("axis", axis), whole("two", 2)].concat();
+        model(&[field(11, &declared), value(12, "y"), constants, nodes.concat()])
+    };
+    assert_eq!(run(&file(1), x).to_f64_vec(), [8.0, -2.0]);
+    refused(&file(0), GraphErrorKind::Unsupported, "length of an axis");
 }
 
 /// The example `resize_downsample_nearest` of the specification of `Resize` in opset 10.

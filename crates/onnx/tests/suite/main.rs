@@ -3,6 +3,7 @@
 
 #[path = "../../../graph-passes/tests/suite/common.rs"]
 mod common;
+mod composed;
 mod documents;
 mod export;
 mod files;

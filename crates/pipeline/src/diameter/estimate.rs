@@ -406,8 +406,7 @@ impl Estimator<'_> {
             if a == 0 && model.spatial_axes == 2 {
                 return 1;
             }
-            let step = model.step[a].max(1);
-            max_tile[a].min(grid[a]).max(model.min_size[a]).next_multiple_of(step)
+            model.tile_length(max_tile[a].min(grid[a]), a)
         });
         // The part of the input around the place with most blobs.
         let window: [Range<usize>; 3] = std::array::from_fn(|a| {

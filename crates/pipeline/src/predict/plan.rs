@@ -172,6 +172,12 @@ impl<'a> Planner<'a> {
         let halo = match (blend, reach) {
             (Blend::Gaussian, _) => [0; 3],
             (Blend::Crop, Some(halo)) => halo,
+            (Blend::Crop, None) if model.fixed.contains(&true) => {
+                return Err(JobError::WrongUse(format!(
+                    "the model {} accepts inputs of one size only, so tiles cannot be cropped: use --blend gaussian",
+                    model.name
+                )));
+            }
             (Blend::Crop, None) => {
                 return Err(JobError::WrongUse(format!(
                     "the model {} normalizes over the whole tile, so cropped tiles would differ from the untiled result: \
@@ -185,8 +191,7 @@ impl<'a> Planner<'a> {
 
     /// Returns the length of a tile along an axis that is closest to `edge` and fits the network and the volume.
     fn fit(&self, edge: usize, a: usize) -> usize {
-        let step = self.model.step[a];
-        edge.min(self.volume.shape[a].next_multiple_of(step)).max(self.model.min_size[a]).next_multiple_of(step)
+        self.model.tile_length(edge.min(self.volume.shape[a].next_multiple_of(self.model.step[a])), a)
     }
 
     /// Returns the tile whose edges along Z, Y, X are those of `edge`, fitted; networks for single slices have tiles of

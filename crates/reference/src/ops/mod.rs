@@ -1,5 +1,6 @@
 //! Operators with a file of their own: their results and gradients.
 
+mod grid_sample;
 mod resize;
 
 use super::Call;
@@ -7,7 +8,8 @@ use cytoscope_graph::{Op, Result, Tensor};
 
 /// Runs an operator; `None` if it has no file of its own.
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Option<Result<Vec<Tensor>>> {
-    Some(resize::eval(op, call)?.map(|y| vec![y]))
+    let result = resize::eval(op, call).or_else(|| grid_sample::eval(op, call))?;
+    Some(result.map(|y| vec![y]))
 }
 
 /// Returns the gradient of x of an operator with these arguments, given that of its output; `None` if it has no file of its own,

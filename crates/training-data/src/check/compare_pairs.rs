@@ -121,12 +121,14 @@ fn find_copies(inspections: &mut [PairInspection]) {
     }
 }
 
-/// Finds files with a single label: masks if all files are like that, otherwise perhaps files with one object.
+/// Finds files with a single label: masks if all files are like that and some have several objects, otherwise perhaps files
+/// with one object.
 fn find_masks(inspections: &mut [PairInspection]) {
     let seen = inspections.iter().filter(|l| l.summary.objects.is_some_and(|n| n > 0)).count();
     let single = inspections.iter().filter(|l| l.only_label.is_some()).count();
+    let has_pieces = inspections.iter().any(|l| l.only_label.is_some() && !l.is_one_piece);
     for inspection in inspections.iter_mut() {
-        let Some(label) = inspection.only_label else { continue };
+        let Some(label) = inspection.only_label.filter(|_| has_pieces) else { continue };
         let file = inspection.summary.target.clone();
         let next_step = "give each object its own label (in Fiji: MorphoLibJ > Connected Components Labeling), or \
                     choose a foreground target";
@@ -140,7 +142,7 @@ fn find_masks(inspections: &mut [PairInspection]) {
 }
 
 /// Returns whether a label is a usual foreground value of masks.
-fn label_is_mask(label: u32) -> bool {
+pub(super) fn label_is_mask(label: u32) -> bool {
     [1, 255, 65_535].contains(&label)
 }
 

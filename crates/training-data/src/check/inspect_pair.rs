@@ -1,12 +1,14 @@
 //! Check of a single pair.
 
+use super::compare_pairs::label_is_mask;
 use super::{CheckOptions, Intensities, PairSummary, problem_from_error};
 use crate::cut;
 use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::TrainingDataError;
-use crate::objects::{Indexer, LabelCode, MAX_LABEL, ObjectIndex};
+use crate::objects::{Indexer, LabelCode, MAX_LABEL, Object, ObjectIndex};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image};
 use cytoscope_formats::Image;
+use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use sha2::{Digest, Sha256};
@@ -26,6 +28,8 @@ pub(crate) struct PairInspection {
     pub target_hash: Option<[u8; 32]>,
     /// The label of a target with only one label.
     pub only_label: Option<u32>,
+    /// Whether the voxels of that label are connected: one object, as its label may be that of a mask.
+    pub is_one_piece: bool,
     /// Whether the check was completed.
     pub finished: bool,
 }
@@ -65,6 +69,7 @@ impl PairInspection {
             image_hash: None,
             target_hash: None,
             only_label: None,
+            is_one_piece: false,
             finished: false,
         }
     }
@@ -331,6 +336,8 @@ fn add_intensity_problems(
 /// Statistics of a label image.
 struct LabelStats {
     index: ObjectIndex,
+    /// Whether the voxels of the only label, which is one that masks have, are connected.
+    is_one_piece: bool,
     hash: [u8; 32],
     fractional: u64,
     negative: u64,
@@ -353,7 +360,32 @@ fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result
             indexer.add(&stack.image.path, start, size, &samples, &window, &code)?;
         }
     }
-    Ok(LabelStats { index: indexer.finish(), hash: hash.finalize().into(), fractional, negative, above })
+    let index = indexer.finish();
+    let is_one_piece = match index.objects.as_slice() {
+        [only] if label_is_mask(only.label) && !options.semantic => is_connected(stack, file, only)?,
+        _ => false,
+    };
+    Ok(LabelStats { index, is_one_piece, hash: hash.finalize().into(), fractional, negative, above })
+}
+
+/// Maximum number of runs of voxels, of 12 bytes each, by which pieces of an object are found.
+const MAX_RUNS: usize = 4 << 20;
+
+/// Returns whether the voxels of an object are connected; false if there are too many to tell.
+fn is_connected(stack: &Stack, file: &Image, object: &Object) -> Result<bool, TrainingDataError> {
+    let (low, label) = (object.low.map(|v| v as usize), object.label as f32);
+    let size: [usize; 3] = std::array::from_fn(|a| (object.high[a] as usize + 1).saturating_sub(low[a]));
+    let mut components = Components::new(size, Connectivity::Corners);
+    for z in 0..size[0] {
+        let slice = stack.read(file, [low[0] + z, low[1], low[2]], [1, size[1], size[2]])?.to_f32();
+        for row in slice.chunks(size[2].max(1)) {
+            components.add_row(row, |value| value == label)?;
+        }
+        if components.runs() > MAX_RUNS {
+            return Ok(false);
+        }
+    }
+    Ok(components.count() == 1)
 }
 
 fn count_invalid_labels<E: Element>(
@@ -422,6 +454,7 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         && !options.semantic
     {
         inspection.only_label = Some(only.label);
+        inspection.is_one_piece = seen.is_one_piece;
     }
 }
 

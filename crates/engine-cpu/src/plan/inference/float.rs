@@ -48,12 +48,11 @@ pub(super) struct TransposedParts<'a> {
 
 impl<'a> Planner<'a> {
     /// Splits a fused activation into the kernel's epilogue and a separate in-place step.
-    fn split_activation(activation: Option<Act>) -> Option<(Activation, Option<Unary>)> {
+    fn split_activation(activation: Option<Act>) -> (Activation, Option<Unary>) {
         match activation.map(|act| (leaky(act), unary(act))) {
-            None => Some((Activation::None, None)),
-            Some((Some(act), _)) => Some((act, None)),
-            Some((None, Some(f))) => Some((Activation::None, Some(f))),
-            Some((None, None)) => None,
+            None => (Activation::None, None),
+            Some((Some(act), _)) => (act, None),
+            Some((None, f)) => (Activation::None, Some(f)),
         }
     }
 
@@ -82,7 +81,7 @@ impl<'a> Planner<'a> {
     ) -> Option<ConvParts<'a>> {
         let (input, output) = (node.input(0)?, node.output(0)?);
         let ((in_layout, _), (out_layout, _)) = (self.layout(from)?, self.layout(output)?);
-        let (activation, post) = Self::split_activation(activation)?;
+        let (activation, post) = Self::split_activation(activation);
         let bias = self.optional_floats(node, 2)?;
         let lengths = self.spatial_lengths(input).unwrap_or_default();
         let of = weight_shape(attrs, weight, &lengths)?;

@@ -88,9 +88,11 @@ impl<'a> Planner<'a> {
                 })
             }
             Op::BatchNormalization { epsilon } => self.batch_norm(node, *epsilon),
-            Op::Activation(act) if is_cheap => unary(*act).map(PlanKind::Unary),
+            Op::Activation(act) if is_cheap => Some(PlanKind::Unary(unary(*act))),
             Op::Unary(UnaryOp::Abs) if is_cheap => Some(PlanKind::Unary(Unary::Abs)),
             Op::Unary(UnaryOp::Neg) if is_cheap => Some(PlanKind::Unary(Unary::Neg)),
+            // GELU is written with it in opsets before 20.
+            Op::Unary(UnaryOp::Erf) if is_cheap => Some(PlanKind::Unary(Unary::Erf)),
             Op::Identity if is_cheap => Some(PlanKind::Unary(Unary::Affine { gain: 1.0, offset: 0.0 })),
             Op::MaxPool(attrs) => self.spatial_lengths(input).map(|s| PlanKind::Pool(Pool::Max, pool_shape(attrs, &s))),
             Op::AveragePool(attrs) => self.spatial_lengths(input).and_then(|s| {

@@ -44,10 +44,16 @@ impl Planner<'_> {
             Op::Conv(attrs) => return Some((self.conv_of_tensors(node, attrs)?, Vec::new())),
             Op::Binary(op) => self.binary_of_tensors(node, *op)?,
             Op::ConvTranspose(attrs) => (self.conv_transpose_of_tensors(node, attrs)?, vec![x]),
-            // The gradient of softsign has no kernel, and reads a dense tensor.
-            Op::Activation(act) if is_blocked && !matches!(act, Activation::Softsign) => {
+            // The gradients of other activations have no kernel, and read a dense tensor.
+            Op::Activation(
+                act @ (Activation::Relu
+                | Activation::LeakyRelu { .. }
+                | Activation::Sigmoid
+                | Activation::Silu
+                | Activation::Clip { .. }),
+            ) if is_blocked => {
                 self.layout(output)?;
-                (PlanKind::Unary(unary(*act)?), vec![x])
+                (PlanKind::Unary(unary(*act)), vec![x])
             }
             Op::FakeQuantize { scales, low, high, .. } if is_blocked => {
                 let [scale] = scales[..] else { return None };

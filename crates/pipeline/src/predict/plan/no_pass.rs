@@ -23,6 +23,8 @@ pub enum NoPass {
     WholeTile,
     /// The network takes single slices.
     SingleSlices,
+    /// The network accepts inputs of one size only.
+    FixedSize,
     /// The device computes in tiles only.
     Device {
         /// The device.
@@ -66,6 +68,7 @@ impl NoPass {
             Self::NormalizesOverTile => "the network normalizes over the tile".to_owned(),
             Self::WholeTile => "each output voxel of the network depends on the whole tile".to_owned(),
             Self::SingleSlices => "the network takes single slices".to_owned(),
+            Self::FixedSize => "the network accepts inputs of one size only".to_owned(),
             Self::Device { device } => format!("{device} computes in tiles"),
             Self::Operator { op, node } => format!("{op} (node \"{node}\") cannot be computed slice by slice"),
             Self::Interface { found } => format!("the network has {found}, which cannot be computed slice by slice"),
@@ -116,6 +119,9 @@ impl NoPass {
                 ": a network with batch norms, which cytoscope train folds into the convolutions, passes over a stack once"
                     .to_owned()
             }
+            Self::FixedSize => {
+                ": if it is exported to ONNX with dynamic axes, the results do not depend on tiles".to_owned()
+            }
             Self::Memory { .. } => self.sufficient_budget_bytes().map_or_else(String::new, |bytes| {
                 format!(": give --memory-budget {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
             }),
@@ -130,6 +136,7 @@ impl Planner<'_> {
     pub(super) fn never_passes(&self) -> Option<NoPass> {
         match self.model {
             Model { reach: Some(_), .. } => None,
+            Model { fixed, .. } if fixed.contains(&true) => Some(NoPass::FixedSize),
             Model { spatial_axes: 3, graph, .. } if analysis::depends_on_tile_statistics(graph) => {
                 Some(NoPass::NormalizesOverTile)
             }

@@ -1,0 +1,121 @@
+//! Operators that are composed of others at import: results of ONNX Runtime.
+
+use crate::files::{field, float, int, node};
+use cytoscope_graph::{Graph, GraphLimits, GridMode, GridPadding, GridSampleAttrs, Op, Tensor};
+
+const X: [f32; 6] = [-1.5, 0.25, 2.0, -0.5, 0.75, -3.0];
+
+/// Declares x of shape (1, 3, 1, 2).
+fn declared() -> Vec<u8> {
+    let lengths: Vec<u8> = [1, 3, 1, 2].into_iter().flat_map(|n| field(1, &int(1, n))).collect();
+    field(11, &[field(1, b"x"), field(2, &field(1, &[int(1, 1), field(2, &lengths)].concat()))].concat())
+}
+
+/// Runs one node, whose inputs are x and the constant s of two elements.
+fn run(op: &str, inputs: &[&str], opset: u64, attributes: &[Vec<u8>]) -> Vec<f64> {
+    let attributes: Vec<u8> = attributes.iter().flat_map(|a| field(5, a)).collect();
+    let s: Vec<u8> = [1.0f32, 2.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let s = field(5, &[int(1, 2), int(2, 1), field(8, b"s"), field(9, &s)].concat());
+    let output = field(12, &field(1, b"y"));
+    let graph = [declared(), output, s, node(op, inputs, &["y"], &attributes)].concat();
+    let file = [field(7, &graph), field(8, &int(2, opset))].concat();
+    let graph = cytoscope_onnx::from_bytes(&file, None, &GraphLimits::default()).unwrap();
+    let x = Tensor::new([1, 3, 1, 2], X.to_vec()).unwrap();
+    cytoscope_reference::run(&graph, &[("x".to_owned(), x)]).unwrap().remove(0).to_f64_vec()
+}
+
+fn number(name: &str, value: f32) -> Vec<u8> {
+    [field(1, name.as_bytes()), float(2, value), int(20, 1)].concat()
+}
+
+fn whole(name: &str, value: u64) -> Vec<u8> {
+    [field(1, name.as_bytes()), int(3, value), int(20, 2)].concat()
+}
+
+#[test]
+fn composed_operators_compute_what_onnx_runtime_does() {
+    let equation = [field(1, b"equation"), field(4, b"...cd,...ed->...ce"), int(20, 3)].concat();
+    let axes = [field(1, b"axes"), int(8, 1), int(20, 7)].concat();
+    let response = [whole("size", 3), number("alpha", 0.5), number("beta", 0.75), number("bias", 1.0)];
+    let cases: [(&str, Vec<f64>, Vec<f64>); 8] = [
+        (
+            "LRN",
+            run("LRN", &["x"], 17, &response),
+            vec![-0.878_218_5, 0.240_659_2, 1.132_187, -0.247_627_5, 0.490_737_9, -1.490_33],
+        ),
+        (
+            "MeanVarianceNormalization",
+            run("MeanVarianceNormalization", &["x"], 17, &[axes]),
+            vec![-1.323_501, 0.959_616_2, 1.093_327, 0.419_832_1, 0.230_174_2, -1.379_448],
+        ),
+        (
+            "Shrink",
+            run("Shrink", &["x"], 17, &[number("lambd", 0.4), number("bias", 0.1)]),
+            vec![-1.4, 0.0, 1.9, -0.4, 0.65, -2.9],
+        ),
+        ("GlobalLpPool", run("GlobalLpPool", &["x"], 17, &[whole("p", 1)]), vec![1.75, 2.5, 3.75]),
+        ("Hardmax", run("Hardmax", &["x"], 17, &[whole("axis", 1)]), vec![0.0, 1.0, 1.0, 0.0, 0.0, 0.0]),
+        (
+            "Asinh",
+            run("Asinh", &["x"], 17, &[]),
+            vec![-1.194_763, 0.247_466_5, 1.443_635, -0.481_211_8, std::f64::consts::LN_2, -1.818_447],
+        ),
+        ("Einsum", run("Einsum", &["x", "x"], 17, &[equation]), vec![2.3125, 4.25, 9.5625]),
+        (
+            "RMSNormalization",
+            run("RMSNormalization", &["x", "s"], 23, &[number("epsilon", 0.5)]),
+            vec![-1.165_543, 0.388_514_3, 1.234_427, -0.617_213_4, 0.326_357, -2.610_856],
+        ),
+    ];
+    for (name, got, wanted) in cases {
+        assert_eq!(got.len(), wanted.len(), "{name}");
+        let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 2e-6, "{name}: {got:?}, expected {wanted:?}");
+    }
+}
+
+/// Samples the squares of 1, 2, … at places, after writing and reading the graph.
+fn sampled(attrs: GridSampleAttrs, lengths: &[usize], places: &[f32]) -> Vec<f64> {
+    let axes = lengths.len();
+    let shape = [&[1, 1][..], lengths].concat();
+    let mut graph = Graph::new("g");
+    let count: usize = lengths.iter().product();
+    let squares: Vec<f32> = (1..=count).map(|i| (i * i) as f32).collect();
+    let x = graph.add_initializer("x", Tensor::new(shape, squares).unwrap());
+    let mut grid = vec![1; axes + 2];
+    (grid[axes], grid[axes + 1]) = (places.len() / axes, axes);
+    let grid = graph.add_initializer("grid", Tensor::new(grid, places.to_vec()).unwrap());
+    let y = graph.push("y", Op::GridSample(attrs), &[Some(x), Some(grid)]);
+    graph.outputs.push(y);
+    let bytes = cytoscope_onnx::to_bytes(&graph).unwrap();
+    let graph = cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
+    cytoscope_reference::run(&graph, &[]).unwrap().remove(0).to_f64_vec()
+}
+
+#[test]
+fn grids_are_sampled_as_by_onnx_runtime() {
+    use GridMode::{Linear, Nearest};
+    use GridPadding::{Border, Reflection, Zeros};
+    let plane: ([usize; 2], [f32; 10]) = ([2, 3], [-1.0, -1.0, 0.3, -0.2, 1.4, 0.9, -2.6, 0.1, 0.5, 1.7]);
+    let volume: ([usize; 3], [f32; 9]) = ([2, 2, 3], [-0.3, 0.2, 0.6, 1.2, -0.4, -1.5, 0.0, 0.0, 0.0]);
+    let cases = [
+        (Linear, Zeros, false, [0.25, 13.36, 0.0, 0.0, 0.0], [85.734, 0.0, 53.5]),
+        (Linear, Zeros, true, [1.0, 14.62, 20.79, 0.0, 19.825], [77.02, 10.26, 53.5]),
+        (Linear, Border, false, [1.0, 13.36, 36.0, 10.0, 33.25], [95.26, 11.7, 53.5]),
+        (Linear, Border, true, [1.0, 14.62, 34.65, 9.25, 30.5], [77.02, 17.1, 53.5]),
+        (Linear, Reflection, false, [1.0, 13.36, 34.9, 24.34, 28.15], [95.26, 11.7, 53.5]),
+        (Linear, Reflection, true, [1.0, 14.62, 30.37, 20.53, 22.1], [77.02, 35.84, 53.5]),
+        (Nearest, Zeros, false, [1.0, 4.0, 0.0, 0.0, 0.0], [121.0, 0.0, 4.0]),
+        (Nearest, Zeros, true, [1.0, 4.0, 36.0, 0.0, 36.0], [121.0, 9.0, 4.0]),
+        (Nearest, Border, false, [1.0, 4.0, 36.0, 16.0, 36.0], [121.0, 9.0, 4.0]),
+        (Nearest, Reflection, true, [1.0, 4.0, 36.0, 36.0, 36.0], [121.0, 9.0, 4.0]),
+    ];
+    for (mode, padding, align_corners, of_plane, of_volume) in cases {
+        let attrs = GridSampleAttrs { mode, padding, align_corners };
+        let got = [sampled(attrs, &plane.0, &plane.1), sampled(attrs, &volume.0, &volume.1)].concat();
+        let wanted = [&of_plane[..], &of_volume].concat();
+        assert_eq!(got.len(), wanted.len(), "{attrs:?}");
+        let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-4, "{attrs:?}: {got:?}, expected {wanted:?}");
+    }
+}
