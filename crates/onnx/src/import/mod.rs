@@ -74,7 +74,10 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     let mut importer = Importer::new(opset, limits, Budget::of_bytes(bytes.len() as u64, Interrupt::default()));
     importer.graph.name = proto.name.to_owned();
     importer.domains = model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect();
-    importer.functions = model.functions.iter().map(|f| ((f.domain, f.name, f.overload), f)).collect();
+    for function in &model.functions {
+        let of_name = importer.functions.entry(function.name).or_default();
+        of_name.entry(function.domain).or_default().insert(function.overload, function);
+    }
     importer.folder = folder;
     importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     importer.read(proto)?;
@@ -127,6 +130,9 @@ impl Pending<'_> {
     }
 }
 
+/// The functions of a model by name, domain and overload.
+type Functions<'a> = HashMap<&'a str, HashMap<&'a str, HashMap<&'a str, &'a FunctionProto<'a>>>>;
+
 /// The graph being built, and what is known about its values so far.
 pub(crate) struct Importer<'l> {
     graph: Graph,
@@ -141,8 +147,7 @@ pub(crate) struct Importer<'l> {
     domains: BTreeMap<String, i64>,
     /// Version of the operator set of the default domain at the node that is imported.
     opset: i64,
-    /// The functions of the model by domain, name and overload.
-    functions: HashMap<(&'l str, &'l str, &'l str), &'l FunctionProto<'l>>,
+    functions: Functions<'l>,
     /// Folder of external data.
     folder: Option<&'l Path>,
     /// Number of functions and branches around the node that is imported.
@@ -373,7 +378,8 @@ impl Importer<'_> {
     fn node(&mut self, proto: &NodeProto<'_>, call: Option<&Arguments<'_>>) -> Result<()> {
         let first_output = proto.outputs.iter().find(|o| !o.is_empty()).copied().unwrap_or_default();
         let name = if proto.name.is_empty() { first_output } else { proto.name };
-        if let Some(&function) = self.functions.get(&(proto.domain, proto.op_type, proto.overload)) {
+        let of_name = self.functions.get(proto.op_type).and_then(|of_name| of_name.get(proto.domain));
+        if let Some(function) = of_name.and_then(|of_domain| of_domain.get(proto.overload).copied()) {
             return self.call(function, proto, name, call);
         }
         if !is_default(proto.domain) {
