@@ -3,6 +3,7 @@
 
 mod attributes;
 mod composed;
+mod contrib;
 mod inline;
 mod layers;
 mod operators;
@@ -83,6 +84,16 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     importer.read(proto)?;
     importer.graph.validate()?;
     Ok(importer.graph)
+}
+
+/// States the domain of an unsupported operator before its name.
+fn in_domain(error: GraphError, domain: &str) -> GraphError {
+    match error {
+        GraphError::UnsupportedOp { op, node, opset, why } => {
+            GraphError::UnsupportedOp { op: format!("{domain}.{op}"), node, opset, why }
+        }
+        other => other,
+    }
 }
 
 fn is_default(domain: &str) -> bool {
@@ -382,7 +393,8 @@ impl Importer<'_> {
         if let Some(function) = of_name.and_then(|of_domain| of_domain.get(proto.overload).copied()) {
             return self.call(function, proto, name, call);
         }
-        if !is_default(proto.domain) {
+        let is_contrib = proto.domain == contrib::DOMAIN;
+        if !is_default(proto.domain) && !is_contrib {
             return Err(GraphError::UnsupportedOp {
                 op: format!("{}.{}", proto.domain, proto.op_type),
                 node: name.to_owned(),
@@ -398,10 +410,10 @@ impl Importer<'_> {
             inputs: self.inputs(proto, name)?,
             outputs: Vec::new(),
         };
-        if proto.op_type == "If" {
+        if proto.op_type == "If" && !is_contrib {
             return self.branch(&pending, &proto.outputs, call);
         }
-        if proto.op_type == "Constant" {
+        if proto.op_type == "Constant" && !is_contrib {
             let tensor = operators::constant(&mut pending, self.limits)?;
             let tensor = Arc::new(tensor);
             self.define(first_output, Info::of(&tensor))?;
@@ -411,7 +423,11 @@ impl Importer<'_> {
         // Outputs are defined after the nodes that the conversion emits, so that those cannot read them.
         let wanted: Vec<&str> = proto.outputs.clone();
         pending.outputs = vec![None; wanted.len()];
-        let op = convert(self, &mut pending, &wanted)?;
+        let op = if is_contrib {
+            contrib::convert(self, &mut pending).map_err(|e| in_domain(e, contrib::DOMAIN))?
+        } else {
+            convert(self, &mut pending, &wanted)?
+        };
         pending.attributes.refuse_unread(&pending)?;
         for (slot, wanted) in pending.outputs.iter_mut().zip(&wanted) {
             if !wanted.is_empty() {
