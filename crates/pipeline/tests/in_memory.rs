@@ -7,7 +7,7 @@ use common::{noise, package, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, DynUNet, UNet3d, Weights, difference_of_gaussians, dynunet, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
-use cytoscope_graph::{Activation, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{AxisKind, Processing, StatisticsAxes};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::TileRequest;
@@ -146,6 +146,25 @@ fn slices_that_are_larger_than_a_tile_pass_through_a_network_on_slices_without_h
     let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
     let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(once.len() == 7 * 9 * 600 && worst < 1e-5, "{worst}");
+}
+
+/// The network takes bytes and returns booleans.
+#[test]
+fn a_network_of_other_types_than_f32_is_predicted() {
+    let mut graph = Graph::new("threshold");
+    let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let x = graph.add_input("x", ElementType::U8, vec![n, Dim::Fixed(1), d, h, w]);
+    let limit = graph.add_initializer("limit", Tensor::scalar(100u8));
+    let y = graph.push("y", Op::Binary(BinaryOp::Greater), &[Some(x), Some(limit)]);
+    graph.outputs.push(y);
+    let shape = vec![3, 10, 12];
+    // Above 255, bytes would start over at 0.
+    let values: Vec<f32> = (0..360).map(|i| (i * 37 % 300) as f32).collect();
+    let array = Array::new(Axes::zyx(), shape, values.clone()).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let predicted = predict_with(&graph, &image, &PredictOptions::default(), VolumeOutputs::Maps).unwrap();
+    let wanted: Vec<f32> = values.iter().map(|v| if *v > 100.0 { 1.0 } else { 0.0 }).collect();
+    assert_eq!(predicted.maps.unwrap(), wanted);
 }
 
 #[test]
