@@ -168,6 +168,40 @@ fn a_network_of_other_types_than_f32_is_predicted() {
 }
 
 #[test]
+fn a_network_with_its_channels_last_is_predicted_like_one_with_them_second() {
+    let array = Array::new(Axes::zyx(), vec![4, 9, 11], noise(7, 396)).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let maps = |is_last: bool| {
+        let mut graph = Graph::new("edges");
+        let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+        let dims = if is_last { vec![n, d, h, w, Dim::Fixed(1)] } else { vec![n, Dim::Fixed(1), d, h, w] };
+        let x = graph.add_input("x", ElementType::F32, dims);
+        let weight = Some(graph.add_initializer("weight", Tensor::new([1, 1, 3, 3, 3], noise(9, 27)).unwrap()));
+        let conv = Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+        let y = if is_last {
+            let first = graph.push("first", Op::Transpose { perm: vec![0, 4, 1, 2, 3] }, &[Some(x)]);
+            let edges = graph.push("edges", conv, &[Some(first), weight]);
+            graph.push("y", Op::Transpose { perm: vec![0, 2, 3, 4, 1] }, &[Some(edges)])
+        } else {
+            graph.push("y", conv, &[Some(x), weight])
+        };
+        graph.outputs.push(y);
+        let mut builder = package(&graph);
+        for tensor in builder.inputs.iter_mut().chain(&mut builder.outputs).filter(|_| is_last) {
+            let channels = tensor.axes.remove(1);
+            tensor.axes.push(channels);
+        }
+        let model = Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap();
+        let (context, options) = (Context::default(), PredictOptions::default());
+        let engine = Devices::cpu_only().for_model(&context, &model, CPU, &options).unwrap();
+        predict_volume(&context, &engine, &model, &image, &options, VolumeOutputs::Maps).unwrap().maps.unwrap()
+    };
+    let (last, second) = (maps(true), maps(false));
+    assert_eq!(last.len(), 396);
+    assert!(relative_distance(&last, &second) < 1e-6);
+}
+
+#[test]
 fn a_network_on_slices_predicts_each_slice_of_a_stack_as_an_image_of_its_own() {
     let config = DynUNet { spatial_axes: 2, filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() };
     let graph = dynunet(&config, &Weights::Random { seed: 5 }).unwrap();
