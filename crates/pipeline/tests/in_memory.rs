@@ -148,6 +148,18 @@ fn slices_that_are_larger_than_a_tile_pass_through_a_network_on_slices_without_h
     assert!(once.len() == 7 * 9 * 600 && worst < 1e-5, "{worst}");
 }
 
+#[test]
+fn a_network_of_one_size_that_declares_free_axes_is_refused_with_what_to_do() {
+    let mut graph = Graph::new("embedded");
+    let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let x = graph.add_input("x", ElementType::F32, vec![n, Dim::Fixed(1), d, h, w]);
+    let positions = graph.add_initializer("positions", Tensor::new([1, 1, 4, 4, 4], noise(5, 64)).unwrap());
+    let y = graph.push("y", Op::Binary(BinaryOp::Add), &[Some(x), Some(positions)]);
+    graph.outputs.push(y);
+    let error = Model::from_package(package(&graph).in_memory(Path::new("a test")).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("export it without dynamic axes"), "{error}");
+}
+
 /// The network takes bytes and returns booleans.
 #[test]
 fn a_network_of_other_types_than_f32_is_predicted() {
