@@ -86,10 +86,10 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     Ok(importer.graph)
 }
 
-/// States the domain of an unsupported operator before its name.
-fn in_domain(error: GraphError, domain: &str) -> GraphError {
+/// States the domain of an unsupported operator, and the version of the domain.
+fn in_domain(error: GraphError, domain: &str, opset: i64) -> GraphError {
     match error {
-        GraphError::UnsupportedOp { op, node, opset, why } => {
+        GraphError::UnsupportedOp { op, node, why, .. } => {
             GraphError::UnsupportedOp { op: format!("{domain}.{op}"), node, opset, why }
         }
         other => other,
@@ -424,7 +424,8 @@ impl Importer<'_> {
         let wanted: Vec<&str> = proto.outputs.clone();
         pending.outputs = vec![None; wanted.len()];
         let op = if is_contrib {
-            contrib::convert(self, &mut pending).map_err(|e| in_domain(e, contrib::DOMAIN))?
+            let version = self.domains.get(proto.domain).copied().unwrap_or(1);
+            contrib::convert(self, &mut pending).map_err(|e| in_domain(e, contrib::DOMAIN, version))?
         } else {
             convert(self, &mut pending, &wanted)?
         };
