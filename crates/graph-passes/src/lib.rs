@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+mod channels_first;
 mod fold;
 mod fuse;
 mod infer;
@@ -27,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cytoscope_graph::{Graph, Node, Op, Result, ValueId};
 
+pub use channels_first::channels_first;
 pub use fold::{fold_batch_norm, fold_constants, fold_constants_within, fold_dequantized, fold_dequantized_within};
 pub use fuse::{fuse_activations, simplify_activations};
 pub use infer::{

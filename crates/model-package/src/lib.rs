@@ -34,6 +34,7 @@ pub use write::{
 };
 
 use parse::Weights;
+use spec::has_channels_last;
 
 use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_graph_passes::analysis::receptive_field;
@@ -257,8 +258,9 @@ impl Package {
         Ok(package)
     }
 
-    /// Opens a bare ONNX file: axes are assigned by rank (batch, channel, then space) with the lengths that the network
-    /// accepts, and the input is normalized to zero mean and unit variance over the stack, as in CytoDL's training.
+    /// Opens a bare ONNX file: axes are assigned by rank (batch, channel, then space; channels last if only the last axis is
+    /// short) with the lengths that the network accepts, and an input of floats is normalized to zero mean and unit variance
+    /// over the stack, as in CytoDL's training.
     fn open_onnx(path: &Path) -> Result<Self, PackageError> {
         let files = Files::single(path);
         let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
@@ -290,16 +292,17 @@ impl Package {
         (preprocessing, postprocessing): (&[Processing], &[Processing]),
     ) -> Result<Self, PackageError> {
         let name = path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned());
+        let channels_last = graph.inputs.first().is_some_and(|id| has_channels_last(graph.value(*id)));
         let spec = |ids: &[ValueId], steps: &[Processing]| -> Result<Vec<TensorSpec>, PackageError> {
-            ids.iter().map(|id| TensorSpec::of_value(graph.value(*id), steps).ok_or_else(|| {
+            ids.iter().map(|id| TensorSpec::of_value(graph.value(*id), channels_last, steps).ok_or_else(|| {
                 let v = graph.value(*id);
                 PackageError::bad(path, &v.name, "has no shape of rank 4 (batch, channel, y, x) or 5 (with z): wrap it in a bioimage.io package")
             })).collect()
         };
         let mut inputs = spec(&graph.inputs, preprocessing)?;
         let outputs = spec(&graph.outputs, postprocessing)?;
-        // A network without a known receptive field keeps axes of any length.
-        if let Ok(field) = receptive_field(&graph) {
+        // A network without a known receptive field keeps axes of any length, as does one with its channels last.
+        if !channels_last && let Ok(field) = receptive_field(&graph) {
             for spec in &mut inputs {
                 let free = spec.axes.iter_mut().filter(|axis| axis.kind.is_space());
                 for (axis, reach) in free.zip(&field.axes).filter(|(axis, _)| !matches!(axis.size, AxisSize::Fixed(_)))

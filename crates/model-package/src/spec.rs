@@ -1,7 +1,7 @@
 //! Tensor descriptions: axes, sizes, pre- and postprocessing.
 
 use super::TensorType;
-use cytoscope_graph::Value;
+use cytoscope_graph::{Dim, Value};
 use serde::{Deserialize, Serialize};
 
 /// A file of the package.
@@ -258,14 +258,23 @@ impl TensorSpec {
         Some([of(AxisKind::Z).unwrap_or(Some(1.0))?, of(AxisKind::Y)??, of(AxisKind::X)??])
     }
 
-    /// Describes a value without metadata as batch, channel and two or three spatial axes; `None` for other ranks.
-    pub(crate) fn of_value(value: &Value, processing: &[Processing]) -> Option<Self> {
+    /// Returns whether the channels are the last axis.
+    pub fn has_channels_last(&self) -> bool {
+        self.axes.len() > 2 && self.axes.last().is_some_and(|axis| axis.kind == AxisKind::Channel)
+    }
+
+    /// Describes a value without metadata as batch, channel and two or three spatial axes, or with the channels last; `None`
+    /// for other ranks. Integers are not processed.
+    pub(crate) fn of_value(value: &Value, channels_last: bool, processing: &[Processing]) -> Option<Self> {
         let shape = value.shape.as_ref()?;
-        let kinds: &[AxisKind] = match shape.len() {
-            4 => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Y, AxisKind::X],
-            5 => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Z, AxisKind::Y, AxisKind::X],
+        let kinds: &[AxisKind] = match (shape.len(), channels_last) {
+            (4, false) => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Y, AxisKind::X],
+            (5, false) => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Z, AxisKind::Y, AxisKind::X],
+            (4, true) => &[AxisKind::Batch, AxisKind::Y, AxisKind::X, AxisKind::Channel],
+            (5, true) => &[AxisKind::Batch, AxisKind::Z, AxisKind::Y, AxisKind::X, AxisKind::Channel],
             _ => return None,
         };
+        let is_integer = value.dtype.is_some_and(|dtype| !dtype.is_float());
         let axes = kinds.iter().zip(shape).map(|(kind, dim)| AxisSpec {
             kind: *kind,
             size: dim.fixed().map_or(AxisSize::Step { min: 1, step: 1 }, AxisSize::Fixed),
@@ -278,8 +287,45 @@ impl TensorSpec {
             description: String::new(),
             dtype: TensorType::Float32,
             axes: axes.collect(),
-            processing: processing.to_vec(),
+            processing: if is_integer { Vec::new() } else { processing.to_vec() },
             test_tensor: None,
         })
+    }
+}
+
+/// Most channels of an input by which its last axis is taken for that of the channels.
+const MAX_LAST_CHANNELS: usize = 4;
+
+/// Returns whether an input of a network without metadata has the channels last: its last axis has a fixed length of a few
+/// elements, and its second axis has not.
+pub(crate) fn has_channels_last(input: &Value) -> bool {
+    let few = |dim: Option<&Dim>| dim.and_then(Dim::fixed).is_some_and(|n| n <= MAX_LAST_CHANNELS);
+    input.shape.as_ref().is_some_and(|shape| !few(shape.get(1)) && few(shape.last()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_graph::ElementType;
+
+    #[test]
+    fn a_short_last_axis_of_an_input_is_that_of_the_channels() {
+        let free = || Dim::Free(String::new());
+        let value = |shape: Vec<Dim>| Value { name: "x".to_owned(), dtype: Some(ElementType::U8), shape: Some(shape) };
+        let images = value(vec![free(), Dim::Fixed(256), Dim::Fixed(256), Dim::Fixed(3)]);
+        let stacks = value(vec![free(), free(), free(), free(), Dim::Fixed(1)]);
+        assert!(has_channels_last(&images) && has_channels_last(&stacks));
+        for other in [
+            vec![free(), Dim::Fixed(1), free(), free(), free()],
+            vec![free(), Dim::Fixed(1), Dim::Fixed(2), Dim::Fixed(2)],
+            vec![free(), free(), free(), free()],
+        ] {
+            assert!(!has_channels_last(&value(other)));
+        }
+        let steps = [Processing::Sigmoid];
+        let spec = TensorSpec::of_value(&images, true, &steps).unwrap();
+        assert!(spec.has_channels_last() && spec.processing.is_empty(), "integers are not processed");
+        let kinds: Vec<AxisKind> = spec.axes.iter().map(|axis| axis.kind).collect();
+        assert_eq!(kinds, [AxisKind::Batch, AxisKind::Y, AxisKind::X, AxisKind::Channel]);
     }
 }

@@ -185,7 +185,9 @@ pub fn operators_markdown() -> String {
          up to {GRAPH_OPSET}, that has all operators of the network. Differences between opsets are removed when a \
          file is read. Any\n\
          other operator is refused with its name, node and opset; so are `Loop`, `Scan`, and sparse or string tensors. The\n\
-         nodes of model-local functions are inserted where the functions are called.\n",
+         nodes of model-local functions are inserted where the functions are called. Of ONNX Runtime's own operators, those\n\
+         that its quantization writes beside `QLinearConv` are read: `QLinearAdd`, `QLinearMul`, `QLinearConcat`,\n\
+         `QLinearLeakyRelu`, `QLinearSigmoid`, `QLinearAveragePool`, `QLinearGlobalAveragePool` and `QGemm`.\n",
         supported_operators().count(),
         crate::NEWEST_OPSET
     );

@@ -287,6 +287,15 @@ fn fixed_lengths(graph: &Graph, spatial_axes: usize) -> [Option<usize>; 3] {
     })
 }
 
+/// Returns what to do about a network that does not compute with the lengths that it declares as free.
+fn size_hint(graph: &Graph, spatial_axes: usize) -> &'static str {
+    if fixed_lengths(graph, spatial_axes).iter().flatten().count() < spatial_axes {
+        "; if the network accepts inputs of one size only, export it without dynamic axes"
+    } else {
+        ""
+    }
+}
+
 /// Returns the segmentation settings of a package, or why they are invalid.
 fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
     let segment: SegmentOptions = match config.get("segment") {
@@ -339,6 +348,7 @@ impl Model {
         let path = package.path.clone();
         let bad = |problem: String| JobError::model(path.display().to_string(), problem);
         model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
+        model_inputs::move_channels(&mut package).map_err(&bad)?;
         let inputs = model_inputs::inputs_of(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
             to_single_precision(graph).map_err(|e| bad(e.to_string()))?;
@@ -347,7 +357,8 @@ impl Model {
         let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;
         let output = package.outputs.first().ok_or_else(|| bad("it has no output".to_owned()))?;
         let spatial_axes = spatial_axes(input, output).map_err(&bad)?;
-        let field = analysis::receptive_field(&package.graph).map_err(|e| bad(e.to_string()))?;
+        let field = analysis::receptive_field(&package.graph)
+            .map_err(|e| bad(format!("{e}{}", size_hint(&package.graph, spatial_axes))))?;
         let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
         // The value for axis Z, Y or X; networks on slices have no Z.
         let of_axis = |values: &[usize], a: usize, missing: usize| {

@@ -2,7 +2,7 @@
 //! them at once.
 
 use cytoscope_graph::Graph;
-use cytoscope_graph_passes::join_inputs;
+use cytoscope_graph_passes::{channels_first, join_inputs};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 
 /// Relative difference below which voxel sizes of inputs count as equal.
@@ -19,6 +19,25 @@ pub struct ModelInput {
     pub channel_names: Vec<String>,
     /// Steps that are applied to the image before inference, in order.
     pub preprocessing: Vec<Processing>,
+}
+
+/// Moves the channels of tensors that have them as the last axis, as TensorFlow's have, before the spatial axes, in the
+/// description and in the networks. Returns why that is not possible.
+pub(crate) fn move_channels(package: &mut Package) -> Result<(), String> {
+    let is_last = |specs: &[TensorSpec]| specs.iter().map(TensorSpec::has_channels_last).collect::<Vec<bool>>();
+    let (inputs, outputs) = (is_last(&package.inputs), is_last(&package.outputs));
+    if !inputs.contains(&true) && !outputs.contains(&true) {
+        return Ok(());
+    }
+    for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
+        channels_first(graph, &inputs, &outputs).map_err(|error| error.to_string())?;
+    }
+    for spec in package.inputs.iter_mut().chain(&mut package.outputs).filter(|spec| spec.has_channels_last()) {
+        if let Some(channels) = spec.axes.pop() {
+            spec.axes.insert(1, channels);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the input tensors of a package in their order.

@@ -7,7 +7,7 @@ use common::{noise, package, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, DynUNet, UNet3d, Weights, difference_of_gaussians, dynunet, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
-use cytoscope_graph::{Activation, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{AxisKind, Processing, StatisticsAxes};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::TileRequest;
@@ -146,6 +146,71 @@ fn slices_that_are_larger_than_a_tile_pass_through_a_network_on_slices_without_h
     let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
     let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(once.len() == 7 * 9 * 600 && worst < 1e-5, "{worst}");
+}
+
+#[test]
+fn a_network_of_one_size_that_declares_free_axes_is_refused_with_what_to_do() {
+    let mut graph = Graph::new("embedded");
+    let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let x = graph.add_input("x", ElementType::F32, vec![n, Dim::Fixed(1), d, h, w]);
+    let positions = graph.add_initializer("positions", Tensor::new([1, 1, 4, 4, 4], noise(5, 64)).unwrap());
+    let y = graph.push("y", Op::Binary(BinaryOp::Add), &[Some(x), Some(positions)]);
+    graph.outputs.push(y);
+    let error = Model::from_package(package(&graph).in_memory(Path::new("a test")).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("export it without dynamic axes"), "{error}");
+}
+
+/// The network takes bytes and returns booleans.
+#[test]
+fn a_network_of_other_types_than_f32_is_predicted() {
+    let mut graph = Graph::new("threshold");
+    let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let x = graph.add_input("x", ElementType::U8, vec![n, Dim::Fixed(1), d, h, w]);
+    let limit = graph.add_initializer("limit", Tensor::scalar(100u8));
+    let y = graph.push("y", Op::Binary(BinaryOp::Greater), &[Some(x), Some(limit)]);
+    graph.outputs.push(y);
+    let shape = vec![3, 10, 12];
+    // Above 255, bytes would start over at 0.
+    let values: Vec<f32> = (0..360).map(|i| (i * 37 % 300) as f32).collect();
+    let array = Array::new(Axes::zyx(), shape, values.clone()).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let predicted = predict_with(&graph, &image, &PredictOptions::default(), VolumeOutputs::Maps).unwrap();
+    let wanted: Vec<f32> = values.iter().map(|v| if *v > 100.0 { 1.0 } else { 0.0 }).collect();
+    assert_eq!(predicted.maps.unwrap(), wanted);
+}
+
+#[test]
+fn a_network_with_its_channels_last_is_predicted_like_one_with_them_second() {
+    let array = Array::new(Axes::zyx(), vec![4, 9, 11], noise(7, 396)).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let maps = |is_last: bool| {
+        let mut graph = Graph::new("edges");
+        let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+        let dims = if is_last { vec![n, d, h, w, Dim::Fixed(1)] } else { vec![n, Dim::Fixed(1), d, h, w] };
+        let x = graph.add_input("x", ElementType::F32, dims);
+        let weight = Some(graph.add_initializer("weight", Tensor::new([1, 1, 3, 3, 3], noise(9, 27)).unwrap()));
+        let conv = Op::Conv(ConvAttrs::same(&[3, 3, 3]));
+        let y = if is_last {
+            let first = graph.push("first", Op::Transpose { perm: vec![0, 4, 1, 2, 3] }, &[Some(x)]);
+            let edges = graph.push("edges", conv, &[Some(first), weight]);
+            graph.push("y", Op::Transpose { perm: vec![0, 2, 3, 4, 1] }, &[Some(edges)])
+        } else {
+            graph.push("y", conv, &[Some(x), weight])
+        };
+        graph.outputs.push(y);
+        let mut builder = package(&graph);
+        for tensor in builder.inputs.iter_mut().chain(&mut builder.outputs).filter(|_| is_last) {
+            let channels = tensor.axes.remove(1);
+            tensor.axes.push(channels);
+        }
+        let model = Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap();
+        let (context, options) = (Context::default(), PredictOptions::default());
+        let engine = Devices::cpu_only().for_model(&context, &model, CPU, &options).unwrap();
+        predict_volume(&context, &engine, &model, &image, &options, VolumeOutputs::Maps).unwrap().maps.unwrap()
+    };
+    let (last, second) = (maps(true), maps(false));
+    assert_eq!(last.len(), 396);
+    assert!(relative_distance(&last, &second) < 1e-6);
 }
 
 #[test]

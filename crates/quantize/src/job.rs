@@ -8,7 +8,7 @@ use crate::{QuantizationAwareTraining, QuantizeReport, speed};
 use cytoscope_engine::{Engine, Precision};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
-use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize};
+use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize, to_single_precision};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model};
 use cytoscope_profile::Stage;
@@ -214,13 +214,14 @@ impl QuantizeJob {
         let path_text = path.display().to_string();
         let open = || Package::open(path).map_err(|e| JobError::model(&*path_text, e));
         let package = open()?;
-        let graph = match (package.is_int8(), &package.float_graph) {
+        let mut graph = match (package.is_int8(), &package.float_graph) {
             (true, Some(float)) => {
                 notes.push("the package is already quantized: its float network was quantized again".to_owned());
                 float.clone()
             }
             _ => package.graph.clone(),
         };
+        to_single_precision(&mut graph).map_err(|e| JobError::model(&*path_text, e))?;
         let prepared = quantize::prepare(&graph).map_err(|e| JobError::model(&*path_text, e))?;
         self.check_names(&prepared)?;
         let mut float = Model::from_package(open()?)?;

@@ -207,7 +207,7 @@ fn conv_transpose(im: &Importer<'_>, node: &Pending<'_>) -> Result<ConvTranspose
     })
 }
 
-fn pool(im: &Importer<'_>, node: &Pending<'_>) -> Result<PoolAttrs> {
+pub(super) fn pool(im: &Importer<'_>, node: &Pending<'_>) -> Result<PoolAttrs> {
     let axes = spatial_axes(im, node, None)?;
     let ones = || vec![1; axes];
     let kernel = node.attributes.sizes("kernel_shape")?;

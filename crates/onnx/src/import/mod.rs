@@ -3,6 +3,7 @@
 
 mod attributes;
 mod composed;
+mod contrib;
 mod inline;
 mod layers;
 mod operators;
@@ -74,12 +75,25 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     let mut importer = Importer::new(opset, limits, Budget::of_bytes(bytes.len() as u64, Interrupt::default()));
     importer.graph.name = proto.name.to_owned();
     importer.domains = model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect();
-    importer.functions = model.functions.iter().map(|f| ((f.domain, f.name, f.overload), f)).collect();
+    for function in &model.functions {
+        let of_name = importer.functions.entry(function.name).or_default();
+        of_name.entry(function.domain).or_default().insert(function.overload, function);
+    }
     importer.folder = folder;
     importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     importer.read(proto)?;
     importer.graph.validate()?;
     Ok(importer.graph)
+}
+
+/// States the domain of an unsupported operator, and the version of the domain.
+fn in_domain(error: GraphError, domain: &str, opset: i64) -> GraphError {
+    match error {
+        GraphError::UnsupportedOp { op, node, why, .. } => {
+            GraphError::UnsupportedOp { op: format!("{domain}.{op}"), node, opset, why }
+        }
+        other => other,
+    }
 }
 
 fn is_default(domain: &str) -> bool {
@@ -127,6 +141,9 @@ impl Pending<'_> {
     }
 }
 
+/// The functions of a model by name, domain and overload.
+type Functions<'a> = HashMap<&'a str, HashMap<&'a str, HashMap<&'a str, &'a FunctionProto<'a>>>>;
+
 /// The graph being built, and what is known about its values so far.
 pub(crate) struct Importer<'l> {
     graph: Graph,
@@ -141,8 +158,7 @@ pub(crate) struct Importer<'l> {
     domains: BTreeMap<String, i64>,
     /// Version of the operator set of the default domain at the node that is imported.
     opset: i64,
-    /// The functions of the model by domain, name and overload.
-    functions: HashMap<(&'l str, &'l str, &'l str), &'l FunctionProto<'l>>,
+    functions: Functions<'l>,
     /// Folder of external data.
     folder: Option<&'l Path>,
     /// Number of functions and branches around the node that is imported.
@@ -373,10 +389,12 @@ impl Importer<'_> {
     fn node(&mut self, proto: &NodeProto<'_>, call: Option<&Arguments<'_>>) -> Result<()> {
         let first_output = proto.outputs.iter().find(|o| !o.is_empty()).copied().unwrap_or_default();
         let name = if proto.name.is_empty() { first_output } else { proto.name };
-        if let Some(&function) = self.functions.get(&(proto.domain, proto.op_type, proto.overload)) {
+        let of_name = self.functions.get(proto.op_type).and_then(|of_name| of_name.get(proto.domain));
+        if let Some(function) = of_name.and_then(|of_domain| of_domain.get(proto.overload).copied()) {
             return self.call(function, proto, name, call);
         }
-        if !is_default(proto.domain) {
+        let is_contrib = proto.domain == contrib::DOMAIN;
+        if !is_default(proto.domain) && !is_contrib {
             return Err(GraphError::UnsupportedOp {
                 op: format!("{}.{}", proto.domain, proto.op_type),
                 node: name.to_owned(),
@@ -392,10 +410,10 @@ impl Importer<'_> {
             inputs: self.inputs(proto, name)?,
             outputs: Vec::new(),
         };
-        if proto.op_type == "If" {
+        if proto.op_type == "If" && !is_contrib {
             return self.branch(&pending, &proto.outputs, call);
         }
-        if proto.op_type == "Constant" {
+        if proto.op_type == "Constant" && !is_contrib {
             let tensor = operators::constant(&mut pending, self.limits)?;
             let tensor = Arc::new(tensor);
             self.define(first_output, Info::of(&tensor))?;
@@ -405,7 +423,12 @@ impl Importer<'_> {
         // Outputs are defined after the nodes that the conversion emits, so that those cannot read them.
         let wanted: Vec<&str> = proto.outputs.clone();
         pending.outputs = vec![None; wanted.len()];
-        let op = convert(self, &mut pending, &wanted)?;
+        let op = if is_contrib {
+            let version = self.domains.get(proto.domain).copied().unwrap_or(1);
+            contrib::convert(self, &mut pending).map_err(|e| in_domain(e, contrib::DOMAIN, version))?
+        } else {
+            convert(self, &mut pending, &wanted)?
+        };
         pending.attributes.refuse_unread(&pending)?;
         for (slot, wanted) in pending.outputs.iter_mut().zip(&wanted) {
             if !wanted.is_empty() {

@@ -119,3 +119,50 @@ fn grids_are_sampled_as_by_onnx_runtime() {
         assert!(worst < 1e-4, "{attrs:?}: {got:?}, expected {wanted:?}");
     }
 }
+
+/// An initializer with these lengths, of the ONNX type `code`.
+fn stored(name: &str, code: u64, lengths: &[u64], raw: &[u8]) -> Vec<u8> {
+    let lengths: Vec<u8> = lengths.iter().flat_map(|n| int(1, *n)).collect();
+    field(5, &[lengths, int(2, code), field(8, name.as_bytes()), field(9, raw)].concat())
+}
+
+/// Runs one node of ONNX Runtime's domain on constants.
+fn run_contributed(op: &str, inputs: &[&str], attributes: &[Vec<u8>]) -> Vec<f64> {
+    let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let constants = [
+        stored("a", 2, &[1, 2], &[10, 200]),
+        stored("b", 2, &[1, 2], &[4, 6]),
+        stored("w", 3, &[2, 2], &[3, 254, 1, 4]),
+        stored("c", 6, &[2], &[8, 0, 0, 0, 252, 255, 255, 255]),
+        stored("sa", 1, &[], &floats(&[0.5])),
+        stored("sb", 1, &[], &floats(&[0.25])),
+        stored("sw", 1, &[2], &floats(&[0.5, 0.25])),
+        stored("sy", 1, &[], &floats(&[0.5])),
+        stored("za", 2, &[], &[10]),
+        stored("zb", 2, &[], &[4]),
+        stored("zw", 3, &[2], &[0, 0]),
+        stored("zy", 2, &[], &[3]),
+    ]
+    .concat();
+    let extra: Vec<u8> = attributes.iter().flat_map(|a| field(5, a)).chain(field(7, b"com.microsoft")).collect();
+    let graph = [constants, field(12, &field(1, b"y")), node(op, inputs, &["y"], &extra)].concat();
+    let domain = field(8, &[field(1, b"com.microsoft"), int(2, 1)].concat());
+    let file = [field(7, &graph), field(8, &int(2, 17)), domain].concat();
+    let graph = cytoscope_onnx::from_bytes(&file, None, &GraphLimits::default()).unwrap();
+    cytoscope_reference::run(&graph, &[]).unwrap().remove(0).to_f64_vec()
+}
+
+#[test]
+fn quantized_operators_of_onnx_runtime_compute_what_it_does() {
+    let two = ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"];
+    assert_eq!(run_contributed("QLinearAdd", &two, &[]), [3.0, 194.0]);
+    assert_eq!(run_contributed("QLinearMul", &two, &[]), [3.0, 98.0]);
+    let parts = ["sy", "zy", "a", "sa", "za", "b", "sb", "zb"];
+    assert_eq!(run_contributed("QLinearConcat", &parts, &[whole("axis", 1)]), [3.0, 193.0, 3.0, 4.0]);
+    let leaky = run_contributed("QLinearLeakyRelu", &["b", "sa", "za", "sy", "zy"], &[number("alpha", 0.5)]);
+    assert_eq!(leaky, [0.0, 1.0]);
+    assert_eq!(run_contributed("QLinearSigmoid", &["a", "sb", "za", "sb", "zy"], &[]), [5.0, 7.0]);
+    let layer = ["a", "sa", "za", "w", "sw", "zw", "c", "sy", "zy"];
+    assert_eq!(run_contributed("QGemm", &layer, &[whole("transB", 1)]), [0.0, 192.0]);
+    assert_eq!(run_contributed("QGemm", &layer[..7], &[]), [49.5, 94.5]);
+}

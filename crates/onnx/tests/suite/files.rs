@@ -109,7 +109,7 @@ fn functions_of_the_model_are_inserted_with_the_attributes_of_their_calls() {
     let default = field(11, &[field(1, b"alpha"), float(2, 0.25), int(20, 1)].concat());
     let names = [field(1, b"Leaky"), field(10, b"my"), field(4, b"a"), field(5, b"h")].concat();
     let function = [names, field(9, &int(2, 17)), field(7, &inner), default].concat();
-    let call = |x: &str, y: &str, alpha: &[u8]| node("Leaky", &[x], &[y], &[&field(7, b"my"), alpha].concat());
+    let call = |x: &str, y: &str, alpha: &[u8]| node("Leaky", &[x], &[y], &[&field(7, b"my")[..], alpha].concat());
     let nodes = [call("x", "h", &alpha(0.5)), call("h", "y", &[])].concat();
     let graph = field(7, &[value(11, "x"), value(12, "y"), nodes].concat());
     let file = [graph, field(8, &int(2, 17)), field(25, &function)].concat();

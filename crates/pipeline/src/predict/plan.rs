@@ -146,6 +146,12 @@ pub(super) fn plan(
     Ok(planned)
 }
 
+/// Returns whether the network accepts inputs of one size only, and this covers the volume, or each of its slices if the
+/// network takes single slices.
+fn is_one_tile(model: &Model, shape: [usize; 3]) -> bool {
+    model.fixed.contains(&true) && (3 - model.spatial_axes..3).all(|a| shape[a] <= model.min_size[a])
+}
+
 /// What the choice of tiles depends on.
 struct Planner<'a> {
     context: &'a Context,
@@ -172,6 +178,7 @@ impl<'a> Planner<'a> {
         let halo = match (blend, reach) {
             (Blend::Gaussian, _) => [0; 3],
             (Blend::Crop, Some(halo)) => halo,
+            (Blend::Crop, None) if is_one_tile(model, volume.shape) => [0; 3],
             (Blend::Crop, None) if model.fixed.contains(&true) => {
                 return Err(JobError::WrongUse(format!(
                     "the model {} accepts inputs of one size only, so tiles cannot be cropped: use --blend gaussian",

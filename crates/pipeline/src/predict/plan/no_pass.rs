@@ -1,6 +1,6 @@
 //! Why a volume is predicted in tiles instead of one pass.
 
-use super::{Planner, TileRequest};
+use super::{Planner, TileRequest, is_one_tile};
 use crate::{JobError, Model};
 use cytoscope_engine::{DeviceId, NotRolling};
 use cytoscope_graph_passes::analysis;
@@ -136,6 +136,7 @@ impl Planner<'_> {
     pub(super) fn never_passes(&self) -> Option<NoPass> {
         match self.model {
             Model { reach: Some(_), .. } => None,
+            model if is_one_tile(model, self.volume.shape) => Some(NoPass::NotCheaper),
             Model { fixed, .. } if fixed.contains(&true) => Some(NoPass::FixedSize),
             Model { spatial_axes: 3, graph, .. } if analysis::depends_on_tile_statistics(graph) => {
                 Some(NoPass::NormalizesOverTile)
