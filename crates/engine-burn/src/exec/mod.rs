@@ -5,7 +5,7 @@ mod layers;
 mod moves;
 mod train;
 
-pub(crate) use moves::{copy_part, gather_tiles, join_parts};
+pub(crate) use moves::{add_weighted, copy_part, covered, gather_tiles, join_parts};
 
 use crate::kernels::{Curve, DeviceBackend, FactorType, Training};
 use crate::plan::{GpuStep, Kind};

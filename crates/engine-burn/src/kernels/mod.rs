@@ -100,6 +100,18 @@ pub(crate) trait DeviceBackend: Backend {
         parts.iter().enumerate().map(|(sample, ranges)| exec::copy_part(x, sample, ranges)).collect()
     }
 
+    /// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond the
+    /// sums are left out. Returns `None` if the forms do not fit.
+    fn add_weighted(
+        sums: Image<Self>,
+        tiles: &Image<Self>,
+        sample: usize,
+        weights: &Image<Self>,
+        corner: [usize; 2],
+    ) -> Option<Image<Self>> {
+        exec::add_weighted(sums, tiles, sample, weights, corner)
+    }
+
     /// Joins parts, in rows of `columns`, along Y and X. Returns `None` if they do not fit together.
     fn join_parts(parts: Vec<Image<Self>>, columns: usize) -> Option<Image<Self>> {
         exec::join_parts(parts, columns)
@@ -228,6 +240,19 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         let upload = |table| memory::whole(upload(table).into_primitive());
         let copied = memory::regions(channels_last(x.clone()), &all, upload)?;
         Some(copied.into_iter().map(channels_second).collect())
+    }
+
+    fn add_weighted(
+        sums: Image<Self>,
+        tiles: &Image<Self>,
+        sample: usize,
+        weights: &Image<Self>,
+        corner: [usize; 2],
+    ) -> Option<Image<Self>> {
+        let [rows, columns] = exec::covered(&sums.dims(), &tiles.dims(), sample, corner)?;
+        let (sums, tiles, weights) = (primitive(sums), primitive(tiles.clone()), primitive(weights.clone()));
+        memory::add_weighted((tiles, sample), weights, &sums, corner, [rows, columns])?;
+        Some(channels_kept(sums))
     }
 
     fn join_parts(parts: Vec<Image<Self>>, columns: usize) -> Option<Image<Self>> {

@@ -285,6 +285,53 @@ fn sums_of_several_inputs_run_on_the_tensors_of_training_steps() {
     same_on("sum of two inputs", &graph, &[tensor(&shape, 1), tensor(&shape, 2)]);
 }
 
+/// Weighted sums are those of the host to the last bit, with the kernels of this crate and with Burn's tensors.
+#[test]
+fn sums_of_overlapping_tiles_equal_those_of_the_host() {
+    let Some(engine) = engine() else { return };
+    let w = || Some(tensor(&[2, 1, 3, 3, 3], 1));
+    let own = one(Op::Conv(ConvAttrs::same(&[3; 3])), &[2, 1, 4, 6, 8], vec![w()]);
+    let mut burn = own.clone();
+    let y = burn.push("power", Op::Binary(BinaryOp::Mul), &[Some(burn.outputs[0]), Some(burn.outputs[0])]);
+    burn.outputs = vec![y];
+    // A volume of 5 × 9 × 11 voxels, whose last rows and columns lie beyond sums of 8 × 10.
+    let (volume, weights) = (tensor(&[1, 5, 9, 11], 9), tensor(&[4, 6, 8], 10));
+    let factors = weights.as_f32().unwrap().to_vec();
+    for (graph, expects_direct) in [(own, true), (burn, false)] {
+        assert_eq!(is_direct(&graph), Some(expects_direct));
+        let mut session = engine.compile(&graph, &[vec![2, 1, 4, 6, 8]], &CompileOptions::default()).unwrap();
+        let slabs = session.slabs().unwrap();
+        slabs.load(0, volume.clone()).unwrap();
+        slabs.begin_sums(weights.clone(), [2, 4, 8, 10]).unwrap();
+        let mut expected = vec![0.0f32; 2 * 4 * 8 * 10];
+        // Of the last batch, one tile counts.
+        for (starts, used) in [([[0, 0, 0], [0, 0, 3]], 2), ([[0, 3, 0], [0, 3, 3]], 2), ([[1, 2, 1], [1, 2, 1]], 1)] {
+            let tiles = slabs.run_tiles(&starts).unwrap();
+            let values = tiles[0].as_f32().unwrap();
+            for (tile, [_, row, column]) in values.chunks(2 * 192).zip(starts).take(used) {
+                for (at, value) in tile.iter().enumerate() {
+                    let [plane, y, x] = [at / 48, row + at / 8 % 6, column + at % 8];
+                    if y < 8 && x < 10 {
+                        expected[(plane * 8 + y) * 10 + x] += value * factors[at % 192];
+                    }
+                }
+            }
+            slabs.run_summed(&starts, 0, used).unwrap();
+        }
+        let planes = |z: std::ops::Range<usize>| -> Vec<f32> {
+            (0..2).flat_map(|c| expected[(c * 4 + z.start) * 80..(c * 4 + z.end) * 80].to_vec()).collect()
+        };
+        let first = slabs.take_sums(3).unwrap();
+        assert_eq!((first.shape(), first.as_f32().unwrap()), (&[2, 3, 8, 10][..], &planes(0..3)[..]));
+        let last = slabs.take_sums(4).unwrap();
+        for (c, channel) in last.as_f32().unwrap().chunks(320).enumerate() {
+            assert_eq!(channel[..80], planes(3..4)[c * 80..(c + 1) * 80]);
+            assert!(channel[80..].iter().all(|v| *v == 0.0), "new planes are empty");
+        }
+        assert!(slabs.take_sums(5).is_err());
+    }
+}
+
 #[test]
 fn a_batch_of_tiles_of_a_slab_equals_single_tiles() {
     let Some(engine) = engine() else { return };
