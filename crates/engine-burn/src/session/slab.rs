@@ -206,7 +206,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
         })?;
         let DeviceMemory::Held(held) = &mut self.memory else { return Err(unusable(self.id)) };
         let earlier = held.sums.take();
-        let (id, stream) = (self.id, self.stream);
+        let (id, stream, transfers, times_kernels) = (self.id, self.stream, &self.transfers, self.waits);
         let added = self.watch.guard(id, || {
             stream.executes(move || {
                 let none = || bad_slab("sums".to_owned(), "none".to_owned());
@@ -217,6 +217,10 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
                     total = sum.ok_or_else(|| bad_slab(described(&form), described(&tiles.dims())))?;
                 }
                 drop(tiles);
+                // Errors must be seen here: those of earlier work are lost when kernels are timed.
+                if times_kernels {
+                    transfers.synchronize()?;
+                }
                 Ok(Sums { total, weights })
             })
         });
