@@ -81,15 +81,16 @@ impl Planner<'_> {
     /// their pair. Returns the rows one after the other.
     fn times(&mut self, from: Source, weights: Source, bias: Option<Source>, of: Lengths) -> Source {
         let (inputs, outputs) = (of.pairs * of.summed, of.pairs * of.columns);
-        let lines = self.between(Kind::Reshape, vec![from], [1, 1, 1, of.rows, inputs]);
-        let voxels = self.between(Kind::Permute([0, 4, 1, 2, 3]), vec![lines], [1, inputs, 1, 1, of.rows]);
+        let [z, y, x] = boxed(of.rows);
+        let lines = self.between(Kind::Reshape, vec![from], [1, z, y, x, inputs]);
+        let voxels = self.between(Kind::Permute([0, 4, 1, 2, 3]), vec![lines], [1, inputs, z, y, x]);
         let window = ConvGeometry { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: of.pairs };
         let kind = Kind::Conv { window, bias: bias.is_some(), residual: false, activation: None };
         let sources = [Some(voxels), Some(weights), bias].into_iter().flatten().collect();
         let product = self.scratch();
         // The kernel reads the weights in another order.
-        self.push_many(kind, sources, vec![(product, [1, outputs, 1, 1, of.rows])], outputs * of.summed);
-        self.between(Kind::Permute([0, 2, 3, 4, 1]), vec![Source::Value(product)], [1, 1, 1, of.rows, outputs])
+        self.push_many(kind, sources, vec![(product, [1, outputs, z, y, x])], outputs * of.summed);
+        self.between(Kind::Permute([0, 2, 3, 4, 1]), vec![Source::Value(product)], [1, z, y, x, outputs])
     }
 
     /// Multiplies pairs of matrices: each pair is a group of channels.
@@ -190,6 +191,15 @@ impl Planner<'_> {
         let product = self.permuted(product, &shape, &order(&made, &kept));
         self.push(Kind::Reshape, vec![product], output)
     }
+}
+
+/// Returns the lengths along Z, Y, X of a box with as many voxels as there are rows. The kernel for matrix units computes four rows
+/// of voxels along Z and Y together, each of at least 16 voxels.
+fn boxed(rows: usize) -> [usize; 3] {
+    let shapes = [[4, 4], [2, 4], [1, 4], [2, 2], [1, 2]];
+    let fits = |[z, y]: &[usize; 2]| rows.is_multiple_of(z * y) && rows / (z * y) >= 16;
+    let [z, y] = shapes.into_iter().find(fits).unwrap_or([1, 1]);
+    [z, y, rows / (z * y)]
 }
 
 /// Returns the letters that are wanted.
