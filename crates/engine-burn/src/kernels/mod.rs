@@ -4,6 +4,7 @@
 //! [`Image`]s and kernels. Arguments are arrays and numbers, which CUDA receives with the launch, so that a launch copies
 //! nothing to the device. One source serves CUDA and wgpu.
 
+mod channels;
 mod conv;
 mod conv_training;
 mod curve;
@@ -62,6 +63,10 @@ pub(crate) enum Direct {
     Pool { pooling: Pooling, factor: f32 },
     /// `[x]`: repeats each voxel this many times along Z, Y, X.
     Repeat([usize; 3]),
+    /// `[x]`: softmax over the channels, or its logarithm.
+    Softmax { log: bool },
+    /// `[x]`: the channel with the largest or smallest number of each voxel; of equal ones the first or the last.
+    ArgReduce { max: bool, last: bool },
 }
 
 /// A backend of Burn, and the kernels that it has in addition.
@@ -184,6 +189,8 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
                 moves::pool(dense(channels_last(inputs.next()?))?, lengths, (*pooling, *factor), to)
             }
             Direct::Repeat(factors) => moves::repeat(dense(channels_last(inputs.next()?))?, *factors, to),
+            Direct::Softmax { log } => channels::softmax(dense(channels_last(inputs.next()?))?, *log, to),
+            Direct::ArgReduce { max, last } => channels::search(dense(channels_last(inputs.next()?))?, *max, *last),
         };
         Some(channels_second(y))
     }

@@ -2,11 +2,9 @@
 
 use super::values::MAX_INTEGER;
 use super::{Kind, PlanResult, Planner, Source, TrainKind, unsupported};
-use crate::form::{Form, broadcast_form, place};
+use crate::form::{Form, broadcast_form, count, place};
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId};
 
-/// Bound of the numbers that are searched for the largest or smallest: infinite ones would leave a sum without a value.
-const SEARCH_BOUND: f32 = 1e30;
 /// The least norm that a line is divided by.
 const MIN_NORM: f32 = 1e-30;
 
@@ -138,43 +136,22 @@ impl Planner<'_> {
         self.simple(node, Kind::Reduce { kind, runs })
     }
 
-    /// Plans the position of the largest or smallest element of each line: of the positions of all elements that equal it, the
-    /// first or the last. Lines with NaN, or with infinity as the result, have the position NaN, so that it is noticed
-    /// that a network left the range of its type.
     pub(super) fn arg_reduce(&mut self, node: &Node, max: bool, axis: i64, last: bool) -> PlanResult {
-        use ReduceOp::{Max, Min, Sum};
         let (x, output) = (self.input(node, 0)?, self.output(node)?);
         let (rank, form) = (self.shape(x)?.len(), self.form(x)?);
-        let (_, at) = self.axis(axis, rank)?;
-        let length = form[at];
+        let (_, axis) = self.axis(axis, rank)?;
+        let length = form[axis];
         if length > MAX_INTEGER {
             return unsupported(format!("over an axis of length {length}"));
         }
-        let (mut searched, mut along, mut kept) = ([false; 5], [1; 5], form);
-        (searched[at], along[at]) = (true, length);
-        let runs = runs(&mut kept, searched);
-        let reduce = |kind: ReduceOp| Kind::Reduce { kind, runs: runs.clone() };
-        let bounds = if max { (-SEARCH_BOUND, f32::INFINITY) } else { (f32::NEG_INFINITY, SEARCH_BOUND) };
-        let bounded = Kind::Activation(Activation::Clip { min: bounds.0, max: bounds.1 });
-        let mut from = self.source(x)?;
-        if self.is_half(x) {
-            from = self.between(Kind::Cast(ElementType::F32), vec![from], form);
-        }
-        let from = self.between(bounded, vec![from], form);
-        let best = self.between(reduce(if max { Max } else { Min }), vec![from], kept);
-        let equals = Kind::Binary { op: BinaryOp::Equal, forms: [form, kept] };
-        let is_best = self.between(equals, vec![from, best], form);
+        let (mut along, mut kept) = ([1; 5], form);
+        (along[axis], kept[axis]) = (length, 1);
         let positions = Source::Constant(self.constant(along, (0..length).map(|position| position as f32).collect()));
-        let none = Source::Constant(self.constant([1; 5], vec![if last { -1.0 } else { length as f32 }]));
-        let chosen = self.between(Kind::Choose([form, along, [1; 5]]), vec![is_best, positions, none], form);
-        let position = self.between(reduce(if last { Max } else { Min }), vec![chosen], kept);
-        // 0, or NaN.
-        let sum = self.between(reduce(Sum), vec![from], kept);
-        let zero = Source::Constant(self.constant([1; 5], vec![0.0]));
-        let zero = self.between(Kind::Binary { op: BinaryOp::Mul, forms: [kept, [1; 5]] }, vec![sum, zero], kept);
-        let add = Kind::Binary { op: BinaryOp::Add, forms: [kept; 2] };
-        let found = self.between(add, vec![position, zero], kept);
-        self.push(Kind::Reshape, vec![found], output)
+        let inputs = vec![self.source(x)?, positions];
+        let found = self.scratch();
+        // The bounded input, and the positions of the elements that are chosen.
+        self.push_many(Kind::ArgReduce { max, last, axis }, inputs, vec![(found, kept)], 2 * count(&form));
+        self.push(Kind::Reshape, vec![Source::Value(found)], output)
     }
 
     /// Plans a conversion between types. Integers are stored as floats.

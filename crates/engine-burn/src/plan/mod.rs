@@ -169,6 +169,13 @@ pub(crate) enum Kind {
         kind: ReduceOp,
         runs: Vec<[usize; 3]>,
     },
+    /// `[x, positions]`: the position of the largest or smallest element of each line along an axis, of equal ones the first
+    /// or the last. `positions` are those along the axis, from 0 on.
+    ArgReduce {
+        max: bool,
+        last: bool,
+        axis: usize,
+    },
     Permute([usize; 5]),
     /// Changes the form of the tensor; the order of its elements stays.
     Reshape,

@@ -190,6 +190,28 @@ fn upsampling_concatenation_and_pooling_match_the_reference() {
     direct("nearest", &one(Op::Resize(nearest), &[2, 3, 4, 5, 6], vec![None, scales]));
 }
 
+/// The last operators of networks that tell classes apart.
+#[test]
+fn softmax_and_positions_over_channels_match_the_reference() {
+    for channels in [1, 3, 8] {
+        for op in [Op::Softmax { axis: 1 }, Op::LogSoftmax { axis: -4 }] {
+            let mut network = Network::new(&[2, 2, 3, 4, 5]);
+            let y = network.conv(network.x, 2, channels, 3);
+            let y = network.push(op.clone(), &[Some(y)]);
+            direct(&format!("{op:?} of {channels} channels"), &network.with_outputs(&[y]));
+        }
+        for (max, last) in [(true, false), (false, true), (true, true)] {
+            let mut network = Network::new(&[2, 2, 3, 4, 5]);
+            let y = network.conv(network.x, 2, channels, 3);
+            // Few whole numbers, many of which are equal.
+            let y = network.push(Op::Activation(Activation::Clip { min: -1.0, max: 1.0 }), &[Some(y)]);
+            let y = network.push(Op::ArgReduce { max, axis: 1, keep_dims: true, last }, &[Some(y)]);
+            let y = network.push(Op::Cast { to: ElementType::F32 }, &[Some(y)]);
+            direct(&format!("position of {channels} channels, {max} {last}"), &network.with_outputs(&[y]));
+        }
+    }
+}
+
 /// Returns how many numbers of the first output are NaN; `None` without a device.
 fn nan_count(graph: &Graph, x: Tensor) -> Option<usize> {
     let shapes = [x.shape().to_vec()];
@@ -241,6 +263,15 @@ fn nan_stays_nan_after_activations_norms_and_pooling() {
     let y = network.push(Op::MaxPool(halves), &[Some(y)]);
     let found = nan_count(&network.with_outputs(&[y]), near());
     assert!(found.is_none_or(|count| count == 8 * 8), "pooling: {found:?}");
+    for op in [Op::Softmax { axis: 1 }, Op::ArgReduce { max: true, axis: 1, keep_dims: true, last: false }] {
+        let mut network = Network::new(&shape);
+        let y = network.conv(network.x, 1, 8, 3);
+        let y = network.push(op.clone(), &[Some(y)]);
+        let y = network.push(Op::Cast { to: ElementType::F32 }, &[Some(y)]);
+        let found = nan_count(&network.with_outputs(&[y]), near());
+        let channels = if matches!(op, Op::Softmax { .. }) { 8 } else { 1 };
+        assert!(found.is_none_or(|count| count == 27 * channels), "{op:?}: {found:?}");
+    }
     // An infinite number leaves its channel without a mean, also if the first voxel, 0, 0, 0, does not depend on it.
     for at in [16 + 4 + 1, 2 * (16 + 4 + 1)] {
         let mut network = Network::new(&shape);
