@@ -5,6 +5,8 @@ use super::{Kind, PlanResult, Planner, Source, TrainKind, unsupported};
 use crate::form::{Form, broadcast_form, count, place};
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId};
 
+/// The least of the largest exponents of lines, whose differences to it are computed.
+const LOWEST_EXPONENT: f32 = -1e30;
 /// The least norm that a line is divided by.
 const MIN_NORM: f32 = 1e-30;
 
@@ -107,8 +109,8 @@ impl Planner<'_> {
     }
 
     pub(super) fn reduce(&mut self, node: &Node, kind: ReduceOp, keep_without_axes: bool) -> PlanResult {
-        use ReduceOp::{L1, L2, Max, Mean, Min, Sum, SumSquare};
-        if !matches!(kind, Sum | Mean | Max | Min | L1 | L2 | SumSquare) {
+        use ReduceOp::{L1, L2, LogSum, LogSumExp, Max, Mean, Min, Sum, SumSquare};
+        if !matches!(kind, Sum | Mean | Max | Min | L1 | L2 | SumSquare | LogSum | LogSumExp) {
             return Err(super::Unsupported::Operator);
         }
         let x = self.input(node, 0)?;
@@ -132,8 +134,52 @@ impl Planner<'_> {
         for (axis, gone) in reduced.iter_mut().enumerate() {
             *gone |= form[axis] == 1 && !(0..rank).any(|own| place(rank, own) == axis);
         }
+        let whole = form;
         let runs = runs(&mut form, reduced);
-        self.simple(node, Kind::Reduce { kind, runs })
+        match kind {
+            LogSum | LogSumExp => {
+                let (from, output) = (self.source(x)?, self.output(node)?);
+                let log = self.log_of_sum(from, [whole, form], &runs, kind == LogSumExp);
+                self.push(Kind::Reshape, vec![log], output)
+            }
+            _ => self.simple(node, Kind::Reduce { kind, runs }),
+        }
+    }
+
+    /// Adds the steps that compute the logarithm of sums, of the elements or of their exponentials. `whole` and `kept` are the
+    /// forms before and after the sums.
+    fn log_of_sum(&mut self, x: Source, [whole, kept]: [Form; 2], runs: &[[usize; 3]], is_exp: bool) -> Source {
+        let reduce = |kind: ReduceOp| Kind::Reduce { kind, runs: runs.to_vec() };
+        if !is_exp {
+            let sum = self.between(reduce(ReduceOp::Sum), vec![x], kept);
+            return self.between(Kind::Unary(UnaryOp::Log), vec![sum], kept);
+        }
+        // The largest exponential is 1, and of a line of negative infinities, all are 0.
+        let largest = self.between(reduce(ReduceOp::Max), vec![x], kept);
+        let finite = Kind::Scalar { op: BinaryOp::Max, value: LOWEST_EXPONENT, reversed: false };
+        let largest = self.between(finite, vec![largest], kept);
+        let above = Kind::Binary { op: BinaryOp::Sub, forms: [whole, kept] };
+        let above = self.between(above, vec![x, largest], whole);
+        let powers = self.between(Kind::Unary(UnaryOp::Exp), vec![above], whole);
+        let sum = self.between(reduce(ReduceOp::Sum), vec![powers], kept);
+        let log = self.between(Kind::Unary(UnaryOp::Log), vec![sum], kept);
+        self.between(Kind::Binary { op: BinaryOp::Add, forms: [kept; 2] }, vec![log, largest], kept)
+    }
+
+    /// Plans bounds that are computed; known ones are an activation.
+    pub(super) fn clip(&mut self, node: &Node) -> PlanResult {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let form = self.form(x)?;
+        let mut y = self.source(x)?;
+        for (index, op) in [(1, BinaryOp::Max), (2, BinaryOp::Min)] {
+            let Some(bound) = node.input(index) else { continue };
+            if count(&self.form(bound)?) != 1 {
+                return unsupported("with several bounds");
+            }
+            let bound = self.source(bound)?;
+            y = self.between(Kind::Binary { op, forms: [form, [1; 5]] }, vec![y, bound], form);
+        }
+        self.push(Kind::Reshape, vec![y], output)
     }
 
     pub(super) fn arg_reduce(&mut self, node: &Node, max: bool, axis: i64, last: bool) -> PlanResult {

@@ -442,6 +442,7 @@ impl Planner<'_> {
             Op::LayerNormalization { axis, epsilon } => self.layer_norm(node, *axis, *epsilon),
             Op::LpNormalization { axis, p } => self.lp_norm(node, *axis, *p),
             Op::Where => self.choose(node),
+            Op::Clip => self.clip(node),
             Op::BatchNormalizationTraining { epsilon } => self.batch_norm_training(node, *epsilon),
             Op::FakeQuantize { scales, axis, low, high } => {
                 let x = self.input(node, 0)?;

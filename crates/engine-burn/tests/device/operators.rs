@@ -336,12 +336,30 @@ fn reductions_match_the_reference() {
         (ReduceOp::Min, vec![0, 2], false),
         (ReduceOp::L2, vec![2, 3], true),
         (ReduceOp::L1, vec![4], true),
+        (ReduceOp::LogSumExp, vec![1, 3], false),
     ] {
         let op = Op::Reduce { kind, keep_dims, noop_with_empty_axes: false };
         same(&format!("{kind:?} over {axes:?}"), &one(op, &SHAPE, vec![ints(&axes)]));
     }
     let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: false, noop_with_empty_axes: false };
     same("mean of everything", &one(op, &[2, 3, 4], vec![]));
+    let mut graph = one(Op::Unary(UnaryOp::Exp), &[2, 3, 4], vec![]);
+    let op = Op::Reduce { kind: ReduceOp::LogSum, keep_dims: false, noop_with_empty_axes: false };
+    let y = graph.push("log", op, &[Some(graph.outputs[0])]);
+    graph.outputs = vec![y];
+    same("logarithm of a sum", &graph);
+}
+
+#[test]
+fn bounds_that_are_computed_match_the_reference() {
+    let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: false, noop_with_empty_axes: false };
+    let mut graph = one(op, &[2, 3, 4], vec![]);
+    let (x, mean) = (graph.inputs[0], graph.outputs[0]);
+    let limit = graph.add_initializer("limit", Tensor::scalar(0.5f32));
+    let above = graph.push("above", Op::Clip, &[Some(x), Some(mean), Some(limit)]);
+    let below = graph.push("below", Op::Clip, &[Some(x), None, Some(mean)]);
+    graph.outputs = vec![above, below];
+    same("clip", &graph);
 }
 
 /// Software Vulkan ends long loops early.
