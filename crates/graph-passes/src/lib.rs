@@ -21,6 +21,7 @@ mod over_slices;
 pub mod quantize;
 mod recompute;
 mod upsampling;
+mod widen;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +39,7 @@ pub use norms::recognize_group_norms;
 pub use over_slices::over_slices;
 pub use recompute::{RecomputeStats, recompute};
 pub use upsampling::{InputLengths, convolve_before_upsampling};
+pub use widen::widen;
 
 /// Prepares a graph for execution: removes identities, folds constants and batch norms, fuses activations and
 /// residuals, and removes dead code. Quantized weights stay quantized. Residuals are fused only if shapes have been

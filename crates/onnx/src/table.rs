@@ -162,8 +162,8 @@ The CPU runs all of them. GPUs run all but Acos, Asin, Atan, Cosh, CumSum, Gathe
 ScatterND, Sinh, Tan, TopK, Trilu and those under Quantization, within these limits:
 
 - The shapes of all tensors, and indices, repeats, starts and ends, follow from the shape of the input.
-- Inputs and outputs of the network are 32-bit floats. Integers can only be moved, compared and converted; floats can become
-  bools and integers of 32 or 64 bits.
+- Inputs and outputs of the network are 32-bit floats. Integers can only be moved, compared and converted, and not to
+  types that lack some of them.
 - Tensors with more than five axes can only be reshaped, transposed, multiplied as matrices, and passed through functions of
   one element.
 - `Einsum` multiplies two tensors as matrices. `LayerNormalization` and `MaxPool` have one output. `Resize` computes an element

@@ -9,7 +9,7 @@ use cytoscope_engine::{
 };
 use cytoscope_graph::{Graph, gcd};
 use cytoscope_graph_passes::quantize::is_quantized;
-use cytoscope_graph_passes::{analysis, over_slices};
+use cytoscope_graph_passes::{analysis, over_slices, widen};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::read::open_regular;
@@ -330,6 +330,7 @@ impl Model {
         model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
         let inputs = model_inputs::inputs_of(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
+            widen(graph);
             model_inputs::join(graph, &inputs).map_err(&bad)?;
         }
         let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;

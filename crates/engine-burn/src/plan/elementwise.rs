@@ -215,7 +215,7 @@ impl Planner<'_> {
                 let is_zero = self.between(equals, vec![x, zero], form);
                 self.push(Kind::Scalar { op: BinaryOp::Sub, value: 1.0, reversed: true }, vec![is_zero], output)
             }
-            ElementType::I32 | ElementType::I64 if from.is_float() => {
+            _ if from.is_float() => {
                 let x = self.source(x)?;
                 let x = if from.is_half() { self.between(Kind::Cast(ElementType::F32), vec![x], form) } else { x };
                 self.truncate(x, form, to, output)
@@ -230,7 +230,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the steps that round floats towards zero, to integers of a type.
+    /// Plans the steps that round floats towards zero, to integers of a type. What floats beyond its range become is not defined
+    /// by ONNX; here, they are limited to it.
     fn truncate(&mut self, x: Source, form: Form, to: ElementType, output: ValueId) -> PlanResult {
         let (min, max) = range(to);
         let x = self.between(Kind::Activation(Activation::Clip { min, max }), vec![x], form);

@@ -308,10 +308,15 @@ fn conversions_between_types_match_the_reference() {
         let y = graph.push(name, Op::Cast { to }, &[Some(graph.outputs[0])]);
         graph.outputs = vec![y];
     }
-    same_on("mask as integers", &as_floats(graph), &[x]);
-    let bytes = as_floats(one(Op::Cast { to: ElementType::U8 }, &[1, 2, 32], vec![]));
-    let Some(why) = crate::refusal(&bytes) else { return };
-    assert!(why.contains("Cast from float32 to uint8") && why.contains("\"node\""), "{why}");
+    same_on("mask as integers", &as_floats(graph), std::slice::from_ref(&x));
+    let mut bytes = one(Op::Activation(Activation::Clip { min: 0.0, max: 255.0 }), &[1, 2, 32], vec![]);
+    let y = bytes.push("bytes", Op::Cast { to: ElementType::U8 }, &[Some(bytes.outputs[0])]);
+    bytes.outputs = vec![y];
+    same_on("to bytes", &as_floats(bytes.clone()), std::slice::from_ref(&x));
+    let narrow = bytes.push("narrow", Op::Cast { to: ElementType::I8 }, &[Some(y)]);
+    bytes.outputs = vec![narrow];
+    let Some(why) = crate::refusal(&as_floats(bytes)) else { return };
+    assert!(why.contains("Cast from uint8 to int8") && why.contains("\"narrow\""), "{why}");
 }
 
 #[test]
