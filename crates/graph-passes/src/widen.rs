@@ -1,10 +1,10 @@
 //! Networks of other element types as networks of 32-bit floats.
 
-use cytoscope_graph::{Activation, ElementType, Graph, Node, Op, UnaryOp, ValueId};
+use cytoscope_graph::{Activation, ElementType, Graph, Node, Op, ValueId};
 use std::sync::Arc;
 
 /// Turns a network into one that takes and returns 32-bit floats, and computes in them where it would in 16-bit floats or, if an
-/// input has them, in 64-bit floats. Inputs of integers are rounded and limited to the range of their type; outputs of other
+/// input has them, in 64-bit floats. Inputs of integers are limited to the range of their type and lose fractions; outputs of other
 /// types are converted. Returns false for a network of 32-bit floats, which stays as it is.
 pub fn widen(graph: &mut Graph) -> bool {
     let has_doubles = graph.inputs.iter().any(|id| graph.value(*id).dtype == Some(ElementType::F64));
@@ -32,7 +32,6 @@ pub fn widen(graph: &mut Graph) -> bool {
         let mut from = float;
         if let Some((min, max)) = range(dtype) {
             from = step(graph, &mut nodes, id, "bounded", (Op::Activation(Activation::Clip { min, max }), from));
-            from = step(graph, &mut nodes, id, "rounded", (Op::Unary(UnaryOp::Round), from));
         }
         let name = format!("{}.typed", graph.value(id).name);
         nodes.push(Node { name, op: Op::Cast { to: dtype }, inputs: vec![Some(from)], outputs: vec![Some(id)] });
