@@ -3,9 +3,9 @@
 use cytoscope_graph::{Activation, ElementType, Graph, Node, Op, ValueId};
 use std::sync::Arc;
 
-/// Turns a network into one that takes and returns 32-bit floats, and computes in them where it would in 16-bit floats or, if an
-/// input has them, in 64-bit floats. Inputs of integers are limited to the range of their type and lose fractions; outputs of other
-/// types are converted. Returns false for a network of 32-bit floats, which stays as it is.
+/// Turns a network into one that takes and returns 32-bit floats, and computes in them where it would in 16-bit floats
+/// or, if an input has them, in 64-bit floats. Inputs of integers are limited to the range of their type and lose
+/// fractions; outputs of other types are converted. Returns false for a network of 32-bit floats, which stays as it is.
 pub fn widen(graph: &mut Graph) -> bool {
     let has_doubles = graph.inputs.iter().any(|id| graph.value(*id).dtype == Some(ElementType::F64));
     let is_other = |dtype: ElementType| dtype.is_half() || (has_doubles && dtype == ElementType::F64);

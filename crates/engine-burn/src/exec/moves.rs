@@ -122,8 +122,8 @@ pub(crate) fn covered(sums: &Form, tiles: &Form, sample: usize, [row, column]: [
         .then(|| [tiles[3].min(sums[3] - row), tiles[4].min(sums[4] - column)])
 }
 
-/// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond the sums
-/// are left out. Returns `None` if the forms do not fit.
+/// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond the
+/// sums are left out. Returns `None` if the forms do not fit.
 pub(crate) fn add_weighted<B: Backend>(
     sums: Image<B>,
     tiles: &Image<B>,

@@ -98,8 +98,8 @@ fn search_channels<FX: Float>(
     y[voxel as usize] = f32::cast_from(position) + (sum + max(best, -1e30f32)) * zero;
 }
 
-/// Returns the channel with the largest (`max`) or smallest number of each voxel, of equal ones the first or the `last`, with one
-/// launch, in 32 bits.
+/// Returns the channel with the largest (`max`) or smallest number of each voxel, of equal ones the first or the `last`, with
+/// one launch, in 32 bits.
 pub(super) fn search<R: CubeRuntime>(x: Dense<R>, max: bool, last: bool) -> CubeTensor<R> {
     let (count, [samples, depth, height, width, channels]) = (x.voxels(), x.form);
     let y = empty(&x.tensor, [samples, depth, height, width, 1], DType::F32);

@@ -193,8 +193,8 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the lengths along Z, Y, X of a box with as many voxels as there are rows. The kernel for matrix units computes four rows
-/// of voxels along Z and Y together, each of at least 16 voxels.
+/// Returns the lengths along Z, Y, X of a box with as many voxels as there are rows. The kernel for matrix units computes
+/// up to four rows of 16 voxels along Z and along Y together.
 fn boxed(rows: usize) -> [usize; 3] {
     let shapes = [[4, 4], [2, 4], [1, 4], [2, 2], [1, 2]];
     let fits = |[z, y]: &[usize; 2]| rows.is_multiple_of(z * y) && rows / (z * y) >= 16;

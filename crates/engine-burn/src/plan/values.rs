@@ -9,7 +9,8 @@ const AXES: usize = 5;
 /// The largest integer up to which a float stores every integer.
 pub(super) const MAX_INTEGER: usize = 1 << 24;
 
-/// Returns whether the steps of an operator are right for integers that are stored as floats: it moves, compares or converts them.
+/// Returns whether the steps of an operator are right for integers that are stored as floats: it moves, compares or
+/// converts them.
 fn takes_integers(op: &Op) -> bool {
     use BinaryOp::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual};
     match op {
