@@ -67,6 +67,16 @@ struct Held<B: Backend> {
     slab: Option<Image<B>>,
     /// Parts of outputs that were kept and not yet taken.
     kept: Vec<Image<B>>,
+    /// Sums of overlapping tiles.
+    sums: Option<Sums<B>>,
+}
+
+/// Sums of overlapping tiles.
+struct Sums<B: Backend> {
+    /// The sums of weighted voxels, one sample.
+    total: Image<B>,
+    /// Weights of the voxels of a tile, one sample with one channel.
+    weights: Image<B>,
 }
 
 /// The inputs of a run.
@@ -210,7 +220,9 @@ impl<B: DeviceBackend> DeviceSession<B> {
         });
         drop(span);
         match uploaded {
-            Ok(weights) => self.memory = DeviceMemory::Held(Held { weights, slab: None, kept: Vec::new() }),
+            Ok(weights) => {
+                self.memory = DeviceMemory::Held(Held { weights, slab: None, kept: Vec::new(), sums: None });
+            }
             Err(error) => {
                 if matches!(error, EngineError::OutOfMemory { .. }) {
                     self.free(None);

@@ -49,4 +49,29 @@ pub trait SlabSession {
     /// [`EngineError::Input`] if the number of kept tiles is not a multiple of `columns`; [`EngineError::Device`] or
     /// [`EngineError::OutOfMemory`] if the device fails, or if results side by side differ in size.
     fn take_kept(&mut self, columns: usize) -> Result<Tensor, EngineError>;
+
+    /// Starts weighted sums of tiles in device memory, of this shape C, Z, Y, X, with 0. `weights` has the size Z, Y, X of a
+    /// tile, and the sums have as many planes. Earlier sums are dropped.
+    ///
+    /// # Errors
+    /// [`EngineError::Input`] if the shapes do not fit the graph, or the sums exceed the limit of slabs;
+    /// [`EngineError::Device`] or [`EngineError::OutOfMemory`] if the device fails.
+    fn begin_sums(&mut self, weights: Tensor, shape: [usize; 4]) -> Result<(), EngineError>;
+
+    /// Like [`SlabSession::run_tiles`], but adds output `output` of the first `used` tiles, times the weights, to the sums at
+    /// the rows and columns at which the tiles start; voxels beyond the sums are left out. A failure of the device may be
+    /// reported later, by [`SlabSession::take_sums`] at the latest.
+    ///
+    /// # Errors
+    /// [`EngineError::Input`] if there are no sums, or the output does not have the input's size along Z, Y, X or not the
+    /// channels of the sums; otherwise as [`SlabSession::run_tiles`].
+    fn run_summed(&mut self, starts: &[[usize; 3]], output: usize, used: usize) -> Result<(), EngineError>;
+
+    /// Returns the first `planes` planes of the sums, of shape C, Z, Y, X. The others become the first ones, and new ones
+    /// start with 0. This takes up to three times the size of the sums in device memory.
+    ///
+    /// # Errors
+    /// [`EngineError::Input`] if the sums do not have as many planes; [`EngineError::Device`] or
+    /// [`EngineError::OutOfMemory`] if the device fails.
+    fn take_sums(&mut self, planes: usize) -> Result<Tensor, EngineError>;
 }

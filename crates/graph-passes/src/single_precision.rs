@@ -5,36 +5,44 @@ use cytoscope_graph::{ElementType, Graph, Node, Op, Result, Tensor, Value, Value
 use std::sync::Arc;
 
 /// Lets a network compute in f32 what it computes in 16-bit floats, and take and return f32: inputs of other types are
-/// converted from it, integers of 8 and 16 bits after clamping to their range, and outputs are converted to it. A network of
-/// f32 stays as it is.
+/// converted from it, integers after clamping to their range, and outputs are converted to it. If an input has 64-bit floats,
+/// the network computes in f32 instead of these, too. Returns whether anything was changed: a network of f32 stays as it is.
 ///
 /// # Errors
 /// As [`Graph::validate`].
-pub fn to_single_precision(graph: &mut Graph) -> Result<()> {
-    halves_to_singles(graph);
+pub fn to_single_precision(graph: &mut Graph) -> Result<bool> {
+    let has_doubles = graph.inputs.iter().any(|id| graph.value(*id).dtype == Some(ElementType::F64));
+    let has_changed = floats_to_singles(graph, |dtype| dtype.is_half() || (has_doubles && dtype == ElementType::F64));
+    let has_other = graph.inputs.iter().chain(&graph.outputs).any(|id| other_type(graph, *id).is_some());
     for index in 0..graph.inputs.len() {
         convert_input(graph, index);
     }
     for index in 0..graph.outputs.len() {
         convert_output(graph, index);
     }
-    graph.validate()
+    graph.validate()?;
+    Ok(has_changed || has_other)
 }
 
-fn halves_to_singles(graph: &mut Graph) {
-    for tensor in graph.initializers.values_mut().filter(|tensor| tensor.dtype().is_half()) {
+/// Turns values of the types that `is_other` names into f32; returns whether there are any.
+fn floats_to_singles(graph: &mut Graph, is_other: impl Fn(ElementType) -> bool) -> bool {
+    let mut has_changed = false;
+    for tensor in graph.initializers.values_mut().filter(|tensor| is_other(tensor.dtype())) {
         *tensor = Arc::new(tensor.cast(ElementType::F32));
+        has_changed = true;
     }
     for node in &mut graph.nodes {
         match &mut node.op {
-            Op::Cast { to } if to.is_half() => *to = ElementType::F32,
-            Op::ConstantOfShape { value } if value.dtype().is_half() => *value = value.cast(ElementType::F32),
+            Op::Cast { to } if is_other(*to) => *to = ElementType::F32,
+            Op::ConstantOfShape { value } if is_other(value.dtype()) => *value = value.cast(ElementType::F32),
             _ => {}
         }
     }
-    for dtype in graph.values.iter_mut().filter_map(|value| value.dtype.as_mut()).filter(|dtype| dtype.is_half()) {
+    for dtype in graph.values.iter_mut().filter_map(|value| value.dtype.as_mut()).filter(|dtype| is_other(**dtype)) {
         *dtype = ElementType::F32;
+        has_changed = true;
     }
+    has_changed
 }
 
 /// Returns the type of a value, if it is known and not f32.
@@ -91,13 +99,17 @@ fn convert_output(graph: &mut Graph, index: usize) {
     }
 }
 
-/// Returns the smallest and the largest value of an integer type of 8 or 16 bits.
+/// Returns the smallest and the largest value of an integer type, rounded to floats.
 fn range(dtype: ElementType) -> Option<(f32, f32)> {
     match dtype {
         ElementType::U8 => Some((0.0, 255.0)),
         ElementType::I8 => Some((-128.0, 127.0)),
         ElementType::U16 => Some((0.0, 65_535.0)),
         ElementType::I16 => Some((-32_768.0, 32_767.0)),
-        _ => None,
+        ElementType::I32 => Some((i32::MIN as f32, i32::MAX as f32)),
+        ElementType::U32 => Some((0.0, u32::MAX as f32)),
+        ElementType::I64 => Some((i64::MIN as f32, i64::MAX as f32)),
+        ElementType::U64 => Some((0.0, u64::MAX as f32)),
+        ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::BF16 | ElementType::Bool => None,
     }
 }

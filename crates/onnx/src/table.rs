@@ -168,6 +168,22 @@ const OTHERS: &[SupportedOperator] = &{
     ]
 };
 
+/// What GPUs run of the table, which `cytoscope-engine-burn` decides.
+const ON_GPUS: &str = "
+The CPU runs all of them. GPUs run all but Acos, Asin, Atan, Cosh, CumSum, GatherElements, GatherND, IsNaN, Mod, ReduceProd,
+ScatterND, Sinh, Tan, TopK, Trilu and those under Quantization, within these limits:
+
+- The shapes of all tensors, and indices, repeats, starts and ends, follow from the shape of the input.
+- Inputs and outputs of the network are 32-bit floats. Integers can only be moved, compared and converted, and not to
+  types that lack some of them.
+- Tensors with more than five axes can only be reshaped, transposed, multiplied as matrices, and passed through functions of
+  one element.
+- `Einsum` multiplies two tensors as matrices. `LayerNormalization` and `MaxPool` have one output. `Resize` computes an element
+  from at most 16 along an axis, and has no `tf_crop_and_resize`.
+
+A network that a GPU does not run is run by the CPU.
+";
+
 /// Returns every operator that the importer accepts, group by group.
 pub fn supported_operators() -> impl Iterator<Item = SupportedOperator> {
     GROUPS
@@ -191,6 +207,7 @@ pub fn operators_markdown() -> String {
         supported_operators().count(),
         crate::NEWEST_OPSET
     );
+    text.push_str(ON_GPUS);
     let mut group = "";
     for row in supported_operators() {
         if row.group != group {

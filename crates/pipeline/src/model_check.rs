@@ -8,7 +8,8 @@ use crate::packages::{EngineCheck, check_engines};
 use crate::{Context, ImportSettings, JobError, ProgressStage, ProgressUnit, find_model};
 use cytoscope_checkpoint_import::Architecture;
 use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{ElementType, Graph, Tensor};
+use cytoscope_graph_passes::to_single_precision;
 use cytoscope_model_package::{Package, UploadFinding, UploadSeverity};
 use cytoscope_profile::{Recorder, Stage};
 use serde::{Deserialize, Serialize};
@@ -164,6 +165,8 @@ impl ModelSpeedJob {
         let path = find_model(&self.model)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
         let inputs = package_test::network_inputs(&package, &package_test::test_inputs(&package)?)?;
+        // Predictions run the network in 32-bit floats.
+        let inputs: Vec<Tensor> = inputs.iter().map(|input| input.cast(ElementType::F32)).collect();
         loading.finish();
         let usable: Vec<&Device> = devices.list().iter().filter(|d| d.usable).collect();
         let pairs: Vec<(&Device, Precision)> = usable
@@ -175,8 +178,9 @@ impl ModelSpeedJob {
         let mut rows = Vec::new();
         for (device, precision) in pairs {
             let float = package.float_graph.as_ref().filter(|_| precision != Precision::Int8);
-            let graph = float.unwrap_or(&package.graph);
-            rows.push(speed(context, devices, device, precision, graph, &inputs)?);
+            let mut graph = float.unwrap_or(&package.graph).clone();
+            to_single_precision(&mut graph).map_err(|e| JobError::model(path.display().to_string(), e))?;
+            rows.push(speed(context, devices, device, precision, &graph, &inputs)?);
             meter.add(1)?;
         }
         Ok(ModelSpeedReport {

@@ -9,7 +9,8 @@ use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
 use crate::{Context, ImportSettings, JobError};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{ElementType, Graph, Tensor};
+use cytoscope_graph_passes::to_single_precision;
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -174,16 +175,20 @@ pub(crate) fn check_engines(
         let precision = if quantized { Precision::Int8 } else { device.fast_precision() };
         let engine = devices.engine(device.id)?;
         let float = package.float_graph.as_ref().filter(|_| precision != Precision::Int8);
-        let graph = float.unwrap_or(&package.graph);
-        let inputs = &run.network_inputs;
+        let chosen = float.unwrap_or(&package.graph);
+        // Predictions run the network in this form.
+        let mut graph = chosen.clone();
+        let bad = |e| JobError::model(package.path.display().to_string(), e);
+        let is_other = to_single_precision(&mut graph).map_err(bad)?;
+        let inputs: Vec<Tensor> = run.network_inputs.iter().map(|input| input.cast(ElementType::F32)).collect();
         // The self-test has already computed the outputs of the declared network.
-        let expected = if std::ptr::eq(graph, package.declared_graph()) {
+        let expected = if !is_other && std::ptr::eq(chosen, package.declared_graph()) {
             Ok(run.network_outputs.clone())
         } else {
-            run_reference(graph, inputs.clone()).map_err(EngineError::from)
+            run_reference(&graph, inputs.clone()).map_err(EngineError::from)
         };
         let verdict = expected.and_then(|expected| {
-            verify::compare_with_reference(context, graph, inputs, &expected, engine.as_ref(), precision, 0)
+            verify::compare_with_reference(context, &graph, &inputs, &expected, engine.as_ref(), precision, 0)
         });
         let (agrees, detail) = match verdict {
             Ok(Verification::Agrees) => (true, String::new()),

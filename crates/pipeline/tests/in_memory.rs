@@ -7,7 +7,8 @@ use common::{noise, package, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, DynUNet, UNet3d, Weights, difference_of_gaussians, dynunet, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};
-use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor, ValueId};
+use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{AxisKind, Processing, StatisticsAxes};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::TileRequest;
@@ -246,6 +247,48 @@ fn a_network_on_slices_predicts_each_slice_of_a_stack_as_an_image_of_its_own() {
         // The output has the mean of its slice, not that of the stack.
         let mean = |values: &[f32]| values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
         assert!((mean(found) / mean(slice) - 1.0).abs() < 1e-3, "slice {z}: {} {}", mean(found), mean(slice));
+    }
+}
+
+/// Networks that tell classes apart may return the class of each voxel as an integer, and take bytes or 16-bit floats.
+#[test]
+fn networks_of_other_types_than_32_bit_floats_are_predicted() {
+    let dims = || ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let classes = |input: ElementType, floats: ElementType, output: Option<ElementType>| {
+        let mut graph = Graph::new("classes");
+        let [n, d, h, w] = dims();
+        let x = graph.add_input("x", input, vec![n, Dim::Fixed(1), d, h, w]);
+        // The three channels are those of a ramp: which one is largest depends on the brightness alone.
+        let weights = Tensor::new([3, 1, 1, 1, 1], vec![-1.0f32, 0.0, 1.0]).unwrap().cast(floats);
+        let shifts = Tensor::vector(vec![0.0f32, 2.5, -20.0]).cast(floats);
+        let (weights, shifts) = (graph.add_initializer("w", weights), graph.add_initializer("b", shifts));
+        let x = graph.push("floats", Op::Cast { to: floats }, &[Some(x)]);
+        let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[1; 3])), &[Some(x), Some(weights), Some(shifts)]);
+        let y = graph.push("class", Op::ArgReduce { max: true, axis: 1, keep_dims: true, last: false }, &[Some(y)]);
+        let y = match output {
+            Some(to) => graph.push("y", Op::Cast { to }, &[Some(y)]),
+            None => y,
+        };
+        graph.outputs.push(y);
+        infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
+        graph
+    };
+    let shape = vec![4, 8, 9];
+    let values: Vec<f32> = (0..4 * 8 * 9).map(|i| (i % 40) as f32).collect();
+    let array = Array::new(Axes::zyx(), shape, values.clone()).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let expected: Vec<f32> = values.iter().map(|v| if *v > 22.5 { 2.0 } else { 1.0 }).collect();
+    let f32 = ElementType::F32;
+    for (input, floats, output) in [
+        (f32, f32, None),
+        (f32, f32, Some(ElementType::U8)),
+        (ElementType::U8, f32, Some(f32)),
+        (ElementType::F16, ElementType::F16, Some(ElementType::F16)),
+    ] {
+        let graph = classes(input, floats, output);
+        let options = PredictOptions { threads: 2, ..PredictOptions::default() };
+        let made = predict_with(&graph, &image, &options, VolumeOutputs::Maps).unwrap();
+        assert!(made.maps.unwrap() == expected, "{input} to {output:?}");
     }
 }
 

@@ -160,6 +160,36 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
     Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
 }
 
+/// Bound of the numbers among which the largest or smallest is searched: infinite ones would leave a sum without a value.
+const SEARCH_BOUND: f32 = 1e30;
+
+/// Returns the position of the largest (or smallest) element of each line along an axis: of the positions of all elements that
+/// equal it, the first (or last). Lines with NaN, or with infinity as the result, have the position NaN, so that it is noticed
+/// that a network left the range of its type.
+pub(super) fn arg_reduce<B: Backend>(
+    x: Image<B>,
+    positions: Image<B>,
+    axis: usize,
+    [max, last]: [bool; 2],
+) -> Option<Image<B>> {
+    let x = if is_half(&x) { x.cast(FloatDType::F32) } else { x };
+    let x = if max { x.clamp_min(-SEARCH_BOUND) } else { x.clamp_max(SEARCH_BOUND) };
+    let form = x.dims();
+    let (mut kept, length) = (form, form[axis]);
+    kept[axis] = 1;
+    let runs = [[form[..axis].iter().product(), length, form[axis + 1..].iter().product()]];
+    let along = |x: Image<B>, kind: ReduceOp| -> Option<Image<B>> { Some(reduce(x, kind, &runs)?.reshape(kept)) };
+    let best = along(x.clone(), if max { ReduceOp::Max } else { ReduceOp::Min })?;
+    let is_other = x.clone().equal(best).bool_not();
+    let none = if last { -1.0 } else { length as f32 };
+    let all: Image<B> = positions.clone().expand(form);
+    let chosen = all.mask_fill(is_other, none);
+    let position = along(chosen, if last { ReduceOp::Max } else { ReduceOp::Min })?;
+    // The first position is 0. As a factor, it leaves 0 or NaN.
+    let zero = positions.slice_dim(axis, 0..1usize);
+    Some(position + along(x, ReduceOp::Sum)? * zero)
+}
+
 /// How the elements of an axis are combined.
 #[derive(Clone, Copy)]
 pub(super) enum Fold {

@@ -5,7 +5,7 @@ mod layers;
 mod moves;
 mod train;
 
-pub(crate) use moves::{copy_part, gather_tiles, join_parts};
+pub(crate) use moves::{add_weighted, copy_part, covered, gather_tiles, join_parts};
 
 use crate::kernels::{Curve, DeviceBackend, FactorType, Training};
 use crate::plan::{GpuStep, Kind};
@@ -132,6 +132,7 @@ fn one<B: DeviceBackend>(step: &GpuStep, inputs: Vec<Image<B>>, uploaded: &Uploa
         }
         Kind::Scalar { op, value, reversed } => elementwise::scalar(x, *op, *value, *reversed)?,
         Kind::Reduce { kind, runs } => moves::reshape(elementwise::reduce(x, *kind, runs)?, form),
+        Kind::ArgReduce { max, last, axis } => elementwise::arg_reduce(x, inputs.next()?, *axis, [*max, *last])?,
         Kind::Permute(order) => x.permute(order.map(|a| a as isize)),
         Kind::Reshape => moves::reshape(x, form),
         Kind::Cast(to) => cast(x, *to),

@@ -114,6 +114,38 @@ pub(crate) fn copy_part<B: Backend>(x: &Image<B>, sample: usize, ranges: &[Range
     Some(Tensor::cat(vec![slice(x.clone(), &[one, channels, along(0), along(1), along(2)])], 0))
 }
 
+/// Returns how many rows and columns of sample `sample` of tiles of this form lie within sums of form `sums`, if the tile
+/// starts at row and column `corner`; `None` if the forms do not fit.
+pub(crate) fn covered(sums: &Form, tiles: &Form, sample: usize, [row, column]: [usize; 2]) -> Option<[usize; 2]> {
+    let is_alike = sums[0] == 1 && sample < tiles[0] && sums[1..3] == tiles[1..3];
+    (is_alike && row < sums[3] && column < sums[4])
+        .then(|| [tiles[3].min(sums[3] - row), tiles[4].min(sums[4] - column)])
+}
+
+/// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond the
+/// sums are left out. Returns `None` if the forms do not fit.
+pub(crate) fn add_weighted<B: Backend>(
+    sums: Image<B>,
+    tiles: &Image<B>,
+    sample: usize,
+    weights: &Image<B>,
+    corner: [usize; 2],
+) -> Option<Image<B>> {
+    let (form, [row, column]) = (sums.dims(), corner);
+    let [rows, columns] = covered(&form, &tiles.dims(), sample, corner)?;
+    let part = |start: usize, len: usize| Cut { start, len, step: 1 };
+    let spatial = [part(0, form[2]), part(0, rows), part(0, columns)];
+    let cut = |of: &Image<B>, sample: usize, channels: usize| {
+        let [z, y, x] = spatial;
+        slice(of.clone(), &[part(sample, 1), part(0, channels), z, y, x])
+    };
+    // Products are rounded before they are added, as on the host: Burn does not fuse over `cat`.
+    let added = Tensor::cat(vec![cut(tiles, sample, form[1]) * cut(weights, 0, 1)], 0);
+    let place = [0..1, 0..form[1], 0..form[2], row..row + rows, column..column + columns];
+    let before = sums.clone().slice(place.clone());
+    Some(sums.slice_assign(place, before + added))
+}
+
 /// Joins parts, in rows of `columns`, along Y and X. Returns `None` if there are none.
 pub(crate) fn join_parts<B: Backend>(parts: Vec<Image<B>>, columns: usize) -> Option<Image<B>> {
     let (mut parts, mut rows) = (parts.into_iter(), Vec::new());

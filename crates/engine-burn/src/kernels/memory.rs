@@ -249,6 +249,89 @@ pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usi
     );
 }
 
+/// Multiplies the elements of a box with axes N, Z, Y, X, C by the weights of their voxels. `y` gets the products without gaps.
+#[cube(launch)]
+fn weigh_box(
+    x: &Array<f32>,
+    weights: &Array<f32>,
+    y: &mut Array<f32>,
+    count: u32,
+    lengths: LengthsZyx,
+    channels: u32,
+    from: KernelLayout,
+    by: KernelLayout,
+) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit >= count {
+        terminate!();
+    }
+    let at = place(unit, lengths.depth, lengths.height, lengths.width, channels);
+    let read = position(&at, &from);
+    let factor = position(&at, &by);
+    y[unit as usize] = x[read as usize] * weights[factor as usize];
+}
+
+/// Adds elements without gaps to those of a box with axes N, Z, Y, X, C.
+#[cube(launch)]
+fn add_box(x: &Array<f32>, y: &mut Array<f32>, count: u32, lengths: LengthsZyx, channels: u32, to: KernelLayout) {
+    let unit = ABSOLUTE_POS as u32;
+    if unit >= count {
+        terminate!();
+    }
+    let at = place(unit, lengths.depth, lengths.height, lengths.width, channels);
+    let write = position(&at, &to);
+    let before = y[write as usize];
+    y[write as usize] = before + x[unit as usize];
+}
+
+/// Adds the first rows and columns (`lengths`) of a sample of tiles, times the weights of its voxels, to `sums`, from row and
+/// column `corner` on. All tensors have axes N, C, Z, Y, X. Returns `None` if their elements are not f32. Products are
+/// rounded before they are added, as on the host, so there are two launches.
+pub(super) fn add_weighted<R: CubeRuntime>(
+    (tiles, sample): (CubeTensor<R>, usize),
+    weights: CubeTensor<R>,
+    sums: &CubeTensor<R>,
+    corner: [usize; 2],
+    [rows, columns]: [usize; 2],
+) -> Option<()> {
+    let (_, from) = axes(&tiles)?;
+    let (_, by) = axes(&weights)?;
+    let ([_, channels, depth, ..], to) = axes(sums)?;
+    if [tiles.dtype, weights.dtype, sums.dtype] != [DType::F32; 3] {
+        return None;
+    }
+    let last = |[sample, channel, z, y, x]: [usize; 5]| [sample, z, y, x, channel];
+    let products = empty(sums, [1, depth, rows, columns, channels], DType::F32);
+    let count = channels * depth * rows * columns;
+    let (client, cubes, dim) = per_element(sums, count);
+    weigh_box::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        whole(tiles).into_array_arg(),
+        whole(weights).into_array_arg(),
+        products.clone().into_array_arg(),
+        length(count),
+        lengths_zyx([depth, rows, columns]),
+        length(channels),
+        Layout { start: sample * from[0], strides: last(from) }.for_kernel(),
+        Layout { start: 0, strides: [0, by[2], by[3], by[4], 0] }.for_kernel(),
+    );
+    let (client, cubes, dim) = per_element(sums, count);
+    add_box::launch::<R>(
+        &client,
+        cubes,
+        dim,
+        products.into_array_arg(),
+        whole(sums.clone()).into_array_arg(),
+        length(count),
+        lengths_zyx([depth, rows, columns]),
+        length(channels),
+        Layout { start: corner[0] * to[3] + corner[1] * to[4], strides: last(to) }.for_kernel(),
+    );
+    Some(())
+}
+
 /// Returns the lengths and strides of a tensor of floats with five axes; `None` for any other tensor.
 pub(super) fn axes<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<([usize; 5], [usize; 5])> {
     let lengths: Vec<usize> = tensor.meta.shape().iter().copied().collect();

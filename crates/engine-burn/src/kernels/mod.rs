@@ -4,6 +4,7 @@
 //! [`Image`]s and kernels. Arguments are arrays and numbers, which CUDA receives with the launch, so that a launch copies
 //! nothing to the device. One source serves CUDA and wgpu.
 
+mod channels;
 mod conv;
 mod conv_training;
 mod curve;
@@ -62,6 +63,10 @@ pub(crate) enum Direct {
     Pool { pooling: Pooling, factor: f32 },
     /// `[x]`: repeats each voxel this many times along Z, Y, X.
     Repeat([usize; 3]),
+    /// `[x]`: softmax over the channels, or its logarithm.
+    Softmax { log: bool },
+    /// `[x]`: the channel with the largest or smallest number of each voxel; of equal ones the first or the last.
+    ArgReduce { max: bool, last: bool },
 }
 
 /// A backend of Burn, and the kernels that it has in addition.
@@ -98,6 +103,18 @@ pub(crate) trait DeviceBackend: Backend {
         _: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
     ) -> Option<Vec<Image<Self>>> {
         parts.iter().enumerate().map(|(sample, ranges)| exec::copy_part(x, sample, ranges)).collect()
+    }
+
+    /// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond the
+    /// sums are left out. Returns `None` if the forms do not fit.
+    fn add_weighted(
+        sums: Image<Self>,
+        tiles: &Image<Self>,
+        sample: usize,
+        weights: &Image<Self>,
+        corner: [usize; 2],
+    ) -> Option<Image<Self>> {
+        exec::add_weighted(sums, tiles, sample, weights, corner)
     }
 
     /// Joins parts, in rows of `columns`, along Y and X. Returns `None` if they do not fit together.
@@ -172,6 +189,8 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
                 moves::pool(dense(channels_last(inputs.next()?))?, lengths, (*pooling, *factor), to)
             }
             Direct::Repeat(factors) => moves::repeat(dense(channels_last(inputs.next()?))?, *factors, to),
+            Direct::Softmax { log } => channels::softmax(dense(channels_last(inputs.next()?))?, *log, to),
+            Direct::ArgReduce { max, last } => channels::search(dense(channels_last(inputs.next()?))?, *max, *last),
         };
         Some(channels_second(y))
     }
@@ -228,6 +247,19 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         let upload = |table| memory::whole(upload(table).into_primitive());
         let copied = memory::regions(channels_last(x.clone()), &all, upload)?;
         Some(copied.into_iter().map(channels_second).collect())
+    }
+
+    fn add_weighted(
+        sums: Image<Self>,
+        tiles: &Image<Self>,
+        sample: usize,
+        weights: &Image<Self>,
+        corner: [usize; 2],
+    ) -> Option<Image<Self>> {
+        let [rows, columns] = exec::covered(&sums.dims(), &tiles.dims(), sample, corner)?;
+        let (sums, tiles, weights) = (primitive(sums), primitive(tiles.clone()), primitive(weights.clone()));
+        memory::add_weighted((tiles, sample), weights, &sums, corner, [rows, columns])?;
+        Some(channels_kept(sums))
     }
 
     fn join_parts(parts: Vec<Image<Self>>, columns: usize) -> Option<Image<Self>> {

@@ -1,8 +1,8 @@
 //! Plans convolutions and normalizations.
 
 use super::{ConvGeometry, Cut, Kind, PlanResult, Planner, Source, Taps, TrainKind, unsupported};
-use crate::form::{Form, count, to_3d};
-use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
+use crate::form::{Form, broadcast_form, count, to_3d};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 
 /// Returns numbers of the three spatial axes as numbers of the five axes of a form; 0 for sample and channel.
 pub(super) fn spatial(zyx: [usize; 3]) -> [usize; 5] {
@@ -174,6 +174,30 @@ impl Planner<'_> {
         }
         let inputs = vec![self.source(x)?, self.source(scale)?, self.source(bias)?];
         self.push(Kind::Normalize { groups, epsilon }, inputs, output)
+    }
+
+    /// Plans a norm over the last axes, from `axis` on: an instance norm of a sample for each row, and the parameters after it.
+    pub(super) fn layer_norm(&mut self, node: &Node, axis: i64, epsilon: f32) -> PlanResult {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (shape, form) = (self.shape(x)?, self.form(x)?);
+        let (axis, _) = self.axis(axis, shape.len())?;
+        let rows: usize = shape.iter().take(axis).product();
+        let by_row = [rows, 1, 1, 1, count(&form) / rows.max(1)];
+        let one = Source::Constant(self.constant([1; 5], vec![1.0]));
+        let zero = Source::Constant(self.constant([1; 5], vec![0.0]));
+        let from = self.source(x)?;
+        let from = self.between(Kind::Reshape, vec![from], by_row);
+        let normal = self.between(Kind::Normalize { groups: 1, epsilon }, vec![from, one, zero], by_row);
+        let mut y = self.between(Kind::Reshape, vec![normal], form);
+        for (index, op) in [(1, BinaryOp::Mul), (2, BinaryOp::Add)] {
+            let Some(parameter) = node.input(index) else { continue };
+            let own = self.shape(parameter)?;
+            let own = broadcast_form(&own, shape.len())
+                .map_or_else(|| unsupported(format!("with parameters of shape {own:?}")), Ok)?;
+            let parameter = self.source(parameter)?;
+            y = self.between(Kind::Binary { op, forms: [form, own] }, vec![y, parameter], form);
+        }
+        self.push(Kind::Reshape, vec![y], output)
     }
 
     pub(super) fn batch_norm(&mut self, node: &Node, epsilon: f32) -> PlanResult {

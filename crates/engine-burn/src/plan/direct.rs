@@ -16,6 +16,14 @@ const MAX_GROUPS: usize = 65_535;
 /// Maximum number of channels of a group: their statistics are in the memory that a cube shares.
 const MAX_GROUP_CHANNELS: usize = 1024;
 
+/// Maximum number of channels of a voxel that one unit reads one after the other.
+const MAX_SEARCHED_CHANNELS: usize = 1024;
+
+/// Returns whether what a kernel computes is stored in 32 bits.
+fn needs_32_bits(kernel: &Direct) -> bool {
+    matches!(kernel, Direct::Coefficients { .. } | Direct::ArgReduce { .. })
+}
+
 /// Which kernels may be used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernels {
@@ -197,9 +205,23 @@ impl Lowering<'_> {
                 self.push(step, Direct::Repeat(factors), vec![x], (output, form));
                 Some(())
             }
-            Kind::Slice(cuts) if self.covers(step, cuts) => self.rename(step, output),
+            Kind::Softmax { axis: 1, log } if form[1] <= MAX_SEARCHED_CHANNELS => {
+                let x = self.input(step, 0)?;
+                self.push(step, Direct::Softmax { log: *log }, vec![x], (output, form));
+                Some(())
+            }
+            Kind::ArgReduce { max, last, axis: 1 } => {
+                let Some(Source::Value(x)) = step.inputs.first() else { return None };
+                if self.forms.get(x)?[1] > MAX_SEARCHED_CHANNELS {
+                    return None;
+                }
+                let x = self.input(step, 0)?;
+                self.push(step, Direct::ArgReduce { max: *max, last: *last }, vec![x], (output, form));
+                Some(())
+            }
+            Kind::Slice(cuts) if self.covers(step, cuts) => self.rename(step, (output, form)),
             Kind::Reshape => match step.inputs.first()? {
-                Source::Value(value) if self.forms.get(value) == Some(&form) => self.rename(step, output),
+                Source::Value(value) if self.forms.get(value) == Some(&form) => self.rename(step, (output, form)),
                 _ => None,
             },
             _ => None,
@@ -244,13 +266,18 @@ impl Lowering<'_> {
         Some((pooling, factor))
     }
 
-    /// Gives the input of a step another name.
-    fn rename(&mut self, step: &GpuStep, output: ValueId) -> Option<()> {
-        if self.outputs.contains(&output) {
+    /// Gives the input of a step another name. Outputs of the graph are copies, unless nothing is computed before.
+    fn rename(&mut self, step: &GpuStep, (output, form): (ValueId, Form)) -> Option<()> {
+        let x = self.input(step, 0)?;
+        if !self.outputs.contains(&output) {
+            self.same.insert(output, x);
+            return Some(());
+        }
+        if self.steps.is_empty() {
             return None;
         }
-        let x = self.input(step, 0)?;
-        self.same.insert(output, x);
+        let coefficients = self.identity(form[1]);
+        self.scale(vec![Term { x, coefficients }], Curve::IDENTITY, (output, form), &step.name);
         Some(())
     }
 
@@ -261,8 +288,8 @@ impl Lowering<'_> {
     fn emit(&mut self, direct: Direct, inputs: Vec<Source>, output: (ValueId, Form), name: &str, macs: u64) {
         self.forms.insert(output.0, output.1);
         let to = match self.kernels.half {
-            // Outputs of the graph are f32, and coefficients need the precision.
-            Some(half) if !self.outputs.contains(&output.0) && !matches!(direct, Direct::Coefficients { .. }) => {
+            // Outputs of the graph are f32, and coefficients and positions need the precision.
+            Some(half) if !self.outputs.contains(&output.0) && !needs_32_bits(&direct) => {
                 self.halves.insert(output.0);
                 half
             }

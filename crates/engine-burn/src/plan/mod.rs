@@ -3,18 +3,21 @@
 mod conv;
 mod direct;
 mod elementwise;
+mod lifetimes;
 mod moves;
+mod products;
 mod train;
+mod values;
 mod window;
 
-use crate::form::{Form, count, form, place};
+use crate::form::Form;
 use crate::kernels::Direct;
 use cytoscope_engine::{CompileReport, EngineError};
 use cytoscope_graph::{
     Activation, BinaryOp, ElementType, Graph, GraphError, Node, Op, ReduceOp, Tensor, UnaryOp, ValueId, op_name,
 };
 use cytoscope_graph_passes::analysis;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use direct::{Kernels, Part};
@@ -165,6 +168,13 @@ pub(crate) enum Kind {
     Reduce {
         kind: ReduceOp,
         runs: Vec<[usize; 3]>,
+    },
+    /// `[x, positions]`: the position of the largest or smallest element of each line along an axis, of equal ones the first
+    /// or the last. `positions` are those along the axis, from 0 on.
+    ArgReduce {
+        max: bool,
+        last: bool,
+        axis: usize,
     },
     Permute([usize; 5]),
     /// Changes the form of the tensor; the order of its elements stays.
@@ -336,7 +346,7 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
     } else {
         steps = train::merge(steps, &graph.outputs);
     }
-    let arena = assign_last_uses(graph, &inputs, &mut steps);
+    let arena = lifetimes::assign_last_uses(graph, &inputs, &mut steps);
     let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
     let report = CompileReport {
         fallbacks: Vec::new(),
@@ -347,51 +357,6 @@ pub(crate) fn plan(graph: &Graph, engine: &'static str, kernels: Option<Kernels>
         backend: String::new(),
     };
     Ok(Program { inputs, outputs, steps, constants, tables, is_direct, parts, report })
-}
-
-/// Records in each step which values it reads last. Returns the peak number of live elements (of 32 bits), plus one
-/// copy of the largest output, which many steps need temporarily.
-fn assign_last_uses(graph: &Graph, inputs: &[Input], steps: &mut [GpuStep]) -> usize {
-    let mut last: BTreeMap<ValueId, usize> = BTreeMap::new();
-    let mut size: BTreeMap<ValueId, usize> = inputs.iter().map(|i| (i.value, count(&i.form))).collect();
-    // Temporary values between the steps of one node are not in the graph and are assumed to have 32 bits.
-    let stores_half = |step: &&GpuStep| matches!(step.kind, Kind::Direct(_, to) if to.is_half());
-    let halves: BTreeSet<ValueId> =
-        steps.iter().filter(stores_half).flat_map(|s| s.outputs.iter().map(|(value, _)| *value)).collect();
-    let is_half = |value: &ValueId| {
-        halves.contains(value)
-            || graph.values.get(value.index()).and_then(|v| v.dtype).is_some_and(ElementType::is_half)
-    };
-    let elements = |value: &ValueId, form: &Form| if is_half(value) { count(form).div_ceil(2) } else { count(form) };
-    for (index, step) in steps.iter().enumerate() {
-        for (output, form) in &step.outputs {
-            last.insert(*output, index);
-            size.insert(*output, elements(output, form));
-        }
-        for source in &step.inputs {
-            if let Source::Value(value) = source {
-                last.insert(*value, index);
-            }
-        }
-    }
-    for (value, index) in last {
-        if !graph.outputs.contains(&value)
-            && let Some(step) = steps.get_mut(index)
-        {
-            step.last_used.push(value);
-        }
-    }
-    let mut alive: usize = inputs.iter().map(|i| count(&i.form)).sum();
-    let (mut peak, mut largest) = (alive, 0);
-    for step in steps {
-        for (output, form) in &step.outputs {
-            alive += elements(output, form);
-            largest = largest.max(count(form));
-        }
-        peak = peak.max(alive + step.scratch_elements);
-        alive -= step.last_used.iter().filter_map(|v| size.get(v)).sum::<usize>();
-    }
-    peak + largest
 }
 
 struct Planner<'a> {
@@ -414,104 +379,6 @@ impl Program {
 }
 
 impl Planner<'_> {
-    /// Checks that a graph input or output is f32.
-    fn floats(&self, value: ValueId) -> PlanResult {
-        match self.graph.value(value).dtype {
-            Some(ElementType::F32) | None => Ok(()),
-            Some(other) => unsupported(format!("on {other} elements")),
-        }
-    }
-
-    /// Returns the form of a value, which must not be empty and must be of 32- or 16-bit floats or bools (stored as 0
-    /// and 1).
-    fn form(&self, value: ValueId) -> PlanResult<Form> {
-        let shape = self.shape(value)?;
-        match self.graph.value(value).dtype {
-            Some(ElementType::F32 | ElementType::Bool | ElementType::F16 | ElementType::BF16) | None => {}
-            Some(other) => return unsupported(format!("on {other} elements")),
-        }
-        if shape.contains(&0) {
-            return unsupported("on an empty tensor");
-        }
-        form(&shape).map_or_else(|| unsupported(format!("on a tensor of shape {shape:?}")), Ok)
-    }
-
-    /// Returns whether a value has 16-bit elements.
-    fn is_half(&self, value: ValueId) -> bool {
-        self.graph.value(value).dtype.is_some_and(ElementType::is_half)
-    }
-
-    fn shape(&self, value: ValueId) -> PlanResult<Vec<usize>> {
-        self.graph
-            .value(value)
-            .fixed_shape()
-            .map_or_else(|| unsupported("with a shape that is known only at run time"), Ok)
-    }
-
-    fn input(&self, node: &Node, index: usize) -> PlanResult<ValueId> {
-        node.input(index).map_or_else(|| unsupported(format!("without input {index}")), Ok)
-    }
-
-    /// Returns the node's only output.
-    fn output(&self, node: &Node) -> PlanResult<ValueId> {
-        if node.outputs.iter().skip(1).any(Option::is_some) {
-            return unsupported("with a second output");
-        }
-        node.output(0).map_or_else(|| unsupported("without an output"), Ok)
-    }
-
-    /// Returns a value as a source; a constant is uploaded.
-    fn source(&mut self, value: ValueId) -> PlanResult<Source> {
-        let form = self.form(value)?;
-        let Some(tensor) = self.graph.constant(value) else { return Ok(Source::Value(value)) };
-        if let Some(&index) = self.uploaded.get(&(value, form)) {
-            return Ok(Source::Constant(index));
-        }
-        let half = Some(tensor.dtype()).filter(|dtype| dtype.is_half());
-        let values = match (tensor.as_f32(), half) {
-            (Some(values), _) => values.to_vec(),
-            (None, Some(_)) => tensor.to_f64_vec().into_iter().map(|v| v as f32).collect(),
-            (None, None) => return unsupported(format!("on {} elements", tensor.dtype())),
-        };
-        let index = self.constant(form, values);
-        if let Some(constant) = self.constants.get_mut(index) {
-            constant.half = half;
-        }
-        self.uploaded.insert((value, form), index);
-        Ok(Source::Constant(index))
-    }
-
-    fn constant(&mut self, form: Form, values: Vec<f32>) -> usize {
-        self.constants.push(Constant { form, values, half: None });
-        self.constants.len() - 1
-    }
-
-    /// Returns a constant input, or `None` if it is absent. An input that is computed at run time is an error.
-    fn known(&self, node: &Node, index: usize, what: &str) -> PlanResult<Option<&Tensor>> {
-        match node.input(index) {
-            None => Ok(None),
-            Some(id) => match self.graph.constant(id) {
-                Some(tensor) => Ok(Some(tensor.as_ref())),
-                None => unsupported(format!("with {what} computed at run time")),
-            },
-        }
-    }
-
-    /// Returns the integers of a constant input, or `None` if it is absent or empty.
-    fn integers(&self, node: &Node, index: usize, what: &str) -> PlanResult<Option<Vec<i64>>> {
-        let Some(tensor) = self.known(node, index, what)?.filter(|t| !t.is_empty()) else { return Ok(None) };
-        tensor.to_i64_vec().map_or_else(|| unsupported(format!("with {what} that are not integers")), |v| Ok(Some(v)))
-    }
-
-    /// Resolves an axis of a tensor with `rank` axes: its index, and its position in the form.
-    fn axis(&self, axis: i64, rank: usize) -> PlanResult<(usize, usize)> {
-        let from_front = if axis < 0 { axis + rank as i64 } else { axis };
-        match usize::try_from(from_front).ok().filter(|a| *a < rank) {
-            Some(axis) => Ok((axis, place(rank, axis))),
-            None => unsupported(format!("over axis {axis} of {rank}")),
-        }
-    }
-
     fn push(&mut self, kind: Kind, inputs: Vec<Source>, output: ValueId) -> PlanResult {
         let form = self.form(output)?;
         self.push_scratch(kind, inputs, output, form);
@@ -549,6 +416,7 @@ impl Planner<'_> {
     }
 
     fn node(&mut self, node: &Node) -> PlanResult {
+        self.check_values(node)?;
         match &node.op {
             Op::Conv(attrs) => self.conv(node, attrs, None, false),
             Op::FusedConv { conv, activation, residual } => self.conv(node, conv, *activation, *residual),
@@ -569,13 +437,12 @@ impl Planner<'_> {
             Op::Identity | Op::Reshape { .. } | Op::Squeeze | Op::Unsqueeze | Op::Flatten { .. } => {
                 self.simple(node, Kind::Reshape)
             }
-            Op::Cast { to: ElementType::F32 } if !self.is_half(self.input(node, 0)?) => {
-                self.simple(node, Kind::Reshape)
-            }
-            Op::Cast { to: to @ (ElementType::F32 | ElementType::F16 | ElementType::BF16) } => {
-                self.simple(node, Kind::Cast(*to))
-            }
+            Op::Cast { to } => self.cast(node, *to),
+            Op::ArgReduce { max, axis, last, .. } => self.arg_reduce(node, *max, *axis, *last),
+            Op::LayerNormalization { axis, epsilon } => self.layer_norm(node, *axis, *epsilon),
+            Op::LpNormalization { axis, p } => self.lp_norm(node, *axis, *p),
             Op::Where => self.choose(node),
+            Op::Clip => self.clip(node),
             Op::BatchNormalizationTraining { epsilon } => self.batch_norm_training(node, *epsilon),
             Op::FakeQuantize { scales, axis, low, high } => {
                 let x = self.input(node, 0)?;
@@ -588,10 +455,10 @@ impl Planner<'_> {
             Op::GlobalNorm => self.global_norm(node),
             Op::Update(optimizer) => self.update(node, *optimizer),
             Op::Vjp(of) => self.vjp(node, of),
-            _ => match self.windowed(node) {
-                Some(planned) => planned,
-                None => self.moved(node).unwrap_or(Err(Unsupported::Operator)),
-            },
+            _ => {
+                let planned = self.windowed(node).or_else(|| self.product(node)).or_else(|| self.moved(node));
+                planned.unwrap_or(Err(Unsupported::Operator))
+            }
         }
     }
 }

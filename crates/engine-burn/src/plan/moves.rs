@@ -13,6 +13,8 @@ impl Planner<'_> {
             Op::Slice => self.slice(node),
             Op::Pad { mode } => self.pad(node, *mode),
             Op::Transpose { perm } => self.transpose(node, perm),
+            Op::Tile => self.tile(node),
+            Op::Gather { axis } => self.pick(node, *axis),
             Op::DepthToSpace { block, order } => self.depth_to_space(node, *block, *order),
             Op::SpaceToDepth { block } => self.space_to_depth(node, *block),
             _ => return None,
@@ -174,13 +176,80 @@ impl Planner<'_> {
     }
 
     fn transpose(&mut self, node: &Node, perm: &[usize]) -> PlanResult {
-        let rank = self.shape(self.input(node, 0)?)?.len();
+        let x = self.input(node, 0)?;
+        let shape = self.shape(x)?;
+        let rank = shape.len();
         let perm: Vec<usize> = if perm.is_empty() { (0..rank).rev().collect() } else { perm.to_vec() };
+        if rank > 5 {
+            let (from, output) = (self.source(x)?, self.output(node)?);
+            let from = self.permuted(from, &shape, &perm);
+            return self.push(Kind::Reshape, vec![from], output);
+        }
         let mut order = [0, 1, 2, 3, 4];
         for (to, &from) in perm.iter().enumerate() {
             order[place(rank, to)] = place(rank, from);
         }
         self.simple(node, Kind::Permute(order))
+    }
+
+    /// Adds steps that permute the axes of a tensor with any number of axes, and returns a tensor whose elements have the new
+    /// order. Each step moves neighboring axes ahead of others.
+    pub(super) fn permuted(&mut self, mut from: Source, shape: &[usize], perm: &[usize]) -> Source {
+        let length = |axes: &[usize]| axes.iter().filter_map(|axis| shape.get(*axis)).product::<usize>();
+        let wanted: Vec<usize> = perm.iter().copied().filter(|axis| shape.get(*axis) != Some(&1)).collect();
+        let mut order = wanted.clone();
+        order.sort_unstable();
+        for at in 0..wanted.len() {
+            let (_, later) = order.split_at(at);
+            let Some(skipped) = later.iter().position(|axis| *axis == wanted[at]).filter(|n| *n > 0) else { continue };
+            let moved = later[skipped..].iter().zip(&wanted[at..]).take_while(|(a, b)| a == b).count();
+            let end = at + skipped + moved;
+            let [outer, inner] = [length(&order[..at]), length(&order[end..])];
+            let [first, second] = [length(&order[at..at + skipped]), length(&order[at + skipped..end])];
+            let apart = self.between(Kind::Reshape, vec![from], [outer, first, second, inner, 1]);
+            from = self.between(Kind::Permute([0, 2, 1, 3, 4]), vec![apart], [outer, second, first, inner, 1]);
+            order[at..end].rotate_left(skipped);
+        }
+        from
+    }
+
+    fn tile(&mut self, node: &Node) -> PlanResult {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (form, out) = (self.form(x)?, self.form(output)?);
+        let mut axes = Vec::new();
+        for axis in (0..5).filter(|axis| form[*axis] != out[*axis]) {
+            let positions = (0..out[axis]).map(|position| (position % form[axis]) as i32).collect();
+            axes.push((axis, vec![Tap { table: self.table(positions), weights: None }]));
+        }
+        self.simple(node, Kind::Resample(axes))
+    }
+
+    /// Plans the selection of indices that are known (ONNX `Gather`).
+    fn pick(&mut self, node: &Node, axis: i64) -> PlanResult {
+        let (x, output) = (self.input(node, 0)?, self.output(node)?);
+        let (rank, form) = (self.shape(x)?.len(), self.form(x)?);
+        let (_, at) = self.axis(axis, rank)?;
+        let Some(indices) = self.integers(node, 1, "indices")? else { return unsupported("without indices") };
+        let mut positions = Vec::with_capacity(indices.len());
+        for index in indices {
+            let from_front = if index < 0 { index.saturating_add(form[at] as i64) } else { index };
+            match i32::try_from(from_front) {
+                Ok(position) if (0..form[at] as i64).contains(&from_front) => positions.push(position),
+                _ => return unsupported(format!("of index {index} on an axis of length {}", form[at])),
+            }
+        }
+        let mut picked = form;
+        picked[at] = positions.len();
+        let kind = if let &[position] = positions.as_slice() {
+            let mut cuts = form.map(|len| Cut { start: 0, len, step: 1 });
+            cuts[at] = Cut { start: position as usize, len: 1, step: 1 };
+            Kind::Slice(cuts)
+        } else {
+            Kind::Resample(vec![(at, vec![Tap { table: self.table(positions), weights: None }])])
+        };
+        let from = self.source(x)?;
+        let picked = self.between(kind, vec![from], picked);
+        self.push(Kind::Reshape, vec![picked], output)
     }
 
     fn depth_to_space(&mut self, node: &Node, block: usize, order: DepthOrder) -> PlanResult {

@@ -190,6 +190,28 @@ fn upsampling_concatenation_and_pooling_match_the_reference() {
     direct("nearest", &one(Op::Resize(nearest), &[2, 3, 4, 5, 6], vec![None, scales]));
 }
 
+/// The last operators of networks that tell classes apart.
+#[test]
+fn softmax_and_positions_over_channels_match_the_reference() {
+    for channels in [1, 3, 8] {
+        for op in [Op::Softmax { axis: 1 }, Op::LogSoftmax { axis: -4 }] {
+            let mut network = Network::new(&[2, 2, 3, 4, 5]);
+            let y = network.conv(network.x, 2, channels, 3);
+            let y = network.push(op.clone(), &[Some(y)]);
+            direct(&format!("{op:?} of {channels} channels"), &network.with_outputs(&[y]));
+        }
+        for (max, last) in [(true, false), (false, true), (true, true)] {
+            let mut network = Network::new(&[2, 2, 3, 4, 5]);
+            let y = network.conv(network.x, 2, channels, 3);
+            // Few whole numbers, many of which are equal.
+            let y = network.push(Op::Activation(Activation::Clip { min: -1.0, max: 1.0 }), &[Some(y)]);
+            let y = network.push(Op::ArgReduce { max, axis: 1, keep_dims: true, last }, &[Some(y)]);
+            let y = network.push(Op::Cast { to: ElementType::F32 }, &[Some(y)]);
+            direct(&format!("position of {channels} channels, {max} {last}"), &network.with_outputs(&[y]));
+        }
+    }
+}
+
 /// Returns how many numbers of the first output are NaN; `None` without a device.
 fn nan_count(graph: &Graph, x: Tensor) -> Option<usize> {
     let shapes = [x.shape().to_vec()];
@@ -241,6 +263,15 @@ fn nan_stays_nan_after_activations_norms_and_pooling() {
     let y = network.push(Op::MaxPool(halves), &[Some(y)]);
     let found = nan_count(&network.with_outputs(&[y]), near());
     assert!(found.is_none_or(|count| count == 8 * 8), "pooling: {found:?}");
+    for op in [Op::Softmax { axis: 1 }, Op::ArgReduce { max: true, axis: 1, keep_dims: true, last: false }] {
+        let mut network = Network::new(&shape);
+        let y = network.conv(network.x, 1, 8, 3);
+        let y = network.push(op.clone(), &[Some(y)]);
+        let y = network.push(Op::Cast { to: ElementType::F32 }, &[Some(y)]);
+        let found = nan_count(&network.with_outputs(&[y]), near());
+        let channels = if matches!(op, Op::Softmax { .. }) { 8 } else { 1 };
+        assert!(found.is_none_or(|count| count == 27 * channels), "{op:?}: {found:?}");
+    }
     // An infinite number leaves its channel without a mean, also if the first voxel, 0, 0, 0, does not depend on it.
     for at in [16 + 4 + 1, 2 * (16 + 4 + 1)] {
         let mut network = Network::new(&shape);
@@ -283,6 +314,53 @@ fn sums_of_several_inputs_run_on_the_tensors_of_training_steps() {
     let graph = network.with_outputs(&[sum]);
     assert_ne!(is_direct(&graph), Some(true));
     same_on("sum of two inputs", &graph, &[tensor(&shape, 1), tensor(&shape, 2)]);
+}
+
+/// Weighted sums are those of the host to the last bit, with the kernels of this crate and with Burn's tensors.
+#[test]
+fn sums_of_overlapping_tiles_equal_those_of_the_host() {
+    let Some(engine) = engine() else { return };
+    let w = || Some(tensor(&[2, 1, 3, 3, 3], 1));
+    let own = one(Op::Conv(ConvAttrs::same(&[3; 3])), &[2, 1, 4, 6, 8], vec![w()]);
+    let mut burn = own.clone();
+    let y = burn.push("power", Op::Binary(BinaryOp::Mul), &[Some(burn.outputs[0]), Some(burn.outputs[0])]);
+    burn.outputs = vec![y];
+    // A volume of 5 × 9 × 11 voxels, whose last rows and columns lie beyond sums of 8 × 10.
+    let (volume, weights) = (tensor(&[1, 5, 9, 11], 9), tensor(&[4, 6, 8], 10));
+    let factors = weights.as_f32().unwrap().to_vec();
+    for (graph, expects_direct) in [(own, true), (burn, false)] {
+        assert_eq!(is_direct(&graph), Some(expects_direct));
+        let mut session = engine.compile(&graph, &[vec![2, 1, 4, 6, 8]], &CompileOptions::default()).unwrap();
+        let slabs = session.slabs().unwrap();
+        slabs.load(0, volume.clone()).unwrap();
+        slabs.begin_sums(weights.clone(), [2, 4, 8, 10]).unwrap();
+        let mut expected = vec![0.0f32; 2 * 4 * 8 * 10];
+        // Of the last batch, one tile counts.
+        for (starts, used) in [([[0, 0, 0], [0, 0, 3]], 2), ([[0, 3, 0], [0, 3, 3]], 2), ([[1, 2, 1], [1, 2, 1]], 1)] {
+            let tiles = slabs.run_tiles(&starts).unwrap();
+            let values = tiles[0].as_f32().unwrap();
+            for (tile, [_, row, column]) in values.chunks(2 * 192).zip(starts).take(used) {
+                for (at, value) in tile.iter().enumerate() {
+                    let [plane, y, x] = [at / 48, row + at / 8 % 6, column + at % 8];
+                    if y < 8 && x < 10 {
+                        expected[(plane * 8 + y) * 10 + x] += value * factors[at % 192];
+                    }
+                }
+            }
+            slabs.run_summed(&starts, 0, used).unwrap();
+        }
+        let planes = |z: std::ops::Range<usize>| -> Vec<f32> {
+            (0..2).flat_map(|c| expected[(c * 4 + z.start) * 80..(c * 4 + z.end) * 80].to_vec()).collect()
+        };
+        let first = slabs.take_sums(3).unwrap();
+        assert_eq!((first.shape(), first.as_f32().unwrap()), (&[2, 3, 8, 10][..], &planes(0..3)[..]));
+        let last = slabs.take_sums(4).unwrap();
+        for (c, channel) in last.as_f32().unwrap().chunks(320).enumerate() {
+            assert_eq!(channel[..80], planes(3..4)[c * 80..(c + 1) * 80]);
+            assert!(channel[80..].iter().all(|v| *v == 0.0), "new planes are empty");
+        }
+        assert!(slabs.take_sums(5).is_err());
+    }
 }
 
 #[test]

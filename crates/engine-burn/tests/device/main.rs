@@ -7,6 +7,7 @@ mod direct;
 mod discovery;
 mod networks;
 mod operators;
+mod products;
 mod tiled;
 mod training;
 

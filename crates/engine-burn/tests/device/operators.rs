@@ -1,6 +1,7 @@
 //! Single operators, compared with the reference executor.
 
 use crate::{one, same, same_on, several, tensor};
+use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, CoordinateMode, DepthOrder, Dim, ElementType, Graph,
     NearestMode, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp,
@@ -241,6 +242,97 @@ fn data_movement_matches_the_reference() {
 }
 
 #[test]
+fn repetition_and_selection_match_the_reference() {
+    same("tile", &one(Op::Tile, &[2, 3, 2, 1, 4], vec![ints(&[1, 2, 3, 2, 1])]));
+    for (axis, indices) in [(1, ints(&[2, 0, -1, 2])), (-1, Some(Tensor::scalar(-2i64)))] {
+        same("gather", &one(Op::Gather { axis }, &SHAPE, vec![indices]));
+    }
+    let table = Tensor::new([2, 3], vec![0i64, 3, 1, 1, 2, 0]).unwrap();
+    same("gather by a table", &one(Op::Gather { axis: 1 }, &[2, 4, 3], vec![Some(table)]));
+}
+
+/// Returns the graph with its output converted to floats.
+fn as_floats(mut graph: Graph) -> Graph {
+    let y = graph.push("floats", Op::Cast { to: ElementType::F32 }, &[Some(graph.outputs[0])]);
+    graph.outputs = vec![y];
+    graph
+}
+
+#[test]
+fn positions_of_extremes_match_the_reference() {
+    // Whole numbers, many of which are equal.
+    let mut x: Vec<f32> = tensor(&SHAPE, 3).into_f32().unwrap().iter().map(|v| (v * 3.0).round()).collect();
+    x[5] = f32::NEG_INFINITY;
+    let x = Tensor::new(SHAPE, x).unwrap();
+    for (max, axis, last, keep_dims) in [(true, 1, false, true), (false, -1, true, false), (true, 2, true, false)] {
+        // The smallest element of the last axis must be finite.
+        let x = if max { x.clone() } else { tensor(&SHAPE, 4) };
+        let graph = as_floats(one(Op::ArgReduce { max, axis, keep_dims, last }, &SHAPE, vec![]));
+        same_on(&format!("largest: {max}, axis {axis}, last: {last}"), &graph, &[x]);
+    }
+    // A map of one of the classes.
+    let mut graph = one(Op::ArgReduce { max: true, axis: 1, keep_dims: true, last: false }, &SHAPE, vec![]);
+    let class = graph.add_initializer("class", Tensor::scalar(2i64));
+    let is_class = graph.push("is class", Op::Binary(BinaryOp::Equal), &[Some(graph.outputs[0]), Some(class)]);
+    graph.outputs = vec![is_class];
+    same("mask of a class", &as_floats(graph));
+}
+
+/// A network whose activations leave the range of its type must not return positions as if nothing had happened.
+#[test]
+fn positions_of_extremes_among_nan_are_nan() {
+    let Some(engine) = crate::engine() else { return };
+    let graph = as_floats(one(Op::ArgReduce { max: true, axis: 1, keep_dims: true, last: false }, &[1, 4, 3], vec![]));
+    let mut x = tensor(&[1, 4, 3], 3).into_f32().unwrap();
+    (x[4], x[8]) = (f32::NAN, f32::INFINITY);
+    let x = Tensor::new([1, 4, 3], x).unwrap();
+    let mut session = engine.compile(&graph, &[vec![1, 4, 3]], &CompileOptions::default()).unwrap();
+    let outputs = session.run(&[x]).unwrap();
+    let found: Vec<bool> = outputs[0].as_f32().unwrap().iter().map(|v| v.is_nan()).collect();
+    assert_eq!(found, [false, true, true]);
+}
+
+#[test]
+fn conversions_between_types_match_the_reference() {
+    let mut x = tensor(&[1, 2, 32], 3).into_f32().unwrap();
+    x.iter_mut().for_each(|v| *v *= 300.0);
+    (x[0], x[1], x[2]) = (0.0, 0.75, -0.75);
+    let x = Tensor::new([1, 2, 32], x).unwrap();
+    for to in [ElementType::I64, ElementType::I32, ElementType::Bool] {
+        let graph = as_floats(one(Op::Cast { to }, &[1, 2, 32], vec![]));
+        same_on(&format!("to {to}"), &graph, std::slice::from_ref(&x));
+    }
+    // A mask as bytes, wider integers, and bytes with a sign, which do not hold all bytes.
+    let mut graph = one(Op::Binary(BinaryOp::Greater), &[1, 2, 32], vec![Some(Tensor::scalar(0.5f32))]);
+    for (name, to) in [("bytes", ElementType::U8), ("wide", ElementType::I32)] {
+        let y = graph.push(name, Op::Cast { to }, &[Some(graph.outputs[0])]);
+        graph.outputs = vec![y];
+    }
+    same_on("mask as integers", &as_floats(graph), std::slice::from_ref(&x));
+    let mut bytes = one(Op::Activation(Activation::Clip { min: 0.0, max: 255.0 }), &[1, 2, 32], vec![]);
+    let y = bytes.push("bytes", Op::Cast { to: ElementType::U8 }, &[Some(bytes.outputs[0])]);
+    bytes.outputs = vec![y];
+    same_on("to bytes", &as_floats(bytes.clone()), std::slice::from_ref(&x));
+    let narrow = bytes.push("narrow", Op::Cast { to: ElementType::I8 }, &[Some(y)]);
+    bytes.outputs = vec![narrow];
+    let Some(why) = crate::refusal(&as_floats(bytes)) else { return };
+    assert!(why.contains("Cast from uint8 to int8") && why.contains("\"narrow\""), "{why}");
+}
+
+#[test]
+fn logic_matches_the_reference() {
+    for op in [BinaryOp::And, BinaryOp::Or, BinaryOp::Xor] {
+        let mut graph = one(Op::Binary(BinaryOp::Greater), &SHAPE, vec![Some(Tensor::scalar(0.5f32))]);
+        let limit = graph.add_initializer("limit", Tensor::scalar(1.0f32));
+        let below = graph.push("below", Op::Binary(BinaryOp::Less), &[Some(graph.inputs[0]), Some(limit)]);
+        let both = graph.push("both", Op::Binary(op), &[Some(graph.outputs[0]), Some(below)]);
+        let not = graph.push("not", Op::Unary(UnaryOp::Not), &[Some(both)]);
+        graph.outputs = vec![not];
+        same(&format!("{op:?}"), &as_floats(graph));
+    }
+}
+
+#[test]
 fn reductions_match_the_reference() {
     for (kind, axes, keep_dims) in [
         (ReduceOp::Mean, vec![2i64, 3, 4], true),
@@ -249,12 +341,30 @@ fn reductions_match_the_reference() {
         (ReduceOp::Min, vec![0, 2], false),
         (ReduceOp::L2, vec![2, 3], true),
         (ReduceOp::L1, vec![4], true),
+        (ReduceOp::LogSumExp, vec![1, 3], false),
     ] {
         let op = Op::Reduce { kind, keep_dims, noop_with_empty_axes: false };
         same(&format!("{kind:?} over {axes:?}"), &one(op, &SHAPE, vec![ints(&axes)]));
     }
     let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: false, noop_with_empty_axes: false };
     same("mean of everything", &one(op, &[2, 3, 4], vec![]));
+    let mut graph = one(Op::Unary(UnaryOp::Exp), &[2, 3, 4], vec![]);
+    let op = Op::Reduce { kind: ReduceOp::LogSum, keep_dims: false, noop_with_empty_axes: false };
+    let y = graph.push("log", op, &[Some(graph.outputs[0])]);
+    graph.outputs = vec![y];
+    same("logarithm of a sum", &graph);
+}
+
+#[test]
+fn bounds_that_are_computed_match_the_reference() {
+    let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: false, noop_with_empty_axes: false };
+    let mut graph = one(op, &[2, 3, 4], vec![]);
+    let (x, mean) = (graph.inputs[0], graph.outputs[0]);
+    let limit = graph.add_initializer("limit", Tensor::scalar(0.5f32));
+    let above = graph.push("above", Op::Clip, &[Some(x), Some(mean), Some(limit)]);
+    let below = graph.push("below", Op::Clip, &[Some(x), None, Some(mean)]);
+    graph.outputs = vec![above, below];
+    same("clip", &graph);
 }
 
 /// Software Vulkan ends long loops early.

@@ -71,6 +71,17 @@ fn tiled_transposed_convolutions_and_activations_match_the_reference() {
     tiled("activation", &graph);
 }
 
+#[test]
+fn matrix_products_in_tiles_match_the_reference() {
+    for rows in [128, 100, 7] {
+        let weights = Some(tensor(&[32, 48], 1));
+        tiled(&format!("MatMul of {rows} rows"), &one(Op::MatMul, &[1, rows, 32], vec![weights]));
+    }
+    let op = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: true };
+    let constants = vec![Some(tensor(&[16, 32], 1)), Some(tensor(&[16], 2))];
+    tiled("Gemm", &one(op, &[20, 32], constants));
+}
+
 /// Returns the graph of a layer whose weights are inputs, as in a training step.
 fn layer(op: Op, shapes: [&[usize]; 3]) -> Graph {
     let mut graph = Graph::new("layer");

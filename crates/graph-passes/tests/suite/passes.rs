@@ -289,3 +289,50 @@ fn outputs_that_cannot_be_joined_are_refused() {
     integers.values[id.index()].dtype = Some(ElementType::U8);
     assert!(refused(&integers).contains("\"b\" of uint8"), "{}", refused(&integers));
 }
+
+/// Runs a network on a tensor for its only input.
+fn run_on(graph: &Graph, x: &Tensor) -> Tensor {
+    let name = graph.value(graph.inputs[0]).name.clone();
+    cytoscope_reference::run(graph, &[(name, x.clone())]).unwrap().remove(0)
+}
+
+#[test]
+fn a_network_of_16_bit_or_64_bit_floats_becomes_one_of_32_bit_floats() {
+    let shape = [1, 1, 4, 5, 6];
+    for (dtype, tolerance) in [(ElementType::F16, 2e-2), (ElementType::F64, 1e-5)] {
+        let mut graph = Graph::new("other floats");
+        let x = graph.add_input("x", dtype, shape.map(Dim::Fixed).to_vec());
+        let w = graph.add_initializer("w", common::noise_tensor(3, &[2, 1, 3, 3, 3]).cast(dtype));
+        let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3; 3])), &[Some(x), Some(w)]);
+        let y = graph.push("same", Op::Cast { to: dtype }, &[Some(y)]);
+        graph.outputs.push(y);
+        infer_shapes(&mut graph, &[(x, shape.to_vec())]).unwrap();
+        let mut wide = graph.clone();
+        assert!(cytoscope_graph_passes::to_single_precision(&mut wide).unwrap());
+        wide.validate().unwrap();
+        let x = common::noise_tensor(4, &shape);
+        let (found, expected) = (run_on(&wide, &x), run_on(&graph, &x.cast(dtype)));
+        assert_eq!((found.dtype(), expected.dtype()), (ElementType::F32, dtype));
+        let distance = common::distance(&found, &expected);
+        assert!(distance < tolerance, "{dtype}: {distance}");
+        assert!(!cytoscope_graph_passes::to_single_precision(&mut wide).unwrap(), "it stays as it is");
+    }
+}
+
+#[test]
+fn inputs_and_outputs_of_integers_become_floats() {
+    let mut graph = Graph::new("integers");
+    let x = graph.add_input("x", ElementType::U8, [1, 3, 2].map(Dim::Fixed).to_vec());
+    let y = graph.push("y", Op::ArgReduce { max: true, axis: 1, keep_dims: true, last: false }, &[Some(x)]);
+    graph.outputs.push(y);
+    infer_shapes(&mut graph, &[(x, vec![1, 3, 2])]).unwrap();
+    let mut wide = graph.clone();
+    assert!(cytoscope_graph_passes::to_single_precision(&mut wide).unwrap());
+    wide.validate().unwrap();
+    // Limited and without fractions, the first line is 0, 255, 7 and the second one 1, 0, 255.
+    let x = Tensor::new([1, 3, 2], vec![-3.0f32, 1.6, 255.4, -0.4, 7.2, 999.0]).unwrap();
+    let found = run_on(&wide, &x);
+    assert_eq!(found, Tensor::new([1, 1, 2], vec![1.0f32, 2.0]).unwrap());
+    let bytes = Tensor::new([1, 3, 2], vec![0u8, 1, 255, 0, 7, 255]).unwrap();
+    assert_eq!(run_on(&graph, &bytes).cast(ElementType::F32), found);
+}

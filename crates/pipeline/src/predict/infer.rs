@@ -149,6 +149,15 @@ impl Windows {
         Weights { starts: &self.starts, size: self.size, map: &self.map, width: self.shape[2] }
     }
 
+    /// Returns the voxels of a window that no window before it along any axis covers.
+    fn own_voxels(&self, window: [usize; 3]) -> usize {
+        let own = |a: usize| {
+            let end = |at: usize| (self.starts[a][at] + self.size[a]).min(self.shape[a]);
+            end(window[a]) - window[a].checked_sub(1).map_or(0, end)
+        };
+        own(0) * own(1) * own(2)
+    }
+
     /// Adds the weighted values of a window at row `y` and column `x` to the sums of the slices that it covers.
     fn add(&self, result: &[f32], y: usize, x: usize, sums: &mut [f32]) {
         let (shape, size, map) = (self.shape, self.size, &self.map);
@@ -170,8 +179,8 @@ impl Windows {
 
 /// Slices whose windows are being blended.
 struct HeldSlices<'a> {
-    /// Weighted sums of slices `base..base + depth`, axes C, Z, Y, X.
-    sums: &'a mut [f32],
+    /// Weighted sums of slices `base..base + depth`, axes C, Z, Y, X; `None` while they are in device memory.
+    sums: Option<&'a mut [f32]>,
     weights: &'a Weights<'a>,
     base: usize,
     depth: usize,
@@ -328,7 +337,7 @@ impl InferenceRun<'_> {
         // Weighted sums of slices base..base + depth; slices below `base` are finished.
         let depth = size[0];
         let mut base = starts[0].get(first).copied().unwrap_or(0);
-        let mut sums = vec![0.0f32; channels * depth * plane];
+        let mut sums: Option<Vec<f32>> = None;
         let weights = windows.weights();
         // Indices of the windows along Y and X.
         let tiles: Vec<[usize; 2]> =
@@ -336,25 +345,31 @@ impl InferenceRun<'_> {
         let voxels_in_all = shape.iter().product::<usize>() as u64;
         let rows = starts[0].len() as u64;
         let ends = [1, 2].map(|a| starts[a].iter().map(|s| s + size[a]).max().unwrap_or(0));
-        // Voxels along an axis that no window before this one covers.
-        let first_covered = |a: usize, at: usize| {
-            let end = |at: usize| (starts[a][at] + size[a]).min(shape[a]);
-            end(at) - at.checked_sub(1).map_or(0, end)
-        };
         if first > 0 {
             self.meter.skip_completed((first as u64 * voxels_in_all) / rows);
         }
         for (i, &z) in starts[0].iter().enumerate().skip(first) {
             if z > base {
-                let held = HeldSlices { sums: &mut sums, weights: &weights, base, depth, shape, borders: &borders };
+                let sums = sums.as_deref_mut();
+                let held = HeldSlices { sums, weights: &weights, base, depth, shape, borders: &borders };
                 self.emit(held, z - base, sink)?;
                 base = z;
             }
             let values = view.read(self.context, z..z + size[0])?;
             let slab = Slab { values: &values, shape: [size[0], shape[1], shape[2]] };
             self.tiles.load(&slab, z, ends)?;
+            let held_shape = [depth, shape[1], shape[2]];
+            if i == first && (self.live.is_some() || !self.tiles.begin_sums(&windows.map, size, held_shape)?) {
+                sums = Some(vec![0.0f32; channels * depth * plane]);
+            }
             // Windows overlap, so progress is counted in shares of the volume.
             let (done, next) = ((i as u64 * voxels_in_all) / rows, ((i as u64 + 1) * voxels_in_all) / rows);
+            let share = (next - done) / tiles.len() as u64;
+            let Some(sums) = sums.as_deref_mut() else {
+                drop(values);
+                self.blend_on_device(&windows, i, &tiles, share)?;
+                continue;
+            };
             // The first column of the windows that were not yet passed to `live`.
             let mut unsent = None;
             for batch in tiles.chunks(self.tiles.batch) {
@@ -363,17 +378,41 @@ impl InferenceRun<'_> {
                 let each = channels * windows.map.len();
                 for (&[j, k], result) in batch.iter().zip(results.chunks_exact(each)) {
                     let (y, x) = (starts[1][j], starts[2][k]);
-                    let kept = first_covered(0, i) * first_covered(1, j) * first_covered(2, k);
+                    let kept = windows.own_voxels([i, j, k]);
                     let span = self.context.recorder.span(Stage::Blend, "gaussian").voxels(kept);
-                    windows.add(result, y, x, &mut sums);
+                    windows.add(result, y, x, sums);
                     drop(span);
-                    self.send_means(&windows, &sums, base, [i, j, k], &mut unsent);
-                    self.meter.add((next - done) / tiles.len() as u64)?;
+                    self.send_means(&windows, sums, base, [i, j, k], &mut unsent);
+                    self.meter.add(share)?;
                 }
             }
         }
-        let held = HeldSlices { sums: &mut sums, weights: &weights, base, depth, shape, borders: &borders };
+        let sums = sums.as_deref_mut();
+        let held = HeldSlices { sums, weights: &weights, base, depth, shape, borders: &borders };
         self.emit(held, shape[0] - base, sink)
+    }
+
+    /// Runs all windows at index `i` along Z, whose slab the device holds, and adds them to the sums there. Each of them
+    /// advances the progress by `share` voxels.
+    fn blend_on_device(
+        &mut self,
+        windows: &Windows,
+        i: usize,
+        tiles: &[[usize; 2]],
+        share: u64,
+    ) -> Result<(), JobError> {
+        for batch in tiles.chunks(self.tiles.batch) {
+            let corner = |[j, k]: &[usize; 2]| [0, windows.starts[1][*j], windows.starts[2][*k]];
+            let corners: Vec<[usize; 3]> = batch.iter().map(corner).collect();
+            self.tiles.run_summed(&corners, windows.size)?;
+            for &[j, k] in batch {
+                // Tiles are counted by these spans.
+                let kept = windows.own_voxels([i, j, k]);
+                self.context.recorder.span(Stage::Blend, "gaussian").voxels(kept).finish();
+                self.meter.add(share)?;
+            }
+        }
+        Ok(())
     }
 
     /// Passes the weighted means of a row's windows up to `window` to `live`, if it is due or the row ends. `sums` start
@@ -414,6 +453,14 @@ impl InferenceRun<'_> {
     /// the others to the front.
     fn emit(&mut self, held: HeldSlices<'_>, count: usize, sink: &mut Sink<'_>) -> Result<(), JobError> {
         let HeldSlices { sums, weights, base, depth, shape, borders } = held;
+        let mut taken;
+        let (sums, depth) = match sums {
+            Some(sums) => (sums, depth),
+            None => {
+                taken = self.tiles.take_sums([count, shape[1], shape[2]])?;
+                (taken.as_mut_slice(), count)
+            }
+        };
         let plane = shape[1] * shape[2];
         let channels = sums.len() / (depth * plane);
         for first in (0..count).step_by(EMITTED_SLICES) {

@@ -134,10 +134,57 @@ impl<'a> TileRunner<'a> {
         let _span = self.span(size, macs);
         let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
         let name = self.network.name;
-        slabs.run_kept(&starts, self.network.output_index, kept).map_err(|error| match error {
-            EngineError::Input { expected, got, .. } => not_tileable(name, &format!("{got}, expected {expected}")),
-            error => error.into(),
-        })
+        slabs.run_kept(&starts, self.network.output_index, kept).map_err(|error| of_output(name, error))
+    }
+
+    /// Starts sums of weighted tiles in device memory, of `shape` Z, Y, X; `weights` are those of a tile's voxels, and `size`
+    /// is its size Z, Y, X. Returns false if the device does not hold the slab or has no memory for the sums, so that
+    /// [`TileRunner::run_summed`] cannot be used.
+    ///
+    /// # Errors
+    /// [`JobError::Engine`] if the device fails.
+    pub(super) fn begin_sums(
+        &mut self,
+        weights: &[f32],
+        size: [usize; 3],
+        shape: [usize; 3],
+    ) -> Result<bool, JobError> {
+        if !self.can_keep(shape) {
+            return Ok(false);
+        }
+        let (channels, [depth, rows, columns]) = (self.network.output_channels, shape);
+        let weights = Tensor::new(size, weights.to_vec())?;
+        let Some(slabs) = self.session.slabs() else { return Ok(false) };
+        slabs.begin_sums(weights, [channels, depth, rows, columns])?;
+        Ok(true)
+    }
+
+    /// Runs the network on tiles of the slab that the device holds, like [`TileRunner::run`], but adds the weighted results to
+    /// the sums in device memory.
+    ///
+    /// # Errors
+    /// As [`TileRunner::run`].
+    pub(super) fn run_summed(&mut self, starts: &[[usize; 3]], size: [usize; 3]) -> Result<(), JobError> {
+        let (filled, macs) = (self.filled(starts), self.session.report().macs);
+        let _span = self.span(size, macs);
+        let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
+        let (name, output) = (self.network.name, self.network.output_index);
+        slabs.run_summed(&filled, output, starts.len()).map_err(|error| of_output(name, error))
+    }
+
+    /// Returns the first slices of the sums in device memory, `[C][Z][Y][X]` of `shape` Z, Y, X, and removes them there.
+    ///
+    /// # Errors
+    /// As [`TileRunner::run`].
+    pub(super) fn take_sums(&mut self, shape: [usize; 3]) -> Result<Vec<f32>, JobError> {
+        let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
+        let sums = slabs.take_sums(shape[0])?;
+        let (found, [depth, rows, columns]) = (sums.shape().to_vec(), shape);
+        let expected = [self.network.output_channels, depth, rows, columns];
+        match sums.into_f32().filter(|_| found == expected) {
+            Some(values) => Ok(values),
+            None => Err(not_tileable(self.network.name, &format!("shape {found:?}, expected {expected:?}"))),
+        }
     }
 
     /// Returns the results that [`TileRunner::run_kept`] left in device memory, `[C][Z][Y][X]` of `shape` Z, Y, X, with
@@ -236,6 +283,14 @@ impl<'a> TileRunner<'a> {
     }
 }
 
+/// Returns the error of a run whose results stay on the device.
+fn of_output(name: &str, error: EngineError) -> JobError {
+    match error {
+        EngineError::Input { expected, got, .. } => not_tileable(name, &format!("{got}, expected {expected}")),
+        error => error.into(),
+    }
+}
+
 /// Returns the error for a model whose output does not have the size of its input; `found` says what it has.
 fn not_tileable(name: &str, found: &str) -> JobError {
     JobError::model(
@@ -300,13 +355,16 @@ mod tests {
         copied_inputs: usize,
         /// Kept results `[C][Z][Y][X]` with their shapes Z, Y, X.
         kept: Vec<(Vec<f32>, [usize; 3])>,
+        /// Weights, and sums `[C][Z][Y][X]` with their shape.
+        sums: (Vec<f32>, Vec<f32>, [usize; 4]),
     }
 
     impl NegateOnDevice {
         fn new(size: [usize; 3], limit_bytes: u64) -> Self {
             let report = CompileReport::default();
             let (planes, kept) = (Vec::new(), Vec::new());
-            Self { report, size, limit_bytes, planes, columns: 0, copied: 0, copied_inputs: 0, kept }
+            let sums = (Vec::new(), Vec::new(), [0; 4]);
+            Self { report, size, limit_bytes, planes, columns: 0, copied: 0, copied_inputs: 0, kept, sums }
         }
     }
 
@@ -394,6 +452,68 @@ mod tests {
             let rows: usize = kept.iter().step_by(columns).map(|(_, [_, ny, _])| ny).sum();
             Ok(Tensor::new([2, depth, rows, width], values)?)
         }
+
+        fn begin_sums(&mut self, weights: Tensor, shape: [usize; 4]) -> Result<(), EngineError> {
+            self.sums = (weights.into_f32().unwrap(), vec![0.0; shape.iter().product()], shape);
+            Ok(())
+        }
+
+        fn run_summed(&mut self, starts: &[[usize; 3]], output: usize, used: usize) -> Result<(), EngineError> {
+            let tiles = self.run_tiles(starts)?.remove(output).into_f32().unwrap();
+            let ([nz, ny, nx], (weights, sums, shape)) = (self.size, &mut self.sums);
+            for (tile, [_, y, x]) in tiles.chunks(2 * nz * ny * nx).zip(starts).take(used) {
+                for (at, value) in tile.iter().enumerate() {
+                    let [c, tz, ty, tx] = [at / (nz * ny * nx), at / (ny * nx) % nz, at / nx % ny, at % nx];
+                    if y + ty < shape[2] && x + tx < shape[3] {
+                        let to = ((c * shape[1] + tz) * shape[2] + y + ty) * shape[3] + x + tx;
+                        sums[to] += value * weights[at % (nz * ny * nx)];
+                    }
+                }
+            }
+            Ok(())
+        }
+
+        fn take_sums(&mut self, planes: usize) -> Result<Tensor, EngineError> {
+            let (_, sums, [channels, depth, rows, columns]) = &mut self.sums;
+            let (plane, mut taken) = (*rows * *columns, Vec::new());
+            for channel in sums.chunks_mut(*depth * plane) {
+                taken.extend_from_slice(&channel[..planes * plane]);
+                channel.copy_within(planes * plane.., 0);
+                let left = channel.len() - planes * plane;
+                channel[left..].fill(0.0);
+            }
+            Ok(Tensor::new([*channels, planes, *rows, *columns], taken)?)
+        }
+    }
+
+    #[test]
+    fn sums_of_weighted_tiles_stay_on_the_device_until_their_slices_are_finished() {
+        let (values, recorder) = (digits(), Recorder::totals_only());
+        let slab = Slab { values: &values, shape: [3, 4, 5] };
+        let (starts, size) = ([[0, 0, 0], [0, 0, 3], [0, 2, 0], [0, 2, 3]], [3, 2, 3]);
+        let weights: Vec<f32> = (1..=18).map(|weight| weight as f32).collect();
+        let mut device = NegateOnDevice::new(size, 2000);
+        let mut tiles = TileRunner::new(&recorder, network(2), &mut device, 3);
+        assert!(!tiles.begin_sums(&weights, size, [3, 4, 5]).unwrap(), "no slab was loaded");
+        tiles.load(&slab, 0, [4, 6]).unwrap();
+        assert!(!tiles.begin_sums(&weights, size, [3, 40, 50]).unwrap(), "the sums are too large");
+        assert!(tiles.begin_sums(&weights, size, [3, 4, 5]).unwrap());
+        // The second batch is filled up with its tile, which counts once.
+        for starts in starts.chunks(3) {
+            tiles.run_summed(starts, size).unwrap();
+        }
+        // Each voxel is in one tile.
+        let weighted = |at: usize| {
+            let [z, y, x] = [at / 20 % 3, at / 5 % 4, at % 5];
+            -values[at] * weights[(z * 2 + y % 2) * 3 + x % 3]
+        };
+        let expected = |z: Range<usize>| -> Vec<f32> {
+            (0..2).flat_map(|c| (c * 60 + z.start * 20..c * 60 + z.end * 20).map(weighted)).collect()
+        };
+        assert_eq!(tiles.take_sums([2, 4, 5]).unwrap(), expected(0..2));
+        // What is left starts at the first slice; the others are empty.
+        let [left, empty] = [tiles.take_sums([1, 4, 5]).unwrap(), tiles.take_sums([1, 4, 5]).unwrap()];
+        assert_eq!((left, empty), (expected(2..3), vec![0.0; 40]));
     }
 
     #[test]
