@@ -288,7 +288,7 @@ pub(crate) enum DiskEvent {
 /// Result of a [`DocumentEffect`]; an error is a message that names the file.
 pub(crate) enum DocumentEvent {
     /// Results of earlier jobs.
-    ResultsFound(FoundResults),
+    ResultsFound(Box<FoundResults>),
     /// The results folder of a prediction exists.
     PredictionReady(Result<PathBuf, String>),
     /// The folder for a table exists.
@@ -363,7 +363,7 @@ impl DiskEffect {
 impl DocumentEffect {
     fn run(&self) -> DocumentEvent {
         match self {
-            Self::FindResults(place) => DocumentEvent::ResultsFound(FoundResults::of(place)),
+            Self::FindResults(place) => DocumentEvent::ResultsFound(Box::new(FoundResults::of(place))),
             Self::PreparePrediction(place) => {
                 let folder = place.folder();
                 DocumentEvent::PredictionReady(create_folder(&folder).map(|()| folder))

@@ -446,7 +446,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("settings.json");
         let mut earlier = Settings::default();
-        ["/data/a.tif", "/data/b.tif"].map(|file| earlier.add_recent(Path::new(file)));
+        ["/data/a.tif", "/data/b.tif"].iter().for_each(|file| earlier.add_recent(Path::new(file)));
         earlier.remember_axes(Path::new("/data/a.tif"), Some("ZYX"));
         earlier.save(&path).unwrap();
         let [(first_file, mut first), (second_file, mut second)] = [path.clone(), path.clone()].map(SettingsFile::read);

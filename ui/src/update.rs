@@ -97,7 +97,7 @@ impl Workbench {
     /// Passes the result of work for a document to the state that asked for it.
     fn handle_document_event(&mut self, document: u64, event: DocumentEvent) -> Effects {
         match event {
-            DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, found),
+            DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, *found),
             DocumentEvent::PredictionReady(folder) => {
                 self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
             }

@@ -361,6 +361,9 @@ mod tests {
             }
         }
         let kept = BTreeSet::from(["conv".to_owned()]);
-        assert_eq!(before_upsampling(graph.clone(), &[1, 8, 4, 4], &kept).unwrap().nodes.len(), graph.nodes.len());
+        assert_eq!(
+            before_upsampling(graph.clone(), &[(x, vec![1, 8, 4, 4])], &kept).unwrap().nodes.len(),
+            graph.nodes.len()
+        );
     }
 }

@@ -239,6 +239,9 @@ mod tests {
         assert_eq!(found_after(Some(2), 6), (0, 2));
         assert_eq!(found_after(None, 6), (2, 0));
         assert_eq!(found_after(Some(0), 1), (2, 0));
+    }
+
+    #[test]
     fn results_of_a_prediction_whose_input_was_given_as_a_relative_path_are_found() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("cytoscope");

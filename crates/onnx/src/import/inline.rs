@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::attributes::resolved;
-use super::{Importer, Pending, topological_order};
+use super::{Importer, Pending};
 use crate::proto::{AttributeValue, FunctionProto, GraphProto, NodeProto, TensorProto};
 use cytoscope_graph::infer::Info;
 use cytoscope_graph::{GraphError, Node, Op, Result, ValueId, check_limit};

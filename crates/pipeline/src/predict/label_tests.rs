@@ -153,7 +153,7 @@ fn too_much_memory_is_refused() {
 #[test]
 fn the_threshold_is_known_if_slice_by_slice_takes_too_much_memory() {
     let (context, shape) = (Context::default(), [4, 5, 5]);
-    let value = |i: usize| if i % 5 == 0 { 0.1 } else { 0.9 };
+    let value = |i: usize| if i.is_multiple_of(5) { 0.1 } else { 0.9 };
     let mut map = Map { shape, values: (0..100).map(value).collect() };
     let options = SegmentOptions::default();
     assert_eq!(options.threshold, Threshold::Otsu);
