@@ -433,7 +433,7 @@ mod tests {
         let rows: Vec<(&str, &str)> = COMMANDS_PAGE
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-            .filter(|(name, _)| !name.starts_with("--"))
+            .filter(|(name, _)| name.starts_with(char::is_lowercase))
             .collect();
         let documented: BTreeSet<&str> = rows.iter().map(|(name, _)| *name).collect();
         let commands = Arguments::command();

@@ -403,7 +403,7 @@ fn data_problems_are_listed_with_advice() {
     assert!(fixture.window.get_by_label("Next").accesskit_node().is_disabled());
     std::fs::remove_dir(&empty).unwrap();
     fixture.click("Check again");
-    fixture.until("the reason", |w| sees(w, "check that the path exists"));
+    fixture.until("the reason", |w| sees(w, "no such file or folder; check the path"));
 }
 
 #[test]

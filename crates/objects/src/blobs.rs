@@ -22,6 +22,8 @@ const LOW_HIGH: [f64; 2] = [0.01, 0.998];
 const MIN_SHARE: f64 = 0.4;
 /// Minimum response of a counted blob, in noise levels (median absolute deviations) of its scale.
 const MIN_OVER_NOISE: f32 = 4.0;
+/// Noise level in a plane relative to that of the finest scale, times the ratio of the scales: 1 for uncorrelated noise.
+const NOISE_DECAY: f32 = 1.5;
 /// Minimum response of a counted blob, relative to the range of intensities.
 const MIN_RESPONSE: f32 = 0.03;
 /// Maximum number of counted blobs.
@@ -74,10 +76,12 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
     let Some(scaled) = scaled(volume) else { return Ok(None) };
     let [_, height_um, width_um] = [0, 1, 2].map(|a| shape_zyx[a] as f64 * voxel_um[a]);
     let depth_limit = if shape_zyx[0] > 1 { MIN_VOXELS[1] * voxel_um[0] } else { 0.0 };
-    let per_sigma = if shape_zyx[0] > FLAT_SLICES { BALL_PER_SIGMA } else { DISK_PER_SIGMA };
+    let is_flat = shape_zyx[0] <= FLAT_SLICES;
+    let per_sigma = if is_flat { DISK_PER_SIGMA } else { BALL_PER_SIGMA };
     let mut diameter_um = (MIN_VOXELS[0] * voxel_um[1].max(voxel_um[2])).max(depth_limit);
     let max_um = MAX_FIELD_SHARE * height_um.min(width_um);
     let mut blobs: Vec<Blob> = Vec::new();
+    let mut finest = None;
     let mut downsampled = Downsampled { factors: [1; 3], values: scaled, shape: shape_zyx };
     while diameter_um <= max_um {
         let sigma_um = diameter_um / per_sigma;
@@ -85,10 +89,17 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
         let factors = [0, 1, 2].map(|a| ((0.5 * sigma_um / voxel_um[a]) as usize).clamp(1, shape_zyx[a]));
         downsampled.downsample_to(factors);
         let grid_um = [0, 1, 2].map(|a| voxel_um[a] * downsampled.factors[a] as f64);
-        maxima(&downsampled, grid_um, (diameter_um, sigma_um), &mut blobs)?;
+        let response = response(&downsampled, grid_um, sigma_um)?;
+        let mut noise = noise(&response);
+        if is_flat {
+            // Dense objects in a plane cover so much of it that they would count as noise. That of pixels falls with the scale.
+            let (at_finest, finest_um) = *finest.get_or_insert((noise, diameter_um));
+            noise = noise.min(NOISE_DECAY * at_finest * (finest_um / diameter_um) as f32);
+        }
+        maxima(&response, downsampled.shape, (grid_um, diameter_um, noise), &mut blobs);
         diameter_um *= STEP;
     }
-    Ok(summary(without_nested(blobs), shape_zyx[0] <= FLAT_SLICES))
+    Ok(summary(without_nested(blobs), is_flat))
 }
 
 /// Returns the volume scaled to its percentiles and clipped to 0..1; `None` if it is uniform.
@@ -143,13 +154,8 @@ impl Downsampled {
     }
 }
 
-/// Adds the maxima of the response to blobs of one diameter, whose strongest response is that at a sigma, both in µm.
-fn maxima(
-    volume: &Downsampled,
-    voxel_um: [f64; 3],
-    (diameter_um, sigma_um): (f64, f64),
-    blobs: &mut Vec<Blob>,
-) -> Result<(), ObjectsError> {
+/// Returns the response to blobs whose strongest response is that at a sigma in µm.
+fn response(volume: &Downsampled, voxel_um: [f64; 3], sigma_um: f64) -> Result<Vec<f32>, ObjectsError> {
     let sigma = voxel_um.map(|v| sigma_um / v);
     let mut response = volume.values.clone();
     gaussian(&mut response, volume.shape, sigma)?;
@@ -158,12 +164,25 @@ fn maxima(
     gaussian(&mut wider, volume.shape, sigma.map(|s| s * (STEP * STEP - 1.0).sqrt()))?;
     let gain = (1.0 / (STEP - 1.0)) as f32;
     response.iter_mut().zip(wider).for_each(|(r, w)| *r = gain * (*r - w));
+    Ok(response)
+}
+
+/// Returns the noise level of a response: its median absolute deviation, as a standard deviation.
+fn noise(response: &[f32]) -> f32 {
     let mut sizes: Vec<f32> =
         response.iter().step_by((response.len() / SAMPLED_VALUES).max(1) | 1).map(|r| r.abs()).collect();
     let middle = sizes.len() / 2;
-    let noise = 1.48 * *sizes.select_nth_unstable_by(middle, f32::total_cmp).1;
+    1.48 * *sizes.select_nth_unstable_by(middle, f32::total_cmp).1
+}
+
+/// Adds the maxima of the response to blobs of one diameter; `noise` is its noise level.
+fn maxima(
+    response: &[f32],
+    [nz, ny, nx]: [usize; 3],
+    (voxel_um, diameter_um, noise): ([f64; 3], f64, f32),
+    blobs: &mut Vec<Blob>,
+) {
     let min_response = MIN_RESPONSE.max(MIN_OVER_NOISE * noise);
-    let [nz, ny, nx] = volume.shape;
     let at = |z: usize, y: usize, x: usize| response[(z * ny + y) * nx + x];
     for z in 0..nz {
         for y in 0..ny {
@@ -182,7 +201,6 @@ fn maxima(
             }
         }
     }
-    Ok(())
 }
 
 /// Returns the strongest blobs that do not lie inside one another, strongest first.

@@ -86,6 +86,7 @@ mod tests {
         }
         assert!(peak >= bytes as u64, "{peak}");
         assert!(recent_peak_bytes().is_some_and(|recent| recent + bytes as u64 / 2 < peak));
-        assert!(peak_resident_bytes().is_some_and(|all| all >= peak));
+        // The system counts pages of several threads approximately.
+        assert!(peak_resident_bytes().is_some_and(|all| all + (4 << 20) >= peak));
     }
 }

@@ -69,8 +69,9 @@ fn valid_data_have_no_errors_and_a_summary() {
     assert!((pair.foreground_share.unwrap() - share).abs() < 1e-12);
     // Objects 1 and 2 are two slices of 8 x 3 voxels, object 3 is four of 8 x 4.
     assert_eq!(pair.median_extent_um, Some([4.0, 4.0, 1.5]));
-    let volume = 48.0 * 0.5;
-    let diameter = (6.0f64 * volume / std::f64::consts::PI).cbrt();
+    // In four slices, the diameter is that of a section.
+    let area = 24.0 * 0.25;
+    let diameter = 2.0 * (area / std::f64::consts::PI).sqrt();
     assert!((pair.median_diameter_um.unwrap() - diameter).abs() < 1e-9);
     let mut sorted = image.clone();
     sorted.sort_unstable();

@@ -63,7 +63,7 @@ fn exploding_package_descriptions_are_refused() {
 fn numbers_in_a_package_description_are_range_checked() {
     let fixture = Fixture::new();
     for (name, section) in [
-        ("smooth", "segment: {smooth_um: 1.0e+6}"),
+        ("smooth", "segment: {smooth_um: 1.0e+7}"),
         ("inf", "segment: {smooth_um: .inf}"),
         ("volume", "segment: {min_volume_um3: -1}"),
         ("threshold", "segment: {threshold: {fixed: .nan}}"),

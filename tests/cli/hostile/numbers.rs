@@ -10,7 +10,7 @@ fn invalid_numbers_are_refused_by_name() {
     for (option, value) in [
         ("--smooth-um", "inf"),
         ("--smooth-um", "nan"),
-        ("--smooth-um", "1e6"),
+        ("--smooth-um", "1e7"),
         ("--smooth-um", "-1"),
         ("--threshold", "nan"),
         ("--threshold", "inf"),

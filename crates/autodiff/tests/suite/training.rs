@@ -300,7 +300,11 @@ fn gradients(factor: f32, half: Option<(ElementType, f32)>) -> Vec<f64> {
     for (name, tensor) in &mut inputs {
         if name != "loss_scale" {
             let seed = name.bytes().fold(7, |n: u64, b| n.wrapping_mul(31) + u64::from(b));
-            let values: Vec<f32> = noise(seed, tensor.len()).into_iter().map(|v| v * 0.3).collect();
+            let values: Vec<f32> = match (name.contains("norm"), name.ends_with("weight")) {
+                // Norms scale by 1 and shift by 0, as at the start of training.
+                (true, is_scale) => vec![f32::from(u8::from(is_scale)); tensor.len()],
+                (false, _) => noise(seed, tensor.len()).into_iter().map(|v| v * 0.3).collect(),
+            };
             *tensor = Tensor::new(tensor.shape(), values).unwrap();
         }
     }
