@@ -382,6 +382,7 @@ mod tests {
             "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
         });
         std::fs::write(record_path(&path), record.to_string()).unwrap();
+        assert!(is_trained(&path));
         std::fs::write(path.join("notes.txt"), "of this package").unwrap();
         let aside = folder.path().join("m.before-1");
         let invalid = PackageBuilder { name: "?".to_owned(), ..builder };
