@@ -60,7 +60,10 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     assert_eq!(fixture.image("with.zarr/labels/rois"), expected);
     // Its regions would lie elsewhere in a crop.
     let crop = ["convert", &raw, "crop.zarr", "--labels", "rois.zip", "--preprocess", "crop:y=3-33"];
-    fixture.fails(3, &crop, &["rois.zip", "shape"]);
+    fixture.fails(3, &crop, &["rois.zip", "crops", "--like"]);
+    let smooth = ["convert", &raw, "smooth.zarr", "--labels", "rois.zip", "--preprocess", "gaussian:sigma=1"];
+    fixture.run(&smooth).ok();
+    assert_eq!(fixture.image("smooth.zarr/labels/rois"), expected);
     let before = fixture.bytes(&raw);
     fixture.fails(2, &["convert", "rois.zip", &raw, "--like", &raw, "--force"], &[&raw, "input"]);
     assert!(fixture.bytes(&raw) == before);

@@ -232,6 +232,11 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
         fixture.run(&[&predict("plate.zarr", "first", &["--outputs", "labels"])[..], &["--json"]].concat()).json();
     assert!(is_noted(&first["inputs"][0]["notes"].to_string()), "{first:#}");
     assert!(is_noted(&fixture.run(&["convert", "plate.zarr", "first.tif"]).ok().stderr));
+    let plate = ["evaluate", "--pred", "plate.zarr", "--truth", "plate.zarr"];
+    assert!(is_noted(&fixture.run(&plate).ok().stderr));
+    assert!(!is_noted(&fixture.run(&[&plate[..], &["--series", "1"]].concat()).ok().stderr));
+    let diameter = ["diameter", "plate.zarr", "--model", "nuclei-dog", "--device", "cpu"];
+    assert!(is_noted(&fixture.run(&diameter).ok().stderr));
     for (name, expected) in ["plate_labels.tif", "plate_s1_labels.tif"].iter().zip(&labels) {
         assert_eq!(&fixture.image(&format!("all/{name}")), expected, "{name}");
     }

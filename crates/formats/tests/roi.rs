@@ -172,6 +172,8 @@ fn regions_outside_of_their_stack_are_named_and_a_stack_without_any_of_them_is_r
         error.kind() == FormatErrorKind::Unsupported && error.to_string().contains("all 4 of its regions"),
         "{error}"
     );
+    let error = open_bytes(set(&all[5..]), &options).unwrap_err();
+    assert!(error.to_string().contains("its only region lies outside"), "{error}");
 }
 
 fn round_trip(array: &Array, zyx: [usize; 3]) {

@@ -170,8 +170,8 @@ const OTHERS: &[SupportedOperator] = &{
 
 /// What GPUs run of the table, which `cytoscope-engine-burn` decides.
 const ON_GPUS: &str = "
-The CPU runs all of them. GPUs run all but Acos, Asin, Atan, Cosh, CumSum, GatherElements, GatherND, IsNaN, Mod, ReduceProd,
-ScatterND, Sinh, Tan, TopK, Trilu and those under Quantization, within these limits:
+The CPU runs all of them. GPUs run all but Acos, Acosh, Asin, Asinh, Atan, Atanh, Cosh, CumSum, GatherElements, GatherND,
+GridSample, IsNaN, Mod, ReduceProd, ScatterND, Sinh, Tan, TopK, Trilu and those under Quantization, within these limits:
 
 - The shapes of all tensors, and indices, repeats, starts and ends, follow from the shape of the input.
 - Inputs and outputs of the network are 32-bit floats. Integers can only be moved, compared and converted, and not to

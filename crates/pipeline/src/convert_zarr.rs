@@ -29,11 +29,10 @@ const S: usize = 5;
 pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecord<ConvertJob>) -> Result<(), JobError> {
     let (image, mut files) = job.open(context)?;
     record.add_files_of(&image);
+    let drawn_on = Extents::of(image.meta());
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
-    // Regions of interest are drawn on the stack itself, so that they do not fit a crop of it.
-    let drawn_on = Some(Extents::of(image.meta())).filter(|_| job.preprocess.is_empty());
-    let labels = job.labels.as_deref().map(|path| open_labels(path, &whole, job.time, drawn_on)).transpose()?;
+    let labels = job.labels.as_deref().map(|path| open_labels(job, path, &whole, drawn_on)).transpose()?;
     let of_regions = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
     of_regions.into_iter().for_each(|note| context.note(note));
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
@@ -102,18 +101,21 @@ fn copy(
 
 /// Opens the label image of a stack and checks that it fits the converted region. Returns the region of the label image
 /// with the converted time points; the file may have only these or all time points of the stack. Regions of interest are drawn
-/// on the extents `drawn_on`, if given.
-fn open_labels(
-    path: &Path,
-    stack: &Region,
-    time: Option<usize>,
-    drawn_on: Option<Extents>,
-) -> Result<(Image, Region), JobError> {
-    let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
+/// on the extents `drawn_on` of the stack before its preprocessing.
+fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents) -> Result<(Image, Region), JobError> {
+    let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
     let labels = open(path, &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
+    if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
+        return Err(JobError::Mismatch {
+            path: path.to_owned(),
+            problem: "its regions were drawn on the stack before --preprocess crops or warps it".to_owned(),
+            next_step: "convert the set to a label image with --like STACK and the same crop, and give that image"
+                .to_owned(),
+        });
+    }
     let meta = labels.meta();
     let mut whole = Region::whole(&meta.shape_full);
-    if let Some(time) = time.filter(|time| whole.size[T] > 1 && *time < whole.size[T]) {
+    if let Some(time) = job.time.filter(|time| whole.size[T] > 1 && *time < whole.size[T]) {
         whole = whole.with_range(T, time, 1);
     }
     let extents = |region: &Region| [T, Z, 3, 4].map(|i| region.size[i]);

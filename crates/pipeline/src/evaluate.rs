@@ -2,7 +2,7 @@
 
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::job_record::{absolute, recorded};
-use crate::predict::resolve::{check_given_axes, check_voxel_size, regions_note};
+use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
 use crate::predict::zarr::labels_of;
 use crate::predict::{is_raster, list_inputs};
 use crate::results::check_file;
@@ -337,8 +337,10 @@ impl EvaluateJob {
             (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
         }
         for (path, image) in [(prediction, &a), (truth, &b)] {
-            let note = regions_note(image.meta()).map(|note| format!("{}: {note}", absolute(path).display()));
-            note.into_iter().for_each(|note| evaluation.add_note(note));
+            let of_series = first_series_note(&self.series, image.meta(), "is scored", ANOTHER_SERIES);
+            for note in regions_note(image.meta()).into_iter().chain(of_series) {
+                evaluation.add_note(format!("{}: {note}", absolute(path).display()));
+            }
         }
         let prediction = ScoredImage {
             path: prediction,

@@ -14,7 +14,7 @@ use cytoscope_graph_passes::to_single_precision;
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::{Replaced, move_aside};
+use cytoscope_storage::folder::{Replaced, move_aside, move_back};
 use cytoscope_storage::target::{check_parent, ending};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -346,10 +346,50 @@ fn write_with(
     check_destination(to, &[], overwrite)?;
     // Training a network again would take long, so a trained package is not deleted.
     let aside = if is_trained(to) { Some(move_aside(to)?) } else { None };
-    let replaced = builder.save_with(content, to, overwrite).map_err(|e| match e {
+    let saved = builder.save_with(content, to, overwrite).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         PackageError::Storage(error) => JobError::Storage(error),
         other => JobError::model(to.display().to_string(), other),
-    })?;
-    Ok(aside.map_or(replaced, Replaced::MovedTo))
+    });
+    let Some(aside) = aside else { return saved };
+    match saved {
+        Ok(_) => Ok(Replaced::MovedTo(aside)),
+        Err(error) => {
+            move_back(&aside, to);
+            Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::job_record::record_path;
+    use crate::predict::test_common;
+    use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
+    use serde_json::json;
+
+    #[test]
+    fn a_trained_package_keeps_its_name_if_no_other_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m");
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        assert_eq!(builder.save(&path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        let record = json!({
+            "program": "cytoscope 0", "kind": "train", "job": {}, "inputs": [], "finished_unix_secs": 0,
+            "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
+        });
+        std::fs::write(record_path(&path), record.to_string()).unwrap();
+        assert!(is_trained(&path));
+        std::fs::write(path.join("notes.txt"), "of this package").unwrap();
+        let aside = folder.path().join("m.before-1");
+        let invalid = PackageBuilder { name: "?".to_owned(), ..builder };
+        assert!(write(invalid.clone(), &path, Overwrite::Replace).is_err());
+        assert!(path.join("notes.txt").is_file() && !aside.exists());
+        let valid = PackageBuilder { name: "another".to_owned(), ..invalid };
+        assert_eq!(write(valid, &path, Overwrite::Replace).unwrap(), Replaced::MovedTo(aside.clone()));
+        assert!(aside.join("notes.txt").is_file() && !path.join("notes.txt").exists());
+    }
 }

@@ -312,8 +312,7 @@ pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Rep
     if difference(path, kind)?.is_some() {
         let aside = move_aside(path)?;
         if let Err(error) = std::fs::rename(new, path) {
-            // The first error is reported. If this one fails, too, the folder is still beside the path, with its content.
-            let _ = std::fs::rename(&aside, path);
+            move_back(&aside, path);
             return Err(io(error));
         }
         return Ok(Replaced::MovedTo(aside));
@@ -364,6 +363,15 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
         }
     }
     Err(io(io::Error::other("too many copies exist already")))
+}
+
+/// Gives what [`move_aside`] moved its name back, because nothing else could be written there. If that fails, it stays beside
+/// the path with its content.
+pub fn move_back(aside: &Path, path: &Path) {
+    if std::fs::symlink_metadata(path).is_err() {
+        // The error of writing is reported.
+        let _ = std::fs::rename(aside, path);
+    }
 }
 
 /// Restores a folder after a process was killed while replacing it. If `path` exists, removes the leftovers instead.

@@ -25,7 +25,7 @@ use cytoscope_pipeline::{Context, JobError, PredictJob, ProgressStage, packages}
 use cytoscope_profile::Stage;
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::folder::{Replaced, is_finished, move_aside};
+use cytoscope_storage::folder::{Replaced, is_finished, move_aside, move_back};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -436,18 +436,22 @@ impl Training<'_> {
         }
         let shown = package.display().to_string();
         let package = Package::open(package).map_err(|e| JobError::model(shown, e))?;
-        let moved = |aside: PathBuf| {
-            let (out, aside) = (out.display(), aside.display());
-            self.context.note(format!("the previous contents of {out} were moved to {aside}"));
-        };
         check_destination(out, &[], self.job.overwrite)?;
         // The package of an earlier run, a folder or a zip, is not deleted: training it again would take long.
         let is_file = std::fs::symlink_metadata(out).is_ok_and(|meta| meta.is_file());
-        if is_finished(out, PACKAGE_KIND) || (is_file && self.job.overwrite == Overwrite::Refuse) {
-            moved(move_aside(out)?);
+        let is_earlier = is_finished(out, PACKAGE_KIND) || (is_file && self.job.overwrite == Overwrite::Refuse);
+        let earlier = if is_earlier { Some(move_aside(out)?) } else { None };
+        let saved = packages::save(&package, out, self.job.overwrite);
+        if let (Err(_), Some(earlier)) = (&saved, &earlier) {
+            move_back(earlier, out);
         }
-        if let Replaced::MovedTo(aside) = packages::save(&package, out, self.job.overwrite)? {
-            moved(aside);
+        let moved = match saved? {
+            Replaced::MovedTo(aside) => Some(aside),
+            Replaced::Nothing | Replaced::Ours => earlier,
+        };
+        if let Some(aside) = moved {
+            let (out, aside) = (out.display(), aside.display());
+            self.context.note(format!("the previous contents of {out} were moved to {aside}"));
         }
         Ok(())
     }

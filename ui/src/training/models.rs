@@ -47,7 +47,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
     if let Some(parent) = to.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
     }
-    // Only a folder can be moved aside, and those are replaced nowhere in the window.
+    // The window replaces no folder. A zip is moved aside if a training run of the command line wrote it.
     if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))? {
         tracing::warn!("the previous contents of {} were moved to {}", to.display(), aside.display());
     }

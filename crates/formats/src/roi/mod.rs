@@ -77,8 +77,12 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let outside = |roi: &&Roi| options.shape_zyx.is_some_and(|shape| roi.is_outside(shape));
     let regions_outside: Vec<String> = rois.iter().filter(outside).map(|roi| roi.name.clone()).collect();
     if !rois.is_empty() && regions_outside.len() == rois.len() {
+        let all = match rois.len() {
+            1 => "its only region lies".to_owned(),
+            count => format!("all {count} of its regions lie"),
+        };
         return Err(Fault::unsupported(
-            format!("all {} of its regions lie outside of the stack of {z} × {y} × {x} voxels (Z, Y, X)", rois.len()),
+            format!("{all} outside of the stack of {z} × {y} × {x} voxels (Z, Y, X)"),
             "give the stack that they were drawn on",
         ));
     }

@@ -2,7 +2,7 @@
 
 use super::{ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::devices::{Devices, SelectedEngine};
-use crate::predict::resolve::{channels, check_time, voxel_size};
+use crate::predict::resolve::{ANOTHER_SERIES, channels, check_time, first_series_note, voxel_size};
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
@@ -56,6 +56,7 @@ fn object_diameter(
         )));
     };
     let image = job.open(input)?;
+    let of_series = first_series_note(&job.series, image.meta(), "is measured", ANOTHER_SERIES);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
@@ -64,7 +65,7 @@ fn object_diameter(
     check_time(job.time, count, input)?;
     let times: Vec<usize> = job.time.map_or_else(|| (0..count).collect(), |time| vec![time]);
     let stack = Stack::new(&image, times.first().copied().unwrap_or(0));
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = of_series.into_iter().collect();
     let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;
     let voxel = voxel_size(given.voxel_um, input, &mut meta, model, &mut notes)?;

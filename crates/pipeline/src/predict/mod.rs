@@ -28,7 +28,7 @@ mod series;
 mod session_memory;
 #[cfg(test)]
 #[path = "../../tests/common/mod.rs"]
-mod test_common;
+pub(crate) mod test_common;
 mod tiles;
 pub(crate) mod zarr;
 
