@@ -129,7 +129,7 @@ fn wrong_diameters_are_refused() {
         &["declares no object"],
     );
     fixture.fails(2, &[&["diameter", &stack], &model[..]].concat(), &["declares no object diameter"]);
-    fixture.fails(3, &["diameter", &stack, "--time", "5"], &["time point 5 does not exist", "--time 0 to 0"]);
+    fixture.fails(3, &["diameter", &stack, "--time", "5"], &["time point 5 does not exist", "leave out --time"]);
 }
 
 #[test]

@@ -35,8 +35,8 @@ fn bad_input_is_code_3_and_names_the_file() {
         fixture.fails(3, &["evaluate", "--pred", input, "--truth", "sim/nuclei_1_labels.tif"], &[input]);
     }
     fixture.fails(3, &["info", "nothing.tif"], &["nothing.tif", "the file is empty"]);
-    fixture.fails(3, &["predict", &raw, "--channel", "1", "--out", "o"], &[&raw, "channel", "--channel 0 to 0"]);
-    fixture.fails(3, &["predict", &raw, "--time", "4", "--out", "o"], &[&raw, "time point 4", "--time 0 to 0"]);
+    fixture.fails(3, &["predict", &raw, "--channel", "1", "--out", "o"], &[&raw, "channel 1", "leave out --channel"]);
+    fixture.fails(3, &["predict", &raw, "--time", "4", "--out", "o"], &[&raw, "time point 4", "leave out --time"]);
     for model in ["text.tif", "empty", &raw] {
         fixture.fails(3, &["predict", &raw, "--model", model, "--out", "o"], &[model, "rdf.yaml", ".onnx"]);
     }

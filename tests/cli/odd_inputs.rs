@@ -82,7 +82,7 @@ fn an_rgb_picture_asks_for_a_channel() {
     fixture.fails(3, &["predict", "rgb.tif", "--out", "o"], &["rgb.tif", "RGB", "--channel 0 (red)"]);
     assert!(fixture.names("o").is_empty());
     fixture.run(&["predict", "rgb.tif", "--channel", "1", "--out", "o"]).ok();
-    fixture.fails(3, &["predict", "rgb.tif", "--channel", "3", "--out", "o"], &["rgb.tif", "--channel 0 to 2"]);
+    fixture.fails(3, &["predict", "rgb.tif", "--channel", "3", "--out", "o"], &["rgb.tif", "--channel from 0 to 2"]);
 }
 
 #[test]
