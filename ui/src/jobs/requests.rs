@@ -484,6 +484,7 @@ mod tests {
         show(&mut documents, found(predicted.clone()));
         let document = documents.get(id).unwrap();
         assert_eq!((&document.segment, document.segment_channels), (&segment, Some([0, 1])));
+        assert_eq!(document.object_size.found, Some(diameter), "it is shown as after the prediction");
         assert_eq!(assumed(&documents), Some(voxel));
         // Nor does one that was skipped because its results exist.
         show(&mut documents, JobOutput::Predicted(Predicted::default()));
