@@ -80,15 +80,12 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
 }
 
 /// Returns the voxel size of a pair along Z, Y, X in µm, where it is known: the given one, or else that of its image or target.
-/// A single plane that states no distance between slices is 1 µm high, as where its objects are measured.
 pub(crate) fn voxel_um_of(pair: &Pair, image: &Stack, target: &Stack) -> [Option<f64>; 3] {
     let positive = |um: Option<f64>| um.filter(|um| um.is_finite() && *um > 0.0);
     let [of_image, of_target] = [image, target].map(|stack| [stack.voxel_um.z, stack.voxel_um.y, stack.voxel_um.x]);
-    let [z, y, x]: [Option<f64>; 3] = std::array::from_fn(|a| {
+    std::array::from_fn(|a| {
         positive(pair.voxel_um.map(|v| v[a])).or_else(|| positive(of_image[a])).or_else(|| positive(of_target[a]))
-    });
-    let is_flat = image.zyx[0] == 1 && y.is_some() && x.is_some();
-    [z.or(is_flat.then_some(1.0)), y, x]
+    })
 }
 
 /// Metadata of a stack; its file is opened when voxels are read.
