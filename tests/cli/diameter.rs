@@ -90,6 +90,32 @@ fn nuclei_of_any_size_are_found_in_a_single_plane_with_the_diameter_of_their_sec
 }
 
 #[test]
+fn volumes_in_a_plane_are_the_same_in_the_tables_of_predictions_and_measurements() {
+    let fixture = Fixture::new();
+    let value = |i: usize| {
+        let (y, x) = ((i / 96) as f64, (i % 96) as f64);
+        let is_in = [(30.0, 30.0), (64.0, 60.0)].iter().any(|(cy, cx): &(f64, f64)| (y - cy).hypot(x - cx) <= 10.0);
+        100 + 400 * u16::from(is_in) + (i * 7919 % 61) as u16
+    };
+    let plane = Array::new("YX".parse().unwrap(), vec![96, 96], (0..96 * 96).map(value).collect::<Vec<_>>()).unwrap();
+    let mut spec = WriteSpec::of(&plane, Container::OmeTiff);
+    // The model's voxels are 1.2 µm high.
+    spec.voxel_size_um = VoxelSize { z: None, y: Some(0.5), x: Some(0.5) };
+    write_array(&fixture.path("plane.tif"), &plane, &spec).unwrap();
+    predict(&fixture, "plane.tif", "o", &["--outputs", "table", "--diameter", "10"]);
+    fixture.run(&["measure", "o/plane_labels.tif", "--intensities", "plane.tif", "--out", "m.csv"]).ok();
+    let [predicted, measured] =
+        ["o/plane_objects.csv", "m.csv"].map(|table| std::fs::read_to_string(fixture.path(table)).unwrap());
+    assert_eq!(predicted, measured);
+    let rows: Vec<Vec<f64>> = predicted
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').take(3).map(|value| value.parse().unwrap()).collect())
+        .collect();
+    assert!(rows.len() == 2 && rows.iter().all(|row| (row[2] / (row[1] * 0.25) - 1.0).abs() < 1e-3), "{rows:?}");
+}
+
+#[test]
 fn provenance_records_the_diameter_and_a_rerun_uses_it() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("24,72,72", 4);

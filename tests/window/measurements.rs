@@ -86,8 +86,12 @@ fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
     let before = std::fs::read(&predicted).unwrap();
     fixture.click("Correct");
     assert!(!fixture.sees(OUTDATED), "{}", fixture.on_screen());
+    fixture.window.state_mut().document_mut().unwrap().select(Some(1));
     fixture.click("Correct this stack");
     wait_for_tools(&mut fixture);
+    // The tools draw another label than that of the object that was selected.
+    assert_ne!(current_label(&fixture), 1);
+    assert_eq!(fixture.window.state().document().unwrap().selected, None);
     // Measuring unchanged labels gives the prediction's own table.
     save(&mut fixture);
     wait_until_measured(&mut fixture);

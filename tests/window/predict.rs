@@ -82,6 +82,12 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     let before = count(&fixture);
     let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
     let saved_before = std::fs::read(&labels).unwrap();
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::ToggleMap);
+    fixture.until("the map's slider", |w| w.query_all_by_label("Opacity").next().is_some());
+    fixture.window.run_steps(10);
+    let button = fixture.window.get_by_label("Predict this stack").rect();
+    let view = fixture.window.get_by_label_contains("XY view").rect();
+    assert!(button.width() < 300.0 && view.left() < 270.0, "sliders widen no panel: {button:?} {view:?}");
     fixture.click("Exclude border objects");
     fixture.until("a preview", |w| sees(w, "not saved yet"));
     assert_eq!(std::fs::read(&labels).unwrap(), saved_before, "a preview writes nothing");

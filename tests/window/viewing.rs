@@ -151,6 +151,13 @@ fn keys_step_through_time_points_and_slices_play() {
         (document.time, document.cursor[0])
     };
     assert_eq!(at(&fixture), (0, 2));
+    // In a small window, the toolbar has several rows, and no slider is behind the tasks, which are 310 points wide.
+    fixture.window.set_size([800.0, 560.0].into());
+    fixture.window.run_steps(5);
+    let slider = fixture.window.get_by_label("Time point").rect();
+    assert!(slider.right() < 490.0, "{slider:?}");
+    fixture.window.set_size([1360.0, 860.0].into());
+    fixture.window.run_steps(5);
     fixture.window.key_press(Key::CloseBracket);
     fixture.window.run_steps(2);
     fixture.settle();

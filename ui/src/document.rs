@@ -527,6 +527,7 @@ impl Document {
             DiameterUnit::Voxels => !self.voxel_known,
         };
         if self.segment.is_none() && predicted.diameter.as_ref().is_none_or(is_same) {
+            self.object_size.found = self.object_size.found.or(predicted.diameter);
             self.set_predicted(predicted);
         }
     }

@@ -493,7 +493,10 @@ fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Brows
             if named_button(ui, !browser.visiting, icon::CHECK, name).clicked() {
                 send(action);
             }
-            if named_button(ui, true, icon::X, "Cancel dialog").clicked() {
+            let cancel = ui.button(format!("{}  Cancel", icon::X));
+            // Jobs have a button with this text, too.
+            cancel.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Cancel dialog"));
+            if cancel.clicked() {
                 send(BrowserAction::Cancel);
             }
         });

@@ -234,7 +234,8 @@ fn dark() -> Visuals {
 fn light() -> Visuals {
     let mut v = rounded(Visuals::light());
     v.panel_fill = Color32::from_rgb(246, 247, 249);
-    v.window_fill = Color32::from_rgb(255, 255, 255);
+    // Fields for text, which are white, are seen on it.
+    v.window_fill = Color32::from_rgb(242, 244, 247);
     v.extreme_bg_color = Color32::from_rgb(255, 255, 255);
     v.faint_bg_color = Color32::from_rgb(238, 240, 243);
     v.widgets.noninteractive.bg_stroke = Stroke::new(1.0, Color32::from_rgb(216, 220, 225));
@@ -277,6 +278,15 @@ mod tests {
     fn assert_readable(text: Color32, ground: Color32, least: f64, what: &str) {
         let found = contrast(text, ground);
         assert!(found >= least, "{what}: {text:?} on {ground:?} has a contrast of {found:.2}, not {least}");
+    }
+
+    #[test]
+    fn fields_for_text_are_seen_on_panels_and_dialogs() {
+        for visuals in [dark(), light()] {
+            for ground in [visuals.panel_fill, visuals.window_fill] {
+                assert!(contrast(visuals.extreme_bg_color, ground) > 1.05, "{ground:?}");
+            }
+        }
     }
 
     #[test]

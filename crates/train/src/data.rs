@@ -239,10 +239,18 @@ fn projected_check(
     (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
-/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume.
+/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. That of single planes, which have no
+/// distance between slices, only counts if no stack states one.
 pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
-    let mut all: Vec<[f64; 3]> = report.pairs.iter().filter_map(|p| known(p.voxel_um)).collect();
+    let of = |is_plane: bool| -> Vec<[f64; 3]> {
+        let pairs = report.pairs.iter().filter(|p| (p.shape_zyx[0] == 1) == is_plane);
+        pairs.filter_map(|p| known(p.voxel_um)).collect()
+    };
+    let mut all = of(false);
+    if all.is_empty() {
+        all = of(true);
+    }
     all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
     all.get(all.len() / 2).copied()
 }

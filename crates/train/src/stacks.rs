@@ -1,7 +1,7 @@
 //! Stacks of pairs in memory: images read for validation, and files written for calibration.
 
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
 use cytoscope_volume::{Array, Axes, Axis, Element, Region, Samples, VoxelSize, with_samples};
 use std::collections::HashMap;
@@ -150,13 +150,17 @@ fn write_f32(path: &Path, stack: Stack, names: &[String], voxel_um: Option<[f64;
     Ok(())
 }
 
-/// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states.
+/// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states. A single plane that
+/// states no distance between slices is 1 µm high, as in training.
 pub(crate) fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
     if pair.voxel_um.is_some() {
         return Ok(pair.voxel_um);
     }
     let options = OpenOptions { series: pair.image.series, single_file: true, ..OpenOptions::default() };
-    Ok(open(&pair.image.path, &options)?.meta().voxel_size_um.zyx_um())
+    let image = open(&pair.image.path, &options)?;
+    let size = image.meta().voxel_size_um;
+    let is_flat = pair.image.axes.is_none() && Extents::of(image.meta()).zyx[0] == 1;
+    Ok(VoxelSize { z: size.z.or(is_flat.then_some(1.0)), ..size }.zyx_um())
 }
 
 /// Returns whether the file contains only this image.

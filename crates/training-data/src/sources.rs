@@ -3,7 +3,7 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::{TrainingDataError, check_range};
 use crate::reader::{CacheUse, Reader};
-use crate::stack::{Role, Stack, open_image};
+use crate::stack::{Role, Stack, open_image, voxel_um_of};
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
 
@@ -59,10 +59,6 @@ impl Source {
 pub struct Sources {
     pub(crate) reader: Reader,
     pub(crate) entries: Vec<Source>,
-}
-
-fn positive(value: Option<f64>) -> Option<f64> {
-    value.filter(|v| v.is_finite() && *v > 0.0)
 }
 
 /// Checks that a stack has the shape of the first image channel of its pair.
@@ -133,10 +129,7 @@ impl Sources {
                     std::array::from_fn(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a])
                 }
             };
-            let (i, t) = (image.voxel_um, target.voxel_um);
-            let files = [(i.z, t.z), (i.y, t.y), (i.x, t.x)];
-            let given: [Option<f64>; 3] = std::array::from_fn(|a| positive(pair.voxel_um.map(|v| v[a])));
-            let voxel_um = std::array::from_fn(|a| given[a].or(positive(files[a].0)).or(positive(files[a].1)));
+            let voxel_um = voxel_um_of(pair, &image, &target);
             // The grid of the patches depends on it.
             let [z, y, x] = voxel_um;
             VoxelSize { z, y, x }.check().map_err(|e| {

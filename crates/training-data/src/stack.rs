@@ -1,6 +1,6 @@
 //! One channel and time point of a file as a stack Z, Y, X.
 
-use crate::dataset::ImageRef;
+use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::limits::SLAB_BYTES;
 use cytoscope_formats::{Image, ImageMeta, OpenOptions, open};
@@ -77,6 +77,15 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
         }
     };
     TrainingDataError::data(&reference.path, problem, next_step)
+}
+
+/// Returns the voxel size of a pair along Z, Y, X in µm, where it is known: the given one, or else that of its image or target.
+pub(crate) fn voxel_um_of(pair: &Pair, image: &Stack, target: &Stack) -> [Option<f64>; 3] {
+    let positive = |um: Option<f64>| um.filter(|um| um.is_finite() && *um > 0.0);
+    let [of_image, of_target] = [image, target].map(|stack| [stack.voxel_um.z, stack.voxel_um.y, stack.voxel_um.x]);
+    std::array::from_fn(|a| {
+        positive(pair.voxel_um.map(|v| v[a])).or_else(|| positive(of_image[a])).or_else(|| positive(of_target[a]))
+    })
 }
 
 /// Metadata of a stack; its file is opened when voxels are read.

@@ -113,8 +113,10 @@ impl Corrections {
             CorrectionsAction::Edit(action) => self.run_action(action, documents, jobs, display, &mut effects),
             CorrectionsAction::Tool(tool) => self.select_tool(tool, documents),
             CorrectionsAction::Label(label) => {
-                let correction = documents.active_id().and_then(|id| self.by_document.get_mut(&id));
-                if let Some(correction) = correction.filter(|_| label > 0) {
+                let Some(document) = documents.active() else { return effects };
+                let correction = self.by_document.get_mut(&document.id);
+                // Labels of other time points are numbered independently.
+                if let Some(correction) = correction.filter(|c| label > 0 && c.time == document.time) {
                     correction.label = label;
                 }
             }

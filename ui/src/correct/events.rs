@@ -3,7 +3,7 @@
 use super::session::SessionEvent;
 use super::source::SnapshotSource;
 use super::{Corrections, Phase};
-use crate::document::file_name;
+use crate::document::{DocumentChange, file_name};
 use crate::documents::{CorrectedLabels, Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
@@ -64,6 +64,8 @@ impl Corrections {
             SessionEvent::State(state) => {
                 if correction.label == 0 {
                     correction.label = state.free;
+                    // An object that was selected before is not the one that the tools change.
+                    effects.act(DocumentsAction::Change { document: id, change: DocumentChange::Select(None) });
                 }
                 correction.state = Some(*state);
                 correction.fresh = true;

@@ -182,6 +182,9 @@ impl Documents {
         match at {
             Some(at) => {
                 let old = std::mem::replace(&mut self.all[at], document);
+                if self.active == Some(old.id) {
+                    self.active = Some(id);
+                }
                 self.loader.forget(old.id);
                 self.saved.remove(&old.id);
                 if let Some(preview) = &old.preview {
@@ -284,6 +287,8 @@ mod tests {
         let shown = [c, a, b].map(|path| arrive(&mut documents, path));
         assert_eq!([&shown[0], &shown[1], &shown[2]], [c, a, a]);
         ask(&mut documents, &[later]);
+        assert_eq!(arrive(&mut documents, later), *later);
+        // It was asked for twice before it was open.
         assert_eq!(arrive(&mut documents, later), *later);
         assert_eq!(documents.paths(), [a, b, c, later]);
     }

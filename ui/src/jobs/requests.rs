@@ -286,7 +286,8 @@ impl Jobs {
         let of_model = self.model(settings).filter(|card| card.object_diameter_um.is_none())?.voxel_um?;
         let size = document.image.meta().voxel_size_um;
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
-        Some([0, 1, 2].map(|a| stated[a].unwrap_or(of_model[a])))
+        let is_flat = document.extents.zyx[0] == 1;
+        Some([0, 1, 2].map(|a| stated[a].unwrap_or(if a == 0 && is_flat { 1.0 } else { of_model[a] })))
     }
 
     /// Measures labels of a time point, or of all, once the folder of the table exists.
@@ -483,6 +484,7 @@ mod tests {
         show(&mut documents, found(predicted.clone()));
         let document = documents.get(id).unwrap();
         assert_eq!((&document.segment, document.segment_channels), (&segment, Some([0, 1])));
+        assert_eq!(document.object_size.found, Some(diameter), "it is shown as after the prediction");
         assert_eq!(assumed(&documents), Some(voxel));
         // Nor does one that was skipped because its results exist.
         show(&mut documents, JobOutput::Predicted(Predicted::default()));

@@ -112,6 +112,16 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
 /// Width of the sliders for slice and time point if both are shown.
 const NARROW_SLIDER: f32 = 96.0;
 
+/// Width of the slider for the time point with its label and number.
+const TIME_CONTROLS: f32 = NARROW_SLIDER + 74.0;
+
+/// Starts the next row of the toolbar if this one has no room for a width. Sliders do not move to it by themselves.
+fn make_room(ui: &mut Ui, width: f32) {
+    if ui.available_size_before_wrap().x < width {
+        ui.end_row();
+    }
+}
+
 /// A slider from 1 to `last` with a number field beside it.
 fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     let slider = ui.add(egui::Slider::new(value, 1..=last).show_value(false));
@@ -356,6 +366,8 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     }
     if let Some(mut share) = state.display.swipe() {
+        let width = ui.spacing().slider_width;
+        make_room(ui, width);
         let slider = ui.add(egui::Slider::new(&mut share, 0.0..=1.0).show_value(false));
         slider.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Slider, true, "Swipe"));
         if slider.changed() {
@@ -382,6 +394,9 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         }
     }
     if document.extents.times > 1 {
+        if document.is_3d() {
+            make_room(ui, TIME_CONTROLS);
+        }
         ui.label("T");
         let mut time = document.time + 1;
         slider_and_number(ui, &mut time, document.extents.times, "Time point");

@@ -55,7 +55,7 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
 fn shortcut_grid(ui: &mut egui::Ui) {
     let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
     let rows = keyed.len().div_ceil(SHORTCUT_COLUMNS);
-    let grid = egui::Grid::new("shortcuts").num_columns(2 * SHORTCUT_COLUMNS).spacing([22.0, 5.0]).min_row_height(18.0);
+    let grid = egui::Grid::new("shortcuts").num_columns(2 * SHORTCUT_COLUMNS).spacing([22.0, 3.0]).min_row_height(18.0);
     grid.show(ui, |ui| {
         for row in 0..rows {
             for command in keyed.iter().skip(row).step_by(rows) {

@@ -20,6 +20,12 @@ const LONG_LIST: usize = 12;
 /// Height of a long list of stacks in points.
 const LONG_LIST_HEIGHT: f32 = 400.0;
 
+/// Width of the number beside a slider in points.
+const SLIDER_NUMBER: f32 = 56.0;
+
+/// Least width of a slider in points.
+const MIN_SLIDER: f32 = 40.0;
+
 /// Draws the panel.
 pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = frame(ui);
@@ -207,7 +213,20 @@ pub(crate) fn named_slider(
     let shown = |value: f64, decimals: std::ops::RangeInclusive<usize>| {
         egui::emath::format_with_decimals_in_range(value, (*decimals.start()).min(2)..=(*decimals.end()).min(2))
     };
-    ui.add(egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name)).changed()
+    // A row that is wider than its panel would widen the panel.
+    let text = egui::WidgetText::from(name).into_galley(
+        ui,
+        Some(egui::TextWrapMode::Extend),
+        f32::INFINITY,
+        egui::TextStyle::Body,
+    );
+    let (usual, gaps) = (ui.spacing().slider_width, 2.0 * ui.spacing().item_spacing.x);
+    let room = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
+    ui.spacing_mut().slider_width = room.min(usual).max(MIN_SLIDER);
+    let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
+    let changed = ui.add(slider).changed();
+    ui.spacing_mut().slider_width = usual;
+    changed
 }
 
 fn color_menu(ui: &mut Ui, display: &mut Intensity) {

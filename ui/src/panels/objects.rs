@@ -3,6 +3,7 @@
 use super::{labeled_choice, named_button, weak, x_axis};
 use crate::action::Actions;
 use crate::command::Command;
+use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
@@ -77,7 +78,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         return;
     };
     if !document.voxel_known {
-        unknown_voxel_size(ui, document, "Voxel size unknown: sizes may not be in µm.", actions);
+        unknown_voxel_size(ui, document, "Voxel size unknown: lengths and volumes may not be in µm.", actions);
     }
     ui.horizontal(|ui| {
         ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
@@ -88,9 +89,6 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
             }
         });
     });
-    if !document.voxel_known {
-        weak(ui, "The voxel size is unknown: lengths and volumes are not in µm.");
-    }
     ui.horizontal(|ui| {
         for (view, name) in
             [(ObjectsView::Table, "Table"), (ObjectsView::Histogram, "Histogram"), (ObjectsView::Scatter, "Scatter")]
@@ -121,6 +119,8 @@ fn show_object(document: &Document, results: &Results, row: usize, actions: &mut
     for change in time.map(DocumentChange::Time).into_iter().chain(select) {
         actions.send(DocumentsAction::Change { document: document.id, change });
     }
+    // Corrections change the object that is highlighted.
+    actions.send(CorrectionsAction::Label(results.label(row)));
 }
 
 /// The position of a row's object along an axis in voxels: its centroid, or the middle of its bounding box if the voxel size
@@ -306,11 +306,15 @@ mod tests {
             let mut document = Document::open(&stack, None, 0).unwrap().with_voxel_size(size);
             let mut actions = Actions::default();
             show_object(&document, &results, 0, &mut actions);
+            let mut corrected = None;
             for action in actions.take().0 {
-                if let Action::Documents(DocumentsAction::Change { change, .. }) = action {
-                    document.apply(change);
+                match action {
+                    Action::Documents(DocumentsAction::Change { change, .. }) => document.apply(change),
+                    Action::Corrections(CorrectionsAction::Label(label)) => corrected = Some(label),
+                    _ => {}
                 }
             }
+            assert_eq!(corrected, document.selected, "the highlighted object is the one that is corrected");
             (document.time, document.cursor, document.selected)
         };
         // The centroid, if the voxel size is the same.

@@ -408,7 +408,9 @@ pub(crate) fn voxel_size(
         );
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
-    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
+    // A single slice has no distance between slices: volumes are those of every job that measures it, with or without a model.
+    let of_model = |a: usize| model.voxel_um.filter(|_| a > 0 || !flat).map(|m| m[a]);
+    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| of_model(a)).unwrap_or(1.0));
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;

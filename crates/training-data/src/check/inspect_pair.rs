@@ -6,7 +6,7 @@ use crate::cut;
 use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, Object, ObjectIndex};
-use crate::stack::{Role, Stack, channel_count, channel_names, open_image};
+use crate::stack::{Role, Stack, channel_count, channel_names, open_image, voxel_um_of};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_volume::statistics::Moments;
@@ -103,11 +103,12 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     let summary = &mut inspection.summary;
     summary.shape_zyx = image.zyx;
     (summary.image_dtype, summary.target_dtype) = (Some(image.dtype), Some(target.dtype));
-    let (i, t) = (image.voxel_um, target.voxel_um);
-    let files = [i.z.or(t.z), i.y.or(t.y), i.x.or(t.x)];
-    summary.voxel_um =
-        std::array::from_fn(|a| pair.voxel_um.map(|v| v[a]).or(files[a]).filter(|v| v.is_finite() && *v > 0.0));
+    summary.voxel_um = voxel_um_of(pair, &image, &target);
     let [z, y, x] = summary.voxel_um;
+    if image.zyx[0] == 1 && z.is_none() && y.is_some() && x.is_some() {
+        // A single plane has no distance between slices: it is 1 µm high, as where its objects are measured.
+        summary.voxel_um[0] = Some(1.0);
+    }
     if let Err(implausible) = (VoxelSize { z, y, x }).check() {
         let next_step = "set it in Fiji (Image > Properties) and save, or set data.voxel_um in the settings";
         inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
