@@ -238,7 +238,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 10] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 11] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
@@ -268,7 +268,12 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 10] = [
     ),
     ("ui/src/correct/files.rs", "fs::rename", 2, "corrections moved aside to an unused name"),
     ("ui/src/queue.rs", "remove_file", 2, "queue files of this window and of ended ones, which it has locked"),
-    ("crates/profile/src/memory.rs", "fs::write(", 1, "/proc/self/clear_refs, which is no file: the peak memory starts over"),
+    (
+        "crates/profile/src/memory.rs",
+        "fs::write(",
+        1,
+        "/proc/self/clear_refs, which is no file: the peak memory starts over",
+    ),
     ("xtask/src/main.rs", "fs::write(", 1, "the list of skipped tests, in the target folder"),
 ];
 

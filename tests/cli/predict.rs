@@ -265,7 +265,11 @@ fn chosen_outputs_channels_and_times_are_written() {
     assert_eq!(fixture.labels("c/channels_labels.tif"), expected);
     let wrong = ["predict", "channels.tif", "--out", "w", "--channels"];
     fixture.fails(3, &[&wrong[..], &["membrane"][..]].concat(), &["channels.tif", "no channel \"membrane\"", "0 ("]);
-    fixture.fails(3, &[&wrong[..], &["0,1"][..]].concat(), &["channels.tif", "requires 1 channel, not 2", "--channels"]);
+    fixture.fails(
+        3,
+        &[&wrong[..], &["0,1"][..]].concat(),
+        &["channels.tif", "requires 1 channel, not 2", "--channels"],
+    );
     fixture.fails(2, &[&wrong[..], &["0", "--channel", "1"][..]].concat(), &["--channel"]);
     let report = fixture.run(&[&["predict", "channels.tif"], &base[..]].concat()).json();
     assert!(report["inputs"][0]["notes"].to_string().contains("--channel"), "the choice of a channel must be noted");
