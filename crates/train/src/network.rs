@@ -10,7 +10,7 @@ use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Graph, GraphError, Node, 
 use cytoscope_graph_passes::infer_shapes;
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders};
+use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -143,7 +143,8 @@ pub(crate) fn load_start_model(
     let Some(from) = from.model() else { return scratch(task, config, voxel_um, seed) };
     let path = start_model_path(from)?;
     let shown = path.display().to_string();
-    let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
+    let mut package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
+    move_channels(&mut package).map_err(|problem| JobError::model(&*shown, problem))?;
     let declared = declared_target(&package, &shown)?;
     let has_segment = package.config().get("segment").is_some();
     let mut source = match (package.is_int8(), &package.float_graph) {

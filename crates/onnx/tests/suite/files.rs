@@ -44,7 +44,7 @@ pub fn model(graph: &[Vec<u8>]) -> Vec<u8> {
     [field(7, &graph.concat()), field(8, &int(2, 17))].concat()
 }
 
-fn refused(bytes: &[u8], kind: GraphErrorKind, says: &str) {
+pub fn refused(bytes: &[u8], kind: GraphErrorKind, says: &str) {
     let error = cytoscope_onnx::from_bytes(bytes, None, &GraphLimits::default()).unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.to_string().contains(says), "\"{error}\" does not say \"{says}\"");
