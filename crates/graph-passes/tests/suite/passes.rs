@@ -342,6 +342,9 @@ fn convolutions_of_bytes_become_those_of_floats_with_the_same_result() {
     assert!(cytoscope_graph_passes::to_single_precision(&mut separated).unwrap());
     assert_eq!(separated.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_))).count(), 1);
     assert!(!separated.nodes.iter().any(|node| matches!(node.op, Op::QLinearConv(_))));
+    // Engines run it on bytes.
+    let has_layers = cytoscope_graph_passes::quantize::has_quantized_layers;
+    assert!(has_layers(&separated) && !has_layers(&graph));
     same(&graph, &separated, &shape);
 }
 
