@@ -32,9 +32,32 @@ fn save_network(fixture: &Fixture, name: &str, lengths: Option<[i64; 4]>) {
     cytoscope_onnx::save(&graph, &fixture.path(name)).unwrap();
 }
 
-#[test]
-fn a_network_exported_for_one_image_shape_in_16_bits_is_fine_tuned() {
-    let fixture = Fixture::new();
+/// Writes a network whose channels are the last axis, as TensorFlow's are, with a batch norm that no convolution can take.
+fn save_with_channels_last(fixture: &Fixture, name: &str) {
+    let mut graph = Graph::new("channels last");
+    let dims = |channels: usize| {
+        let free = |axis: &str| Dim::Free(axis.to_owned());
+        vec![free("n"), free("y"), free("x"), Dim::Fixed(channels)]
+    };
+    let x = graph.add_input("x", ElementType::F32, dims(1));
+    let first = graph.push("first", Op::Transpose { perm: vec![0, 3, 1, 2] }, &[Some(x)]);
+    let weight = graph.add_initializer("conv.weight", Tensor::new([4, 1, 3, 3], noise(1, 36)).unwrap());
+    let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(first), Some(weight)]);
+    let y = graph.push("act", Op::Activation(Activation::Relu), &[Some(y)]);
+    let parts = [("scale", 1.5f32), ("bias", 0.5), ("mean", 0.25), ("variance", 2.0)];
+    let parts =
+        parts.map(|(part, value)| Some(graph.add_initializer(format!("norm.{part}"), Tensor::vector(vec![value; 4]))));
+    let inputs: Vec<_> = std::iter::once(Some(y)).chain(parts).collect();
+    let y = graph.push("norm", Op::BatchNormalization { epsilon: 1e-3 }, &inputs);
+    let last = graph.push("last", Op::Transpose { perm: vec![0, 2, 3, 1] }, &[Some(y)]);
+    graph.outputs.push(last);
+    graph.values[last.index()].dtype = Some(ElementType::F32);
+    graph.values[last.index()].shape = Some(dims(4));
+    cytoscope_onnx::save(&graph, &fixture.path(name)).unwrap();
+}
+
+/// Writes single planes of nuclei with labels to `flat/`.
+fn planes(fixture: &Fixture) {
     std::fs::create_dir(fixture.path("flat")).unwrap();
     for seed in 1..=3 {
         fixture.nuclei("16,64,64", seed);
@@ -44,6 +67,39 @@ fn a_network_exported_for_one_image_shape_in_16_bits_is_fine_tuned() {
             fixture.write(&format!("flat/s{seed}_{what}.tif"), "YX", &[64, 64], middle);
         }
     }
+}
+
+#[test]
+fn a_network_with_its_channels_last_is_fine_tuned_and_quantized() {
+    let fixture = Fixture::new();
+    planes(&fixture);
+    save_with_channels_last(&fixture, "last.onnx");
+    let train = ["train", "--task", "segmentation", "--data", "flat", "--from", "last.onnx", "--steps", "2"];
+    let only = ["--set", "only=[\"conv.weight\"]", "--set", "target.kind=\"instances\"", "--patch", "1,48,48"];
+    fixture.run(&[&train[..], &only, &["--device", "cpu", "--without-int8", "--out", "m"]].concat()).ok();
+    let quantize = ["quantize", "last.onnx", "--mode", "static", "--calibrate", "flat/s1_raw.tif", "--out", "q"];
+    let report = fixture.run(&[&quantize[..], &["--accuracy-budget", "0.3", "--json"]].concat()).json();
+    assert_eq!((report["budget_met"].as_bool(), report["quantized_layers"].as_u64()), (Some(true), Some(1)));
+    let [trained, quantized] = ["m", "q"].map(|name| Package::open(&fixture.path(name)).unwrap());
+    for package in [&trained, &quantized] {
+        assert_eq!(package.inputs[0].axes[1].kind, AxisKind::Channel);
+    }
+    fixture
+        .run(&["predict", "flat/s1_raw.tif", "--model", "q", "--outputs", "maps", "--device", "cpu", "--out", "p"])
+        .ok();
+    // Layers that are not trained keep their statistics.
+    let constant = |name: &str| {
+        let id = trained.graph.find(name).unwrap();
+        trained.graph.constant(id).unwrap().as_f32().unwrap().to_vec()
+    };
+    assert_eq!((constant("norm.mean"), constant("norm.variance")), (vec![0.25; 4], vec![2.0; 4]));
+    assert_ne!(constant("conv.weight"), noise(1, 36));
+}
+
+#[test]
+fn a_network_exported_for_one_image_shape_in_16_bits_is_fine_tuned() {
+    let fixture = Fixture::new();
+    planes(&fixture);
     save_network(&fixture, "net.onnx", None);
     let common = ["train", "--task", "segmentation", "--data", "flat", "--steps", "2", "--patch", "1,48,48"];
     let more = ["--set", "target.kind=\"instances\"", "--device", "cpu", "--without-int8", "--json"];

@@ -20,6 +20,7 @@ mod mixed_precision;
 mod norms;
 mod over_slices;
 pub mod quantize;
+mod quantized_convolutions;
 mod recompute;
 mod single_precision;
 mod upsampling;

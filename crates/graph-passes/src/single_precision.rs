@@ -1,16 +1,19 @@
 //! Networks of other element types than f32, as engines run them: halves become f32, and inputs and outputs of other types
 //! are converted.
 
+use super::quantized_convolutions::separate_quantized_convolutions;
 use cytoscope_graph::{ElementType, Graph, Node, Op, Result, Tensor, Value, ValueId};
 use std::sync::Arc;
 
 /// Lets a network compute in f32 what it computes in 16-bit floats, and take and return f32: inputs of other types are
 /// converted from it, integers after clamping to their range, and outputs are converted to it. If an input has 64-bit floats,
-/// the network computes in f32 instead of these, too. Returns whether anything was changed: a network of f32 stays as it is.
+/// the network computes in f32 instead of these, too. Convolutions that read and return bytes become those of f32 between
+/// `DequantizeLinear` and `QuantizeLinear`. Returns whether anything was changed: a network of f32 stays as it is.
 ///
 /// # Errors
 /// As [`Graph::validate`].
 pub fn to_single_precision(graph: &mut Graph) -> Result<bool> {
+    let has_separated = separate_quantized_convolutions(graph);
     let has_doubles = graph.inputs.iter().any(|id| graph.value(*id).dtype == Some(ElementType::F64));
     let has_changed = floats_to_singles(graph, |dtype| dtype.is_half() || (has_doubles && dtype == ElementType::F64));
     let has_other = graph.inputs.iter().chain(&graph.outputs).any(|id| other_type(graph, *id).is_some());
@@ -21,7 +24,7 @@ pub fn to_single_precision(graph: &mut Graph) -> Result<bool> {
         convert_output(graph, index);
     }
     graph.validate()?;
-    Ok(has_changed || has_other)
+    Ok(has_separated || has_changed || has_other)
 }
 
 /// Turns values of the types that `is_other` names into f32; returns whether there are any.

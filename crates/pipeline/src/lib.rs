@@ -84,7 +84,7 @@ pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_fo
 pub use model_check::{
     ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,
 };
-pub use model_inputs::ModelInput;
+pub use model_inputs::{ModelInput, move_channels};
 pub use model_outputs::{ModelOutput, OutputTensor};
 pub use predict::{
     InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume,

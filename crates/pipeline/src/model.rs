@@ -8,7 +8,7 @@ use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
 use cytoscope_graph::{Graph, gcd};
-use cytoscope_graph_passes::quantize::is_quantized;
+use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
@@ -404,7 +404,7 @@ impl Model {
             name: package.name,
             description: package.description,
             path: package.path,
-            has_int8: is_quantized(&package.graph),
+            has_int8: has_quantized_layers(&package.graph),
             graph: package.graph,
             float_graph: package.float_graph,
             input_channels: inputs.iter().map(|input| input.channels).sum(),

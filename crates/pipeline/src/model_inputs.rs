@@ -22,22 +22,28 @@ pub struct ModelInput {
 }
 
 /// Moves the channels of tensors that have them as the last axis, as TensorFlow's have, before the spatial axes, in the
-/// description and in the networks. Returns why that is not possible.
-pub(crate) fn move_channels(package: &mut Package) -> Result<(), String> {
+/// description and in the networks, and leaves out the test tensors, which have them last. Returns whether any were moved.
+///
+/// # Errors
+/// Why that is not possible.
+pub fn move_channels(package: &mut Package) -> Result<bool, String> {
     let is_last = |specs: &[TensorSpec]| specs.iter().map(TensorSpec::has_channels_last).collect::<Vec<bool>>();
     let (inputs, outputs) = (is_last(&package.inputs), is_last(&package.outputs));
     if !inputs.contains(&true) && !outputs.contains(&true) {
-        return Ok(());
+        return Ok(false);
     }
     for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
         channels_first(graph, &inputs, &outputs).map_err(|error| error.to_string())?;
     }
-    for spec in package.inputs.iter_mut().chain(&mut package.outputs).filter(|spec| spec.has_channels_last()) {
-        if let Some(channels) = spec.axes.pop() {
+    for spec in package.inputs.iter_mut().chain(&mut package.outputs) {
+        spec.test_tensor = None;
+        if spec.has_channels_last()
+            && let Some(channels) = spec.axes.pop()
+        {
             spec.axes.insert(1, channels);
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Returns the input tensors of a package in their order.

@@ -10,7 +10,9 @@ use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize, to_single_precision};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
-use cytoscope_pipeline::{Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model};
+use cytoscope_pipeline::{
+    Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model, move_channels,
+};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{self, check_parent};
@@ -213,7 +215,10 @@ impl QuantizeJob {
     fn open(&self, path: &Path, notes: &mut Vec<String>) -> Result<Source, JobError> {
         let path_text = path.display().to_string();
         let open = || Package::open(path).map_err(|e| JobError::model(&*path_text, e));
-        let package = open()?;
+        let mut package = open()?;
+        if move_channels(&mut package).map_err(|problem| JobError::model(&*path_text, problem))? {
+            notes.push("the new model has its channels as the second axis, not as the last one".to_owned());
+        }
         let mut graph = match (package.is_int8(), &package.float_graph) {
             (true, Some(float)) => {
                 notes.push("the package is already quantized: its float network was quantized again".to_owned());

@@ -7,10 +7,10 @@ use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Graph, GraphError, Node, Op, Tensor, ValueId};
-use cytoscope_graph_passes::infer_shapes;
+use cytoscope_graph_passes::{infer_shapes, quantize::is_quantized};
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders};
+use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -143,7 +143,8 @@ pub(crate) fn load_start_model(
     let Some(from) = from.model() else { return scratch(task, config, voxel_um, seed) };
     let path = start_model_path(from)?;
     let shown = path.display().to_string();
-    let package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
+    let mut package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
+    move_channels(&mut package).map_err(|problem| JobError::model(&*shown, problem))?;
     let declared = declared_target(&package, &shown)?;
     let has_segment = package.config().get("segment").is_some();
     let mut source = match (package.is_int8(), &package.float_graph) {
@@ -157,7 +158,7 @@ pub(crate) fn load_start_model(
     source.outputs.truncate(1);
     // Before constants are folded, which would include the lengths.
     let lengths = free_lengths(&mut source);
-    let mut graph = prepare(&source).map_err(model_error(&shown))?;
+    let mut graph = trainable_form(&source, &shown)?;
     // Batch norms would also update the statistics of layers that are to stay as they are.
     if config.norm_share < 1.0 || !config.only.is_empty() {
         cytoscope_graph_passes::fold_batch_norm(&mut graph).map_err(model_error(&shown))?;
@@ -208,6 +209,17 @@ pub(crate) fn load_start_model(
         int8: int8.filter(|_| comparable),
         other_outputs: known.outputs.iter().skip(1).map(|output| output.id.clone()).collect(),
     })
+}
+
+/// Returns a network in the form that is trained; `shown` is the path of its model.
+fn trainable_form(source: &Graph, shown: &str) -> Result<Graph, JobError> {
+    let graph = prepare(source).map_err(model_error(shown))?;
+    if is_quantized(&graph) {
+        let problem =
+            "it computes with bytes between its layers, which cannot be trained: start from its float network";
+        return Err(JobError::model(shown, problem));
+    }
+    Ok(graph)
 }
 
 /// Returns the values for Z, Y, X of those of the axes of space; networks for single slices have none for Z.

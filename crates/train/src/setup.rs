@@ -114,7 +114,7 @@ pub(crate) fn stepper_options(
         loss: config::loss(start.target, start.outputs.len(), config.loss),
         optimizer: config.optimizer.rule(),
         shape: batch_shape(config, start),
-        batch_statistics: true,
+        batch_statistics: !keeps_layers(config, start),
         further_weights: false,
         only: config.only.clone(),
         ema: config.ema,
@@ -125,6 +125,12 @@ pub(crate) fn stepper_options(
         recorder: recorder.clone(),
         tuning: TuningListener::default(),
     })
+}
+
+/// Returns whether layers of a start model are to stay as they are: batch norms that cannot be folded then keep their
+/// statistics, too.
+pub(crate) fn keeps_layers(config: &TrainConfig, start: &StartModel) -> bool {
+    !config.only.is_empty() && !start.from_scratch
 }
 
 /// Checks that each text of the setting `only` is in the name of a parameter.

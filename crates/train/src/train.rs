@@ -15,7 +15,7 @@ use crate::network::StartModel;
 use crate::package::Description;
 use crate::previews::Previews;
 use crate::scoring::{ScoredNetwork, ValidationOutcome};
-use crate::setup::{check_same_run, files_of, fingerprint, prepare};
+use crate::setup::{check_same_run, files_of, fingerprint, keeps_layers, prepare};
 use crate::step::{ModelState, Stepper, StepperOptions};
 use crate::trained_images::{TrainedImages, join_lists};
 use crate::validator::Validator;
@@ -240,6 +240,7 @@ impl LoopState {
 impl Training<'_> {
     /// Compiles the training step of a network; `batch_statistics` as in [`StepperOptions`].
     pub(crate) fn stepper(&self, graph: Graph, batch_statistics: bool) -> Result<Stepper, JobError> {
+        let batch_statistics = batch_statistics && !keeps_layers(&self.config, &self.start);
         let options = StepperOptions { batch_statistics, ..self.options.clone() };
         Stepper::new(graph, self.engine.as_ref(), &options)
     }

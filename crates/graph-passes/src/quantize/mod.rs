@@ -15,7 +15,7 @@ mod write;
 use std::collections::BTreeSet;
 
 use crate::infer_shapes;
-use cytoscope_graph::{Graph, GraphError, Result, ValueId, op_name};
+use cytoscope_graph::{Graph, GraphError, Op, Result, ValueId, op_name};
 
 pub use equalize::{Domain, domains};
 pub use groups::{Group, groups};
@@ -111,6 +111,20 @@ pub fn prepare(graph: &Graph) -> Result<Graph> {
 /// Whether a graph already contains quantized values.
 pub fn is_quantized(graph: &Graph) -> bool {
     graph.nodes.iter().any(|n| n.op.is_quantized_op())
+}
+
+/// Whether a convolution reads quantized values and weights, so that engines can run it on bytes.
+pub fn has_quantized_layers(graph: &Graph) -> bool {
+    let producers = graph.producers();
+    let is_dequantized = |id: Option<ValueId>| {
+        let producer = id.and_then(|id| producers.get(&id)).and_then(|index| graph.nodes.get(*index));
+        producer.is_some_and(|node| matches!(node.op, Op::DequantizeLinear { .. }))
+    };
+    graph.nodes.iter().any(|node| {
+        matches!(node.op, Op::Conv(_) | Op::ConvTranspose(_))
+            && is_dequantized(node.input(0))
+            && is_dequantized(node.input(1))
+    })
 }
 
 /// Returns the quantized form of a prepared graph. Layers named in `keep_float` are not quantized.

@@ -320,6 +320,35 @@ fn a_network_of_16_bit_or_64_bit_floats_becomes_one_of_32_bit_floats() {
 }
 
 #[test]
+fn convolutions_of_bytes_become_those_of_floats_with_the_same_result() {
+    let mut graph = Graph::new("bytes");
+    let shape = [1, 2, 5, 4];
+    let x = graph.add_input("x", ElementType::F32, shape.map(Dim::Fixed).to_vec());
+    let [sx, sy] = [("sx", 0.25f32), ("sy", 4.0)].map(|(name, v)| Some(graph.add_initializer(name, Tensor::scalar(v))));
+    let [zx, zy] = [("zx", 3u8), ("zy", 100)].map(|(name, v)| Some(graph.add_initializer(name, Tensor::scalar(v))));
+    let weights: Vec<i8> = (0..54).map(|i| i8::try_from(i * 7 % 23 - 11).unwrap()).collect();
+    let w = Some(graph.add_initializer("w", Tensor::new([3, 2, 3, 3], weights).unwrap()));
+    let sw = Some(graph.add_initializer("sw", Tensor::vector(vec![0.125f32, 0.25, 0.5])));
+    let zw = Some(graph.add_initializer("zw", Tensor::vector(vec![0i8; 3])));
+    let bias = Some(graph.add_initializer("bias", Tensor::vector(vec![500i32, -700, 300])));
+    let quantize = Op::QuantizeLinear { axis: 1, block_size: 0, to: ElementType::U8 };
+    let bytes = Some(graph.push("bytes", quantize, &[Some(x), sx, zx]));
+    let conv = Op::QLinearConv(ConvAttrs::same(&[3, 3]));
+    let y = Some(graph.push("y", conv, &[bytes, sx, zx, w, sw, zw, sy, zy, bias]));
+    let real = graph.push("real", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[y, sy, zy]);
+    graph.outputs.push(real);
+    infer_shapes(&mut graph, &[(x, shape.to_vec())]).unwrap();
+    let mut separated = graph.clone();
+    assert!(cytoscope_graph_passes::to_single_precision(&mut separated).unwrap());
+    assert_eq!(separated.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_))).count(), 1);
+    assert!(!separated.nodes.iter().any(|node| matches!(node.op, Op::QLinearConv(_))));
+    // Engines run it on bytes.
+    let has_layers = cytoscope_graph_passes::quantize::has_quantized_layers;
+    assert!(has_layers(&separated) && !has_layers(&graph));
+    same(&graph, &separated, &shape);
+}
+
+#[test]
 fn inputs_and_outputs_of_integers_become_floats() {
     let mut graph = Graph::new("integers");
     let x = graph.add_input("x", ElementType::U8, [1, 3, 2].map(Dim::Fixed).to_vec());

@@ -1,7 +1,9 @@
 //! Import of operators that are composed of others.
 
 use super::{Importer, Pending};
-use cytoscope_graph::{BinaryOp, Dim, Op, Padding, PoolAttrs, ReduceOp, Result, Tensor, UnaryOp, ValueId};
+use cytoscope_graph::{
+    BinaryOp, Dim, GraphError, Op, Padding, PoolAttrs, ReduceOp, Result, Tensor, UnaryOp, ValueId, check_limit,
+};
 
 /// Returns the last operator that `node` is composed of; `None` for operators that are not composed.
 pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Option<Op>> {
@@ -45,6 +47,14 @@ fn mean(im: &mut Importer<'_>, node: &Pending<'_>, x: Option<ValueId>, axes: &[i
     let axes = im.add_ints(&format!("{}_axes", node.name), axes)?;
     let op = Op::Reduce { kind: ReduceOp::Mean, keep_dims: true, noop_with_empty_axes: false };
     im.emit(&format!("{}_mean", node.name), op, &[x, Some(axes)]).map(Some)
+}
+
+/// Returns the axis, counted from the first one, that an attribute of the node states for an input with `rank` axes.
+fn axis_of(node: &Pending<'_>, axis: i64, rank: i64) -> Result<i64> {
+    if (-rank..rank).contains(&axis) {
+        return Ok(if axis < 0 { axis + rank } else { axis });
+    }
+    Err(GraphError::malformed(format!("node \"{}\": axis {axis} of an input with {rank} axes", node.name)))
 }
 
 /// Returns the number of axes of the input, which must be known.
@@ -95,8 +105,7 @@ fn rms_normalization(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op
     let (axis, epsilon) = (node.attributes.int("axis", -1)?, node.attributes.float("epsilon", 1e-5)?);
     let (x, scale) = (node.input(0), node.input(1));
     let rank = rank(im, node)?;
-    let first = if axis < 0 { axis + rank } else { axis };
-    let axes: Vec<i64> = (first..rank).collect();
+    let axes: Vec<i64> = (axis_of(node, axis, rank)?..rank).collect();
     let square = binary(im, node, BinaryOp::Mul, x, x)?;
     let mean = mean(im, node, square, &axes)?;
     let epsilon = number(im, node, epsilon, x)?;
@@ -174,13 +183,14 @@ fn global_lp_pool(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
 fn hardmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let axis = node.attributes.int("axis", if node.opset < 13 { 1 } else { -1 })?;
     let rank = rank(im, node)?;
-    let axis = if axis < 0 { axis + rank } else { axis };
+    let axis = axis_of(node, axis, rank)?;
     if node.opset < 13 && axis + 1 != rank {
         return Err(node.unsupported("several axes at once"));
     }
     let x = node.input(0);
     let length = im.info(x).and_then(|info| info.shape.as_ref()?.get(usize::try_from(axis).ok()?)?.fixed());
     let length = length.ok_or_else(|| node.unsupported("an axis whose length is not fixed"))?;
+    check_limit("folded_elements", "the positions of a Hardmax", length as u128, im.limits.folded_elements as u128)?;
     let dtype = im.info(x).and_then(|info| info.dtype).ok_or_else(|| node.unsupported("an input of unknown type"))?;
     let position = Op::ArgReduce { max: true, axis, keep_dims: true, last: false };
     let position = im.emit(&format!("{}_position", node.name), position, &[x])?;

@@ -76,9 +76,11 @@ fn concat(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
 /// those of a and b.
 fn gemm(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let name = node.name.clone();
+    let alpha = node.attributes.float("alpha", 1.0)?;
     let gemm = Op::Gemm {
-        alpha: node.attributes.float("alpha", 1.0)?,
-        beta: 1.0,
+        alpha,
+        // ONNX Runtime multiplies the sum of the product and c by alpha.
+        beta: alpha,
         trans_a: node.attributes.flag("transA", false)?,
         trans_b: node.attributes.flag("transB", false)?,
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::attributes::resolved;
-use super::{Importer, Pending};
+use super::{Importer, Pending, check_opset};
 use crate::proto::{AttributeValue, FunctionProto, GraphProto, NodeProto, TensorProto};
 use cytoscope_graph::infer::Info;
 use cytoscope_graph::{GraphError, Node, Op, Result, ValueId, check_limit};
@@ -47,6 +47,8 @@ impl Importer<'_> {
                 function.inputs.len()
             )));
         }
+        let opset = function.opset.unwrap_or(self.opset);
+        check_opset(opset)?;
         let mut arguments = resolved(&node.attributes, outer)?;
         for default in &function.defaults {
             arguments.entry(default.name).or_insert(&default.value);
@@ -57,7 +59,7 @@ impl Importer<'_> {
             initializers: Vec::new(),
             given: given.collect(),
             outputs: function.outputs.clone(),
-            opset: function.opset.unwrap_or(self.opset),
+            opset,
             size: function.size,
         };
         self.inline(body, &node.outputs, Some(&arguments))

@@ -69,9 +69,7 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
             ));
         }
     };
-    if !(1..=NEWEST_OPSET).contains(&opset) {
-        return Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")));
-    }
+    check_opset(opset)?;
     let mut importer = Importer::new(opset, limits, Budget::of_bytes(bytes.len() as u64, Interrupt::default()));
     importer.graph.name = proto.name.to_owned();
     importer.domains = model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect();
@@ -84,6 +82,14 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     importer.read(proto)?;
     importer.graph.validate()?;
     Ok(importer.graph)
+}
+
+/// Refuses opsets whose operators are not known.
+fn check_opset(opset: i64) -> Result<()> {
+    if (1..=NEWEST_OPSET).contains(&opset) {
+        return Ok(());
+    }
+    Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")))
 }
 
 /// States the domain of an unsupported operator, and the version of the domain.

@@ -1,7 +1,7 @@
 //! Operators that are composed of others at import: results of ONNX Runtime.
 
-use crate::files::{field, float, int, node};
-use cytoscope_graph::{Graph, GraphLimits, GridMode, GridPadding, GridSampleAttrs, Op, Tensor};
+use crate::files::{field, float, int, model, node, refused};
+use cytoscope_graph::{Graph, GraphErrorKind, GraphLimits, GridMode, GridPadding, GridSampleAttrs, Op, Tensor};
 
 const X: [f32; 6] = [-1.5, 0.25, 2.0, -0.5, 0.75, -3.0];
 
@@ -72,6 +72,21 @@ fn composed_operators_compute_what_onnx_runtime_does() {
         let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 2e-6, "{name}: {got:?}, expected {wanted:?}");
     }
+}
+
+#[test]
+fn axes_that_do_not_exist_and_axes_of_extreme_length_are_refused() {
+    let output = || field(12, &field(1, b"y"));
+    let axis = field(5, &whole("axis", (1u64 << 40).wrapping_neg()));
+    for op in ["RMSNormalization", "Hardmax"] {
+        let file = model(&[declared(), output(), node(op, &["x", "x"], &["y"], &axis)]);
+        refused(&file, GraphErrorKind::Malformed, "4 axes");
+    }
+    // The lengths are not limited together, because the first one is free.
+    let lengths = [field(1, &field(2, b"n")), field(1, &int(1, 1 << 40))].concat();
+    let x = [field(1, b"x"), field(2, &field(1, &[int(1, 1), field(2, &lengths)].concat()))].concat();
+    let file = model(&[field(11, &x), output(), node("Hardmax", &["x"], &["y"], &[])]);
+    refused(&file, GraphErrorKind::OverLimit, "Hardmax");
 }
 
 /// Samples the squares of 1, 2, … at places, after writing and reading the graph.
@@ -165,4 +180,6 @@ fn quantized_operators_of_onnx_runtime_compute_what_it_does() {
     let layer = ["a", "sa", "za", "w", "sw", "zw", "c", "sy", "zy"];
     assert_eq!(run_contributed("QGemm", &layer, &[whole("transB", 1)]), [0.0, 192.0]);
     assert_eq!(run_contributed("QGemm", &layer[..7], &[]), [49.5, 94.5]);
+    // The bias is multiplied, too.
+    assert_eq!(run_contributed("QGemm", &layer[..7], &[number("alpha", 2.0)]), [99.0, 189.0]);
 }

@@ -44,7 +44,7 @@ pub fn model(graph: &[Vec<u8>]) -> Vec<u8> {
     [field(7, &graph.concat()), field(8, &int(2, 17))].concat()
 }
 
-fn refused(bytes: &[u8], kind: GraphErrorKind, says: &str) {
+pub fn refused(bytes: &[u8], kind: GraphErrorKind, says: &str) {
     let error = cytoscope_onnx::from_bytes(bytes, None, &GraphLimits::default()).unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.to_string().contains(says), "\"{error}\" does not say \"{says}\"");
@@ -116,6 +116,12 @@ fn functions_of_the_model_are_inserted_with_the_attributes_of_their_calls() {
     assert_eq!(run(&file, Tensor::vector(vec![-8.0f32, 2.0])), Tensor::vector(vec![-1.0f32, 2.0]));
     let outside = node("LeakyRelu", &["x"], &["y"], &referring);
     refused(&model(&[value(11, "x"), value(12, "y"), outside]), GraphErrorKind::Malformed, "a function");
+    // A function in an opset of the future.
+    let inner = [field(1, b"a"), field(2, b"h"), field(4, b"Relu")].concat();
+    let names = [field(1, b"Leaky"), field(10, b"my"), field(4, b"a"), field(5, b"h")].concat();
+    let function = [names, field(9, &int(2, 99)), field(7, &inner)].concat();
+    let graph = field(7, &[value(11, "x"), value(12, "y"), call("x", "y", &[])].concat());
+    refused(&[graph, field(8, &int(2, 17)), field(25, &function)].concat(), GraphErrorKind::Unsupported, "opset 99");
     // A function that calls itself.
     let inner = [field(1, b"a"), field(2, b"h"), field(4, b"Leaky"), field(7, b"my")].concat();
     let names = [field(1, b"Leaky"), field(10, b"my"), field(4, b"a"), field(5, b"h")].concat();
