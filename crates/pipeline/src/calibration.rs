@@ -94,7 +94,8 @@ fn of_stack(
     check_shape(model, file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
+    let chosen = (given.channel, given.channels.as_slice());
+    let channels = channels(context, chosen, model, &meta, &stack, file, &mut notes)?;
     let voxel = voxel_size(given.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
