@@ -252,8 +252,8 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
 const PLANE_EDGE: usize = 192;
 
 /// Returns the settings of a new run with those that are left open set for single planes: patches of one slice, and a new
-/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack; if they are
-/// requested, the network downsamples along Z as for stacks, because it would learn nothing from the single slice otherwise.
+/// network that does not downsample along Z. In thicker patches, all further slices would repeat the plane; if they are
+/// requested, the network downsamples along Z as for stacks.
 /// If there are stacks, the settings are returned unchanged.
 pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
     let usable = || report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx);
