@@ -239,10 +239,15 @@ fn projected_check(
     (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
-/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume.
+/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no stacks.
 pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
-    let mut all: Vec<[f64; 3]> = report.pairs.iter().filter_map(|p| known(p.voxel_um)).collect();
+    let of = |are_planes: bool| -> Vec<[f64; 3]> {
+        let pairs = report.pairs.iter().filter(|pair| (pair.shape_zyx[0] == 1) == are_planes);
+        pairs.filter_map(|pair| known(pair.voxel_um)).collect()
+    };
+    let stacks = of(false);
+    let mut all = if stacks.is_empty() { of(true) } else { stacks };
     all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
     all.get(all.len() / 2).copied()
 }

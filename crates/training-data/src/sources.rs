@@ -136,12 +136,13 @@ impl Sources {
             let (i, t) = (image.voxel_um, target.voxel_um);
             let files = [(i.z, t.z), (i.y, t.y), (i.x, t.x)];
             let given: [Option<f64>; 3] = std::array::from_fn(|a| positive(pair.voxel_um.map(|v| v[a])));
-            let voxel_um = std::array::from_fn(|a| given[a].or(positive(files[a].0)).or(positive(files[a].1)));
+            let [z, y, x] = std::array::from_fn(|a| given[a].or(positive(files[a].0)).or(positive(files[a].1)));
+            let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
             // The grid of the patches depends on it.
-            let [z, y, x] = voxel_um;
-            VoxelSize { z, y, x }.check().map_err(|e| {
+            size.check().map_err(|e| {
                 TrainingDataError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
             })?;
+            let voxel_um = [size.z, size.y, size.x];
             let first = stacks.len();
             stacks.extend([image, target]);
             let mut add = |references: &[ImageRef], role: Role| -> Result<Vec<usize>, TrainingDataError> {

@@ -111,11 +111,14 @@ fn a_plane_is_one_slice_and_a_copy_of_the_image_is_an_error() {
     let (_, image, labels) = tiny(0);
     for (name, v) in [("p.tif", image), ("p_masks.tif", labels)] {
         let a = array(v);
-        let spec = cytoscope_formats::WriteSpec::of(&a, cytoscope_formats::Container::ImageJ);
+        let mut spec = cytoscope_formats::WriteSpec::of(&a, cytoscope_formats::Container::ImageJ);
+        spec.voxel_size_um = VoxelSize { z: None, y: Some(0.5), x: Some(0.5) };
         cytoscope_formats::write_array(&folder.path().join(name), &a, &spec).unwrap();
     }
     let (_, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "single plane");
+    assert!(!report.problems.iter().any(|p| p.problem.contains("voxel size")), "{:?}", report.problems);
+    assert!(report.pairs[0].voxel_um.iter().all(|um| um.is_some_and(|um| (um - 0.5).abs() < 1e-4)));
     assert_eq!(report.pairs[0].shape_zyx, [1, 16, 20]);
     assert!(report.pairs[0].usable);
     std::fs::copy(folder.path().join("p.tif"), folder.path().join("p_masks.tif")).unwrap();

@@ -105,10 +105,11 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     (summary.image_dtype, summary.target_dtype) = (Some(image.dtype), Some(target.dtype));
     let (i, t) = (image.voxel_um, target.voxel_um);
     let files = [i.z.or(t.z), i.y.or(t.y), i.x.or(t.x)];
-    summary.voxel_um =
+    let [z, y, x] =
         std::array::from_fn(|a| pair.voxel_um.map(|v| v[a]).or(files[a]).filter(|v| v.is_finite() && *v > 0.0));
-    let [z, y, x] = summary.voxel_um;
-    if let Err(implausible) = (VoxelSize { z, y, x }).check() {
+    let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
+    summary.voxel_um = [size.z, size.y, size.x];
+    if let Err(implausible) = size.check() {
         let next_step = "set it in Fiji (Image > Properties) and save, or set data.voxel_um in the settings";
         inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
     }
