@@ -117,7 +117,7 @@ fn a_plane_is_one_slice_and_a_copy_of_the_image_is_an_error() {
     }
     let (_, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "single plane");
-    assert!(!report.problems.iter().any(|p| p.problem.contains("voxel size")), "{:?}", report.problems);
+    assert!(!report.problems.iter().any(|p| p.message.contains("voxel size")), "{:?}", report.problems);
     assert!(report.pairs[0].voxel_um.iter().all(|um| um.is_some_and(|um| (um - 0.5).abs() < 1e-4)));
     assert_eq!(report.pairs[0].shape_zyx, [1, 16, 20]);
     assert!(report.pairs[0].usable);
