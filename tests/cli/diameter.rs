@@ -90,6 +90,29 @@ fn nuclei_of_any_size_are_found_in_a_single_plane_with_the_diameter_of_their_sec
 }
 
 #[test]
+fn volumes_in_a_plane_without_slice_spacing_are_areas_in_both_tables() {
+    let fixture = Fixture::new();
+    let off = |at: usize| (at % 32) as f64 - 15.5;
+    let value = |i: usize| if off(i / 128).hypot(off(i % 128)) <= 9.0 { 500u16 } else { 100 };
+    let plane =
+        Array::new("YX".parse().unwrap(), vec![128, 128], (0..128 * 128).map(value).collect::<Vec<_>>()).unwrap();
+    let mut spec = WriteSpec::of(&plane, Container::ImageJ);
+    spec.voxel_size_um = VoxelSize { z: None, y: Some(0.5), x: Some(0.25) };
+    write_array(&fixture.path("plane.tif"), &plane, &spec).unwrap();
+    fixture.run(&["predict", "plane.tif", "--out", "o", "--diameter", "6.4"]).ok();
+    fixture.run(&["measure", "o/plane_labels.tif", "--intensities", "plane.tif", "--out", "measured.csv"]).ok();
+    for table in ["o/plane_objects.csv", "measured.csv"] {
+        let text = String::from_utf8(fixture.bytes(table)).unwrap();
+        let rows: Vec<Vec<f64>> =
+            text.lines().skip(1).map(|row| row.split(',').take(3).map(|v| v.parse().unwrap()).collect()).collect();
+        assert!(!rows.is_empty(), "{text}");
+        for row in &rows {
+            assert!((row[2] / (row[1] * 0.125) - 1.0).abs() < 1e-3, "{table}: {row:?}");
+        }
+    }
+}
+
+#[test]
 fn provenance_records_the_diameter_and_a_rerun_uses_it() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("24,72,72", 4);

@@ -410,7 +410,12 @@ pub(crate) fn voxel_size(
         );
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
-    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
+    let mut assumed: [f64; 3] =
+        std::array::from_fn(|a| stated[a].or_else(|| model.voxel_um.map(|m| m[a])).unwrap_or(1.0));
+    if known && stated[0].is_none() {
+        // A plane has no distance between slices; with 1 µm, volumes are those that `measure` gives: the areas.
+        assumed[0] = 1.0;
+    }
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;
