@@ -86,6 +86,31 @@ fn an_rgb_picture_asks_for_a_channel() {
 }
 
 #[test]
+fn the_only_color_of_a_picture_is_predicted() {
+    let fixture = Fixture::new();
+    // Disks on a lattice.
+    let value = |x: u32, y: u32| {
+        let off = |at: u32| f64::from(at % 32) - 15.5;
+        if off(x).hypot(off(y)) <= 9.0 { 200u8 } else { 20 }
+    };
+    let save = |name: &str, pixel: &dyn Fn(u8, u8) -> [u8; 3]| {
+        let image = image::RgbImage::from_fn(128, 128, |x, y| image::Rgb(pixel(value(x, y), value(x + 9, y))));
+        image.save(fixture.path(name)).unwrap();
+    };
+    save("gray.png", &|v, _| [v; 3]);
+    save("blue.png", &|v, _| [0, 0, v]);
+    save("two.png", &|v, other| [0, other, v]);
+    for (name, note) in [("gray", "red is used"), ("blue", "blue is used")] {
+        let file = format!("{name}.png");
+        let report = fixture.run(&["predict", &file, "--out", "o", "--json"]).json();
+        assert!(report["inputs"][0]["notes"].to_string().contains(note), "{report}");
+        assert_eq!(report["inputs"][0]["objects"][0], 16, "{report}");
+    }
+    assert_eq!(fixture.integers("o/blue_labels.tif"), fixture.integers("o/gray_labels.tif"));
+    fixture.fails(3, &["predict", "two.png", "--out", "o"], &["two.png", "RGB", "--channel 0 (red)"]);
+}
+
+#[test]
 fn one_color_of_an_rgb_picture_is_converted() {
     let fixture = Fixture::new();
     let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| (i * 7 % 251) as u8).collect();

@@ -91,10 +91,11 @@ fn of_stack(
     let mut meta = image.meta().clone();
     check_time(job.time, Extents::of(&meta).times, file)?;
     let stack = Stack::new(&image, job.time.unwrap_or(0));
-    check_shape(model, file, stack.extents.zyx)?;
+    check_shape(file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
-    let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, file, &mut notes)?;
+    let chosen = (given.channel, given.channels.as_slice());
+    let channels = channels(context, chosen, model, &meta, &stack, file, &mut notes)?;
     let voxel = voxel_size(given.voxel_um, file, &mut meta, model, &mut Vec::new())?;
     notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
@@ -128,17 +129,10 @@ fn of_stack(
     Ok(tiles)
 }
 
-/// Refuses stacks without voxels, and single images if the network requires stacks.
-fn check_shape(model: &Model, file: &Path, zyx: [usize; 3]) -> Result<(), JobError> {
+/// Refuses stacks without voxels.
+fn check_shape(file: &Path, zyx: [usize; 3]) -> Result<(), JobError> {
     if zyx.contains(&0) {
         return Err(bad(file, "it contains no voxels", "leave it out of the calibration"));
-    }
-    if model.spatial_axes == 3 && zyx[0] == 1 {
-        return Err(bad(
-            file,
-            "it is a single image, but the model requires stacks",
-            "calibrate with stacks (axes ZYX)",
-        ));
     }
     Ok(())
 }

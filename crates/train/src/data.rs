@@ -239,18 +239,15 @@ fn projected_check(
     (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
-/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. That of single planes, which have no
-/// distance between slices, only counts if no stack states one.
+/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no stacks.
 pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
-    let of = |is_plane: bool| -> Vec<[f64; 3]> {
-        let pairs = report.pairs.iter().filter(|p| (p.shape_zyx[0] == 1) == is_plane);
-        pairs.filter_map(|p| known(p.voxel_um)).collect()
+    let of = |are_planes: bool| -> Vec<[f64; 3]> {
+        let pairs = report.pairs.iter().filter(|pair| (pair.shape_zyx[0] == 1) == are_planes);
+        pairs.filter_map(|pair| known(pair.voxel_um)).collect()
     };
-    let mut all = of(false);
-    if all.is_empty() {
-        all = of(true);
-    }
+    let stacks = of(false);
+    let mut all = if stacks.is_empty() { of(true) } else { stacks };
     all.sort_by(|a, b| a.iter().product::<f64>().total_cmp(&b.iter().product::<f64>()));
     all.get(all.len() / 2).copied()
 }
@@ -260,8 +257,8 @@ pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
 const PLANE_EDGE: usize = 192;
 
 /// Returns the settings of a new run with those that are left open set for single planes: patches of one slice, and a new
-/// network that does not downsample along Z. In thicker patches, all further slices would be outside the stack; if they are
-/// requested, the network downsamples along Z as for stacks, because it would learn nothing from the single slice otherwise.
+/// network that does not downsample along Z. In thicker patches, all further slices would repeat the plane; if they are
+/// requested, the network downsamples along Z as for stacks.
 /// If there are stacks, the settings are returned unchanged.
 pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainConfig {
     let usable = || report.pairs.iter().filter(|pair| pair.usable).map(|pair| pair.shape_zyx);

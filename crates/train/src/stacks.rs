@@ -150,17 +150,17 @@ fn write_f32(path: &Path, stack: Stack, names: &[String], voxel_um: Option<[f64;
     Ok(())
 }
 
-/// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states. A single plane that
-/// states no distance between slices is 1 µm high, as in training.
+/// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states. A single plane
+/// needs no distance between slices.
 pub(crate) fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
     if pair.voxel_um.is_some() {
         return Ok(pair.voxel_um);
     }
     let options = OpenOptions { series: pair.image.series, single_file: true, ..OpenOptions::default() };
     let image = open(&pair.image.path, &options)?;
-    let size = image.meta().voxel_size_um;
-    let is_flat = pair.image.axes.is_none() && Extents::of(image.meta()).zyx[0] == 1;
-    Ok(VoxelSize { z: size.z.or(is_flat.then_some(1.0)), ..size }.zyx_um())
+    // With other axes, the file may have other slices.
+    let slices = if pair.image.axes.is_none() { Extents::of(image.meta()).zyx[0] } else { 0 };
+    Ok(image.meta().voxel_size_um.in_slices(slices).zyx_um())
 }
 
 /// Returns whether the file contains only this image.
@@ -215,6 +215,22 @@ mod tests {
         assert_eq!(array.shape(), [2, 2, 3, 4]);
         let values = array.into_samples().to_f32();
         assert!(values.chunks(12).enumerate().all(|(plane, v)| v.iter().all(|v| *v == [1.0, 5.0][plane % 2])));
+    }
+
+    #[test]
+    fn a_plane_needs_no_slice_spacing() {
+        let folder = tempfile::tempdir().unwrap();
+        for (slices, size) in [(1, Some([0.1, 0.2, 0.1])), (3, None)] {
+            let array = Array::new("ZYX".parse().unwrap(), vec![slices, 4, 5], vec![0u16; slices * 20]).unwrap();
+            let mut spec = WriteSpec::of(&array, Container::ImageJ);
+            spec.voxel_size_um = VoxelSize { z: None, y: Some(0.2), x: Some(0.1) };
+            let path = folder.path().join(format!("{slices}.tif"));
+            write_array(&path, &array, &spec).unwrap();
+            let found = voxel_um(&Pair::new("a", path.clone(), path)).unwrap();
+            let is_same = |[a, b]: [[f64; 3]; 2]| (0..3).all(|axis| (a[axis] / b[axis] - 1.0).abs() < 1e-4);
+            assert_eq!(found.is_some(), size.is_some(), "{slices}: {found:?}");
+            assert!(found.zip(size).is_none_or(|(found, size)| is_same([found, size])), "{found:?}");
+        }
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub(crate) struct TuneResult {
 
 /// Tunes the settings on the validation pairs, one setting at a time (coordinate search) starting from `initial`. After
 /// `until`, no further candidates are tried. Settings that are better by chance only are not taken
-/// ([`Scores::compared_with`]).
+/// ([`Scores::compared_with`]), nor are single ones among them that add nothing beyond chance ([`simplified`]).
 pub(crate) fn tune(
     cancel: &CancelToken,
     validator: &Validator,
@@ -159,10 +159,50 @@ pub(crate) fn tune(
     let share = f64::from(tried) / f64::from(tried + left_out);
     // The best of many candidates is above the initial settings by chance alone.
     let (options, best) = match scores.compared_with(&given).is_clear_gain() {
+        true if effort == TuneEffort::Thorough => simplified(initial, (best, scores), |options| {
+            if cancel.is_cancelled() {
+                return Err(JobError::Cancelled);
+            }
+            if until.is_some_and(|at| Instant::now() >= at) {
+                return Ok(None);
+            }
+            scores_of(validator, maps, options).map(Some)
+        })?,
         true => (best, scores),
         false => (initial.clone(), given.clone()),
     };
     Ok(TuneResult { options, given, best, share })
+}
+
+/// Resets settings to their initial values one by one, as long as the best score is not clearly higher than the score without
+/// their changes: one clear gain, such as that of another threshold, takes changes along that fit a few images by chance. `score`
+/// returns the scores that settings give; `None` if there is no time left.
+fn simplified(
+    initial: &SegmentOptions,
+    (best, best_scores): (SegmentOptions, Scores),
+    mut score: impl FnMut(&SegmentOptions) -> Result<Option<Scores>, JobError>,
+) -> Result<(SegmentOptions, Scores), JobError> {
+    const RESETS: [fn(&mut SegmentOptions, &SegmentOptions); 6] = [
+        |now, initial| now.seed_height = initial.seed_height,
+        |now, initial| now.height_smooth_um = initial.height_smooth_um,
+        |now, initial| now.min_volume_um3 = initial.min_volume_um3,
+        |now, initial| now.min_peak = initial.min_peak,
+        |now, initial| now.tissue = initial.tissue,
+        |now, initial| now.threshold = initial.threshold,
+    ];
+    let (mut options, mut scores) = (best, best_scores.clone());
+    for reset in RESETS {
+        let mut simpler = options.clone();
+        reset(&mut simpler, initial);
+        if simpler == options {
+            continue;
+        }
+        let Some(found) = score(&simpler)? else { break };
+        if !best_scores.compared_with(&found).is_clear_gain() {
+            (options, scores) = (simpler, found);
+        }
+    }
+    Ok((options, scores))
 }
 
 /// Returns, for each setting, the settings with its candidate values.
@@ -217,6 +257,33 @@ fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validator::PairScore;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn changes_that_add_nothing_beyond_chance_are_reset() {
+        let initial = SegmentOptions { threshold: Threshold::Fixed(0.5), ..SegmentOptions::default() };
+        let best = SegmentOptions { threshold: Threshold::Fixed(0.4), seed_height: 0.03, ..initial.clone() };
+        // The threshold adds 0.1 in each of four images. The seed height adds something in one of them, but not in another.
+        let scores_of = |options: &SegmentOptions| {
+            let chance = if options.seed_height == best.seed_height { [-0.05, 0.0, 0.1, 0.0] } else { [0.0; 4] };
+            let gain = if options.threshold == best.threshold { 0.1 } else { 0.0 };
+            let pair = |(image, own): (usize, f64)| PairScore {
+                name: image.to_string(),
+                score: own + gain + chance[image],
+                scores: BTreeMap::new(),
+            };
+            let pairs: Vec<PairScore> = [0.5, 0.6, 0.4, 0.7].into_iter().enumerate().map(pair).collect();
+            let score = pairs.iter().map(|pair| pair.score).sum::<f64>() / 4.0;
+            Scores { score, scores: BTreeMap::new(), pairs, shares: Vec::new() }
+        };
+        let found = (best.clone(), scores_of(&best));
+        let (kept, scores) = simplified(&initial, found.clone(), |options| Ok(Some(scores_of(options)))).unwrap();
+        assert_eq!(kept, SegmentOptions { threshold: Threshold::Fixed(0.4), ..initial.clone() });
+        assert!((scores.score - 0.65).abs() < 1e-9, "{}", scores.score);
+        let (kept, _) = simplified(&initial, found, |_| Ok(None)).unwrap();
+        assert_eq!(kept, best, "without time, nothing is reset");
+    }
 
     #[test]
     fn the_minimum_volume_is_lowered_for_data_with_small_objects() {

@@ -14,6 +14,7 @@ use crate::objects::{BrighterThan, IGNORED, LabelCode, ObjectIndex, mix};
 use crate::reader::{Convert, Outside, UnclippedBox};
 use crate::sources::{Source, Sources};
 use crate::targets::channels;
+use cytoscope_volume::BoxZyx;
 use cytoscope_volume::resample::resampled_extent;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::tile::window_starts;
@@ -54,7 +55,7 @@ pub struct Patch {
     /// Target, `[channel][Z][Y][X]`.
     pub target: Vec<f32>,
     /// Weight of each voxel in the loss, `[Z][Y][X]`: 0 outside the stack and for the ignore label, otherwise 1 or
-    /// more.
+    /// more. A single plane that is mirrored along Z is not outside.
     pub weight: Vec<f32>,
     /// Weight of each voxel in the loss of the channels after the first, `[Z][Y][X]`: as `weight`, and 0 where they are
     /// unknown. Empty if all channels have the weights of the first ([`Sampler::has_further_weights`]).
@@ -382,8 +383,7 @@ impl Sampler {
         let image_voxels = entry.images.iter().zip(&scalings).map(read).collect::<Result<Vec<_>, _>>()?;
         let len: usize = shape.iter().product();
         let (mut image, mut weight) = (vec![0.0f32; len * image_voxels.len()], vec![1.0f32; len]);
-        let low = std::array::from_fn(|a| (entry.window[a].start as i64 - image_box.start[a]) as f32 - 0.5);
-        let high = std::array::from_fn(|a| (entry.window[a].end as i64 - 1 - image_box.start[a]) as f32 + 0.5);
+        let [low, high] = counted(&entry.window, &image_box, mirror);
         // Empty for labels.
         let raw = |moments: &Moments| Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: moments.min as f32 };
         let stains = entry.targets.iter().zip(&ready.target_moments);
@@ -485,6 +485,18 @@ impl Sampler {
 fn weights_where(weight: &[f32], known: &[bool]) -> Vec<f32> {
     let is_known = |at: usize| known.get(at).is_none_or(|known| *known);
     weight.iter().enumerate().map(|(at, w)| if is_known(at) { *w } else { 0.0 }).collect()
+}
+
+/// Returns the lowest and the highest position along Z, Y, X that counts in the loss, in voxels of the box that is read: those of
+/// the window. Of a single plane that is mirrored along Z, all slices count: predictions repeat it, too, and take the first one.
+fn counted(window: &BoxZyx, read: &UnclippedBox, mirror: bool) -> [[f32; 3]; 2] {
+    let at = |position: i64, a: usize, half: f32| (position - read.start[a]) as f32 + half;
+    let mut low: [f32; 3] = std::array::from_fn(|a| at(window[a].start as i64, a, -0.5));
+    let mut high: [f32; 3] = std::array::from_fn(|a| at(window[a].end as i64 - 1, a, 0.5));
+    if mirror && window[0].len() == 1 {
+        (low[0], high[0]) = (f32::NEG_INFINITY, f32::INFINITY);
+    }
+    [low, high]
 }
 
 /// Sets the weights of the first `seen` voxels along each axis to 0.

@@ -129,12 +129,13 @@ impl Sources {
                     std::array::from_fn(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a])
                 }
             };
-            let voxel_um = voxel_um_of(pair, &image, &target);
+            let [z, y, x] = voxel_um_of(pair, &image, &target);
+            let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
             // The grid of the patches depends on it.
-            let [z, y, x] = voxel_um;
-            VoxelSize { z, y, x }.check().map_err(|e| {
+            size.check().map_err(|e| {
                 TrainingDataError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
             })?;
+            let voxel_um = [size.z, size.y, size.x];
             let first = stacks.len();
             stacks.extend([image, target]);
             let mut add = |references: &[ImageRef], role: Role| -> Result<Vec<usize>, TrainingDataError> {

@@ -86,6 +86,25 @@ fn a_patch_without_augmentation_equals_the_file() {
     }
 }
 
+#[test]
+fn all_slices_of_a_patch_of_a_single_plane_repeat_it_and_count() {
+    let shape = [1, 40, 50];
+    let (_folder, pair, _) = scene(shape, [1.0; 3]);
+    for outside in [Outside::Mirror, Outside::Background] {
+        let options = SamplerOptions { outside, ..plain([4, 16, 18], TargetKind::Instances) };
+        let patch = sampler(std::slice::from_ref(&pair), options).sample(3).unwrap();
+        let len = 16 * 18;
+        let counted = patch.weight.chunks(len).filter(|slice| slice.iter().all(|w| *w > 0.0)).count();
+        assert_eq!(counted, if outside == Outside::Mirror { 4 } else { 1 });
+        if outside == Outside::Mirror {
+            let repeats = |values: &[f32]| values.chunks(len).all(|slice| slice == &values[..len]);
+            assert!(repeats(patch.image.as_slice()));
+            // Foreground and height.
+            assert!(patch.target.chunks(4 * len).all(repeats));
+        }
+    }
+}
+
 /// Mirroring and quarter turns move image and target alike: every patch voxel has the foreground and the height of its
 /// voxel in the file, computed by brute force.
 #[test]

@@ -130,6 +130,14 @@ impl VoxelSize {
         Some([ok(self.z)?, ok(self.y)?, ok(self.x)?])
     }
 
+    /// The sizes in an image with this number of slices: a single slice has no distance to others, so an unknown size along Z
+    /// is taken as that along X.
+    #[must_use]
+    pub fn in_slices(self, slices: usize) -> Self {
+        let is_known = self.z.is_some_and(|z| z.is_finite() && z > 0.0);
+        if slices == 1 && !is_known { Self { z: self.x, ..self } } else { self }
+    }
+
     /// Volume of one voxel in µm³; unknown sizes count as 1 µm.
     pub fn volume_um3(self) -> f64 {
         self.zyx_um_or_one().iter().product()

@@ -66,7 +66,8 @@ fn object_diameter(
     let times: Vec<usize> = job.time.map_or_else(|| (0..count).collect(), |time| vec![time]);
     let stack = Stack::new(&image, times.first().copied().unwrap_or(0));
     let mut notes: Vec<String> = of_series.into_iter().collect();
-    let channels = channels((given.channel, given.channels.as_slice()), model, &meta, &stack, input, &mut notes)?;
+    let chosen = (given.channel, given.channels.as_slice());
+    let channels = channels(context, chosen, model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;
     let voxel = voxel_size(given.voxel_um, input, &mut meta, model, &mut notes)?;
     notes.into_iter().for_each(|note| context.note(note));

@@ -130,7 +130,7 @@ fn predict(
 ) -> Result<PredictedVolume, JobError> {
     options.check()?;
     diameter::check(options.diameter, model)?;
-    let selection = Selection::new(image, &image.meta().path, model, options)?;
+    let selection = Selection::new(context, image, &image.meta().path, model, options)?;
     let &[time] = selection.times.as_slice() else {
         let count = selection.times.len();
         return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));

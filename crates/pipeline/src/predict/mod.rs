@@ -1,6 +1,7 @@
 //! Prediction: from stacks to labels, maps and tables.
 
 mod batch;
+mod colors;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;

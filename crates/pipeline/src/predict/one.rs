@@ -65,7 +65,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
     let options = sources.options(preprocess::options_after(job));
-    let selection = Selection::new(&image, input, model, &options)?;
+    let selection = Selection::new(context, &image, input, model, &options)?;
     let wanted = outputs_or_default(&job.outputs, model.task);
     let named = || ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted);
     let files = context.report_alive(ProgressStage::Check, named)?;

@@ -1,5 +1,6 @@
 //! What a prediction does, decided and checked before it starts: from the options, the model and the image's metadata.
 
+use super::colors;
 use super::grid::model_shape;
 use super::plan::Budget;
 use super::{ChannelRef, Output, PredictOptions, TileRequest};
@@ -32,11 +33,12 @@ pub(super) struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// Selects channels and time points; only the image's metadata are used.
+    /// Selects channels and time points from the image's metadata; a part of an RGB image is read if no channel is given.
     ///
     /// # Errors
-    /// [`JobError::Mismatch`] if the image lacks them.
+    /// [`JobError::Mismatch`] if the image lacks them; [`JobError`] if it cannot be read.
     pub(super) fn new(
+        context: &Context,
         image: &'a Image,
         input: &'a Path,
         model: &Model,
@@ -46,8 +48,8 @@ impl<'a> Selection<'a> {
         let mut notes = Vec::new();
         let first = Stack::new(image, 0);
         let extents = first.extents;
-        let channels =
-            channels((options.channel, options.channels.as_slice()), model, &meta, &first, input, &mut notes)?;
+        let given = (options.channel, options.channels.as_slice());
+        let channels = channels(context, given, model, &meta, &first, input, &mut notes)?;
         check_time(options.time, extents.times, input)?;
         let times: Vec<usize> = options.time.map_or_else(|| (0..extents.times).collect(), |time| vec![time]);
         Ok(Self { image, input, meta, extents, channels, times, notes })
@@ -446,11 +448,13 @@ fn channels_of_model(
     find_channels(&wanted, &names).ok()
 }
 
-/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on.
+/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of an RGB
+/// image, a model with one channel gets the only color that shows something.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] if the stack does not have them.
+/// [`JobError::Mismatch`] if the stack does not have them; [`JobError`] if it cannot be read.
 pub(crate) fn channels(
+    context: &Context,
     (requested, chosen): (Option<usize>, &[ChannelRef]),
     model: &Model,
     meta: &ImageMeta,
@@ -484,11 +488,10 @@ pub(crate) fn channels(
     }
     let first = match requested {
         Some(c) => c,
-        None if stack.extents.is_rgb() && needed == 1 => {
-            return Err(mismatch(
-                "this is an RGB image, but the model requires one channel".to_owned(),
-                "choose one with --channel 0 (red), 1 (green) or 2 (blue)".to_owned(),
-            ));
+        None if needed == 1 && colors::is_rgb(meta, &stack.extents) => {
+            let (channel, note) = colors::only_channel(context, stack, input)?;
+            notes.push(note);
+            channel
         }
         None => {
             if model.inputs.len() > 1 && available >= needed {

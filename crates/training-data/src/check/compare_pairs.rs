@@ -61,17 +61,18 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
             inspection.add(Problem::warning(&file, problem, "correct the voxel size of the wrong file"));
         }
     }
-    let known: Vec<([f64; 3], usize)> = inspections
+    let known: Vec<(usize, [f64; 3])> = inspections
         .iter()
         .filter_map(|l| match l.summary.voxel_um {
-            [Some(z), Some(y), Some(x)] => Some(([z, y, x], l.summary.shape_zyx[0])),
+            [Some(z), Some(y), Some(x)] => Some((l.summary.shape_zyx[0], [z, y, x])),
             _ => None,
         })
         .collect();
     for (a, axis) in ["Z", "Y", "X"].into_iter().enumerate() {
         // Single planes have no distance between slices.
-        let sizes = || known.iter().filter(move |(_, slices)| a > 0 || *slices > 1).map(move |(um, _)| um[a]);
-        let (min, max) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
+        let of_axis = || known.iter().filter(move |(slices, _)| a > 0 || *slices > 1).map(move |(_, size)| size[a]);
+        let min = of_axis().fold(f64::INFINITY, f64::min);
+        let max = of_axis().fold(0.0, f64::max);
         if max > 0.0 && differs(min, max, VOXEL_SPREAD_TOLERANCE) {
             let problem = format!("voxel sizes range from {min} to {max} µm along {axis}");
             let next_step = "set voxel_um in the settings, to which all images are resampled";

@@ -103,13 +103,10 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     let summary = &mut inspection.summary;
     summary.shape_zyx = image.zyx;
     (summary.image_dtype, summary.target_dtype) = (Some(image.dtype), Some(target.dtype));
-    summary.voxel_um = voxel_um_of(pair, &image, &target);
-    let [z, y, x] = summary.voxel_um;
-    if image.zyx[0] == 1 && z.is_none() && y.is_some() && x.is_some() {
-        // A single plane has no distance between slices: it is 1 µm high, as where its objects are measured.
-        summary.voxel_um[0] = Some(1.0);
-    }
-    if let Err(implausible) = (VoxelSize { z, y, x }).check() {
+    let [z, y, x] = voxel_um_of(pair, &image, &target);
+    let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
+    summary.voxel_um = [size.z, size.y, size.x];
+    if let Err(implausible) = size.check() {
         let next_step = "set it in Fiji (Image > Properties) and save, or set data.voxel_um in the settings";
         inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
     }
