@@ -11,8 +11,8 @@ use cytoscope_graph::{Dim, Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, KeepSlices, LiveSink, LiveVolume, NoPass, TilePlan, TileRequest};
 use cytoscope_pipeline::{
-    CancelToken, Context, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome, ProgressStage,
-    ResultFormat,
+    CancelToken, Context, DiameterRequest, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome,
+    ProgressStage, ResultFormat,
 };
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -576,6 +576,50 @@ fn a_wide_stack_passes_in_bands_of_columns_within_a_small_memory_budget() {
     assert!(report.plan.is_some_and(|plan| plan.pass.is_none_or(|pass| pass.bands_x == 1)));
     let distance = relative_distance(&fixture.maps("small"), &fixture.maps("large"));
     assert!(distance <= 1e-5, "{distance:.2e} of the range");
+}
+
+/// The memory that a job is said to need is enough, and not much more than it needs, although whole rows of the stack would
+/// take more, and segmenting its maps takes more than the budget.
+#[test]
+fn the_memory_that_is_stated_for_a_wide_stack_is_that_of_bands_of_columns() {
+    let (folder, shape) = (tempfile::tempdir().unwrap(), [4, 1100, 3000]);
+    let fixture = Fixture { folder, shape, values: Vec::new() };
+    let values: Vec<u8> = (0..shape.iter().product::<usize>()).map(|i| (i % 7) as u8).collect();
+    let array = Array::new(Axes::zyx(), shape.to_vec(), values).unwrap();
+    write_array(&fixture.path("stack.npy"), &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei");
+    // The memory that is stated if this budget is too small; otherwise the job is cancelled when it is planned.
+    let stated = |mib: u64| {
+        let cancel = CancelToken::default();
+        let of_sink = cancel.clone();
+        let sink = move |event: &Event| {
+            if matches!(event, Event::Planned { .. }) {
+                of_sink.cancel();
+            }
+        };
+        let job = PredictJob {
+            memory_budget_bytes: Some(mib << 20),
+            outputs: [Output::Labels].into(),
+            voxel_um: Some([0.5, 0.3, 0.3]),
+            diameter: DiameterRequest::Given(7.5),
+            ..fixture.job(&model, TileRequest::default(), "out")
+        };
+        let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+        match job.run(&context, &Devices::cpu_only()) {
+            Err(error) => {
+                assert_eq!(error.kind(), JobErrorKind::Cancelled, "{error}");
+                None
+            }
+            Ok(outcome) => {
+                let message = &outcome.failed[0].message;
+                let (_, of_need) = message.split_once("needs about ").expect(message);
+                Some(of_need.split(' ').next().unwrap().parse::<u64>().unwrap())
+            }
+        }
+    };
+    let needed = stated(64).unwrap();
+    assert_eq!(stated(needed), None, "{needed} MiB are not enough");
+    assert!(stated(needed * 7 / 10).is_some(), "much less than {needed} MiB is enough");
 }
 
 /// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns

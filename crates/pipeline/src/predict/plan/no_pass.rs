@@ -167,7 +167,7 @@ impl Planner<'_> {
             NotRolling::Budget { needed_bytes, budget_bytes } => {
                 let around_bytes = self.around_pass(tile, 1, self.least_part(tile));
                 NoPass::Memory {
-                    needed_bytes: needed_bytes.saturating_add(around_bytes),
+                    needed_bytes: needed_bytes.saturating_add(around_bytes).max(self.after_pass(0)),
                     budget_bytes: budget_bytes.saturating_add(around_bytes).min(self.resolved.budget.bytes),
                 }
             }

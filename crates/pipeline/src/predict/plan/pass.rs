@@ -30,8 +30,6 @@ impl Planner<'_> {
         if self.blend != Blend::Crop {
             return Err(self.why_requested());
         }
-        // If segmenting the maps takes too much memory, bands do not help.
-        let is_hopeless = BASE_BYTES + self.volume.held_bytes + self.later_bytes(0) > budget_bytes;
         let tile = self.whole();
         let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1, self.least_part(tile)));
         let cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes().min(room_bytes) };
@@ -40,20 +38,28 @@ impl Planner<'_> {
         for count in COLUMN_BANDS {
             let is_done = match &best {
                 Ok(pass) => pass.is_whole(),
-                Err(reason) => is_hopeless || !matches!(reason, NoPass::Memory { .. }),
+                Err(reason) => !matches!(reason, NoPass::Memory { .. }),
             };
             let Some(columns) = self.columns(tile, count).filter(|_| !is_done) else { break };
             let next = self.pass_in_columns(tile, columns, cap_bytes);
-            let is_better = match (&next, &best) {
-                (Ok(next), Ok(best)) => self.pass_cost(next) < self.pass_cost(best),
-                (Ok(_), Err(_)) => true,
-                (Err(reason), Err(_)) => matches!(reason, NoPass::Memory { .. }),
-                (Err(_), Ok(_)) => false,
+            let (is_better, goes_on) = match (&next, &best) {
+                (Ok(next), Ok(best)) => {
+                    let is_cheaper = self.pass_cost(next) < self.pass_cost(best);
+                    (is_cheaper, is_cheaper)
+                }
+                (Ok(_), Err(_)) => (true, true),
+                // Where no bands fit, the least memory is stated.
+                (Err(NoPass::Memory { needed_bytes, .. }), Err(NoPass::Memory { needed_bytes: least_bytes, .. })) => {
+                    (needed_bytes < least_bytes, true)
+                }
+                (Err(_), _) => (false, false),
             };
-            if !is_better {
+            if is_better {
+                best = next;
+            }
+            if !goes_on {
                 break;
             }
-            best = next;
         }
         best
     }
@@ -94,18 +100,26 @@ impl Planner<'_> {
             };
             let part = [plan.bands().first().map_or(tile[1], |band| band.fed.len()), width];
             let during = self.around_pass(tile, plan.slab_planes(), part).saturating_add(plan.memory_bytes());
-            let later_bytes = self.later_bytes(plan.memory_bytes());
-            let peak_bytes = during.max(BASE_BYTES + self.volume.held_bytes + later_bytes);
+            let peak_bytes = during.max(self.after_pass(plan.memory_bytes()));
             if peak_bytes <= budget_bytes {
                 let read_voxels = self.pass_sizes(tile).read_voxels(&pass_bands(plan.bands(), &columns), first_z);
                 return Ok(PlannedPass { tile, first_z, plan, columns, peak_bytes, read_voxels });
             }
-            too_large = Some(NoPass::Memory { needed_bytes: peak_bytes, budget_bytes });
+            let reason = NoPass::Memory { needed_bytes: peak_bytes, budget_bytes };
+            if self.after_pass(0) > budget_bytes {
+                return Err(reason);
+            }
+            too_large = Some(reason);
             // Shorter slabs need less memory around the session, too.
             let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1, part));
             cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1).min(room_bytes);
         }
         Err(too_large.unwrap_or(NoPass::NotCheaper))
+    }
+
+    /// Returns the bytes that the stages after a pass hold, if its network takes `session_bytes`.
+    pub(super) fn after_pass(&self, session_bytes: u64) -> u64 {
+        BASE_BYTES + self.volume.held_bytes + self.later_bytes(session_bytes)
     }
 
     /// Returns the first slice of a pass. If slices are finished, it is the first one in the receptive field of the next.
