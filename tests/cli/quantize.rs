@@ -407,7 +407,7 @@ fn bad_calibration_data_is_refused_by_name() {
         refuse(&file, &[&file, "NaN or infinite", "leave it out"]);
     }
     std::fs::write(fixture.path("row.npy"), npy_f32(&[7], &[0.0; 7])).unwrap();
-    refuse("row.npy", &["row.npy"]);
+    refuse("row.npy", &["row.npy", "a row of voxels"]);
     std::fs::write(fixture.path("text.tif"), b"no image").unwrap();
     refuse("text.tif", &["text.tif"]);
     // A network with two channels, and stacks with one.

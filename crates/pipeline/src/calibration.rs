@@ -129,12 +129,14 @@ fn of_stack(
     Ok(tiles)
 }
 
-/// Refuses stacks without voxels.
+/// Refuses stacks without voxels, and rows of voxels.
 fn check_shape(file: &Path, zyx: [usize; 3]) -> Result<(), JobError> {
-    if zyx.contains(&0) {
-        return Err(bad(file, "it contains no voxels", "leave it out of the calibration"));
-    }
-    Ok(())
+    let problem = match zyx {
+        [0, ..] | [_, 0, _] | [.., 0] => "it contains no voxels",
+        [_, 1, _] | [.., 1] => "it is a row of voxels, not an image",
+        _ => return Ok(()),
+    };
+    Err(bad(file, problem, "leave it out of the calibration"))
 }
 
 /// Returns the requested object diameter of a stack, or an estimate. The stack is described by the channels that are read,

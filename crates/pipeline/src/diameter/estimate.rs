@@ -62,7 +62,7 @@ const FLAT: Coarsening = Coarsening { factor: 1.0, growth: 1.05, close_ratio: 1.
 /// Factor of the first guess on flat stacks, where noise is averaged less and sections are small. A start that is too large is
 /// corrected at once, because objects of half the size are still found; from one that is too small, the texture inside of
 /// objects may be measured.
-const FLAT_START: f64 = 3.0;
+const FLAT_START: f64 = 2.0;
 /// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
 /// away, split ones change the median little.
 const SEED_HEIGHT_FACTOR: f64 = 0.6;
