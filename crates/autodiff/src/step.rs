@@ -114,8 +114,8 @@ pub struct UpdateGraph {
 }
 
 /// Returns a copy of a model in the form that is trained and exported: batch norms are not folded, quantized weights and
-/// activations and 16-bit floats become 32-bit floats, decomposed activations are recognized. A `PRelu` with a single slope becomes a `LeakyRelu`, whose
-/// slope is not trained.
+/// activations and 16-bit floats become 32-bit floats, decomposed activations are recognized. A `PRelu` with a single slope
+/// becomes a `LeakyRelu`, whose slope is not trained.
 ///
 /// # Errors
 /// If constants cannot be folded.

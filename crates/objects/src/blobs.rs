@@ -1,9 +1,9 @@
 //! Size of bright blobs in an image, without a model, from scale-space responses of a Laplacian of Gaussian.
 //!
-//! A ball of diameter d has its strongest response to a Laplacian of Gaussian at σ = d / (2 √3), and a disk in a single
-//! slice at σ = d / (2 √2) (Lindeberg, "Feature detection with automatic scale selection", 1998). The Laplacian is approximated by differences
-//! of Gaussians (Lowe 2004). Blur, noise and touching objects shift the result, so it is an estimate: within a factor
-//! of two for most stacks.
+//! A ball of diameter d has its strongest response to a Laplacian of Gaussian at σ = d / (2 √3), and a disk in a single slice
+//! at σ = d / (2 √2) (Lindeberg, "Feature detection with automatic scale selection", 1998). The Laplacian is approximated by
+//! differences of Gaussians (Lowe 2004). Blur, noise and touching objects shift the result, so it is an estimate: within a
+//! factor of two for most stacks.
 
 use crate::ObjectsError;
 use crate::diameter::FLAT_SLICES;

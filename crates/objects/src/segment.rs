@@ -52,7 +52,8 @@ pub struct TissueOptions {
     /// Takes the place of [`SegmentOptions::seed_height`].
     pub seed_height: f64,
     /// Value of the smoothed map below which the outer voxels of an object become background after splitting (all of its
-    /// voxels, if holes are not filled); `None` keeps them. Neighbors in tissue are so close that voxels in the narrow gaps between them exceed the threshold.
+    /// voxels, if holes are not filled); `None` keeps them. Neighbors in tissue are so close that voxels in the narrow gaps
+    /// between them exceed the threshold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outline: Option<f64>,
 }
