@@ -115,7 +115,7 @@ const NARROW_SLIDER: f32 = 96.0;
 /// Width of the slider for the time point with its label and number.
 const TIME_CONTROLS: f32 = NARROW_SLIDER + 74.0;
 
-/// Starts the next row of the toolbar if this one has no room for a width. Sliders do not move to it by themselves.
+/// Starts the next row of the toolbar if this one is too narrow for a width. Sliders do not move to it by themselves.
 fn make_room(ui: &mut Ui, width: f32) {
     if ui.available_size_before_wrap().x < width {
         ui.end_row();

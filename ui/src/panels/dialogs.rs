@@ -36,7 +36,7 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
     let response = egui::Modal::new(egui::Id::new("shortcuts")).show(ctx, |ui| {
         ui.heading("Keyboard shortcuts");
         ui.add_space(8.0);
-        // Small windows have no room for all rows.
+        // Small windows cannot show all rows.
         let height = (ctx.content_rect().height() - 180.0).max(100.0);
         egui::ScrollArea::vertical().max_height(height).show(ui, shortcut_grid);
         ui.add_space(8.0);

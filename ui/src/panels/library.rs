@@ -221,8 +221,8 @@ pub(crate) fn named_slider(
         egui::TextStyle::Body,
     );
     let (usual, gaps) = (ui.spacing().slider_width, 2.0 * ui.spacing().item_spacing.x);
-    let room = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
-    ui.spacing_mut().slider_width = room.min(usual).max(MIN_SLIDER);
+    let available = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
+    ui.spacing_mut().slider_width = available.min(usual).max(MIN_SLIDER);
     let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
     let changed = ui.add(slider).changed();
     ui.spacing_mut().slider_width = usual;
