@@ -1,11 +1,12 @@
 """A training step on a GPU: ours in f32, tf32, f16 and bf16 compared with PyTorch (eager f32, autocast bf16, and compiled in
 bf16 with channels last and max-autotune), interleaved.
 
-    python bench/gpu/training.py [--rounds 3] [--steps 200] [--device cuda] [--batch 2] [--filters 16,32,64]
+    python bench/gpu/training.py [--rounds 3] [--steps 800] [--device cuda] [--batch 2] [--filters 16,32,64]
         [--torch 'eager f32'] [--torch none] [--precision f32]
 
 Ours is `cytoscope train` from scratch on simulated stacks: the mean time of a step without the time that it waited for
-patches (`step_secs` - `stalled_secs` of the report). Its network is Cytoscope's own U-Net with these filters, PyTorch's is
+patches (`step_secs` - `stalled_secs` of the report), over the last 100 points of the loss curve: with fewer than 400 steps,
+kernels are still being compiled in some of them. Its network is Cytoscope's own U-Net with these filters, PyTorch's is
 MONAI's DynUNet with the same filters, so that the ratio compares programs and not kernels: the report prints the number of
 parameters of both. Needs target/release/cytoscope; PyTorch's rows need torch with CUDA and monai.
 """
@@ -46,11 +47,11 @@ print(json.dumps({"ms": float(np.median(times)), "parameters": parameters,
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--device", choices=list(PRECISIONS), default="cuda")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--filters", default="16,32,64")
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--precision", action="append", default=[], help="precision of ours, can be repeated; all by default")
     add_torch_option(parser)
     options = parser.parse_args()
@@ -73,7 +74,7 @@ def main():
                     measured(times, f"ours {precision}", 1e3 * (made["step_secs"] - made["stalled_secs"]))
                     parameters["ours"] = made["parameters"]
             for row, (dtype, compile_) in torch_rows(options.torch):
-                made = child(RIVAL, json.dumps(filters), dtype, compile_, options.batch, options.steps)
+                made = child(RIVAL, json.dumps(filters), dtype, compile_, options.batch, min(options.steps, 200))
                 if made:
                     measured(times, row, made["ms"])
                     parameters["PyTorch"] = made["parameters"]

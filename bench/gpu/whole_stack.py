@@ -5,14 +5,12 @@ torch.compile in bf16 (64³ windows, overlap 0.25, Gaussian, batches of 8) with 
 
 Ours is the wall time of the job (`seconds` of the report); PyTorch's is that of reading, predicting, labeling and writing,
 without imports and after compiling and a warm-up window. Our kernels are tuned in the first run on a new GPU, which is
-therefore discarded. Needs numpy, scipy, tifffile and target/release/cytoscope; PyTorch's row needs torch
+therefore discarded. The stack is one of `cytoscope simulate`. Needs scipy, tifffile and target/release/cytoscope; PyTorch's row needs torch
 with CUDA and monai.
 """
 import argparse
 import json
 import tempfile
-
-import numpy as np
 
 from common import FILTERS, NETWORK, child, device_name, has_torch, measured, ours, table
 
@@ -38,21 +36,6 @@ print(json.dumps({"s": time.perf_counter() - start, "peak_mib": torch.cuda.max_m
 """
 
 
-def write_stack(path, shape):
-    """Writes blurred noise as 16-bit TIFF, 32 slices at a time."""
-    import tifffile
-    from scipy.ndimage import gaussian_filter
-
-    rng = np.random.default_rng(7)
-    with tifffile.TiffWriter(path) as tif:
-        for first in range(0, shape[0], 32):
-            n = min(32, shape[0] - first)
-            v = np.clip(gaussian_filter(rng.standard_normal((n, *shape[1:])).astype(np.float32), 4) * 40, 0, None)
-            v = (v + 0.3 * rng.standard_normal(v.shape)) * 200 + 1000
-            for plane in np.clip(v, 0, 65535).astype(np.uint16):
-                tif.write(plane, contiguous=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="128,1024,1024")
@@ -61,11 +44,12 @@ def main():
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--model", default="nuclei")
     options = parser.parse_args()
-    shape = [int(n) for n in options.shape.split(",")]
     print(f"device: {device_name()}; PyTorch: {'yes' if has_torch() else 'not installed, its row is left out'}")
     with tempfile.TemporaryDirectory() as folder:
-        stack = f"{folder}/stack.tif"
-        write_stack(stack, shape)
+        made = ours("simulate", "--kind", "nuclei", "--count", 1, "--shape", options.shape, "--out", folder, "--json")
+        if made is None:
+            return
+        stack = f"{folder}/nuclei_0_raw.tif"
         # Voxels of the model's own grid, and its nominal diameter: nothing is resampled.
         job = ["predict", stack, "--model", options.model, "--device", options.device, "--precision", options.precision,
                "--voxel-size", "1.2,0.6,0.6", "--diameter", "12", "--outputs", "labels", "--json"]

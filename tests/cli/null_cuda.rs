@@ -105,7 +105,7 @@ impl NullCuda {
         let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());
         let text = texts.max_by_key(String::len).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        let is_hyper = |line: &&str| line.starts_with("2d h2d 4x6 ");
+        let is_hyper = |line: &&str| *line == "h2d 24";
         let last = lines.iter().rposition(is_hyper).unwrap();
         let before = lines[..last].iter().rposition(is_hyper).unwrap();
         let count = |kinds: &[&str]| {

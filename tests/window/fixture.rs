@@ -6,8 +6,8 @@ use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
 use eframe::egui::{Key, Modifiers};
-use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable, by};
+use egui_kittest::{Harness, Node};
 use null_renderer::NullRenderer;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -83,15 +83,27 @@ impl Fixture {
             w.query_all_by_label(name).any(|n| n.accesskit_node().role() != Role::Label)
         };
         self.until(name, found);
-        for scroll in [true, false] {
-            let node = self.window.query_all_by_label(name).find(|n| n.accesskit_node().role() != Role::Label);
-            match node {
-                Some(node) if scroll => node.scroll_to_me(),
-                Some(node) => node.click(),
-                None => panic!("{name} disappeared; on screen: {}", self.on_screen()),
-            }
+        let of_name = |w: &Harness<'static, Workbench>, act: &dyn Fn(&Node<'_>)| {
+            w.query_all_by_label(name).find(|n| n.accesskit_node().role() != Role::Label).map(|n| act(&n)).is_some()
+        };
+        assert!(
+            of_name(&self.window, &|node| node.scroll_to_me()),
+            "{name} disappeared; on screen: {}",
+            self.on_screen()
+        );
+        // Until scrolling ends, the pointer would miss it.
+        let mut before = None;
+        for _ in 0..50 {
             self.window.run_steps(8);
+            let place = std::cell::Cell::new(None);
+            of_name(&self.window, &|node| place.set(Some(node.rect())));
+            if place.get().is_some() && place.get() == before {
+                break;
+            }
+            before = place.get();
         }
+        assert!(of_name(&self.window, &|node| node.click()), "{name} disappeared; on screen: {}", self.on_screen());
+        self.window.run_steps(8);
     }
 
     /// Replaces the text of the field with this name.

@@ -2,22 +2,27 @@
 //! counts them.
 
 use crate::exec::Image;
-use crate::form::Form;
+use crate::form::{Form, count};
 use crate::guard::device_error;
-use burn_tensor::backend::{Backend, ExecutionError};
+use crate::kernels::DeviceBackend;
+use burn_tensor::backend::ExecutionError;
 use burn_tensor::{Int, Tensor, TensorData};
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_profile::DeviceTraffic;
 use std::cell::Cell;
 
+/// Number of elements that are downloaded at once. CubeCL reserves page-locked memory for each download, and keeps small
+/// blocks of it; a large one takes much longer to reserve than to copy.
+const PIECE_ELEMENTS: usize = 2 << 20;
+
 /// A device of backend `B`, and what a session has copied to and from it.
-pub(crate) struct Transfers<B: Backend> {
+pub(crate) struct Transfers<B: DeviceBackend> {
     device: B::Device,
     id: DeviceId,
     counted: Cell<DeviceTraffic>,
 }
 
-impl<B: Backend> Transfers<B> {
+impl<B: DeviceBackend> Transfers<B> {
     /// Starts with nothing counted.
     pub(crate) fn new(device: B::Device, id: DeviceId) -> Self {
         Self { device, id, counted: Cell::default() }
@@ -62,7 +67,9 @@ impl<B: Backend> Transfers<B> {
     /// Queues the copy of a tensor to the device. There are as many values as the form has elements.
     pub(crate) fn upload(&self, values: Vec<f32>, form: Form) -> Image<B> {
         self.count_upload(size_of_val(values.as_slice()));
-        Tensor::from_data(TensorData::new(values, form), &self.device)
+        let length = values.len();
+        // With more than one axis, CubeCL copies row by row.
+        Tensor::<B, 1>::from_data(TensorData::new(values, [length]), &self.device).reshape(form)
     }
 
     /// Queues the copy of a table of positions to the device.
@@ -78,10 +85,16 @@ impl<B: Backend> Transfers<B> {
     /// [`EngineError::Device`] or [`EngineError::OutOfMemory`] if the device failed; [`EngineError::Internal`] if the
     /// elements are not f32.
     pub(crate) fn download(&self, tensor: Image<B>) -> Result<Vec<f32>, EngineError> {
-        let data = tensor.try_into_data().map_err(|e| failed(self.id, &e))?;
-        let values = data
-            .into_vec::<f32>()
-            .map_err(|e| EngineError::Internal { place: "outputs".to_owned(), reason: format!("{e:?}") })?;
+        let length = count(&tensor.dims());
+        let mut values = Vec::with_capacity(length);
+        // With more than one axis, CubeCL copies row by row.
+        for piece in B::pieces(&tensor, PIECE_ELEMENTS).unwrap_or_else(|| vec![tensor.reshape([length])]) {
+            let data = piece.try_into_data().map_err(|e| failed(self.id, &e))?;
+            let piece = data
+                .as_slice::<f32>()
+                .map_err(|e| EngineError::Internal { place: "outputs".to_owned(), reason: format!("{e:?}") })?;
+            values.extend_from_slice(piece);
+        }
         self.count(|all| {
             all.downloads += 1;
             all.downloaded_bytes += size_of_val(values.as_slice()) as u64;

@@ -146,13 +146,14 @@ impl CpuEngine {
         let sets: Vec<&str> =
             IsaName::ALL.into_iter().filter(|n| Isa::available(*n).is_some()).map(IsaName::as_str).collect();
         let sets = sets.join(", ");
+        let ignored = Isa::ignored().map(|name| format!("; CYTOSCOPE_ISA={name} is ignored")).unwrap_or_default();
         let device = Device {
             id: DeviceId::Cpu,
             name: cytoscope_profile::cpu_name().unwrap_or(std::env::consts::ARCH).to_owned(),
             memory_bytes: cytoscope_profile::available_bytes(),
             free_bytes: None,
             usable: true,
-            reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets})"),
+            reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets}){ignored}"),
             shortcomings: Vec::new(),
             precisions: vec![Precision::F32, Precision::Int8],
             driver: isa.to_string(),

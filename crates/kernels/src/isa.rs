@@ -100,6 +100,13 @@ impl Isa {
             .unwrap_or(Isa(IsaName::Portable))
     }
 
+    /// Returns the value of `CYTOSCOPE_ISA` if it has no effect: it is no name of an instruction set, or this CPU lacks it.
+    pub fn ignored() -> Option<String> {
+        let wanted = std::env::var("CYTOSCOPE_ISA").ok().filter(|wanted| !wanted.is_empty())?;
+        let known = IsaName::ALL.into_iter().find(|name| name.as_str() == wanted);
+        known.and_then(Isa::available).is_none().then_some(wanted)
+    }
+
     /// Returns the instruction set's name.
     pub fn name(self) -> IsaName {
         self.0

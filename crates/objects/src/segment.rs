@@ -11,14 +11,40 @@ use crate::{ObjectsError, distance, smooth, threshold, watershed};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// How the threshold between background and foreground is chosen.
+/// How the threshold between background and foreground is chosen. In settings, `0.5` may stand for `{ fixed = 0.5 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", from = "WrittenThreshold")]
 pub enum Threshold {
     /// Otsu's threshold of the map.
     Otsu,
     /// A fixed value; voxels above it are foreground.
     Fixed(f64),
+}
+
+/// The forms in which a [`Threshold`] is written.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a threshold must be \"otsu\", a number such as 0.5, or { fixed = 0.5 }")]
+enum WrittenThreshold {
+    Number(f64),
+    Named(NamedThreshold),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NamedThreshold {
+    Otsu,
+    Fixed(f64),
+}
+
+impl From<WrittenThreshold> for Threshold {
+    fn from(written: WrittenThreshold) -> Self {
+        match written {
+            WrittenThreshold::Named(NamedThreshold::Otsu) => Self::Otsu,
+            WrittenThreshold::Number(level) | WrittenThreshold::Named(NamedThreshold::Fixed(level)) => {
+                Self::Fixed(level)
+            }
+        }
+    }
 }
 
 /// Height map of the watershed; its peaks are the seeds.
@@ -328,7 +354,7 @@ fn foreground_of(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> Re
         Threshold::Fixed(level) => level,
     };
     let mut found = Foreground::above(shape, level, options);
-    map.chunks_exact((shape[1] * shape[2]).max(1)).try_for_each(|slice| found.add_slice(slice))?;
+    found.add_slices(map)?;
     Ok(found)
 }
 

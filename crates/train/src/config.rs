@@ -554,6 +554,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+    use cytoscope_objects::Threshold;
 
     #[test]
     fn a_given_learning_rate_replaces_the_defaults_of_training_from_scratch_and_of_fine_tuning() {
@@ -587,6 +588,24 @@ mod tests {
         }
         let known = format!("[segment]\nthreshold = {{ fixed = 0.5 }}\n[segment.tissue]\n{tissue}outline = 0.7\n");
         assert_eq!(read(&known).unwrap().segment.unwrap().tissue.unwrap().outline, Some(0.7));
+    }
+
+    #[test]
+    fn a_threshold_is_a_name_or_a_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.toml");
+        let read = |threshold: &str| {
+            std::fs::write(&path, format!("[segment]\nthreshold = {threshold}\n")).unwrap();
+            TrainConfig::read(&path).map(|config| config.segment.unwrap().threshold).map_err(|error| error.to_string())
+        };
+        for text in ["0.25", "{ fixed = 0.25 }"] {
+            assert_eq!(read(text), Ok(Threshold::Fixed(0.25)), "{text}");
+        }
+        assert_eq!(read("\"otsu\""), Ok(Threshold::Otsu));
+        for text in ["\"high\"", "{ fix = 1.0 }", "true"] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains("a threshold must be \"otsu\", a number"), "{text}: {error}");
+        }
     }
 
     #[test]

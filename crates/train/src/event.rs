@@ -96,9 +96,10 @@ impl TrainingPlan {
             1.0 => "about a minute".to_owned(),
             many => format!("about {many} minutes"),
         };
+        let planned = if *steps == 1 { "1 step is planned".to_owned() } else { format!("{steps} steps are planned") };
         format!(
             "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
-             {steps} steps are planned ({epochs:.1} epochs, {duration}); {:.0} MiB for activations",
+             {planned} ({epochs:.1} epochs, {duration}); {:.0} MiB for activations",
             *activation_bytes as f64 / f64::from(1 << 20),
         )
     }

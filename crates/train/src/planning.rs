@@ -231,7 +231,8 @@ impl Training<'_> {
             state.steps = plan.steps;
             state.next_validation = plan.next_validation;
             state.validation_due |= state.step == state.steps && !self.validator.is_empty() && !is_scored(state);
-            let message = format!("the training budget was changed: {} steps are planned now", state.steps);
+            let steps = if state.steps == 1 { "1 step is".to_owned() } else { format!("{} steps are", state.steps) };
+            let message = format!("the training budget was changed: {steps} planned now");
             self.emit(&TrainEvent::Planned(self.summary(state, stepper)));
             self.context.note(message);
         }

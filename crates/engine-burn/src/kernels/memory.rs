@@ -376,12 +376,32 @@ pub(super) fn reshaped<R: CubeRuntime>(of: CubeTensor<R>, form: [usize; 5]) -> C
 
 /// Returns a part of a dense tensor of f32, in the same memory; `None` if it exceeds it.
 pub(super) fn part<R: CubeRuntime>(of: &CubeTensor<R>, start: usize, form: [usize; 5]) -> Option<CubeTensor<R>> {
+    Some(reshaped(span(of, start, form.iter().product())?, form))
+}
+
+/// Returns successive elements of a dense tensor of f32, in the same memory; `None` if they exceed it.
+fn span<R: CubeRuntime>(of: &CubeTensor<R>, start: usize, length: usize) -> Option<CubeTensor<R>> {
     let whole = of.handle.size_in_used();
-    let [from, bytes] = [start, form.iter().product()].map(|elements: usize| (elements * size_of::<f32>()) as u64);
+    let [from, bytes] = [start, length].map(|elements: usize| (elements * size_of::<f32>()) as u64);
     let after = whole.checked_sub(from.checked_add(bytes)?)?;
     let handle = of.handle.clone().offset_start(from).offset_end(after);
     let (client, device) = (of.client.clone(), of.device.clone());
-    Some(CubeTensor::new_contiguous(client, device, Shape::from(form), handle, of.dtype))
+    Some(CubeTensor::new_contiguous(client, device, Shape::from([length]), handle, of.dtype))
+}
+
+/// Returns the elements of a tensor of f32 with five axes in their order, as arrays of at most `length` elements: in the memory
+/// of the tensor, or of a copy if its elements have gaps or another order. `None` for other tensors.
+pub(super) fn pieces<R: CubeRuntime>(x: CubeTensor<R>, length: usize) -> Option<Vec<CubeTensor<R>>> {
+    let (form, strides) = axes(&x).filter(|_| x.dtype == DType::F32 && length > 0)?;
+    let packed = if in_order(&x).is_some() {
+        x
+    } else {
+        let y = empty(&x, form, DType::F32);
+        copy(x, Layout { start: 0, strides }, form, &y, Layout::of(form));
+        y
+    };
+    let count = form.iter().product();
+    (0..count).step_by(length).map(|start| span(&packed, start, length.min(count - start))).collect()
 }
 
 #[cube(launch)]

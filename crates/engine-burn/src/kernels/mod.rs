@@ -12,6 +12,7 @@ mod elementwise;
 mod fused;
 mod loss;
 mod memory;
+mod mma;
 mod moves;
 mod norm;
 mod norm_training;
@@ -92,6 +93,12 @@ pub(crate) trait DeviceBackend: Backend {
 
     /// Returns the parts of a tensor as tensors that share its memory. Returns `None` if the backend has no kernels.
     fn split(_: Image<Self>, _: &[Part]) -> Option<Vec<Image<Self>>> {
+        None
+    }
+
+    /// Returns the elements of a tensor of 32-bit floats in their order, as tensors of at most `length` elements that share
+    /// memory. Returns `None` for other tensors, or if the backend has no kernels.
+    fn pieces(_: &Image<Self>, _: usize) -> Option<Vec<Tensor<Self, 1>>> {
         None
     }
 
@@ -231,6 +238,11 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
             }))
         };
         parts.iter().map(image).collect()
+    }
+
+    fn pieces(x: &Image<Self>, length: usize) -> Option<Vec<Tensor<Self, 1>>> {
+        let pieces = memory::pieces(primitive(x.clone()), length)?;
+        Some(pieces.into_iter().map(|piece| Tensor::from_primitive(TensorPrimitive::Float(piece))).collect())
     }
 
     fn copy_parts(

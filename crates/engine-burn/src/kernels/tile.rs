@@ -10,7 +10,7 @@ use super::memory::{LengthsZyx, Reach, voxel_number};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cmma;
-use cubecl::features::MmaConfig;
+use cubecl::features::{MmaConfig, Plane};
 use cubecl::ir::{DeviceProperties, ElemType, FloatKind, StorageType};
 use cubecl::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +35,8 @@ pub(super) const UNITS: usize = PLANES * PLANE_UNITS;
 pub(super) const UNIT_ELEMENTS: usize = EDGE * EDGE / PLANE_UNITS;
 /// Channels that are read or written at once.
 pub(super) const LANES: usize = 4;
+/// Elements of 16 bits in the 16 bytes that `ldmatrix` loads of a row.
+pub(super) const ROW_ELEMENTS: usize = 8;
 /// Alignment of shared memory in bytes, as matrix units need it.
 pub(super) const SHARED_ALIGNMENT: usize = 128;
 
@@ -89,6 +91,23 @@ impl FactorType {
         self.is_registered(on.client.properties())
     }
 
+    /// Returns whether the device of a tensor loads matrices of factors of this type by rows, and multiplies them.
+    pub(super) fn loads_rows<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
+        let features = &on.client.properties().features;
+        let config = MmaConfig {
+            a_type: self.storage(),
+            b_type: self.storage(),
+            cd_type: StorageType::Scalar(ElemType::Float(FloatKind::F32)),
+            m: EDGE as u32,
+            n: ROW_ELEMENTS as u32,
+            k: EDGE as u32,
+        };
+        self.bytes() == 2
+            && features.matmul.ldmatrix.contains(&self.storage())
+            && features.matmul.mma.contains(&config)
+            && features.plane.contains(Plane::Sync)
+    }
+
     /// Returns whether CubeCL has registered products of matrices of factors of this type for a device.
     pub(crate) fn is_registered(self, properties: &DeviceProperties) -> bool {
         let Some(depth) = self.depth() else { return true };
@@ -125,6 +144,8 @@ pub(super) struct Shape {
     pub(super) patch: [usize; 3],
     /// Input channels that a matrix unit multiplies at once; 0 without matrix units.
     pub(super) depth: usize,
+    /// Whether planes load matrices by rows of 16 bytes (`ldmatrix`), which may start anywhere in shared memory.
+    pub(super) loads_rows: bool,
     /// Whether there is a bias.
     pub(super) bias: bool,
     pub(super) curve: CurveKind,
@@ -135,7 +156,7 @@ impl Shape {
     pub(super) fn of(
         by: &Convolution,
         inputs: usize,
-        depth: usize,
+        (depth, loads_rows): (usize, bool),
         bias: bool,
         (rows, blocks): ([usize; 2], usize),
     ) -> Self {
@@ -154,17 +175,34 @@ impl Shape {
             blocks,
             patch,
             depth,
+            loads_rows,
             bias,
             curve: by.curve.kind,
         }
     }
 
+    /// Returns the elements from one voxel of the patch to the next: with rows of 48 bytes, the eight rows that are loaded at
+    /// once are in different banks of shared memory.
+    pub(super) fn patch_pitch(&self) -> usize {
+        if self.loads_rows { EDGE + ROW_ELEMENTS } else { EDGE }
+    }
+
+    /// Returns the elements from the weights of one input channel to those of the next; see [`Self::patch_pitch`].
+    pub(super) fn weight_pitch(&self) -> usize {
+        EDGE * self.blocks + if self.loads_rows { ROW_ELEMENTS } else { 0 }
+    }
+
     pub(super) fn patch_elements(&self) -> usize {
-        self.patch.iter().product::<usize>() * EDGE
+        self.patch.iter().product::<usize>() * self.patch_pitch()
     }
 
     pub(super) fn weight_elements(&self) -> usize {
-        self.reach.kernel.iter().product::<usize>() * EDGE * EDGE * self.blocks
+        self.reach.kernel.iter().product::<usize>() * EDGE * self.weight_pitch()
+    }
+
+    /// Returns the number of vectors of weights that a cube copies.
+    pub(super) fn weight_vectors(&self) -> usize {
+        self.reach.kernel.iter().product::<usize>() * EDGE * EDGE * self.blocks / LANES
     }
 
     /// Returns the number of sums that each unit keeps without matrix units; 1 with them, as arrays cannot be empty.
@@ -288,7 +326,8 @@ pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
     let patch_y = comptime!(shape.patch[1] as u32);
     let patch_x = comptime!(shape.patch[2] as u32);
     let vectors = comptime!((EDGE / LANES) as u32);
-    let count = comptime!((shape.patch_elements() / LANES) as u32);
+    let count = comptime!((shape.patch.iter().product::<usize>() * EDGE / LANES) as u32);
+    let voxel_vectors = comptime!((shape.patch_pitch() / LANES) as u32);
     let start_z = (corner.z * comptime!(reach.stride[0] as u32)) as i32 - comptime!(reach.padding[0] as i32);
     let start_y = (corner.y * comptime!(reach.stride[1] as u32)) as i32 - comptime!(reach.padding[1] as i32);
     let start_x = (corner.x * comptime!(reach.stride[2] as u32)) as i32 - comptime!(reach.padding[2] as i32);
@@ -307,7 +346,7 @@ pub(super) fn load_patch<FX: Float, FS: Float, NI: Size>(
             let at = voxel_number(corner.sample, iz as u32, iy as u32, ix as u32, lengths);
             value = Vector::<f32, NI>::cast_from(x[(at * pitch + step * vectors + vector) as usize]);
         }
-        store_lanes::<FS, NI>(value, patch, i);
+        store_lanes::<FS, NI>(value, patch, voxel * voxel_vectors + vector);
         i += comptime!(UNITS as u32);
     }
 }
@@ -320,5 +359,6 @@ pub(super) fn row_start(row: u32, kz: u32, ky: u32, kx: u32, #[comptime] shape: 
     let z = row / rows_y * comptime!(reach.stride[0] as u32) + kz * comptime!(reach.dilation[0] as u32);
     let y = row % rows_y * comptime!(reach.stride[1] as u32) + ky * comptime!(reach.dilation[1] as u32);
     let x = kx * comptime!(reach.dilation[2] as u32);
-    ((z * comptime!(shape.patch[1] as u32) + y) * comptime!(shape.patch[2] as u32) + x) * comptime!(EDGE as u32)
+    ((z * comptime!(shape.patch[1] as u32) + y) * comptime!(shape.patch[2] as u32) + x)
+        * comptime!(shape.patch_pitch() as u32)
 }

@@ -9,6 +9,7 @@
 use super::conv::{Convolution, block_voxel, unread};
 use super::curve::curve;
 use super::memory::{Dense, LengthsZyx, empty, length, lengths_zyx};
+use super::mma::{Sums, multiply_rows, share_rows, zero_rows};
 use super::tile::{
     Corner, EDGE, FactorType, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
     corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
@@ -56,12 +57,19 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     // Sums on matrix units, or those of the units themselves.
     let mut sums = Sequence::<cmma::Matrix<f32>>::new();
     let mut own_sums = Array::<f32>::new(comptime!(shape.unit_sums()));
-    zero_sums(&mut sums, &mut own_sums, comptime!(rows * blocks), shape);
+    let mut row_sums = Sequence::<Sums>::new();
+    if comptime!(shape.loads_rows) {
+        zero_rows(&mut row_sums, comptime!(rows * blocks));
+    } else {
+        zero_sums(&mut sums, &mut own_sums, comptime!(rows * blocks), shape);
+    }
     for step in 0..steps {
         load_patch::<FX, FS, NI>(x, &mut patch, &corner, &lengths, pitch, step, shape);
         load_filters::<FS, NI>(weights, &mut filters, &corner, step, shape);
         sync_cube();
-        if comptime!(shape.depth > 0) {
+        if comptime!(shape.loads_rows) {
+            multiply_rows::<FS>(&patch, &filters, &mut row_sums, shape);
+        } else if comptime!(shape.depth > 0) {
             multiply_matrices::<FS>(&patch, &filters, &sums, shape);
         } else {
             multiply_elements::<FS>(&patch, &filters, &mut own_sums, shape);
@@ -72,10 +80,20 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     for row in 0..rows {
         #[unroll]
         for block in 0..blocks {
-            share_sum(&sums, &own_sums, &mut stored, comptime!(row * blocks + block), shape);
-            sync_cube();
+            // Each plane has a part of its own.
+            if comptime!(shape.loads_rows) {
+                share_rows(&row_sums, &mut stored, comptime!(row * blocks + block));
+                sync_plane();
+            } else {
+                share_sum(&sums, &own_sums, &mut stored, comptime!(row * blocks + block), shape);
+                sync_cube();
+            }
             store::<FY, NO>(&stored, bias, y, &corner, &out_lengths, first, second, row, block, shape);
-            sync_cube();
+            if comptime!(shape.loads_rows) {
+                sync_plane();
+            } else {
+                sync_cube();
+            }
         }
     }
 }
@@ -92,7 +110,8 @@ fn load_filters<FS: Float, NI: Size>(
 ) {
     let vectors = comptime!((EDGE * shape.blocks / LANES) as u32);
     let all_vectors = comptime!((shape.outputs / LANES) as u32);
-    let count = comptime!((shape.weight_elements() / LANES) as u32);
+    let count = comptime!(shape.weight_vectors() as u32);
+    let row_vectors = comptime!((shape.weight_pitch() / LANES) as u32);
     let edge = comptime!(EDGE as u32);
     let inputs = comptime!(shape.inputs as u32);
     let first = corner.channel / comptime!(LANES as u32);
@@ -102,7 +121,7 @@ fn load_filters<FS: Float, NI: Size>(
         let row = i / vectors;
         let input = row / edge * inputs + step * edge + row % edge;
         let value = weights[(input * all_vectors + first + vector) as usize];
-        store_lanes::<FS, NI>(value, filters, i);
+        store_lanes::<FS, NI>(value, filters, row * row_vectors + vector);
         i += comptime!(UNITS as u32);
     }
 }
@@ -292,8 +311,9 @@ pub(super) fn launch<R: CubeRuntime>(
     }
     let shared_bytes = x.tensor.client.properties().hardware.max_shared_memory_size;
     let blocks_of = |blocks: usize| (by.outputs / EDGE).is_multiple_of(blocks);
+    let depth_at_once = (factor_type.depth().unwrap_or(0), factor_type.loads_rows(&x.tensor));
     let shape = CUBES.into_iter().filter(|(_, blocks)| blocks_of(*blocks)).find_map(|cube| {
-        let shape = Shape::of(by, inputs, factor_type.depth().unwrap_or(0), bias.is_some(), cube);
+        let shape = Shape::of(by, inputs, depth_at_once, bias.is_some(), cube);
         (shape.shared_bytes(factor_type) <= shared_bytes).then_some(shape)
     })?;
     let [out_depth, out_height, out_width] = by.lengths;

@@ -8,6 +8,7 @@
 use super::conv::Convolution;
 use super::curve::Curve;
 use super::memory::{Dense, LengthsZyx, Reach, empty, length, lengths_zyx, vector, voxel_number};
+use super::mma::{Sums, multiply_columns, share_rows, zero_rows};
 use super::tile::{
     Corner, EDGE, FactorType, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
     corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
@@ -26,15 +27,15 @@ const CUBES: usize = 512;
 
 /// How the planes of a cube divide the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Division {
+pub(super) struct Division {
     /// Number of taps of the kernel.
-    taps: usize,
+    pub(super) taps: usize,
     /// Taps of a plane.
-    plane_taps: usize,
+    pub(super) plane_taps: usize,
     /// Groups of rows; each has sums of its own.
     row_groups: usize,
     /// Rows of a group.
-    group_rows: usize,
+    pub(super) group_rows: usize,
 }
 
 impl Division {
@@ -59,7 +60,7 @@ fn shared_bytes(shape: &Shape, factor_type: FactorType) -> usize {
 
 /// Returns the elements of the output gradient in shared memory.
 fn gradient_elements(shape: &Shape) -> usize {
-    shape.rows[0] * shape.rows[1] * EDGE * EDGE
+    shape.rows[0] * shape.rows[1] * EDGE * shape.patch_pitch()
 }
 
 #[cube(launch)]
@@ -94,7 +95,12 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     // Sums on matrix units, or those of the units themselves.
     let mut products = Sequence::<cmma::Matrix<f32>>::new();
     let mut own_products = Array::<f32>::new(comptime!(division.unit_sums(shape.depth)));
-    zero_sums(&mut products, &mut own_products, taps, shape);
+    let mut row_products = Sequence::<Sums>::new();
+    if comptime!(shape.loads_rows) {
+        zero_rows(&mut row_products, taps);
+    } else {
+        zero_sums(&mut products, &mut own_products, taps, shape);
+    }
     let mut at = part * part_boxes;
     let mut end = at + part_boxes;
     if end > boxes {
@@ -105,7 +111,9 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
         load_patch::<FX, FS, NI>(x, &mut patch, &corner, &lengths, pitch, input_block, shape);
         load_gradients::<FG, FS, NO>(dy, &mut gradients, &corner, &out_lengths, out_pitch, shape);
         sync_cube();
-        if comptime!(shape.depth > 0) {
+        if comptime!(shape.loads_rows) {
+            multiply_columns::<FS>(&patch, &gradients, &mut row_products, shape, division);
+        } else if comptime!(shape.depth > 0) {
             add_matrices::<FS>(&patch, &gradients, &products, shape, division);
         } else {
             add_elements::<FS>(&patch, &gradients, &mut own_products, shape, division);
@@ -115,10 +123,20 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     }
     #[unroll]
     for tap in 0..taps {
-        share_sum(&products, &own_products, &mut stored, tap, shape);
-        sync_cube();
+        // Each plane has a part of its own.
+        if comptime!(shape.loads_rows) {
+            share_rows(&row_products, &mut stored, tap);
+            sync_plane();
+        } else {
+            share_sum(&products, &own_products, &mut stored, tap, shape);
+            sync_cube();
+        }
         store_sums(&stored, sums, part, input_block * edge, output_block * edge, tap, shape, division);
-        sync_cube();
+        if comptime!(shape.loads_rows) {
+            sync_plane();
+        } else {
+            sync_cube();
+        }
     }
 }
 
@@ -135,7 +153,8 @@ fn load_gradients<FG: Float, FS: Float, NO: Size>(
     let rows_y = comptime!(shape.rows[1] as u32);
     let vectors = comptime!((EDGE / LANES) as u32);
     let edge = comptime!(EDGE as u32);
-    let count = comptime!((gradient_elements(&shape) / LANES) as u32);
+    let count = comptime!((shape.rows[0] * shape.rows[1] * EDGE * EDGE / LANES) as u32);
+    let voxel_vectors = comptime!((shape.patch_pitch() / LANES) as u32);
     let mut i = UNIT_POS;
     while i < count {
         let vector = i % vectors;
@@ -149,26 +168,26 @@ fn load_gradients<FG: Float, FS: Float, NO: Size>(
             let first = corner.channel / comptime!(LANES as u32);
             value = Vector::<f32, NO>::cast_from(dy[(at * pitch + first + vector) as usize]);
         }
-        store_lanes::<FS, NO>(value, gradients, i);
+        store_lanes::<FS, NO>(value, gradients, voxel * voxel_vectors + vector);
         i += comptime!(UNITS as u32);
     }
 }
 
 /// Returns the first tap of this unit's plane.
 #[cube]
-fn first_tap(#[comptime] division: Division) -> u32 {
+pub(super) fn first_tap(#[comptime] division: Division) -> u32 {
     UNIT_POS / comptime!((PLANE_UNITS * division.row_groups) as u32) * comptime!(division.plane_taps as u32)
 }
 
 /// Returns the group of rows of this unit's plane.
 #[cube]
-fn row_group(#[comptime] division: Division) -> u32 {
+pub(super) fn row_group(#[comptime] division: Division) -> u32 {
     UNIT_POS / comptime!(PLANE_UNITS as u32) % comptime!(division.row_groups as u32)
 }
 
 /// Returns where the row that a tap reads starts in the patch.
 #[cube]
-fn tap_start(row: u32, tap: u32, #[comptime] shape: Shape) -> u32 {
+pub(super) fn tap_start(row: u32, tap: u32, #[comptime] shape: Shape) -> u32 {
     let kernel_y = comptime!(shape.reach.kernel[1] as u32);
     let kernel_x = comptime!(shape.reach.kernel[2] as u32);
     row_start(row, tap / kernel_x / kernel_y, tap / kernel_x % kernel_y, tap % kernel_x, shape)
@@ -329,8 +348,9 @@ pub(super) fn partial_sums<R: CubeRuntime>(
     };
     let taps: usize = reach.kernel.iter().product();
     let most_bytes = x.tensor.client.properties().hardware.max_shared_memory_size;
+    let depth_at_once = (factor_type.depth().unwrap_or(0), factor_type.loads_rows(&x.tensor));
     let (shape, division) = BOXES.into_iter().find_map(|rows| {
-        let shape = Shape::of(&by, inputs, factor_type.depth().unwrap_or(0), false, (rows, 1));
+        let shape = Shape::of(&by, inputs, depth_at_once, false, (rows, 1));
         let division = Division::of(taps, rows.iter().product())?;
         (shared_bytes(&shape, factor_type) <= most_bytes).then_some((shape, division))
     })?;

@@ -9,7 +9,6 @@ use crate::kernels::DeviceBackend;
 use crate::plan::Output;
 use crate::transfer::Transfers;
 use burn_tensor::StreamId;
-use burn_tensor::backend::Backend;
 use cytoscope_engine::{Content, DeviceId, DeviceTensor, EngineError, ResidentSession};
 use cytoscope_graph::{ElementType, Tensor as HostTensor, ValueId};
 use cytoscope_profile::{Recorder, Stage};
@@ -19,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A tensor of 32-bit floats in the memory of a device.
-struct Resident<B: Backend> {
+struct Resident<B: DeviceBackend> {
     /// `None` only while this is dropped.
     tensor: Option<Image<B>>,
     shape: Vec<usize>,
@@ -31,7 +30,7 @@ struct Resident<B: Backend> {
     is_lost: Arc<AtomicBool>,
 }
 
-impl<B: Backend> DeviceTensor for Resident<B> {
+impl<B: DeviceBackend> DeviceTensor for Resident<B> {
     fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -51,7 +50,7 @@ impl<B: Backend> DeviceTensor for Resident<B> {
     }
 }
 
-impl<B: Backend> Drop for Resident<B> {
+impl<B: DeviceBackend> Drop for Resident<B> {
     fn drop(&mut self) {
         let tensor = self.tensor.take();
         if self.is_lost.load(Ordering::Relaxed) {
@@ -69,7 +68,7 @@ impl<B: Backend> Drop for Resident<B> {
 }
 
 /// Returns a tensor of this backend; `None` if it is in the host's memory or of another backend.
-fn resident<B: Backend>(content: &Content) -> Option<&Resident<B>> {
+fn resident<B: DeviceBackend>(content: &Content) -> Option<&Resident<B>> {
     match content {
         Content::Host(_) => None,
         Content::Device(tensor) => tensor.as_any().downcast_ref(),
@@ -77,7 +76,7 @@ fn resident<B: Backend>(content: &Content) -> Option<&Resident<B>> {
 }
 
 /// Returns the tensor of `content` if it is on device `id` and has this form.
-pub(super) fn image<B: Backend>(content: &Content, id: DeviceId, form: Form) -> Option<Image<B>> {
+pub(super) fn image<B: DeviceBackend>(content: &Content, id: DeviceId, form: Form) -> Option<Image<B>> {
     let resident = resident::<B>(content).filter(|resident| resident.id == id)?;
     resident.tensor.clone().filter(|tensor| tensor.dims() == form)
 }
