@@ -5,8 +5,8 @@ torch.compile in bf16 (64³ windows, overlap 0.25, Gaussian, batches of 8) with 
 
 Ours is the wall time of the job (`seconds` of the report); PyTorch's is that of reading, predicting, labeling and writing,
 without imports and after compiling and a warm-up window. Our kernels are tuned in the first run on a new GPU, which is
-therefore discarded. The stack is one of `cytoscope simulate`. Needs scipy, tifffile and target/release/cytoscope; PyTorch's row needs torch
-with CUDA and monai.
+therefore discarded. The stack is one of `cytoscope simulate`. Needs scipy, tifffile and target/release/cytoscope; PyTorch's
+row needs torch with CUDA and monai.
 """
 import argparse
 import json

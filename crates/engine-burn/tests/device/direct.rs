@@ -405,3 +405,14 @@ fn a_batch_of_tiles_of_a_slab_equals_single_tiles() {
     }
     assert_eq!((joined.shape(), joined.as_f32().unwrap()), (&[channels, 5, 13, 14][..], &plain[..]));
 }
+
+/// Outputs are downloaded in pieces of 2,097,152 elements, with one channel in the order of the device's memory.
+#[test]
+fn outputs_of_several_pieces_match_the_reference() {
+    for channels in [1, 2] {
+        let (weights, bias) = (tensor(&[channels, 1, 1, 1, 1], 1), tensor(&[channels], 2));
+        let conv = Op::Conv(ConvAttrs::same(&[1; 3]));
+        let graph = one(conv, &[1, 1, 24, 256, 401], vec![Some(weights), Some(bias)]);
+        same(&format!("{channels} channels"), &graph);
+    }
+}
