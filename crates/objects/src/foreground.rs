@@ -57,7 +57,7 @@ impl Foreground {
         self.add_slices(map)
     }
 
-    /// Adds the next slices of the map, which holes are filled in at the same time.
+    /// Adds the next slices of the map. Holes are filled in several of them at the same time.
     ///
     /// # Errors
     /// [`ObjectsError`] if its length is not that of slices, or there are too many components.
