@@ -164,8 +164,7 @@ impl CpuEngine {
     /// Creates the engine for the instruction set of this name, as in `CYTOSCOPE_ISA`; `None` if the name is unknown or
     /// this CPU lacks the instruction set.
     pub fn for_kernels(name: &str) -> Option<Self> {
-        let name = IsaName::ALL.into_iter().find(|isa| isa.as_str() == name)?;
-        Isa::available(name).map(Self::with_isa)
+        Isa::named(name).map(Self::with_isa)
     }
 
     /// Returns the engine with these optimizations only.

@@ -90,12 +90,17 @@ impl Isa {
         has.then_some(Isa(name))
     }
 
+    /// Returns the instruction set of this name, as in `CYTOSCOPE_ISA`; `None` if the name is unknown or this CPU lacks the
+    /// instruction set.
+    pub fn named(name: &str) -> Option<Isa> {
+        IsaName::ALL.into_iter().find(|isa| isa.as_str() == name).and_then(Isa::available)
+    }
+
     /// Returns the highest supported instruction set, or the one named by `CYTOSCOPE_ISA` if it is supported.
     pub fn detect() -> Isa {
         let wanted = std::env::var("CYTOSCOPE_ISA").ok();
-        let forced = IsaName::ALL.into_iter().find(|n| wanted.as_deref() == Some(n.as_str()));
-        forced
-            .and_then(Isa::available)
+        wanted
+            .and_then(|name| Isa::named(&name))
             .or_else(|| IsaName::ALL.into_iter().rev().find_map(Isa::available))
             .unwrap_or(Isa(IsaName::Portable))
     }
@@ -103,8 +108,7 @@ impl Isa {
     /// Returns the value of `CYTOSCOPE_ISA` if it has no effect: it is no name of an instruction set, or this CPU lacks it.
     pub fn ignored() -> Option<String> {
         let wanted = std::env::var("CYTOSCOPE_ISA").ok().filter(|wanted| !wanted.is_empty())?;
-        let known = IsaName::ALL.into_iter().find(|name| name.as_str() == wanted);
-        known.and_then(Isa::available).is_none().then_some(wanted)
+        Isa::named(&wanted).is_none().then_some(wanted)
     }
 
     /// Returns the instruction set's name.

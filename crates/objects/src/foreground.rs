@@ -4,7 +4,6 @@ use crate::components::{Components, Connectivity, Numbered};
 use crate::error::check_len;
 use crate::filter::fill_holes;
 use crate::{ObjectsError, SegmentOptions, Threshold};
-use rayon::prelude::*;
 
 /// Connected components of the voxels above the threshold in the slices added so far.
 #[derive(Debug)]
@@ -54,34 +53,15 @@ impl Foreground {
     pub fn add_slice(&mut self, map: &[f32]) -> Result<(), ObjectsError> {
         let [_, ny, nx] = self.shape_zyx;
         check_len("slice", map.len(), [1, ny, nx])?;
-        self.add_slices(map)
-    }
-
-    /// Adds the next slices of the map. Holes are filled in several of them at the same time.
-    ///
-    /// # Errors
-    /// [`ObjectsError`] if its length is not that of slices, or there are too many components.
-    pub fn add_slices(&mut self, map: &[f32]) -> Result<(), ObjectsError> {
-        let [_, ny, nx] = self.shape_zyx;
-        let (level, width, plane) = (self.level, nx.max(1), (ny * nx).max(1));
-        check_len("slices", map.len(), [map.len() / plane, ny, nx])?;
-        if !self.fill_holes {
-            map.chunks_exact(width).try_for_each(|row| self.components.add_row(row, |v| v > level))?;
-            self.slices += map.len() / plane;
-            return Ok(());
-        }
-        let filled = |slice: &[f32]| {
-            let mut mask: Vec<bool> = slice.iter().map(|v| *v > level).collect();
+        let (level, width) = (self.level, nx.max(1));
+        if self.fill_holes {
+            let mut mask: Vec<bool> = map.iter().map(|v| *v > level).collect();
             fill_holes(&mut mask, [1, ny, nx]);
-            mask
-        };
-        for slices in map.chunks(plane * rayon::current_num_threads().max(1)) {
-            let masks: Vec<Vec<bool>> = slices.par_chunks_exact(plane).map(filled).collect();
-            for mask in masks {
-                mask.chunks_exact(width).try_for_each(|row| self.components.add_row(row, |inside| inside))?;
-                self.slices += 1;
-            }
+            mask.chunks_exact(width).try_for_each(|row| self.components.add_row(row, |inside| inside))?;
+        } else {
+            map.chunks_exact(width).try_for_each(|row| self.components.add_row(row, |v| v > level))?;
         }
+        self.slices += 1;
         Ok(())
     }
 
@@ -135,11 +115,6 @@ mod tests {
                 foreground.add_slice(slice).unwrap();
             }
             let found = segment_with_foreground(&mut values.clone(), None, Some(foreground), shape, [1.0; 3], &options);
-            prop_assert_eq!(found.unwrap(), whole.clone());
-            let mut at_once = Foreground::new(shape, &options).unwrap();
-            at_once.add_slices(&values[..2 * 7 * 9]).unwrap();
-            at_once.add_slices(&values[2 * 7 * 9..]).unwrap();
-            let found = segment_with_foreground(&mut values.clone(), None, Some(at_once), shape, [1.0; 3], &options);
             prop_assert_eq!(found.unwrap(), whole.clone());
             // An incomplete one is not used.
             let mut started = Foreground::new(shape, &options).unwrap();

@@ -354,7 +354,7 @@ fn foreground_of(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> Re
         Threshold::Fixed(level) => level,
     };
     let mut found = Foreground::above(shape, level, options);
-    found.add_slices(map)?;
+    map.chunks_exact((shape[1] * shape[2]).max(1)).try_for_each(|slice| found.add_slice(slice))?;
     Ok(found)
 }
 

@@ -91,36 +91,32 @@ impl FactorType {
         self.is_registered(on.client.properties())
     }
 
-    /// Returns whether the device of a tensor loads matrices of factors of this type by rows, and multiplies them.
-    pub(super) fn loads_rows<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
-        let features = &on.client.properties().features;
-        let config = MmaConfig {
+    /// Returns products of 16 × `depth` with `depth` × `columns` factors of this type, with sums in f32, as CubeCL names them.
+    fn product(self, columns: usize, depth: usize) -> MmaConfig {
+        MmaConfig {
             a_type: self.storage(),
             b_type: self.storage(),
             cd_type: StorageType::Scalar(ElemType::Float(FloatKind::F32)),
             m: EDGE as u32,
-            n: ROW_ELEMENTS as u32,
-            k: EDGE as u32,
-        };
+            n: columns as u32,
+            k: depth as u32,
+        }
+    }
+
+    /// Returns whether the device of a tensor loads matrices of factors of this type by rows, and multiplies them.
+    pub(super) fn loads_rows<R: CubeRuntime>(self, on: &CubeTensor<R>) -> bool {
+        let features = &on.client.properties().features;
         self.bytes() == 2
             && features.matmul.ldmatrix.contains(&self.storage())
-            && features.matmul.mma.contains(&config)
+            && features.matmul.mma.contains(&self.product(ROW_ELEMENTS, EDGE))
             && features.plane.contains(Plane::Sync)
     }
 
     /// Returns whether CubeCL has registered products of matrices of factors of this type for a device.
     pub(crate) fn is_registered(self, properties: &DeviceProperties) -> bool {
         let Some(depth) = self.depth() else { return true };
-        let config = MmaConfig {
-            a_type: self.storage(),
-            b_type: self.storage(),
-            cd_type: StorageType::Scalar(ElemType::Float(FloatKind::F32)),
-            m: EDGE as u32,
-            n: EDGE as u32,
-            k: depth as u32,
-        };
         let planes = [properties.hardware.plane_size_min, properties.hardware.plane_size_max];
-        planes == [PLANE_UNITS as u32; 2] && properties.features.matmul.cmma.contains(&config)
+        planes == [PLANE_UNITS as u32; 2] && properties.features.matmul.cmma.contains(&self.product(EDGE, depth))
     }
 }
 

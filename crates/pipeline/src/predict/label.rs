@@ -205,7 +205,7 @@ fn label_slice_by_slice(
         }
         let values = smoothing.read(context, map, channel, z.clone())?;
         let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
-        foreground.add_slices(&values)?;
+        values.chunks_exact(plane.max(1)).try_for_each(|slice| foreground.add_slice(slice))?;
         meter.add(z.len() as u64)?;
     }
     let mut segmentation = StreamedSegmentation::new(foreground, settings.has_seeds(), voxel_um, &options)?;
