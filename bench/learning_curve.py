@@ -1,9 +1,10 @@
 """How much fine-tuning on few labels helps: F1 on embryos 10 and 11 of BBBC050 after training on 1, 2, 4 or 9 others.
 
-    python bench/learning_curve.py BBBC050_FOLDER WORK --from MODEL [--embryos 1,2,4,9] [--minutes 5,20]
+    python bench/learning_curve.py BBBC050_FOLDER WORK --from MODEL [--embryos 1,2,4,9] [--minutes 5,20 | --steps 580,2350]
     python bench/learning_curve.py BBBC050_FOLDER WORK --from MODEL --partial
 
 The start model is scored first. The int8 network of each package is scored by bench/accuracy.py without further options.
+With --steps, each training has a number of steps instead of a time, so that it does not depend on what else the machine does.
 With --partial, training uses one stack of which only every fourth slice is labeled; all other voxels have the ignore
 label. Results are kept in WORK, and a second run only adds what is missing. Start from a network that has not seen
 the embryos in training, such as the first stage of `models/make nuclei`. Needs numpy, tifffile and `cargo build --release`.
@@ -30,13 +31,13 @@ def score(options, model):
     return "\n".join(line for line in lines if not line.startswith("CPU: "))
 
 
-def train(options, name, folder, minutes, config):
+def train(options, name, folder, duration, config):
     out = options.work / name
     result = options.work / f"{name}.txt"
     if result.exists():
         return result.read_text()
     if not (out / "rdf.yaml").exists():
-        command = [options.binary, "train", "--task", "segmentation", "--data", folder, "--from", options.start, "--minutes", minutes]
+        command = [options.binary, "train", "--task", "segmentation", "--data", folder, "--from", options.start, *duration]
         command += ["--seed", 1, "--restart", "--out", out] + (["--config", config] if config else [])
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         (options.work / f"{name}.log").write_text(done.stdout + done.stderr)
@@ -83,7 +84,9 @@ def main():
     parser.add_argument("work", type=Path)
     parser.add_argument("--from", dest="start", required=True)
     parser.add_argument("--embryos", default="9,1,2,4")
-    parser.add_argument("--minutes", default="5,20")
+    duration = parser.add_mutually_exclusive_group()
+    duration.add_argument("--minutes", default="5,20")
+    duration.add_argument("--steps")
     parser.add_argument("--partial", action="store_true")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
     options = parser.parse_args()
@@ -95,13 +98,15 @@ def main():
     print("start:", start.read_text(), end="", flush=True)
     if options.partial:
         folder, config = partial(options)
-        print("every fourth slice of one stack, 5 minutes:", train(options, "partial-5", folder, 5, config), end="")
+        print("every fourth slice of one stack, 5 minutes:", train(options, "partial-5", folder, ["--minutes", 5], config), end="")
         return
-    for minutes in options.minutes.split(","):
+    unit = "steps" if options.steps else "minutes"
+    for length in (options.steps or options.minutes).split(","):
         for embryos in map(int, options.embryos.split(",")):
             files = [f for e in range(1, embryos + 1) for f in sorted(options.data.glob(f"Emb{e:02}_t*.tif"))]
             folder = links(options.work / f"data-{embryos}", files)
-            print(f"{embryos} embryos, {minutes} minutes:", train(options, f"embryos{embryos}-{minutes}", folder, minutes, None), end="", flush=True)
+            name = f"embryos{embryos}-{length}{'steps' if options.steps else ''}"
+            print(f"{embryos} embryos, {length} {unit}:", train(options, name, folder, [f"--{unit}", length], None), end="", flush=True)
 
 
 if __name__ == "__main__":

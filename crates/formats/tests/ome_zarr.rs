@@ -210,6 +210,24 @@ fn written_folders_hold_what_the_tiff_reader_reads() {
 }
 
 #[test]
+fn many_layers_of_chunks_are_read_as_they_were_written() {
+    let folder = tempfile::tempdir().unwrap();
+    // With one thread, chunks are decoded layer by layer: along Z, along T, and along Y.
+    let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for (i, shape) in [[1, 100, 2, 20, 30], [9, 2, 2, 20, 30], [1, 1, 1, 5000, 8]].into_iter().enumerate() {
+        let array = pattern("TZCYX", &shape, DType::U16);
+        let path = folder.path().join(format!("{i}.zarr"));
+        write_zarr(&path, &array, |_| {});
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(one_thread.install(|| image.read_all()).unwrap().samples(), array.samples(), "{shape:?}");
+        let part = Region::whole(&image.meta().shape_full).with_range(3, 1, shape[3] - 2).with_range(4, 2, 5);
+        let expected = array.crop(&Region::whole(&shape).with_range(3, 1, shape[3] - 2).with_range(4, 2, 5)).unwrap();
+        let read = one_thread.install(|| image.read(0, &part)).unwrap();
+        assert_eq!(read.samples(), expected.samples(), "{shape:?}");
+    }
+}
+
+#[test]
 fn levels_are_means_of_images_and_samples_of_labels() {
     let folder = tempfile::tempdir().unwrap();
     let (height, width) = (301, 600);

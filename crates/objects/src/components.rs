@@ -5,11 +5,14 @@ use crate::error::check_len;
 
 /// Voxels that count as neighbors of a voxel (`connectivity` in scikit-image).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Connectivity {
-    /// Voxels that share a face (6 neighbors).
+    /// Voxels that share a face (6 neighbors). Files of earlier versions contain `Faces`.
     #[default]
+    #[serde(alias = "Faces")]
     Faces,
-    /// Voxels that share a face, an edge or a corner (26 neighbors).
+    /// Voxels that share a face, an edge or a corner (26 neighbors). Files of earlier versions contain `Corners`.
+    #[serde(alias = "Corners")]
     Corners,
 }
 

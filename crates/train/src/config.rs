@@ -55,6 +55,9 @@ pub struct TrainConfig {
     pub normalize: Option<Normalize>,
     /// Fraction of patches that are centered on an object, 0 to 1.
     pub object_bias: f64,
+    /// Pairs are drawn in proportion to their number of objects to this power: 0 (all equally often) to 1 (every object
+    /// equally often).
+    pub crowd_bias: f64,
     /// Random changes of the training patches.
     pub augment: AugmentOptions,
     /// Architecture of a network trained from scratch.
@@ -151,6 +154,7 @@ impl Default for TrainConfig {
             object_diameter_um: None,
             normalize: None,
             object_bias: 0.7,
+            crowd_bias: 0.5,
             augment: AugmentOptions::default(),
             network: NetworkConfig::default(),
             loss: None,
@@ -239,6 +243,7 @@ impl TrainConfig {
         share("ema", self.ema)?;
         share("norm_share", self.norm_share)?;
         share("object_bias", self.object_bias)?;
+        share("crowd_bias", self.crowd_bias)?;
         share("schedule.warm_up", self.schedule.warm_up)?;
         share("schedule.end", self.schedule.end)?;
         share("validation.fraction", self.validation.fraction)?;
@@ -555,6 +560,7 @@ mod tests {
 
     use super::*;
     use cytoscope_objects::Threshold;
+    use cytoscope_objects::components::Connectivity;
 
     #[test]
     fn a_given_learning_rate_replaces_the_defaults_of_training_from_scratch_and_of_fine_tuning() {
@@ -606,6 +612,16 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains("a threshold must be \"otsu\", a number"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_connectivity_of_earlier_packages_is_read() {
+        let read = |name: &str| {
+            let config: TrainConfig = toml::from_str(&format!("[segment]\nconnectivity = \"{name}\"\n")).unwrap();
+            config.segment.unwrap().connectivity
+        };
+        assert_eq!(["faces", "Faces"].map(read), [Connectivity::Faces; 2]);
+        assert_eq!(["corners", "Corners"].map(read), [Connectivity::Corners; 2]);
     }
 
     #[test]

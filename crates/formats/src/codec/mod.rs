@@ -13,7 +13,7 @@ pub(crate) use deflate::{compress as deflate_compress, decode as inflate};
 pub(crate) use jpeg_xr::decode_blue_first;
 pub(crate) use predict::{horizontal_differences, to_native};
 pub(crate) use zstandard::{LEVEL as ZSTD_LEVEL, compress as zstd_compress};
-mod zstandard;
+pub(crate) mod zstandard;
 
 use crate::{
     error::{Fault, RESAVE},

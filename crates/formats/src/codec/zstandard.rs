@@ -9,13 +9,24 @@ thread_local! {
     static DECODER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Decodes into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
-pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+/// Calls `decode` with the decoder of this thread.
+fn with_decoder<T>(decode: impl FnOnce(&mut Decompressor<'static>) -> Result<T, Fault>) -> Result<T, Fault> {
     DECODER.with_borrow_mut(|slot| {
-        let decoder = match slot {
+        decode(match slot {
             Some(decoder) => decoder,
             None => slot.insert(Decompressor::new().map_err(|e| Fault::Io("starting the Zstd decoder", e))?),
-        };
+        })
+    })
+}
+
+/// Decodes a frame of at most `max_bytes`.
+pub(crate) fn decode_up_to(encoded: &[u8], max_bytes: usize) -> Result<io::Result<Vec<u8>>, Fault> {
+    with_decoder(|decoder| Ok(decoder.decompress(encoded, max_bytes)))
+}
+
+/// Decodes into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
+pub(super) fn decode(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+    with_decoder(|decoder| {
         let fault = |e: io::Error| Fault::malformed(format!("a strip or tile is not valid Zstd data ({e})"));
         let got = match decoder.decompress_to_buffer(encoded, out) {
             Ok(got) => got,

@@ -1,5 +1,6 @@
 //! Codecs of chunks that map bytes to bytes. No decoder returns more bytes than the chunk's metadata allow.
 
+use crate::codec::zstandard;
 use crate::error::Fault;
 use libdeflater::Decompressor;
 use std::borrow::Cow;
@@ -83,9 +84,7 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
             Decompressor::new().zlib_decompress(&encoded, &mut out).map_err(|e| invalid(e.to_string()))?
         }
         BytesCodec::Zstd => {
-            out = vec![0; max_bytes];
-            let mut decoder = zstd::bulk::Decompressor::new().map_err(|e| Fault::Io("starting the Zstd decoder", e))?;
-            decoder.decompress_to_buffer(&encoded, out.as_mut_slice()).map_err(|e| invalid(e.to_string()))?
+            return zstandard::decode_up_to(&encoded, max_bytes)?.map_err(|e| invalid(e.to_string()));
         }
         BytesCodec::Blosc => {
             let Some(len) = blosc_validate(&encoded) else { return Err(invalid("its header is damaged".to_owned())) };

@@ -7,7 +7,15 @@ use super::folder::Folder;
 use crate::{codec, error::Fault, huge, limits::Limits, source::Source};
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 /// Largest number of chunks that one read may touch.
 pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
@@ -15,6 +23,10 @@ pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
 const BATCH_BYTES: usize = 256 << 20;
 /// Largest number of bytes that one stored byte can decode to, and bytes that any chunk may have.
 const MAX_RATIO: (usize, usize) = (1 << 17, 1 << 16);
+/// Largest level whose chunks stay in the cache after all of it was read at once. Larger ones would be in memory twice.
+const KEPT_WHOLE_BYTES: usize = 16 << 20;
+/// Layers of chunks for each thread from which on layers are decoded in parallel, instead of the chunks of each.
+const LAYERS_PER_THREAD: usize = 4;
 /// Offset and length of an inner chunk that is not stored.
 const NOT_STORED: u64 = u64::MAX;
 
@@ -57,25 +69,13 @@ impl OmeZarr {
             out.chunks_exact_mut(sample_bytes).for_each(|sample| sample.copy_from_slice(&array.fill));
         }
         let strides = self.region_strides(&region.size);
-        let batch = self.chunks_at_once(array);
-        let mut unstored_bytes = 0u64;
-        for batch in parts.chunks(batch) {
-            let decode = |part: &Part| self.chunk(level, array, &part.at);
-            let chunks: Vec<Option<Arc<Vec<u8>>>> = match batch {
-                [only] => vec![decode(only)?],
-                _ => batch.par_iter().map(decode).collect::<Result<_, Fault>>()?,
-            };
-            for (part, chunk) in batch.iter().zip(chunks) {
-                let Some(chunk) = chunk else {
-                    unstored_bytes += (part.size.iter().product::<usize>() * sample_bytes) as u64;
-                    continue;
-                };
-                copy(array, part, &chunk, &strides, out);
-            }
-            if unstored_bytes > limits.max_unstored_bytes {
-                let what = "the size of the chunks in one read that are not stored, in bytes";
-                return Err(Fault::over(what, unstored_bytes, "max_unstored_bytes", limits.max_unstored_bytes));
-            }
+        let kept = size != array.shape || len.saturating_mul(sample_bytes) <= KEPT_WHOLE_BYTES;
+        let reading = Reading { of: self, level, array, strides, kept, unstored: Unstored::new(limits) };
+        let layers = layers_of(&parts, &size, &reading.strides);
+        if layers.len() >= LAYERS_PER_THREAD * rayon::current_num_threads() {
+            reading.by_layers(layers, out)?;
+        } else {
+            reading.by_batches(&parts, self.chunks_at_once(array), out)?;
         }
         Ok(samples)
     }
@@ -108,8 +108,9 @@ impl OmeZarr {
         self.canonical.iter().map(|i| size.iter().skip(i + 1).product::<usize>()).collect()
     }
 
-    /// Returns a decoded chunk in native byte order; `None` if it is not stored.
-    fn chunk(&self, level: usize, array: &ZarrArray, at: &[usize]) -> Result<Option<Arc<Vec<u8>>>, Fault> {
+    /// Returns a decoded chunk in native byte order, and stores it in the cache if it is to be `kept`; `None` if it is not
+    /// stored in the file.
+    fn chunk(&self, level: usize, array: &ZarrArray, at: &[usize], kept: bool) -> Result<Option<Arc<Vec<u8>>>, Fault> {
         let key = Key::Chunk { level, at: linear(array, &array.chunk_shape, at) };
         if let Some(chunk) = self.cache.get(key) {
             return Ok(Some(chunk));
@@ -131,7 +132,9 @@ impl OmeZarr {
             }
         };
         let chunk = Arc::new(decode_chunk(array, &source, offset, stored)?);
-        self.cache.insert(key, Arc::clone(&chunk));
+        if kept {
+            self.cache.insert(key, Arc::clone(&chunk));
+        }
         Ok(Some(chunk))
     }
 
@@ -162,6 +165,113 @@ impl OmeZarr {
         self.cache.insert(key, Arc::clone(&index));
         Ok(index)
     }
+}
+
+/// A read in progress.
+struct Reading<'a> {
+    of: &'a OmeZarr,
+    level: usize,
+    array: &'a ZarrArray,
+    /// Strides in samples of the region, along the axes of the array.
+    strides: Vec<usize>,
+    /// Whether chunks stay in the cache.
+    kept: bool,
+    unstored: Unstored,
+}
+
+/// The parts of a read that lie in the same layer of chunks: a contiguous piece of the region.
+struct Layer<'a> {
+    parts: Vec<&'a Part>,
+    /// Axis of the array along which layers follow each other.
+    axis: usize,
+    /// Size of the piece in samples.
+    len: usize,
+}
+
+/// Counts the samples of a read that are not stored, up to a limit.
+struct Unstored {
+    bytes: AtomicU64,
+    max_bytes: u64,
+}
+
+impl Unstored {
+    fn new(limits: &Limits) -> Self {
+        Self { bytes: AtomicU64::new(0), max_bytes: limits.max_unstored_bytes }
+    }
+
+    fn add(&self, bytes: usize) -> Result<(), Fault> {
+        let total = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed).saturating_add(bytes as u64);
+        if total > self.max_bytes {
+            let what = "the size of the chunks in one read that are not stored, in bytes";
+            return Err(Fault::over(what, total, "max_unstored_bytes", self.max_bytes));
+        }
+        Ok(())
+    }
+}
+
+impl Reading<'_> {
+    /// Decodes and copies layers in parallel, each chunk right after it is decoded.
+    fn by_layers(&self, layers: Vec<Layer<'_>>, out: &mut [u8]) -> Result<(), Fault> {
+        let sample_bytes = self.array.dtype.size_bytes();
+        let mut rest = out;
+        let mut pieces = Vec::with_capacity(layers.len());
+        for layer in layers {
+            let len = (layer.len * sample_bytes).min(rest.len());
+            let (piece, after) = rest.split_at_mut(len);
+            rest = after;
+            pieces.push((layer, piece));
+        }
+        pieces.into_par_iter().try_for_each(|(layer, piece)| {
+            layer.parts.iter().try_for_each(|part| {
+                let chunk = self.of.chunk(self.level, self.array, &part.at, self.kept)?;
+                self.copy(part, Some(layer.axis), chunk.as_deref(), piece)
+            })
+        })
+    }
+
+    /// Decodes batches of chunks in parallel, and copies them one after another.
+    fn by_batches(&self, parts: &[Part], batch: usize, out: &mut [u8]) -> Result<(), Fault> {
+        let decode = |part: &Part| self.of.chunk(self.level, self.array, &part.at, self.kept);
+        for batch in parts.chunks(batch) {
+            let chunks: Vec<Option<Arc<Vec<u8>>>> = match batch {
+                [only] => vec![decode(only)?],
+                _ => batch.par_iter().map(decode).collect::<Result<_, Fault>>()?,
+            };
+            for (part, chunk) in batch.iter().zip(chunks) {
+                self.copy(part, None, chunk.as_deref(), out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the part of a chunk into the region, or into the piece of it that starts with the part along the axis
+    /// `layered`.
+    fn copy(&self, part: &Part, layered: Option<usize>, chunk: Option<&Vec<u8>>, out: &mut [u8]) -> Result<(), Fault> {
+        let Some(chunk) = chunk else {
+            return self.unstored.add(part.size.iter().product::<usize>() * self.array.dtype.size_bytes());
+        };
+        let mut in_region = part.in_region.clone();
+        if let Some(at) = layered.and_then(|axis| in_region.get_mut(axis)) {
+            *at = 0;
+        }
+        copy(self.array, part, &in_region, chunk, &self.strides, out);
+        Ok(())
+    }
+}
+
+/// Groups parts into layers along the axis that varies slowest in the region; `size` and `strides` are those of the region
+/// along the axes of the array. Layers are in the order of the region.
+fn layers_of<'a>(parts: &'a [Part], size: &[usize], strides: &[usize]) -> Vec<Layer<'a>> {
+    let slowest =
+        size.iter().zip(strides).enumerate().filter(|(_, (size, _))| **size > 1).max_by_key(|(_, (_, s))| **s);
+    let Some((axis, (_, stride))) = slowest else { return Vec::new() };
+    let mut layers = BTreeMap::<usize, Layer<'a>>::new();
+    for part in parts {
+        let (Some(start), Some(extent)) = (part.in_region.get(axis), part.size.get(axis)) else { return Vec::new() };
+        let new = || Layer { parts: Vec::new(), axis, len: extent * stride };
+        layers.entry(*start).or_insert_with(new).parts.push(part);
+    }
+    layers.into_values().collect()
 }
 
 /// Offset and length of an inner chunk.
@@ -240,11 +350,11 @@ struct Step {
     to: usize,
 }
 
-/// Copies the part of a decoded chunk into a region.
-fn copy(array: &ZarrArray, part: &Part, chunk: &[u8], region_strides: &[usize], out: &mut [u8]) {
+/// Copies the part of a decoded chunk to the position `in_region` of a region.
+fn copy(array: &ZarrArray, part: &Part, in_region: &[usize], chunk: &[u8], region_strides: &[usize], out: &mut [u8]) {
     let bytes = array.dtype.size_bytes();
     let offset = |of: &[usize], strides: &[usize]| of.iter().zip(strides).map(|(i, s)| i * s).sum::<usize>() * bytes;
-    let (from, to) = (offset(&part.in_chunk, &array.chunk_strides), offset(&part.in_region, region_strides));
+    let (from, to) = (offset(&part.in_chunk, &array.chunk_strides), offset(in_region, region_strides));
     let mut steps: Vec<Step> = part
         .size
         .iter()
