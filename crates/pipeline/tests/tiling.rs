@@ -686,3 +686,53 @@ fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
         assert_eq!(left, report.outputs.len(), "nothing is kept after the job is done");
     }
 }
+
+/// Slices of a pass in bands are complete only in its last band.
+#[test]
+fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
+    let shape = [16, 12, 4000];
+    for times in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = Fixture { folder, shape, values: noise(8, times * shape.iter().product::<usize>()) };
+        let (axes, all) = ("TZYX".parse().unwrap(), [&[times][..], &shape].concat());
+        let array = Array::new(axes, all, fixture.values.clone()).unwrap();
+        write_array(&fixture.path("stack.tif"), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let model = fixture.path("model");
+        let config =
+            UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+        save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+        let job = |out: &str, resume: bool, budget_bytes: u64| PredictJob {
+            axes: None,
+            resume,
+            memory_budget_bytes: Some(budget_bytes),
+            ..fixture.job(&model, TileRequest::default(), out)
+        };
+        // The first budget with which it is predicted.
+        let whole = |bytes: u64| run_until(&job("whole", false, bytes), None).0.unwrap().done.pop();
+        let mut budgets = (56..400).step_by(8).map(|mib: u64| mib << 20);
+        let (budget_bytes, report) = budgets.find_map(|bytes| Some((bytes, whole(bytes)?))).unwrap();
+        let pass = report.plan.unwrap().pass.unwrap();
+        let bands = pass.bands * pass.bands_x;
+        assert!(bands > 1, "{pass:?}");
+        let stopped = run_until(&job("out", true, budget_bytes), Some(times - 1)).0;
+        assert_eq!(stopped.unwrap_err().kind(), JobErrorKind::Cancelled);
+        let files = || std::fs::read_dir(fixture.path("out")).unwrap().count();
+        assert_eq!(files(), 2, "the finished bands and their record are kept");
+        let (outcome, begun) = run_until(&job("out", true, budget_bytes), None);
+        let report = outcome.unwrap().done.pop().unwrap();
+        let note =
+            report.notes.iter().find_map(|note| note.strip_suffix(" bands that an interrupted run had finished"));
+        let mut possible = (1..bands).map(|finished| format!("continued after {finished} of {bands}"));
+        assert!(possible.any(|expected| note == Some(expected.as_str())), "{:?}", report.notes);
+        assert_eq!(begun, 1, "only the last time point is predicted");
+        let bytes = |out: &str| std::fs::read(fixture.path(out).join("stack_prediction.tif")).unwrap();
+        assert!(bytes("out") == bytes("whole"), "the maps differ");
+        assert_eq!(files(), report.outputs.len(), "nothing is kept after the job is done");
+        // Other bands start over, which is said.
+        std::fs::remove_dir_all(fixture.path("out")).unwrap();
+        assert!(run_until(&job("out", true, budget_bytes), Some(times - 1)).0.is_err());
+        let report = run_until(&job("out", true, 2 << 30), None).0.unwrap().done.pop().unwrap();
+        let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+        assert!(has("the bands that were finished are computed again"), "{:?}", report.notes);
+    }
+}

@@ -184,7 +184,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
 /// Returns the report of an input as far as it is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
-    let of_kept = kept.and_then(KeptSlices::note).into_iter().chain(parts_note(&parts));
+    let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));
     let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept).collect();
     InputReport {
         input: resolved.input.to_owned(),
