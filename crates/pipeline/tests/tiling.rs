@@ -14,7 +14,7 @@ use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome,
     ProgressStage, ResultFormat,
 };
-use cytoscope_profile::Stage;
+use cytoscope_profile::{Recorder, Stage};
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, Axes, DType, Samples};
 use proptest::prelude::*;
@@ -735,4 +735,32 @@ fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
         let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
         assert!(has("the bands that were finished are computed again"), "{:?}", report.notes);
     }
+}
+
+/// A slab of OME-Zarr is written from a few slices of the prediction at once, although the model's grid is finer.
+#[test]
+fn maps_on_a_finer_grid_are_resampled_for_ome_zarr_slice_by_slice() {
+    let fixture = Fixture::new([12, 24, 24], 4);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+    let job = |format: ResultFormat, out: &str| PredictJob {
+        format,
+        voxel_um: Some([1.75, 0.8, 0.8]),
+        diameter: DiameterRequest::Given(4.0),
+        ..fixture.job(&model, TileRequest::default(), out)
+    };
+    let context = Context { recorder: Recorder::new(), ..Context::default() };
+    let outcome = job(ResultFormat::OmeZarr, "zarr").run(&context, &Devices::cpu_only()).unwrap();
+    let [depth, height, width] = outcome.done[0].grid_zyx.unwrap();
+    assert!(depth > 24 && height > 48, "the grid is not finer");
+    let spans = context.recorder.spans_since(0, usize::MAX);
+    let most_bytes =
+        spans.iter().filter(|span| span.name == "spool" && span.stage == Stage::Read).map(|span| span.bytes).max();
+    let slices = most_bytes.unwrap().div_ceil((height * width * size_of::<f32>()) as u64);
+    assert!(slices < depth as u64 / 4, "{slices} of {depth} slices are read at once");
+    assert!(job(ResultFormat::Tiff, "tiff").run(&Context::default(), &Devices::cpu_only()).unwrap().failed.is_empty());
+    let values = |name: &str| {
+        let image = open(&fixture.path(name), &OpenOptions::default()).unwrap();
+        image.read_all().unwrap().samples().to_f32()
+    };
+    assert!(values("zarr/stack_probability.zarr") == values("tiff/stack_probability.tif"), "the maps differ");
 }

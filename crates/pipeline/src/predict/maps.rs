@@ -8,7 +8,7 @@ use super::label;
 use super::live::{Live, LiveSink, LiveVolume};
 use super::output_check::OutputCheck;
 use super::pass::{Emitter, Pass};
-use super::plan::{PlannedTiles, Runner, TilePlan, plan};
+use super::plan::{JobMemory, PlannedTiles, Runner, TilePlan, plan};
 use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
@@ -150,18 +150,18 @@ impl<'a> Inference<'a> {
     }
 
     /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
-    /// finished, and passes the new plan to `on_plan`. `held_bytes` are held throughout.
+    /// finished, and passes the new plan to `on_plan`. `memory` is that of the job around the stages of a prediction.
     ///
     /// # Errors
     /// As [`plan`].
-    pub(super) fn plan_next(&mut self, held_bytes: u64, on_plan: impl FnOnce(&PlannedTiles)) -> Result<(), JobError> {
+    pub(super) fn plan_next(&mut self, memory: JobMemory, on_plan: impl FnOnce(&PlannedTiles)) -> Result<(), JobError> {
         let is_rest = matches!(&self.runner, Some(Runner::Pass { first_z, .. }) if *first_z > 0);
         if !is_rest || self.finished() > 0 {
             return Ok(());
         }
         // Two networks are not held at once.
         self.runner = None;
-        let next = plan(self.context, self.resolved, held_bytes, 0)?;
+        let next = plan(self.context, self.resolved, memory, 0)?;
         on_plan(&next);
         let PlannedTiles { plan, runner, .. } = next;
         (self.plan, self.runner) = (plan, Some(runner));

@@ -40,6 +40,8 @@ struct TiledVolume {
     later_bytes: u64,
     /// Bytes that are held throughout.
     held_bytes: u64,
+    /// Bytes that writing the results takes, during a pass or after the tiles.
+    writing_bytes: u64,
     /// Slices that an interrupted pass has finished.
     finished: usize,
 }
@@ -106,8 +108,17 @@ impl PlannedTiles {
     }
 }
 
-/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory. `held_bytes` are
-/// held throughout, in addition to what the stages of a prediction need. A pass continues after the first `finished`
+/// Memory that a job needs in addition to the stages of a prediction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JobMemory {
+    /// Bytes that are held throughout.
+    pub held_bytes: u64,
+    /// Bytes that writing the results takes, during a pass or after the tiles.
+    pub writing_bytes: u64,
+}
+
+/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory, with that of the job around
+/// it. A pass continues after the first `finished`
 /// slices.
 ///
 /// # Errors
@@ -116,7 +127,7 @@ impl PlannedTiles {
 pub(super) fn plan(
     context: &Context,
     resolved: &Resolved<'_>,
-    held_bytes: u64,
+    JobMemory { held_bytes, writing_bytes }: JobMemory,
     finished: usize,
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
@@ -130,6 +141,7 @@ pub(super) fn plan(
             false => 0,
         },
         held_bytes,
+        writing_bytes,
         finished,
     };
     let planner = Planner::new(context, resolved, volume)?;
@@ -236,7 +248,8 @@ impl<'a> Planner<'a> {
         let read_bytes = stored_bytes.max(self.pass_sizes(tile).resampled_bytes(tile[0]));
         let slabs_bytes = slab_bytes * channels_in * 2 + self.device_slab_bytes(slab_bytes * channels_in);
         let during_bytes = slabs_bytes + sums_bytes + tile_bytes + session_bytes + read_bytes;
-        BASE_BYTES + volume.held_bytes + during_bytes.max(self.later_bytes(session_bytes))
+        let later_bytes = self.later_bytes(session_bytes) + volume.writing_bytes;
+        BASE_BYTES + volume.held_bytes + during_bytes.max(later_bytes)
     }
 
     /// Returns the bytes that the stages after prediction hold, with the network, which is kept for further time points.
@@ -491,7 +504,7 @@ impl<'a> Planner<'a> {
         if plan.stated_peak_bytes <= budget_bytes {
             return Ok(());
         }
-        let other_bytes = self.volume.later_bytes + self.volume.held_bytes + BASE_BYTES;
+        let other_bytes = self.after_pass(0);
         let next_step = if plan.stated_peak_bytes > other_bytes {
             "give a larger --memory-budget or a smaller --tile, or close other programs"
         } else {
