@@ -25,6 +25,9 @@ const EDGES: [usize; 10] = [512, 384, 320, 256, 192, 160, 128, 96, 64, 32];
 const Z_EDGES: [usize; 7] = [256, 192, 128, 96, 64, 48, 32];
 /// Maximum edge of Gaussian tiles: larger ones improve the result little and use the CPU caches less well.
 const GAUSSIAN_EDGE: usize = 192;
+/// Factor by which larger tiles may cost more if the network depends on statistics of the tile: those of a larger one are
+/// closer to those of the whole volume. Depending on the extents, tiles of 32 voxels cost a little less than those of 192.
+const TOLERATED_COST: f64 = 1.1;
 /// Maximum bytes of a session if no memory budget is given.
 const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
@@ -398,8 +401,8 @@ impl<'a> Planner<'a> {
         let per_voxel = arena as f64 / small.iter().product::<usize>() as f64;
         let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
         let cost = |tile: &[usize; 3]| self.cost(tile, estimate(tile));
-        let candidates = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile)));
-        let best = candidates.min_by(|a, b| cost(a).total_cmp(&cost(b)));
+        let fitting = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile))).collect();
+        let best = self.cheapest(fitting, cost);
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
         let reason = match pass {
             Ok(pass) if self.pass_cost(&pass) < tiles_cost => {
@@ -419,6 +422,17 @@ impl<'a> Planner<'a> {
         };
         self.check(&planned.plan).map_err(|error| reason.or_memory_of_pass(error))?;
         Ok(planned.because(reason))
+    }
+
+    /// Returns the first of the tiles with the least cost. If the network depends on statistics of the tile, a larger one may
+    /// cost a little more.
+    fn cheapest(&self, tiles: Vec<[usize; 3]>, cost: impl Fn(&[usize; 3]) -> f64) -> Option<[usize; 3]> {
+        let least = tiles.iter().map(&cost).min_by(f64::total_cmp)?;
+        if self.model.reach.is_some() {
+            return tiles.into_iter().find(|tile| cost(tile) <= least);
+        }
+        let tolerated = tiles.into_iter().filter(|tile| cost(tile) <= least * TOLERATED_COST);
+        tolerated.max_by_key(|tile| tile.iter().product::<usize>())
     }
 
     /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.
