@@ -4,7 +4,9 @@
 mod common;
 
 use common::{noise, relative_distance, save_package};
-use cytoscope_builders::{DifferenceOfGaussians, UNet3d, Upsampling, Weights, difference_of_gaussians, unet3d};
+use cytoscope_builders::{
+    DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
+};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, ZarrImageSpec, ZarrWriter, open, write_array};
 use cytoscope_graph::{Dim, Graph, Tensor};
@@ -14,7 +16,7 @@ use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome,
     ProgressStage, ResultFormat,
 };
-use cytoscope_profile::Stage;
+use cytoscope_profile::{Recorder, Stage};
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, Axes, DType, Samples};
 use proptest::prelude::*;
@@ -625,6 +627,11 @@ fn the_memory_that_is_stated_for_a_wide_stack_is_that_of_bands_of_columns() {
 /// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns
 /// the result, and the number of time points that were predicted.
 fn run_until(job: &PredictJob, cancelled: Option<usize>) -> (Result<PredictOutcome, JobError>, usize) {
+    run_until_part(job, cancelled, 0.5)
+}
+
+/// As [`run_until`], but this part of the voxels is predicted.
+fn run_until_part(job: &PredictJob, cancelled: Option<usize>, part: f64) -> (Result<PredictOutcome, JobError>, usize) {
     // Number of time points that have begun, and voxels of the last one that are predicted.
     let progress = Arc::new(Mutex::new((0usize, u64::MAX)));
     let cancel = CancelToken::default();
@@ -637,7 +644,8 @@ fn run_until(job: &PredictJob, cancelled: Option<usize>) -> (Result<PredictOutco
         let (begun, done) = &mut *seen.lock().unwrap();
         *begun += usize::from(progress.done < *done);
         *done = progress.done;
-        if cancelled.is_some_and(|time| *begun == time + 1) && progress.done * 2 > progress.total {
+        let is_due = progress.done as f64 > part * progress.total as f64;
+        if cancelled.is_some_and(|time| *begun == time + 1) && is_due {
             of_sink.cancel();
         }
     };
@@ -685,4 +693,97 @@ fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
         let left = std::fs::read_dir(fixture.path("out")).unwrap().count();
         assert_eq!(left, report.outputs.len(), "nothing is kept after the job is done");
     }
+}
+
+/// Slices of a pass in bands are complete only in its last band.
+#[test]
+fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
+    let shape = [16, 12, 4000];
+    for times in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = Fixture { folder, shape, values: noise(8, times * shape.iter().product::<usize>()) };
+        let (axes, all) = ("TZYX".parse().unwrap(), [&[times][..], &shape].concat());
+        let array = Array::new(axes, all, fixture.values.clone()).unwrap();
+        write_array(&fixture.path("stack.tif"), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let model = fixture.path("model");
+        let config =
+            UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+        save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+        let job = |out: &str, resume: bool, budget_bytes: u64| PredictJob {
+            axes: None,
+            resume,
+            memory_budget_bytes: Some(budget_bytes),
+            ..fixture.job(&model, TileRequest::default(), out)
+        };
+        // The first budget with which it is predicted.
+        let whole = |bytes: u64| run_until(&job("whole", false, bytes), None).0.unwrap().done.pop();
+        let mut budgets = (56..400).step_by(8).map(|mib: u64| mib << 20);
+        let (budget_bytes, report) = budgets.find_map(|bytes| Some((bytes, whole(bytes)?))).unwrap();
+        let pass = report.plan.unwrap().pass.unwrap();
+        let bands = pass.bands * pass.bands_x;
+        assert!(bands > 1, "{pass:?}");
+        // In the last of two bands, which overlap, or later.
+        let stop = || run_until_part(&job("out", true, budget_bytes), Some(times - 1), 0.75).0;
+        let stopped = stop();
+        assert_eq!(stopped.unwrap_err().kind(), JobErrorKind::Cancelled);
+        let files = || std::fs::read_dir(fixture.path("out")).unwrap().count();
+        assert_eq!(files(), 2, "the finished bands and their record are kept");
+        let (outcome, begun) = run_until(&job("out", true, budget_bytes), None);
+        let report = outcome.unwrap().done.pop().unwrap();
+        let note =
+            report.notes.iter().find_map(|note| note.strip_suffix(" bands that an interrupted run had finished"));
+        let mut possible = (1..bands).map(|finished| format!("continued after {finished} of {bands}"));
+        assert!(possible.any(|expected| note == Some(expected.as_str())), "{:?}", report.notes);
+        assert_eq!(begun, 1, "only the last time point is predicted");
+        let bytes = |out: &str| std::fs::read(fixture.path(out).join("stack_prediction.tif")).unwrap();
+        assert!(bytes("out") == bytes("whole"), "the maps differ");
+        assert_eq!(files(), report.outputs.len(), "nothing is kept after the job is done");
+        // Other bands start over, which is said.
+        std::fs::remove_dir_all(fixture.path("out")).unwrap();
+        assert!(stop().is_err());
+        let report = run_until(&job("out", true, 2 << 30), None).0.unwrap().done.pop().unwrap();
+        let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+        assert!(has("the bands that were finished are computed again"), "{:?}", report.notes);
+    }
+}
+
+/// A slab of OME-Zarr is written from a few slices of the prediction at once, although the model's grid is finer.
+#[test]
+fn maps_on_a_finer_grid_are_resampled_for_ome_zarr_slice_by_slice() {
+    let fixture = Fixture::new([12, 24, 24], 4);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+    let job = |format: ResultFormat, out: &str| PredictJob {
+        format,
+        voxel_um: Some([1.75, 0.8, 0.8]),
+        diameter: DiameterRequest::Given(4.0),
+        ..fixture.job(&model, TileRequest::default(), out)
+    };
+    let context = Context { recorder: Recorder::new(), ..Context::default() };
+    let outcome = job(ResultFormat::OmeZarr, "zarr").run(&context, &Devices::cpu_only()).unwrap();
+    let [depth, height, width] = outcome.done[0].grid_zyx.unwrap();
+    assert!(depth > 24 && height > 48, "the grid is not finer");
+    let spans = context.recorder.spans_since(0, usize::MAX);
+    let most_bytes =
+        spans.iter().filter(|span| span.name == "spool" && span.stage == Stage::Read).map(|span| span.bytes).max();
+    let slices = most_bytes.unwrap().div_ceil((height * width * size_of::<f32>()) as u64);
+    assert!(slices < depth as u64 / 4, "{slices} of {depth} slices are read at once");
+    assert!(job(ResultFormat::Tiff, "tiff").run(&Context::default(), &Devices::cpu_only()).unwrap().failed.is_empty());
+    let values = |name: &str| {
+        let image = open(&fixture.path(name), &OpenOptions::default()).unwrap();
+        image.read_all().unwrap().samples().to_f32()
+    };
+    assert!(values("zarr/stack_probability.zarr") == values("tiff/stack_probability.tif"), "the maps differ");
+}
+
+/// With these extents, tiles of 32 voxels compute a little less than larger ones, whose statistics are closer to those of the
+/// whole stack.
+#[test]
+fn a_network_that_normalizes_over_its_tiles_gets_large_ones() {
+    let fixture = Fixture::new([4, 260, 300], 4);
+    let model = fixture.path("model");
+    let config = DynUNet { filters: vec![2, 4], strides: vec![1, 2], ..DynUNet::default() };
+    save_package(&dynunet(&config, &Weights::Random { seed: 3 }).unwrap(), &model);
+    let (_, plan) = fixture.predict(&model, TileRequest::default(), "out");
+    assert_eq!(plan.no_pass, Some(NoPass::NormalizesOverTile));
+    assert!(plan.tile[1] >= 128 && plan.tile[2] >= 128, "{plan:?}");
 }

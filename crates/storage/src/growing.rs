@@ -45,8 +45,8 @@ pub struct Recorded {
     pub about: String,
 }
 
-/// A file that grows while a result is computed. When dropped, it stays if [`GrowingFile::keep`] was called, also by an
-/// earlier process; else it is removed.
+/// A file that grows while a result is computed. When dropped, it stays if [`GrowingFile::keep`] or [`GrowingFile::state`]
+/// was called, also by an earlier process; else it is removed.
 pub struct GrowingFile {
     path: PathBuf,
     record_path: PathBuf,
@@ -55,6 +55,8 @@ pub struct GrowingFile {
     reader: File,
     hasher: Sha256,
     kept_bytes: u64,
+    /// Whether there is a record, which may list no bytes.
+    is_recorded: bool,
 }
 
 /// Returns the paths of the file and its record. A long stem is replaced by its hash, because file systems allow 255 bytes
@@ -99,12 +101,14 @@ impl GrowingFile {
         let open = || open_or_create(&path).map_err(StorageError::io(&path, "opening the file"));
         let (reader, writer) = (open()?, open()?);
         let fingerprint = fingerprint.to_owned();
-        let mut file = Self { path, record_path, fingerprint, reader, hasher: Sha256::new(), kept_bytes: 0 };
+        let (hasher, kept_bytes, is_recorded) = (Sha256::new(), 0, false);
+        let mut file = Self { path, record_path, fingerprint, reader, hasher, kept_bytes, is_recorded };
         let record = read_record(&file.record_path).filter(|record| record.fingerprint == file.fingerprint);
         if let Some(record) = record
             && file.hash(record.bytes).is_ok()
             && file.sha256() == record.sha256
         {
+            file.is_recorded = true;
             return Ok((file, writer));
         }
         file.empty(&writer).map_err(StorageError::io(&file.path, "emptying the file"))?;
@@ -129,15 +133,23 @@ impl GrowingFile {
     /// # Errors
     /// [`StorageError::Io`] if they cannot be read or synced, or the record cannot be written.
     pub fn keep(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
-        if bytes <= self.kept_bytes {
-            return Ok(());
-        }
+        if bytes <= self.kept_bytes { Ok(()) } else { self.state(bytes, about) }
+    }
+
+    /// As [`GrowingFile::keep`], but what the job states `about` the file is recorded even if no more bytes are valid. It may
+    /// tell of later bytes, whose hash is up to the job.
+    ///
+    /// # Errors
+    /// As [`GrowingFile::keep`].
+    pub fn state(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
         self.hash(bytes).map_err(StorageError::io(&self.path, "reading"))?;
         self.reader.sync_data().map_err(StorageError::io(&self.path, "syncing"))?;
         let (fingerprint, sha256, about) = (self.fingerprint.clone(), self.sha256(), about.to_owned());
-        let record = Record { fingerprint, bytes, sha256, about };
+        let record = Record { fingerprint, bytes: self.kept_bytes, sha256, about };
         let text = serde_json::to_vec(&record).map_err(io::Error::from);
-        atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)
+        atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)?;
+        self.is_recorded = true;
+        Ok(())
     }
 
     /// Removes the growing file of the results `folder/stem_*` and its record, if there are any.
@@ -157,7 +169,7 @@ impl GrowingFile {
         remove_if_present(&self.record_path)?;
         writer.set_len(0)?;
         self.reader.seek(SeekFrom::Start(0))?;
-        (self.hasher, self.kept_bytes) = (Sha256::new(), 0);
+        (self.hasher, self.kept_bytes, self.is_recorded) = (Sha256::new(), 0, false);
         Ok(())
     }
 
@@ -181,7 +193,7 @@ impl GrowingFile {
 
 impl Drop for GrowingFile {
     fn drop(&mut self) {
-        if self.kept_bytes == 0 {
+        if !self.is_recorded {
             // Nobody can receive an error here; a leftover file has a hidden name and is replaced by the next run.
             let _ = remove_if_present(&self.record_path);
             let _ = remove_if_present(&self.path);
@@ -244,6 +256,32 @@ mod tests {
         drop(file);
         assert_eq!(kept(folder.path(), "a job"), 13);
         assert!(GrowingFile::open(folder.path(), "stack", "a job").unwrap().0.keep(14, "").is_err(), "it has 13 bytes");
+    }
+
+    #[test]
+    fn what_a_job_states_is_recorded_even_if_no_more_bytes_are_valid() {
+        let folder = tempfile::tempdir().unwrap();
+        let about = || GrowingFile::recorded(folder.path(), "stack").map(|recorded| recorded.about);
+        {
+            let (mut file, mut writer) = GrowingFile::open(folder.path(), "stack", "a job").unwrap();
+            writer.write_all(b"0123").unwrap();
+            file.keep(0, "nothing").unwrap();
+            assert_eq!(about(), None);
+            file.state(0, "parts of slices").unwrap();
+            file.state(0, "more parts").unwrap();
+        }
+        assert_eq!(about().as_deref(), Some("more parts"));
+        {
+            let (mut file, mut writer) = GrowingFile::open(folder.path(), "stack", "a job").unwrap();
+            assert_eq!(file.kept_bytes(), 0);
+            let mut bytes = Vec::new();
+            writer.read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes, b"0123", "the bytes that the job tells of are still there");
+            file.state(4, "four").unwrap();
+            // Fewer bytes than are valid change nothing about these.
+            file.state(2, "two").unwrap();
+        }
+        assert_eq!((kept(folder.path(), "a job"), about().as_deref()), (4, Some("two")));
     }
 
     #[cfg(unix)]

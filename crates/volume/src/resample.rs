@@ -136,7 +136,8 @@ pub fn linear(
                 }
             }
             if same_columns {
-                row.copy_from_slice(&blended);
+                // The sources of a part of the columns may end after them.
+                row.copy_from_slice(&blended[..to_x]);
                 continue;
             }
             for (t, (first, weights)) in row.iter_mut().zip(map_x.first.iter().zip(map_x.weights.chunks(map_x.taps))) {
@@ -179,6 +180,25 @@ mod tests {
                 let own = &plane[sources.start * nx..sources.end * nx];
                 let made = linear(own, 0, [sources.len(), nx], &part, 0..1);
                 assert_eq!(made, whole[rows.start * 4..rows.end * 4], "{rows:?} of {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn columns_that_are_resampled_alone_have_the_same_values() {
+        let (nz, ny, nx) = (5, 4, 23);
+        let volume: Vec<f32> = (0..nz * ny * nx).map(|i| ((i * 31) % 17) as f32 / 7.0).collect();
+        // Also if columns, or rows and columns, stay as they are.
+        for [to_y, to_x] in [[4, 23], [6, 23], [4, 12], [3, 40]] {
+            let maps = [AxisMap::new(nz, 7), AxisMap::new(ny, to_y), AxisMap::new(nx, to_x)];
+            let whole = linear(&volume, 0, [ny, nx], &maps, 0..7);
+            for columns in [0..5, 4..9, to_x - 3..to_x, to_x - 1..to_x] {
+                let sources = maps[2].sources(columns.clone());
+                let part = [maps[0].clone(), maps[1].clone(), maps[2].part(columns.clone())];
+                let own: Vec<f32> = volume.chunks(nx).flat_map(|row| row[sources.clone()].to_vec()).collect();
+                let made = linear(&own, 0, [ny, sources.len()], &part, 0..7);
+                let expected: Vec<f32> = whole.chunks(to_x).flat_map(|row| row[columns.clone()].to_vec()).collect();
+                assert_eq!(made, expected, "{columns:?} of {to_x}");
             }
         }
     }

@@ -312,8 +312,14 @@ impl MapWriter {
                 writer.write(&Array::new(map_axes(if self.is_timed { 2 } else { 1 }), shape, values)?)?;
             }
             MapTarget::Zarr(writer) => {
+                let [_, ny, nx] = prediction.shape;
                 for c in 0..channels {
-                    let values = Samples::F32(prediction.read(context, c, z.clone())?);
+                    // On a fine grid, all slices that a slab is resampled from take much more memory than the slab.
+                    let mut values = Vec::with_capacity(count * ny * nx);
+                    for slice in z.clone() {
+                        values.extend(prediction.read(context, c, slice..slice + 1)?);
+                    }
+                    let values = Samples::F32(values);
                     let _span = context.recorder.span(Stage::Write, "maps").bytes(values.len() * 4);
                     writer.write(0, [self.time, c, z.start], &values)?;
                 }

@@ -1,7 +1,7 @@
 //! Prediction of a volume in memory, without result files.
 
 use super::maps::Inference;
-use super::plan::plan;
+use super::plan::{JobMemory, plan};
 use super::prediction::Prediction;
 use super::resolve::{Resolved, Selection};
 use super::{Output, PredictOptions, TilePlan, files, label, panic_text};
@@ -136,7 +136,8 @@ fn predict(
         return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));
     };
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
-    let tiles = plan(context, &resolved, held_bytes(&resolved, outputs), 0)?;
+    let memory = JobMemory { held_bytes: held_bytes(&resolved, outputs), writing_bytes: 0 };
+    let tiles = plan(context, &resolved, memory, 0)?;
     let mut notes = resolved.notes.clone();
     notes.extend(tiles.fallback_note());
     notes.extend(tiles.plan.note_of_tiles(resolved.grid));

@@ -6,8 +6,10 @@
 //! which precision. Floats are continued in another precision of floats, unless a precision was requested; the 8-bit network
 //! of a model continues only its own slices.
 
+use super::kept_bands::{BandProgress, KeptBands, SlicesInFile};
 use super::one::InputRun;
-use super::plan::{Blend, PlannedTiles};
+use super::pass_plan::PassBand;
+use super::plan::{Blend, PlannedTiles, Runner};
 use super::resolve::Resolved;
 use super::{Output, PredictJob};
 use crate::devices::SelectedEngine;
@@ -117,6 +119,9 @@ pub(super) struct KeptRecord {
     /// The object diameter, which decides the grid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     diameter: Option<ObjectDiameter>,
+    /// The finished bands of a pass, whose slices are not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bands: Option<KeptBands>,
     /// Whether they are kept for other attempts of the same run only.
     #[serde(default)]
     is_for_attempts: bool,
@@ -159,7 +164,8 @@ impl KeptRecord {
         engine: &SelectedEngine,
     ) -> Result<Option<SelectedEngine>, JobError> {
         let InputRun { job, context, model, .. } = run;
-        let is_float = self.parts.iter().all(|part| part.precision != Precision::Int8);
+        let mut precisions = self.parts.iter().map(|part| part.precision).chain(self.bands.iter().map(|b| b.precision));
+        let is_float = precisions.all(|precision| precision != Precision::Int8);
         if job.precision.is_some() || !is_float || engine.precision(model, None) != Precision::Int8 {
             return Ok(None);
         }
@@ -199,6 +205,8 @@ pub(super) struct KeptSlices {
     folder: PathBuf,
     /// Slices of a time point on the model's grid.
     depth: usize,
+    /// Rows of a slice on the model's grid.
+    height: usize,
     /// Number of time points.
     times: usize,
     /// Number of output channels of a slice.
@@ -215,6 +223,8 @@ pub(super) struct KeptSlices {
     finished: usize,
     /// What is recorded about slices; its parts cover the stored ones.
     record: KeptRecord,
+    /// The bands of the pass over the time point, unless whole slices pass.
+    bands: Option<BandProgress>,
     /// The device that computes the others, and its precision.
     device: DeviceId,
     precision: Precision,
@@ -333,6 +343,8 @@ impl KeptRequest<'_, '_> {
         if !tiles.is_pass() {
             kept.finished = kept.stored;
         }
+        let bands: &[PassBand] = if let Runner::Pass { bands, .. } = &tiles.runner { bands } else { &[] };
+        self.run.context.report_alive(ProgressStage::Check, || kept.continue_bands(bands));
         Ok(Some(kept))
     }
 
@@ -345,12 +357,12 @@ impl KeptRequest<'_, '_> {
         let can_continue = |(found, record): &(String, KeptRecord)| {
             found == fingerprint && record.parts.iter().all(|part| self.can_follow(part.precision))
         };
-        let (earlier, discarded) = match earlier {
-            Some(earlier) if can_continue(&earlier) => (earlier.1.parts, None),
+        let (earlier, bands, discarded) = match earlier {
+            Some(earlier) if can_continue(&earlier) => (earlier.1.parts, earlier.1.bands, None),
             Some((found, _)) => {
-                (Vec::new(), found.starts_with(&of_job(self.fingerprint)).then(|| DISCARDED.to_owned()))
+                (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(|| DISCARDED.to_owned()))
             }
-            None => (Vec::new(), None),
+            None => (Vec::new(), None, None),
         };
         if discarded.is_some() {
             GrowingFile::remove(folder, stem)?;
@@ -368,6 +380,7 @@ impl KeptRequest<'_, '_> {
             file,
             folder: folder.to_owned(),
             depth: grid[0],
+            height: grid[1],
             times: resolved.times.len(),
             channels,
             index: 0,
@@ -375,7 +388,8 @@ impl KeptRequest<'_, '_> {
             slice_bytes,
             stored,
             finished: stored.min(all_slices.saturating_sub(1)),
-            record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, is_for_attempts },
+            record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, bands, is_for_attempts },
+            bands: None,
             device: resolved.engine.choice.id,
             precision: resolved.precision(),
             has_fallback: resolved.engine.has_fallback(),
@@ -390,6 +404,11 @@ impl KeptRequest<'_, '_> {
 /// The note about slices of the same job that are not continued.
 const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
                          computed again; --diameter, --tile and --precision keep them the same";
+
+/// The note about bands of the same job that are not continued.
+const DISCARDED_BANDS: &str = "the bands that were finished are computed again, because the bands, the device or the precision \
+                               differ, or their values were changed; --memory-budget, --device and --precision keep them \
+                               the same";
 
 impl KeptSlices {
     /// Returns the number of slices of a time point that are finished and continued; the time point is given by its index
@@ -415,6 +434,46 @@ impl KeptSlices {
         Ok(Spool::of_file(file, &self.folder, self.slice_len, first))
     }
 
+    /// Continues after the finished bands of an interrupted run, if the pass over the next time point is in `bands`.
+    fn continue_bands(&mut self, bands: &[PassBand]) {
+        let Some(earlier) = self.record.bands.take() else { return };
+        // Slices of a time point are complete in its last band.
+        let index = self.finished.checked_div(self.depth).unwrap_or(0);
+        self.bands = self.bands_of(index, bands);
+        let is_continued =
+            self.bands.as_mut().is_some_and(|progress| progress.continue_after(&earlier, &mut self.file));
+        if !is_continued && self.discarded.is_none() {
+            self.discarded = Some(DISCARDED_BANDS.to_owned());
+        }
+    }
+
+    /// Returns the bands of a pass over a time point, given by its index; `None` if whole slices pass, or if all slices are
+    /// stored.
+    fn bands_of(&self, index: usize, bands: &[PassBand]) -> Option<BandProgress> {
+        if self.stored >= self.times.saturating_mul(self.depth) {
+            return None;
+        }
+        let grid = [self.depth, self.height, self.slice_len.checked_div(self.height).unwrap_or(0)];
+        let slices = SlicesInFile { index, grid, channels: self.channels };
+        BandProgress::new(bands, slices, self.finished_of(index), (self.device, self.precision))
+    }
+
+    /// Begins a pass over the time point in `bands`; returns the number of those that are finished, and the voxels of a slice
+    /// in them.
+    pub(super) fn begin_bands(&mut self, bands: &[PassBand]) -> [usize; 2] {
+        if self.bands.as_ref().is_none_or(|progress| progress.index() != self.index) {
+            self.bands = self.bands_of(self.index, bands);
+        }
+        self.bands.as_ref().map_or([0; 2], |progress| [progress.counts()[0], progress.finished_area()])
+    }
+
+    /// States that the next band is finished.
+    pub(super) fn finish_band(&mut self) {
+        if let Some(bands) = &mut self.bands {
+            bands.finish_band();
+        }
+    }
+
     /// Records that the first `slices` slices of the time point are complete, if the last record is old.
     ///
     /// # Errors
@@ -429,9 +488,21 @@ impl KeptSlices {
     /// [`JobError::Storage`] if that fails.
     pub(super) fn keep(&mut self, slices: usize) -> Result<(), JobError> {
         let complete = self.index.saturating_mul(self.depth).saturating_add(slices);
-        let record = KeptRecord { parts: self.parts_of(complete), ..self.record.clone() };
+        let bands = match &mut self.bands {
+            Some(bands) if slices < self.depth && bands.index() == self.index => {
+                bands.record(&mut self.file).map_err(|error| JobError::Io { path: self.folder.clone(), error })?
+            }
+            _ => None,
+        };
+        let has_bands = bands.is_some();
+        let record = KeptRecord { parts: self.parts_of(complete), bands, ..self.record.clone() };
         let about = serde_json::to_string(&record).unwrap_or_default();
-        self.growing.keep((complete as u64).saturating_mul(self.slice_bytes), &about)?;
+        let bytes = (complete as u64).saturating_mul(self.slice_bytes);
+        if has_bands {
+            self.growing.state(bytes, &about)?;
+        } else {
+            self.growing.keep(bytes, &about)?;
+        }
         self.recorded = Instant::now();
         Ok(())
     }
@@ -466,13 +537,14 @@ impl KeptSlices {
         if parts.len() > 1 { parts } else { Vec::new() }
     }
 
-    /// Returns whether the next run has slices to continue.
-    pub(super) fn has_any(&self) -> bool {
-        self.growing.kept_bytes() > 0
+    /// Returns what the next run continues after: slices, or bands of a pass; `None` if there is nothing.
+    pub(super) fn kept_name(&self) -> Option<&'static str> {
+        let has_bands = || self.bands.as_ref().is_some_and(|bands| bands.counts()[0] > 0);
+        if self.growing.kept_bytes() > 0 { Some("slices") } else { has_bands().then_some("bands") }
     }
 
-    /// Returns a note about slices of an interrupted run or an earlier attempt; `None` if there are none.
-    pub(super) fn note(&self) -> Option<String> {
+    /// Returns notes about slices and bands of an interrupted run or an earlier attempt; none if there are none.
+    pub(super) fn notes(&self) -> Vec<String> {
         let origin = if self.is_later { "that were finished before" } else { "that an interrupted run had finished" };
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
             (1, _) => format!("continued after {} slices {origin}", self.finished),
@@ -481,7 +553,10 @@ impl KeptSlices {
                 self.finished_of_next()
             ),
         };
-        (self.finished > 0).then(note).or_else(|| self.discarded.clone())
+        let slices = (self.finished > 0).then(note);
+        let of_bands = self.bands.as_ref().map(BandProgress::counts).filter(|[finished, _]| *finished > 0);
+        let bands = of_bands.map(|[finished, all]| format!("continued after {finished} of {all} bands {origin}"));
+        slices.into_iter().chain(bands).chain(self.discarded.clone()).collect()
     }
 
     /// Removes the kept slices of the results `folder/stem_*`, once these are published. A failure is only logged,

@@ -8,7 +8,7 @@ use super::label;
 use super::live::{Live, LiveSink, LiveVolume};
 use super::output_check::OutputCheck;
 use super::pass::{Emitter, Pass};
-use super::plan::{PlannedTiles, Runner, TilePlan, plan};
+use super::plan::{JobMemory, PlannedTiles, Runner, TilePlan, plan};
 use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::Prediction;
 use super::resolve::Resolved;
@@ -66,6 +66,13 @@ impl Store<'_> {
         self.keep_if_due()
     }
 
+    /// States that a band of a pass is finished, from the first slice to the last.
+    pub(super) fn finish_band(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.finish_band();
+        }
+    }
+
     /// Stores finished slices of tiles, which begin after those that an earlier run has finished.
     fn put_slices(&mut self, z: Range<usize>, values: &[f32]) -> Result<(), JobError> {
         let complete = self.prediction.complete();
@@ -92,8 +99,12 @@ impl Store<'_> {
             return ended;
         }
         let result = kept.keep(self.prediction.complete());
-        if matches!(ended, Err(JobError::Cancelled)) && kept.has_any() {
-            self.context.note("the finished slices are kept beside the results, so that the prediction can be resumed");
+        if matches!(ended, Err(JobError::Cancelled))
+            && let Some(name) = kept.kept_name()
+        {
+            self.context.note(format!(
+                "the finished {name} are kept beside the results, so that the prediction can be resumed"
+            ));
         }
         ended.and(result)
     }
@@ -139,18 +150,18 @@ impl<'a> Inference<'a> {
     }
 
     /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
-    /// finished, and passes the new plan to `on_plan`. `held_bytes` are held throughout.
+    /// finished, and passes the new plan to `on_plan`. `memory` is that of the job around the stages of a prediction.
     ///
     /// # Errors
     /// As [`plan`].
-    pub(super) fn plan_next(&mut self, held_bytes: u64, on_plan: impl FnOnce(&PlannedTiles)) -> Result<(), JobError> {
+    pub(super) fn plan_next(&mut self, memory: JobMemory, on_plan: impl FnOnce(&PlannedTiles)) -> Result<(), JobError> {
         let is_rest = matches!(&self.runner, Some(Runner::Pass { first_z, .. }) if *first_z > 0);
         if !is_rest || self.finished() > 0 {
             return Ok(());
         }
         // Two networks are not held at once.
         self.runner = None;
-        let next = plan(self.context, self.resolved, held_bytes, 0)?;
+        let next = plan(self.context, self.resolved, memory, 0)?;
         on_plan(&next);
         let PlannedTiles { plan, runner, .. } = next;
         (self.plan, self.runner) = (plan, Some(runner));
@@ -210,9 +221,6 @@ impl<'a> Inference<'a> {
         });
         let mut meter =
             context.meter(ProgressStage::Predict, grid.iter().product::<usize>() as u64, ProgressUnit::Voxels);
-        if finished > 0 && is_pass {
-            meter.skip_completed((finished * grid[1] * grid[2]) as u64);
-        }
         let (plan, Some(runner)) = (&self.plan, &mut self.runner) else {
             return Err(JobError::Internal("prediction: the network was released".to_owned()));
         };
@@ -230,7 +238,15 @@ impl<'a> Inference<'a> {
             }
             Runner::Pass { session, slab_slices, bands, first_z, macs } => {
                 let (session, size) = (&mut **session, plan.tile);
-                let (slab_slices, bands, first_z, macs) = (*slab_slices, bands.as_slice(), *first_z, *macs);
+                let (slab_slices, first_z) = (*slab_slices, *first_z);
+                let [skipped, area] = store.kept.as_mut().map_or([0; 2], |kept| kept.begin_bands(bands));
+                let left = bands.get(skipped..).unwrap_or_default();
+                let macs = (*macs as f64 * left.len() as f64 / bands.len().max(1) as f64) as u64;
+                let completed = finished * grid[1] * grid[2] + (grid[0] - finished) * area;
+                if completed > 0 {
+                    meter.skip_completed(completed as u64);
+                }
+                let bands = left;
                 let mut pass = Pass { context, model, size, first_z, session, bands, slab_slices, macs, overlaps };
                 let mut emitter = Emitter { model, first_z, finished, bands, shape: grid, store, meter, live };
                 let ended = pass.run(&mut view, &mut emitter);

@@ -9,6 +9,7 @@ mod in_memory;
 mod infer;
 pub(crate) mod input_tensors;
 mod kept;
+mod kept_bands;
 pub(crate) mod label;
 mod live;
 mod maps;

@@ -6,7 +6,7 @@ use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
 use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
-use super::plan::{PlannedTiles, plan};
+use super::plan::{JobMemory, PlannedTiles, plan};
 use super::resolve::{
     ALONE_BY_AXES, ANOTHER_OR_ALL_SERIES, Resolved, Selection, first_series_note, outputs_or_default, reading_notes,
 };
@@ -91,8 +91,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let request = KeptRequest { run, resolved: &resolved, fingerprint: &files.fingerprint_of_slices };
     let kept = request.before_plan()?;
     let writing_bytes = files.paths.zarr.as_ref().map_or(0, |_| zarr::peak_bytes(resolved.extents.zyx));
-    let held_bytes = writing_bytes.saturating_add(steps_bytes);
-    let tiles = plan(context, &resolved, held_bytes, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
+    let memory = JobMemory { held_bytes: steps_bytes, writing_bytes };
+    let tiles = plan(context, &resolved, memory, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
@@ -104,7 +104,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
     for (index, &time) in resolved.times.iter().enumerate() {
-        inference.plan_next(held_bytes, |next| {
+        inference.plan_next(memory, |next| {
             add_plan(&mut report, &resolved, next);
             emit_plan(context, &report);
         })?;
@@ -184,7 +184,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
 /// Returns the report of an input as far as it is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
-    let of_kept = kept.and_then(KeptSlices::note).into_iter().chain(parts_note(&parts));
+    let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));
     let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept).collect();
     InputReport {
         input: resolved.input.to_owned(),

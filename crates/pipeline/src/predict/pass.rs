@@ -234,11 +234,12 @@ impl Slabs<'_> {
         take: &mut dyn FnMut(Tensor) -> Result<bool, JobError>,
     ) -> Result<(), JobError> {
         for band in self.bands {
-            let goes_on = if self.bands.len() == 1 {
+            let [rows, columns] = inside(band, view.shape);
+            let is_whole = self.bands.len() == 1 && [rows.len(), columns.len()] == view.shape[1..];
+            let goes_on = if is_whole {
                 self.read_band(view, 0, band, take)?
             } else {
                 // Only the rows and columns of the band are read and resampled.
-                let [rows, columns] = inside(band, view.shape);
                 let stack = view.stack_of([rows.clone(), columns.clone()]);
                 let mut part = view.of_part(&stack, [rows.clone(), columns]);
                 let goes_on = self.read_band(&mut part, rows.start, band, take)?;
@@ -352,6 +353,9 @@ impl Emitter<'_> {
             self.store.put(first..first + count, [first_y..first_y + kept, span.kept_in_volume()], &values)?;
             if let Some(live) = &self.live {
                 live.tile([first, first_y, span.keep_start], [count, kept, width], values);
+            }
+            if first + count == depth {
+                self.store.finish_band();
             }
             self.meter.add((count * kept * width) as u64)?;
         }

@@ -25,6 +25,9 @@ const EDGES: [usize; 10] = [512, 384, 320, 256, 192, 160, 128, 96, 64, 32];
 const Z_EDGES: [usize; 7] = [256, 192, 128, 96, 64, 48, 32];
 /// Maximum edge of Gaussian tiles: larger ones improve the result little and use the CPU caches less well.
 const GAUSSIAN_EDGE: usize = 192;
+/// Factor by which larger tiles may cost more if the network depends on statistics of the tile: those of a larger one are
+/// closer to those of the whole volume. Depending on the extents, tiles of 32 voxels cost a little less than those of 192.
+const TOLERATED_COST: f64 = 1.1;
 /// Maximum bytes of a session if no memory budget is given.
 const MAX_SESSION_BYTES: u64 = 1 << 30;
 /// Bytes that the process holds before any volume is read.
@@ -40,6 +43,8 @@ struct TiledVolume {
     later_bytes: u64,
     /// Bytes that are held throughout.
     held_bytes: u64,
+    /// Bytes that writing the results takes, during a pass or after the tiles.
+    writing_bytes: u64,
     /// Slices that an interrupted pass has finished.
     finished: usize,
 }
@@ -106,8 +111,17 @@ impl PlannedTiles {
     }
 }
 
-/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory. `held_bytes` are
-/// held throughout, in addition to what the stages of a prediction need. A pass continues after the first `finished`
+/// Memory that a job needs in addition to the stages of a prediction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JobMemory {
+    /// Bytes that are held throughout.
+    pub held_bytes: u64,
+    /// Bytes that writing the results takes, during a pass or after the tiles.
+    pub writing_bytes: u64,
+}
+
+/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory, with that of the job around
+/// it. A pass continues after the first `finished`
 /// slices.
 ///
 /// # Errors
@@ -116,7 +130,7 @@ impl PlannedTiles {
 pub(super) fn plan(
     context: &Context,
     resolved: &Resolved<'_>,
-    held_bytes: u64,
+    JobMemory { held_bytes, writing_bytes }: JobMemory,
     finished: usize,
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
@@ -130,6 +144,7 @@ pub(super) fn plan(
             false => 0,
         },
         held_bytes,
+        writing_bytes,
         finished,
     };
     let planner = Planner::new(context, resolved, volume)?;
@@ -236,7 +251,8 @@ impl<'a> Planner<'a> {
         let read_bytes = stored_bytes.max(self.pass_sizes(tile).resampled_bytes(tile[0]));
         let slabs_bytes = slab_bytes * channels_in * 2 + self.device_slab_bytes(slab_bytes * channels_in);
         let during_bytes = slabs_bytes + sums_bytes + tile_bytes + session_bytes + read_bytes;
-        BASE_BYTES + volume.held_bytes + during_bytes.max(self.later_bytes(session_bytes))
+        let later_bytes = self.later_bytes(session_bytes) + volume.writing_bytes;
+        BASE_BYTES + volume.held_bytes + during_bytes.max(later_bytes)
     }
 
     /// Returns the bytes that the stages after prediction hold, with the network, which is kept for further time points.
@@ -385,8 +401,8 @@ impl<'a> Planner<'a> {
         let per_voxel = arena as f64 / small.iter().product::<usize>() as f64;
         let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
         let cost = |tile: &[usize; 3]| self.cost(tile, estimate(tile));
-        let candidates = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile)));
-        let best = candidates.min_by(|a, b| cost(a).total_cmp(&cost(b)));
+        let fitting = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile))).collect();
+        let best = self.cheapest(fitting, cost);
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
         let reason = match pass {
             Ok(pass) if self.pass_cost(&pass) < tiles_cost => {
@@ -406,6 +422,17 @@ impl<'a> Planner<'a> {
         };
         self.check(&planned.plan).map_err(|error| reason.or_memory_of_pass(error))?;
         Ok(planned.because(reason))
+    }
+
+    /// Returns the first of the tiles with the least cost. If the network depends on statistics of the tile, a larger one may
+    /// cost a little more.
+    fn cheapest(&self, tiles: Vec<[usize; 3]>, cost: impl Fn(&[usize; 3]) -> f64) -> Option<[usize; 3]> {
+        let least = tiles.iter().map(&cost).min_by(f64::total_cmp)?;
+        if self.model.reach.is_some() {
+            return tiles.into_iter().find(|tile| cost(tile) <= least);
+        }
+        let tolerated = tiles.into_iter().filter(|tile| cost(tile) <= least * TOLERATED_COST);
+        tolerated.max_by_key(|tile| tile.iter().product::<usize>())
     }
 
     /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.
@@ -491,7 +518,7 @@ impl<'a> Planner<'a> {
         if plan.stated_peak_bytes <= budget_bytes {
             return Ok(());
         }
-        let other_bytes = self.volume.later_bytes + self.volume.held_bytes + BASE_BYTES;
+        let other_bytes = self.after_pass(0);
         let next_step = if plan.stated_peak_bytes > other_bytes {
             "give a larger --memory-budget or a smaller --tile, or close other programs"
         } else {

@@ -113,12 +113,12 @@ pub(super) fn path_for(
     (is_zarr && has_image).then(|| if is_zarr_name(&job.out) { job.out.clone() } else { named })
 }
 
-/// Returns the bytes that writing OME-Zarr takes for slices of Y × X voxels: those of a slab while it is read,
-/// resampled, halved and compressed.
+/// Returns the bytes that writing OME-Zarr takes for a stack of Z, Y, X voxels: those of a slab, and of its compressed chunks
+/// or the next level.
 pub(super) fn peak_bytes([depth, height, width]: [usize; 3]) -> u64 {
     let slice = (height as u64).saturating_mul(width as u64).saturating_mul(size_of::<f32>() as u64);
     let stack = slice.saturating_mul(depth as u64);
-    stack.min(slice.max(SLAB_BYTES)).saturating_mul(4)
+    stack.min(slice.max(SLAB_BYTES)).saturating_mul(2)
 }
 
 /// Whether a folder is the OME-Zarr of an earlier prediction.

@@ -119,7 +119,7 @@ impl Planner<'_> {
 
     /// Returns the bytes that the stages after a pass hold, if its network takes `session_bytes`.
     pub(super) fn after_pass(&self, session_bytes: u64) -> u64 {
-        BASE_BYTES + self.volume.held_bytes + self.later_bytes(session_bytes)
+        BASE_BYTES + self.volume.held_bytes + self.volume.writing_bytes + self.later_bytes(session_bytes)
     }
 
     /// Returns the first slice of a pass. If slices are finished, it is the first one in the receptive field of the next.
@@ -179,6 +179,7 @@ impl Planner<'_> {
     /// session.
     pub(super) fn around_pass(&self, tile: [usize; 3], slab_slices: usize, part: [usize; 2]) -> u64 {
         let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
-        BASE_BYTES + self.volume.held_bytes + self.pass_sizes(tile).bytes(slab_slices, part) + foreground_bytes
+        let job_bytes = BASE_BYTES + self.volume.held_bytes + self.volume.writing_bytes;
+        job_bytes + self.pass_sizes(tile).bytes(slab_slices, part) + foreground_bytes
     }
 }
