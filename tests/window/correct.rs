@@ -65,6 +65,8 @@ fn unsaved_strokes_are_restored_in_the_next_window() {
     assert!(!corrected(&fixture).exists());
     fixture.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
     fixture.settle();
+    fixture.click("Correct");
+    fixture.until("the hint", |w| sees(w, "Earlier corrections of this stack are kept"));
     start_correcting(&mut fixture);
     assert!(fixture.sees("1 earlier correction restored"), "{}", fixture.on_screen());
     assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);

@@ -250,6 +250,10 @@ fn a_folder_dropped_on_the_batch_page_adds_its_stacks() {
     fixture.window.run_steps(3);
     assert!(fixture.sees("121 files") && !fixture.sees("not.tif"), "{}", fixture.on_screen());
     assert_eq!(fixture.window.state().document().unwrap().name, "open.tif", "nothing was opened");
+    let row = fixture.window.query_all_by_label_contains("open.ome.tif").next();
+    let row = row.and_then(|n| n.accesskit_node().label().or_else(|| n.accesskit_node().value())).unwrap();
+    let has_glyphs = cytoscope_ui::font_fallback::has_glyphs(&fixture.window.ctx, &row);
+    assert!(row.starts_with("open.tif") && has_glyphs, "{row}");
     fixture.click("Clear list");
     fixture.until("an empty list", |w| sees(w, "No files yet"));
 }

@@ -202,7 +202,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     fixture.until("the question again", |w| sees(w, question));
     fixture.click("Other folder…");
     fixture.click("other");
-    fixture.until("the other folder", |w| sees(w, "Nothing to choose here"));
+    fixture.until("the other folder", |w| sees(w, "This folder contains no other folders"));
     fixture.click("Choose this folder");
     let [first_there, second_there] = labels_of_plate(&other);
     fixture.until("the second series there", |w| second_there.is_file() && w.state().active_jobs() == 0);

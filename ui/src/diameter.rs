@@ -80,6 +80,9 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
             let objects = if e.objects == 1 { "1 object".to_owned() } else { format!("{} objects", e.objects) };
             format!("Estimated {diameter:.1} {unit} from {objects} ({})", e.certainty.words())
         }
+        Some(ObjectDiameter { diameter, .. }) if size.request == DiameterRequest::Auto => {
+            format!("Estimated when the stack is predicted; {diameter:.1} {unit} last time")
+        }
         _ if size.request == DiameterRequest::Auto => "Estimated when the stack is predicted".to_owned(),
         _ => "The ring on the image has this diameter".to_owned(),
     };

@@ -257,10 +257,7 @@ impl FileBrowser {
             }
             BrowserAction::Visit(path) => self.visit(path, effects),
             BrowserAction::Accept => return self.accept(effects),
-            BrowserAction::ChooseFolder => {
-                effects.act(Action::Chosen(self.spec.request, vec![self.folder.clone()]));
-                return BrowserResult::Closed;
-            }
+            BrowserAction::ChooseFolder => return self.choose_folder(effects),
             BrowserAction::CreateFolder => {
                 if let Some(path) = self.new_folder.take() {
                     (self.visiting, self.problem) = (true, None);
@@ -277,6 +274,11 @@ impl FileBrowser {
             BrowserAction::Cancel => return BrowserResult::Closed,
         }
         BrowserResult::Open
+    }
+
+    fn choose_folder(&self, effects: &mut Effects) -> BrowserResult {
+        effects.act(Action::Chosen(self.spec.request, vec![self.folder.clone()]));
+        BrowserResult::Closed
     }
 
     fn accept(&mut self, effects: &mut Effects) -> BrowserResult {
@@ -299,6 +301,9 @@ impl FileBrowser {
             (Choice::NewFile, _) => self.typed_path(),
             (_, Some((name, _))) if !self.is_path() && (is_highlighted || !self.typed.trim().is_empty()) => {
                 self.folder.join(name)
+            }
+            (Choice::Folder, _) if self.typed.trim().is_empty() && !self.visiting => {
+                return self.choose_folder(effects);
             }
             _ if self.typed.trim().is_empty() => return BrowserResult::Open,
             _ => self.typed_path(),
@@ -454,7 +459,11 @@ fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Br
 fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
     let listed = browser.listed();
     if listed.is_empty() && !browser.visiting {
-        weak(ui, "Nothing to choose here.");
+        let text = match browser.spec.choice {
+            Choice::Folder => "This folder contains no other folders. Enter chooses it.",
+            Choice::File | Choice::Files | Choice::NewFile => "Nothing to choose here.",
+        };
+        weak(ui, text);
     }
     let scroll = egui::ScrollArea::vertical().id_salt(&browser.folder).max_height(LIST_HEIGHT).auto_shrink([false; 2]);
     scroll.show_rows(ui, ROW_HEIGHT, listed.len(), |ui, range| {

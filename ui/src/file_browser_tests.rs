@@ -126,7 +126,7 @@ fn a_folder_that_does_not_exist_can_be_created_and_chosen() {
 }
 
 #[test]
-fn several_files_are_chosen_together_and_a_folder_by_its_button() {
+fn several_files_are_chosen_together_and_a_folder_by_its_button_or_enter() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.tif", "b.tif", "c.tif"] {
         std::fs::write(folder.path().join(name), "").unwrap();
@@ -140,4 +140,11 @@ fn several_files_are_chosen_together_and_a_folder_by_its_button() {
     let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
     assert!(names(&browser).is_empty());
     assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![folder.path().to_owned()]));
+    // A typed folder is entered first, so that its path is seen before it is chosen.
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Type("inner".to_owned())), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner]));
 }

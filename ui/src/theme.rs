@@ -187,6 +187,8 @@ fn style(visuals: Visuals) -> Style {
     // Scroll bars do not cover the content at the right edge of a panel.
     style.spacing.scroll.floating_allocated_width = 8.0;
     style.spacing.slider_width = 128.0;
+    // Larger than the default, so that the round corners of a checkbox do not make it look like a radio button.
+    style.spacing.icon_width = 18.0;
     style.spacing.window_margin = Margin::same(14);
     style.spacing.menu_margin = Margin::same(8);
     style.interaction.selectable_labels = false;
@@ -221,11 +223,13 @@ fn dark() -> Visuals {
     v.widgets.noninteractive.bg_stroke = Stroke::new(1.0, Color32::from_rgb(46, 51, 57));
     v.widgets.noninteractive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(196, 203, 210));
     v.widgets.inactive.weak_bg_fill = Color32::from_rgb(43, 48, 54);
-    v.widgets.inactive.bg_fill = Color32::from_rgb(52, 58, 65);
+    v.widgets.inactive.bg_fill = Color32::from_rgb(104, 111, 119);
     v.widgets.inactive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(218, 223, 228));
     v.widgets.hovered.weak_bg_fill = Color32::from_rgb(56, 63, 71);
+    v.widgets.hovered.bg_fill = Color32::from_rgb(116, 124, 132);
     v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(86, 96, 106));
     v.widgets.active.weak_bg_fill = Color32::from_rgb(66, 74, 83);
+    v.widgets.active.bg_fill = v.widgets.hovered.bg_fill;
     v.weak_text_color = Some(Color32::from_rgb(148, 155, 162));
     v.hyperlink_color = Color32::from_rgb(110, 190, 220);
     v
@@ -241,10 +245,12 @@ fn light() -> Visuals {
     v.widgets.noninteractive.bg_stroke = Stroke::new(1.0, Color32::from_rgb(216, 220, 225));
     v.widgets.noninteractive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(52, 58, 64));
     v.widgets.inactive.weak_bg_fill = Color32::from_rgb(228, 231, 235);
-    v.widgets.inactive.bg_fill = Color32::from_rgb(206, 211, 217);
+    v.widgets.inactive.bg_fill = Color32::from_rgb(132, 138, 145);
     v.widgets.inactive.fg_stroke = Stroke::new(1.0, Color32::from_rgb(44, 50, 56));
     v.widgets.hovered.weak_bg_fill = Color32::from_rgb(216, 220, 226);
+    v.widgets.hovered.bg_fill = Color32::from_rgb(118, 124, 131);
     v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(160, 168, 176));
+    v.widgets.active.bg_fill = v.widgets.hovered.bg_fill;
     v.weak_text_color = Some(Color32::from_rgb(94, 101, 109));
     v.hyperlink_color = Color32::from_rgb(20, 100, 140);
     v
@@ -319,6 +325,18 @@ mod tests {
             assert_readable(visuals.selection.stroke.color, visuals.selection.bg_fill, SMALL_TEXT, "selection");
         }
         assert_readable(ON_ACCENT, ACCENT, SMALL_TEXT, "main button");
+    }
+
+    #[test]
+    fn checkboxes_and_sliders_have_the_contrast_of_wcag_aa() {
+        for visuals in [dark(), light()] {
+            for widget in [&visuals.widgets.inactive, &visuals.widgets.hovered, &visuals.widgets.active] {
+                for ground in [visuals.panel_fill, visuals.window_fill, visuals.faint_bg_color] {
+                    assert_readable(widget.bg_fill, ground, GRAPHICS, "checkbox");
+                }
+                assert_readable(widget.fg_stroke.color, widget.bg_fill, GRAPHICS, "check mark");
+            }
+        }
     }
 
     #[test]

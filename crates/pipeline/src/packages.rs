@@ -282,6 +282,17 @@ fn documentation(package: &Package, left_out: &mut Vec<String>) -> String {
     text
 }
 
+/// Returns a name that a package may have, made from a text: other characters become `_`, and a name that is too short gets
+/// the word "model".
+pub fn valid_name(text: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "_+- ()".contains(c) { c } else { '_' };
+    let mut name: String = text.chars().map(allowed).take(128).collect();
+    if name.len() < 5 {
+        name.push_str(" model");
+    }
+    name
+}
+
 fn builder(
     package: &Package,
     test_inputs: Vec<Tensor>,
@@ -291,15 +302,6 @@ fn builder(
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = documentation(package, left_out);
     let tags = list("tags").iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let mut name: String = package
-        .name
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "_+- ()".contains(c) { c } else { '_' })
-        .take(128)
-        .collect();
-    while name.chars().count() < 5 {
-        name.push('_');
-    }
     let config = match package.config() {
         config @ (Value::Null | Value::Object(_)) => config.clone(),
         _ => {
@@ -308,7 +310,7 @@ fn builder(
         }
     };
     PackageBuilder {
-        name,
+        name: valid_name(&package.name),
         description: package.description.clone(),
         documentation,
         // These are taken over unchanged by `inherit`.
@@ -370,6 +372,13 @@ mod tests {
     use crate::predict::test_common;
     use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
     use serde_json::json;
+
+    #[test]
+    fn short_names_and_letters_that_bioimage_io_refuses_are_replaced() {
+        let names = ["bb", "zellkerne", "kerne/grün"].map(valid_name);
+        assert_eq!(names, ["bb model", "zellkerne", "kerne_gr_n"]);
+        assert_eq!(valid_name(&"n".repeat(200)), "n".repeat(128));
+    }
 
     #[test]
     fn a_trained_package_keeps_its_name_if_no_other_can_be_written() {

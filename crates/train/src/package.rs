@@ -223,15 +223,7 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
 /// Returns a valid package name derived from the output path.
 pub(crate) fn package_name(out: &Path) -> String {
     let stem = out.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
-    let mut name: String = stem
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "_+- ()".contains(c) { c } else { '_' })
-        .take(100)
-        .collect();
-    if name.chars().count() < 5 {
-        name.push_str(" model");
-    }
-    name
+    packages::valid_name(&stem)
 }
 
 /// File name of the plot of the loss and validation curves.

@@ -135,7 +135,7 @@ fn notify_replay(replay: &Replay, effects: &mut Effects) {
     match replay.entries {
         0 => {}
         1 => effects.success("1 earlier correction restored", ""),
-        n => effects.success(format!("{n} earlier corrections restored"), ""),
+        n => effects.success("Earlier corrections restored", format!("{n} steps, including undo and redo")),
     }
     if let Some(dropped) = &replay.dropped {
         let kept =

@@ -25,6 +25,8 @@ pub(crate) struct FoundResults {
     pub(crate) of_times: BTreeMap<usize, Vec<Artifact>>,
     /// What the latest prediction found objects with.
     pub(crate) predicted: Predicted,
+    /// Time points that have a journal of corrections.
+    pub(crate) corrected_times: BTreeSet<usize>,
 }
 
 impl FoundResults {
@@ -48,8 +50,26 @@ impl FoundResults {
                 of_times.entry(time).or_insert(objects);
             }
         }
-        Self { folder, outputs, of_times, predicted }
+        let corrected_times = corrected_times(place, &folder);
+        Self { folder, outputs, of_times, predicted, corrected_times }
     }
+}
+
+/// The time points of a stack that have a journal of corrections.
+fn corrected_times(place: &ResultsPlace, folder: &Path) -> BTreeSet<usize> {
+    let is_journal = |name: &str, time: Option<usize>| {
+        let journal = CorrectionFiles::of(folder, &place.stem, time).journal;
+        journal.file_name().is_some_and(|expected| expected == name)
+    };
+    let journal_time = |name: &str| {
+        if place.times < 2 {
+            return is_journal(name, None).then_some(0);
+        }
+        let time: usize = name.strip_suffix(".corrections")?.rsplit_once("_t")?.1.parse().ok()?;
+        (time < place.times && is_journal(name, Some(time))).then_some(time)
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| journal_time(&entry.file_name().into_string().ok()?)).collect()
 }
 
 /// What a prediction found objects with: the segmentation settings of its model, scaled to its object diameter.
@@ -212,6 +232,22 @@ mod tests {
         let both = [ArtifactKind::Probability, ArtifactKind::Labels];
         assert_eq!(kinds_after(&["/moved/cells_probability.tif", "/moved/cells_labels.tif"]), both);
         assert_eq!(kinds_after(&["/moved/cells_labels.tif"]), [ArtifactKind::Labels]);
+    }
+
+    #[test]
+    fn journals_of_corrections_are_found_by_time_point() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        for name in ["cells.corrections", "cells_t2.corrections", "cells_t9.corrections", "other_t1.corrections"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let found = |times: usize| {
+            let stack = home.path().join("cells.tif");
+            let place = ResultsPlace { stack, stem: "cells".to_owned(), times, chosen: None };
+            FoundResults::of(&place).corrected_times
+        };
+        assert_eq!((found(1), found(4)), (BTreeSet::from([0]), BTreeSet::from([2])));
     }
 
     #[test]

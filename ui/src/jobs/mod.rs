@@ -181,6 +181,8 @@ pub(crate) struct Jobs {
     chosen_folder: Option<PathBuf>,
     /// Results folders of the documents, unless the user has chosen one.
     folders: BTreeMap<u64, PathBuf>,
+    /// Time points of the documents that had a journal of corrections when their results were looked for.
+    corrected_times: BTreeMap<u64, BTreeSet<usize>>,
     /// Number of objects in the unsaved preview of each document.
     preview_objects: BTreeMap<u64, u32>,
     /// Segmentation options of each document, once the user has changed them.
@@ -232,6 +234,7 @@ impl Jobs {
             copies: BTreeSet::new(),
             chosen_folder: None,
             folders: BTreeMap::new(),
+            corrected_times: BTreeMap::new(),
             preview_objects: BTreeMap::new(),
             refined: BTreeMap::new(),
             estimated_from: BTreeMap::new(),
@@ -280,6 +283,11 @@ impl Jobs {
     /// The job that estimates the diameter of a document's objects.
     pub(crate) fn estimating(&self, document: u64) -> Option<&JobView> {
         self.work.jobs.iter().find(|j| j.purpose == Purpose::Diameter { document } && !j.state.is_over())
+    }
+
+    /// Whether a time point of a document had a journal of corrections when the results of the document were looked for.
+    pub(crate) fn was_corrected(&self, document: u64, time: usize) -> bool {
+        self.corrected_times.get(&document).is_some_and(|times| times.contains(&time))
     }
 
     /// Number of queued and running predictions.
@@ -501,6 +509,7 @@ impl Jobs {
     /// Forgets a document that was closed, and cancels its jobs.
     fn forget_document(&mut self, id: u64) {
         self.folders.remove(&id);
+        self.corrected_times.remove(&id);
         self.preview_objects.remove(&id);
         self.refined.remove(&id);
         self.preview_times.remove(&id);
@@ -519,6 +528,7 @@ impl Jobs {
     pub(crate) fn results_found(&mut self, document: u64, found: FoundResults) -> Effects {
         let mut effects = Effects::default();
         self.folders.insert(document, found.folder);
+        self.corrected_times.insert(document, found.corrected_times);
         let output = JobOutput::Found { outputs: found.outputs, of_times: found.of_times, predicted: found.predicted };
         effects.act(DocumentsAction::Show { document, output });
         effects

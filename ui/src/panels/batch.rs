@@ -180,7 +180,9 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                 if close.on_hover_text("Remove from the list; the file is kept").clicked() {
                     actions.send(BatchAction::Forget(file.clone()));
                 }
-                let text = format!("{}  →  {}", file_name(file), file_name(&batch.output_of(file)));
+                let output = batch.output_of(file);
+                // The built-in fonts have no arrow.
+                let text = format!("{}  {}  {}", file_name(file), icon::ARROW_RIGHT, file_name(&output));
                 ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
             });
         }

@@ -62,6 +62,9 @@ fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
             weak(ui, "Starts with empty labels. Alternatively, predict first, or add labels with File > Add labels.");
         }
     }
+    if state.document().is_some_and(|d| state.jobs.was_corrected(id, d.time)) {
+        weak(ui, "Earlier corrections of this stack are kept, and restored when you continue.");
+    }
 }
 
 fn other_labels_panel(ui: &mut Ui, id: u64, why: &str, actions: &mut Actions) {

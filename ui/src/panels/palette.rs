@@ -4,6 +4,7 @@ use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::display::{Dialog, DisplayAction};
 use crate::state::State;
+use crate::theme;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
 
 /// What the palette keeps between frames.
@@ -69,14 +70,19 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
             for (i, (_, command, title)) in found.iter().enumerate() {
                 let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
-                let keys = command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default();
+                let is_chosen = i == own.chosen;
+                let mut keys = RichText::new(command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default());
+                if is_chosen {
+                    // Weak text could not be read on the accent.
+                    keys = keys.color(theme::ON_ACCENT);
+                }
                 let button = egui::Button::new(text)
-                    .selected(i == own.chosen)
+                    .selected(is_chosen)
                     .shortcut_text(keys)
                     .min_size(vec2(ui.available_width(), 28.0));
                 let response = ui.add(button);
                 response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, title));
-                if i == own.chosen && (up || down) {
+                if is_chosen && (up || down) {
                     response.scroll_to_me(None);
                 }
                 if response.clicked() {

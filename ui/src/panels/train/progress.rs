@@ -90,7 +90,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         let text = if run.steps > 0 {
             "The last checkpoint is kept: continue from it, or stop and start over."
         } else {
-            "No step was completed: change the data or the start model, or try again."
+            "No step was completed: change the settings or the data, or try again."
         };
         weak(ui, text);
     }
