@@ -544,6 +544,24 @@ pub(crate) fn save_two_outputs(path: &Path) {
 }
 
 #[test]
+fn a_selected_model_that_cannot_be_used_is_named() {
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir_all(folder.join("settings/models")).unwrap();
+        std::fs::write(folder.join("settings/models/mine.onnx"), "not a network").unwrap();
+        std::fs::write(folder.join("settings/settings.json"), r#"{"model": "mine"}"#).unwrap();
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 16, 16], vec![7u16; 4 * 16 * 16]).unwrap();
+        let path = folder.join("small.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    assert!(fixture.sees("The selected model, mine, cannot be used: "), "{}", fixture.on_screen());
+    fixture.click("Model");
+    fixture.click("nuclei");
+    fixture.until("the selected model", |w| !sees(w, "cannot be used"));
+}
+
+#[test]
 fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_remembered() {
     let mut fixture = Fixture::with(|folder| {
         std::fs::create_dir_all(folder.join("settings/models")).unwrap();

@@ -338,6 +338,18 @@ impl Jobs {
         usable().find(|m| m.name == *name || m.aliases.contains(name)).or_else(|| usable().next())
     }
 
+    /// The selected model if it cannot be used, so that [`Self::model`] is another one: its name, and what is wrong with it
+    /// if it is installed.
+    pub(crate) fn unusable_choice<'a>(&'a self, settings: &'a Settings) -> Option<(&'a str, Option<&'a str>)> {
+        let name = &settings.model;
+        let mut chosen = self.work.models.iter().filter(|m| m.name == *name || m.aliases.contains(name)).peekable();
+        if chosen.peek().is_none() {
+            return Some((name, None));
+        }
+        let problems = chosen.map(|m| m.problem.as_deref()).collect::<Option<Vec<&str>>>()?;
+        Some((name, problems.first().copied()))
+    }
+
     /// Stacks whose prediction an earlier window did not finish.
     pub(crate) fn abandoned(&self) -> impl Iterator<Item = &Path> {
         self.queue.abandoned()

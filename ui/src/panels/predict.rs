@@ -110,6 +110,13 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     let Some(card) = state.model() else { return };
     let width = ui.available_width() - 8.0;
     model_list(ui, state, card, width, actions);
+    if let Some((name, problem)) = state.jobs.unusable_choice(state.settings()) {
+        let reason = problem.map_or_else(|| "it is not installed".to_owned(), str::to_owned);
+        let used = super::distinct_title(card, state.jobs.models());
+        let text =
+            format!("{}  The selected model, {name}, cannot be used: {reason}. {used} is used instead.", icon::WARNING);
+        ui.add(egui::Label::new(RichText::new(text).size(12.0)).wrap());
+    }
     ui.add(egui::Label::new(&card.description).wrap());
     weak(ui, facts(card));
     about_model(ui, card, &mut own.commonmark);
