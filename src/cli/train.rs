@@ -286,8 +286,9 @@ fn print_report(report: &TrainReport) {
     if let Some(bytes) = report.peak_rss_bytes {
         print(&format!("  peak memory {}", bytes_text(bytes)));
     }
+    let in_int8 = if report.before_is_int8 { " (int8)" } else { "" };
     for (name, after) in &report.after {
-        let before = report.before.get(name).map_or_else(String::new, |b| format!("{b:.4} before, "));
+        let before = report.before.get(name).map_or_else(String::new, |b| format!("{b:.4} before{in_int8}, "));
         let int8 = report.after_int8.get(name).map_or_else(String::new, |v| format!(", {v:.4} in int8"));
         print(&format!("  {name}: {before}{after:.4} after{int8}"));
     }

@@ -73,6 +73,7 @@ impl Training<'_> {
     /// Tunes the segmentation settings, writes the package, quantizes it and scores both networks.
     pub(crate) fn finalize(&mut self, outcome: LoopOutcome) -> Result<TrainReport, JobError> {
         let LoopOutcome { state, before, parameters } = outcome;
+        let before_is_int8 = before.as_ref().is_some_and(|b| b.is_int8);
         let (before, thumbnails_before) = before.map_or((None, Vec::new()), |b| (Some(b.untuned), b.thumbnails));
         let context = self.context;
         let end = self.deadline(&state);
@@ -125,6 +126,7 @@ impl Training<'_> {
             comparison: state.best_comparison.filter(|_| verdict == ChosenNetwork::Start),
             metric,
             before: before.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
+            before_is_int8,
             after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after_int8: packed.int8.map(|s| s.scores).unwrap_or_default(),
             quantized: packed.quantized,

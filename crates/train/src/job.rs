@@ -102,7 +102,10 @@ pub struct TrainReport {
     pub metric: SelectionMetric,
     /// Scores of the start model, by name; empty if it could not be scored.
     pub before: BTreeMap<ScoreName, f64>,
-    /// Scores of the package, by name.
+    /// Whether the scores of the start model are those of its int8 network, because its float network scored lower.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_is_int8: bool,
+    /// Scores of the float network of the package, by name.
     pub after: BTreeMap<ScoreName, f64>,
     /// Scores of the int8 network, by name; empty if there is none.
     pub after_int8: BTreeMap<ScoreName, f64>,
@@ -111,7 +114,7 @@ pub struct TrainReport {
     pub quantized: Option<Quantized>,
     /// Scores of the start model on each validation pair; empty if it could not be scored.
     pub pairs_before: Vec<PairScore>,
-    /// Scores of the package on each validation pair.
+    /// Scores of the float network of the package on each validation pair.
     pub pairs_after: Vec<PairScore>,
     /// Number of completed optimizer steps.
     pub steps: u64,

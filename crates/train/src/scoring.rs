@@ -34,6 +34,8 @@ pub(crate) struct ScoredNetwork {
     pub(crate) thumbnails: Vec<Option<Thumbnail>>,
     /// Prediction of the pair that is shown during training, with the tuned settings.
     pub(crate) live: Option<Thumbnail>,
+    /// Whether it is the int8 network of the start model, which scored higher than the float one.
+    pub(crate) is_int8: bool,
     /// Fraction of pairs and settings that were evaluated: 1, unless the validation ran out of time.
     pub(crate) share: f64,
     /// Expected duration in seconds of a further validation: the time that scoring the float network took.
@@ -70,8 +72,9 @@ fn better_start(float: ScoredNetwork, int8: ScoredNetwork) -> ScoredNetwork {
     let (secs, share, total_secs) = (float.secs, float.share, float.total_secs + int8.total_secs);
     // A score on fewer voxels cannot be compared.
     let is_comparable = int8.share >= float.share;
-    let better = if is_comparable && int8.tuned.score > float.tuned.score { int8 } else { float };
-    ScoredNetwork { secs, total_secs, share, ..better }
+    let is_int8 = is_comparable && int8.tuned.score > float.tuned.score;
+    let better = if is_int8 { int8 } else { float };
+    ScoredNetwork { is_int8, secs, total_secs, share, ..better }
 }
 
 impl Training<'_> {
@@ -148,6 +151,7 @@ impl Training<'_> {
             tuned: found.best,
             thumbnails,
             live,
+            is_int8: false,
             share,
             secs: 0.0,
             total_secs: 0.0,
@@ -167,6 +171,7 @@ impl Training<'_> {
             tuned: scores,
             thumbnails,
             live,
+            is_int8: false,
             share,
             secs: 0.0,
             total_secs: 0.0,
@@ -311,18 +316,27 @@ mod tests {
     fn scored(score: f64, secs: f64, share: f64) -> ScoredNetwork {
         let scores = Scores { score, scores: BTreeMap::new(), pairs: Vec::new(), shares: Vec::new() };
         let (untuned, tuned) = (scores.clone(), scores);
-        ScoredNetwork { untuned, tuned, thumbnails: Vec::new(), live: None, share, secs, total_secs: secs }
+        ScoredNetwork {
+            untuned,
+            tuned,
+            thumbnails: Vec::new(),
+            live: None,
+            is_int8: false,
+            share,
+            secs,
+            total_secs: secs,
+        }
     }
 
     #[test]
     fn the_int8_network_of_a_start_model_does_not_make_later_validations_seem_longer() {
         for (float, int8) in [(0.8, 0.9), (0.9, 0.8)] {
             let start = better_start(scored(float, 60.0, 1.0), scored(int8, 40.0, 1.0));
-            assert_eq!(start.tuned.score, 0.9);
+            assert_eq!((start.tuned.score, start.is_int8), (0.9, int8 > float));
             assert_eq!((start.secs, start.total_secs, start.share), (60.0, 100.0, 1.0));
         }
         // Scores on fewer voxels are not compared.
         let start = better_start(scored(0.8, 60.0, 1.0), scored(0.9, 40.0, 0.5));
-        assert_eq!((start.tuned.score, start.share), (0.8, 1.0));
+        assert_eq!((start.tuned.score, start.is_int8, start.share), (0.8, false, 1.0));
     }
 }

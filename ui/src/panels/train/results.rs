@@ -144,7 +144,7 @@ pub(super) fn scores(ui: &mut Ui, report: &TrainReport) {
     egui::Grid::new("scores").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         ui.label("");
         if has_before {
-            ui.label(RichText::new("Before").weak());
+            ui.label(RichText::new(if report.before_is_int8 { "Before (int8)" } else { "Before" }).weak());
         }
         ui.label(RichText::new(if has_int8 { "After (float)" } else { "After" }).weak());
         if has_int8 {
