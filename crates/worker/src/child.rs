@@ -180,7 +180,7 @@ fn describe_exit(status: ExitStatus) -> String {
             15 => " (terminate)",
             _ => "",
         };
-        return format!("was ended by signal {signal}{name}");
+        return format!("ended by signal {signal}{name}");
     }
     match status.code() {
         Some(0) => "ended unexpectedly".to_owned(),

@@ -93,7 +93,7 @@ impl Jobs {
                     (lost, _) => format!("Lost jobs: {}. Nothing else is affected.", lost.join(", ")),
                 };
                 let title = if again { "The engine was restarted" } else { "The engine cannot be started" };
-                effects.error(title, format!("It ended unexpectedly ({reason}). {lost}"));
+                effects.error(title, format!("Reason: {reason}. {lost}"));
             }
         }
     }
