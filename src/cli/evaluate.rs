@@ -143,8 +143,10 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Out
     }
     if let Some(ignored) = report.ignored.filter(|i| i.below_voxels > 0) {
         print(&format!(
-            "    ignored: {} true objects below {} voxels, {} predicted objects that overlap them",
-            ignored.true_objects, ignored.below_voxels, ignored.predictions
+            "    ignored: {} below {}, {} mostly on them",
+            counted(ignored.true_objects, "true object"),
+            counted(ignored.below_voxels, "voxel"),
+            counted(ignored.predictions, "predicted object")
         ));
     }
     if let Some(errors) = &report.errors {

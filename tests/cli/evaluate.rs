@@ -396,12 +396,23 @@ fn errors_are_counted_by_kind_and_size_and_small_objects_can_be_ignored() {
     assert_eq!(without["errors"], errors(&[], "µm", large));
     let text = fixture.run(&command).ok().stdout;
     for line in [
-        "2 true objects below 5 voxels, 2 predicted objects",
+        "2 true objects below 5 voxels, 2 predicted objects mostly on them",
         "1 merge, 1 split, 1 miss, 1 inexact outline, 1 false object",
         "2.5 to 3.15",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
+
+    // One of the two small objects alone, and a limit that leaves nothing to score, which is told.
+    let ignoring = |voxels: &str| {
+        let command = ["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--ignore-below", voxels];
+        fixture.run(&command).ok()
+    };
+    let one = ignoring("3").stdout;
+    assert!(one.contains("1 true object below 3 voxels, 1 predicted object mostly on them"), "{one}");
+    let note = "has fewer than 1000 voxels and is ignored";
+    assert!(ignoring("1000").stderr.contains(note));
+    assert!(!ignoring("5").stderr.contains(note));
 
     // Without a voxel size, 20, 16, 14, 24, 12, 8 and 6 voxels have diameters of 3.37, 3.13, 2.99, 3.58, 2.84, 2.48 and
     // 2.25.

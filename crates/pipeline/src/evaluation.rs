@@ -86,7 +86,7 @@ impl<'a> Evaluation<'a> {
         let columns: Vec<Vec<Matching>> = (0..THRESHOLDS.len())
             .map(|i| reports.iter().filter_map(|r: &PairReport| r.instances.get(i).cloned()).collect())
             .collect();
-        let instances = columns.iter().filter_map(|c| Matching::pooled(c)).collect();
+        let instances: Vec<Matching> = columns.iter().filter_map(|c| Matching::pooled(c)).collect();
         let scores: Vec<Regression> = reports.iter().filter_map(|r| r.regression).collect();
         let (regression, channels) = (mean_of(&scores), means_by_name(&reports));
         let ignored = reports.iter().filter_map(|r| r.ignored).reduce(|a, b| Ignored {
@@ -94,8 +94,19 @@ impl<'a> Evaluation<'a> {
             predictions: a.predictions + b.predictions,
             ..a
         });
-        if ignored.is_none() && ignore_below_voxels > 0 {
-            notes.push("no file contains labels: there are no small objects to ignore".to_owned());
+        match ignored {
+            None if ignore_below_voxels > 0 => {
+                notes.push("no file contains labels: there are no small objects to ignore".to_owned());
+            }
+            Some(Ignored { below_voxels, true_objects, .. })
+                if true_objects > 0 && instances.iter().all(|m| m.n_true == 0) =>
+            {
+                notes.push(format!(
+                    "every true object ({true_objects} in all) has fewer than {below_voxels} voxels and is ignored, so \
+                     that the scores say nothing about the predictions; ignore only smaller objects"
+                ));
+            }
+            _ => {}
         }
         notes.iter().for_each(|note| context.note(note.as_str()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));

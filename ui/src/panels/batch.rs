@@ -423,7 +423,7 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &m
         weak(
             ui,
             format!(
-                "Ignored: {objects} true objects below {below} voxels, {overlapping} predicted ones that overlap them"
+                "Ignored: true objects below {below} voxels: {objects}; predicted objects mostly on them: {overlapping}"
             ),
         );
     }

@@ -43,7 +43,7 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         (inspections.iter().filter(|l| unknown(l)).count(), inspections.iter().filter(|l| l.finished).count());
     let next_step = "set data.voxel_um in the settings, or set it in Fiji (Image > Properties) and save";
     if missing > 0 && missing == seen {
-        let problem = format!("no file states a voxel size ({seen} pairs), so lengths are in voxels");
+        let problem = format!("no file states a voxel size (pairs checked: {seen}), so lengths are in voxels");
         problems.push(Problem::warning(&dataset.root, problem, next_step));
     } else {
         for inspection in inspections.iter_mut().filter(|l| unknown(l)) {
