@@ -89,7 +89,7 @@ pub(crate) fn rank(said: &str) -> usize {
 
 /// Length to which an explained message is truncated, in characters. The driver's code may come after the sentences of the
 /// layers above it.
-const MAX_MESSAGE_CHARS: usize = 400;
+const MAX_MESSAGE_CHARS: usize = 320;
 
 /// Returns a message with a sentence in front that says what it means and what to do; messages without an explanation
 /// are returned as they are. White space is simplified.
