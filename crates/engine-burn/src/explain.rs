@@ -87,8 +87,9 @@ pub(crate) fn rank(said: &str) -> usize {
     }
 }
 
-/// Length to which an explained message is truncated, in characters.
-const MAX_MESSAGE_CHARS: usize = 160;
+/// Length to which an explained message is truncated, in characters. The driver's code may come after the sentences of the
+/// layers above it.
+const MAX_MESSAGE_CHARS: usize = 320;
 
 /// Returns a message with a sentence in front that says what it means and what to do; messages without an explanation
 /// are returned as they are. White space is simplified.
@@ -97,7 +98,8 @@ pub(crate) fn explained(said: &str) -> String {
     match explanation(&said) {
         Some((_, meaning)) => {
             let message: String = said.chars().take(MAX_MESSAGE_CHARS).collect();
-            format!("{meaning} (the message was: {message})")
+            let rest = if message.len() < said.len() { "…" } else { "" };
+            format!("{meaning} (the message was: {message}{rest})")
         }
         None => said,
     }
@@ -138,6 +140,16 @@ mod tests {
             let start: String = said.chars().take(40).collect();
             assert!(text.contains(&start), "the message itself is kept: {text}");
         }
+    }
+
+    #[test]
+    fn the_code_of_the_driver_is_kept_and_a_longer_message_is_visibly_cut() {
+        let said = "An error happened during execution Caused by: The server is in an invalid state Caused by: [Launch(An \
+                    unknown error happened during launch Caused by: DriverError(CUDA_ERROR_ILLEGAL_ADDRESS";
+        let text = explained(said);
+        assert!(text.ends_with("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)"), "{text}");
+        let text = explained(&format!("{said}{}", ", again".repeat(100)));
+        assert!(text.contains("ILLEGAL_ADDRESS, again") && text.ends_with("…)"), "{text}");
     }
 
     #[test]

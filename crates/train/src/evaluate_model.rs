@@ -10,7 +10,7 @@ use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, PredictOptions,
-    ProgressStage, ScoredImage, VolumeOutputs, predict_volume,
+    ProgressStage, ScoredImage, VolumeOutputs, predict_volume_on_devices,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_json;
@@ -79,7 +79,7 @@ impl EvaluateModelJob {
         problems::report(context, &self.data, &dataset.problems, None);
         let options =
             PredictOptions { precision: self.precision, diameter: self.diameter, ..PredictOptions::default() };
-        let engine = devices.for_model(context, &model, self.device, &options)?;
+        let mut engine = devices.for_model(context, &model, self.device, &options)?;
         engine.report(context);
         let mut precision = self.precision;
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels);
@@ -88,7 +88,7 @@ impl EvaluateModelJob {
             context.check()?;
             let input = pair.image.path.clone();
             context.emit(&Event::Started { input: input.clone(), index, count });
-            precision = Some(self.score(context, (&model, &engine), &dataset, pair, &mut evaluation)?);
+            precision = Some(self.score(context, devices, (&model, &mut engine), (&dataset, pair), &mut evaluation)?);
             context.emit(&Event::Finished { input, outputs: Vec::new() });
         }
         if let Some(record) = record {
@@ -108,15 +108,15 @@ impl EvaluateModelJob {
     fn score(
         &self,
         context: &Context,
-        (model, engine): (&Model, &SelectedEngine),
-        dataset: &Dataset,
-        pair: &Pair,
+        devices: &Devices,
+        (model, engine): (&Model, &mut SelectedEngine),
+        (dataset, pair): (&Dataset, &Pair),
         evaluation: &mut Evaluation<'_>,
     ) -> Result<Precision, JobError> {
         let of_labels = model.task == ModelTask::Segmentation;
         let (image, options) = self.image_of(pair)?;
         let outputs = if of_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
-        let mut predicted = predict_volume(context, engine, model, &image, &options, outputs)?;
+        let mut predicted = predict_volume_on_devices(context, devices, engine, model, &image, &options, outputs)?;
         let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
         let mut truth = self.truth_of(pair, predicted.shape_zyx)?;
         if let (Some(ignored), Some(labels)) = (dataset.ignore_label, predicted.labels.as_mut()) {

@@ -5,11 +5,11 @@ use super::plan::{JobMemory, plan};
 use super::prediction::Prediction;
 use super::resolve::{Resolved, Selection};
 use super::{Output, PredictOptions, TilePlan, files, label, panic_text};
-use crate::devices::SelectedEngine;
+use crate::devices::{Devices, SelectedEngine};
 use crate::diameter::{self, ObjectDiameter};
 use crate::spool::Scratch;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::{OpFallback, Precision};
+use cytoscope_engine::{DeviceId, EngineError, OpFallback, Precision};
 use cytoscope_formats::{Image, image_in_memory};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_volume::{Array, Axes, Samples, VoxelSize};
@@ -101,7 +101,7 @@ impl PredictedVolume {
 /// in memory. They equal those that a [`super::PredictJob`] with the same model, device and options writes to files.
 ///
 /// `engine` is the device for this model, as [`crate::devices::Devices::for_model`] returns it. A device that fails is
-/// not replaced by another one.
+/// not replaced by another one; [`predict_volume_on_devices`] does that.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for invalid options, or without [`PredictOptions::time`] for an image with several time
@@ -118,6 +118,64 @@ pub fn predict_volume(
 ) -> Result<PredictedVolume, JobError> {
     let predicted = catch_unwind(AssertUnwindSafe(|| predict(context, engine, model, image, options, outputs)));
     predicted.unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
+}
+
+/// Predicts like [`predict_volume`], but goes on if the device fails, as a [`super::PredictJob`] does: with fewer or smaller
+/// tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and at last on the next device. `engine` becomes what
+/// the volume was predicted with; the notes of the volume say what happened.
+///
+/// # Errors
+/// As [`predict_volume`], on the last device.
+pub fn predict_volume_on_devices(
+    context: &Context,
+    devices: &Devices,
+    engine: &mut SelectedEngine,
+    model: &Model,
+    image: &Image,
+    options: &PredictOptions,
+    outputs: VolumeOutputs,
+) -> Result<PredictedVolume, JobError> {
+    let mut notes = Vec::new();
+    loop {
+        let result = predict_volume(context, engine, model, image, options, outputs);
+        let error = match result.inspect_err(|error| context.report_lost(error)) {
+            Ok(mut predicted) => {
+                predicted.notes.splice(..0, notes).for_each(drop);
+                return Ok(predicted);
+            }
+            // The requested precision is refused, not replaced.
+            Err(JobError::Engine(e))
+                if engine.has_fallback() && !matches!(e, EngineError::UnsupportedPrecision { .. }) =>
+            {
+                e
+            }
+            Err(error) => return Err(error),
+        };
+        let is_wide = !engine.precision(model, options.precision).is_half();
+        let may_shrink = options.tiles.tile.is_none() || engine.last_batch() > 1;
+        let note = match &error {
+            EngineError::NotFinite { .. } if !is_wide => {
+                engine.stay_in_32_bits();
+                format!("{error}; computing in {}", engine.precision(model, options.precision))
+            }
+            EngineError::OutOfMemory { .. } if may_shrink && engine.shrink_sessions() => {
+                let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
+                format!("{error}; trying {change}")
+            }
+            _ => {
+                engine.lost.push(engine.choice.id);
+                let tried = engine.lost.clone();
+                *engine = devices.fall_back(context, model, options, engine, &error, &tried)?;
+                engine.lost = tried;
+                engine.report(context);
+                match engine.choice.id {
+                    DeviceId::Cpu => format!("{error}; continuing on the CPU"),
+                    gpu => format!("{error}; continuing on {gpu}"),
+                }
+            }
+        };
+        notes.push(note);
+    }
 }
 
 fn predict(

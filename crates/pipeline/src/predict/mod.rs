@@ -36,7 +36,7 @@ pub(crate) mod zarr;
 
 pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
-pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume};
+pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume, predict_volume_on_devices};
 pub use input_tensors::{InputTensor, check_input_files};
 pub use kept::{KeepSlices, PredictedSlices};
 pub use live::{LiveSink, LiveVolume};

@@ -3,14 +3,14 @@
 
 use super::super::test_common::{noise, relative_distance, save_package};
 use super::*;
-use crate::predict::TileRequest;
+use crate::predict::{PredictOptions, TileRequest, VolumeOutputs, predict_volume_on_devices};
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_engine::select::Choice;
 use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, Session};
 use cytoscope_engine_cpu::CpuEngine;
-use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, image_in_memory, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_volume::{Array, Axes};
+use cytoscope_volume::{Array, Axes, VoxelSize};
 use std::sync::{Arc, Mutex};
 
 /// Bytes that a session takes for each voxel of its tiles.
@@ -319,6 +319,33 @@ fn devices_of(reports: &[InputReport], events: &[Event]) -> [Vec<DeviceId>; 2] {
         _ => None,
     });
     [reported.collect(), reports.iter().map(|report| report.device.id).collect()]
+}
+
+#[test]
+fn a_volume_in_memory_is_predicted_with_fewer_tiles_in_32_bits_or_on_the_cpu_too() {
+    let fixture = Fixture::new();
+    let model = Model::load(&fixture.path("model").to_string_lossy()).unwrap();
+    let array = Array::new(Axes::zyx(), LARGE.to_vec(), noise(1, LARGE.iter().product())).unwrap();
+    let image = image_in_memory(Path::new("large"), array, VoxelSize::default()).unwrap();
+    let expected = fixture.maps_of_cpu("large");
+    let one_tile = (LARGE[0] * LARGE[1] * 64) as u64 * VOXEL_BYTES;
+    let cases = [
+        (gpu(u64::MAX), Some(Precision::F16), DeviceId::Cuda(0), "computing in f32"),
+        (gpu(one_tile), None, DeviceId::Cuda(0), "trying fewer tiles at once"),
+        (gpu(0), None, DeviceId::Cpu, "continuing on the CPU"),
+        (selected(u64::MAX, 0), None, DeviceId::Cpu, "continuing on the CPU"),
+    ];
+    let (context, devices) = (Context::default(), Devices::cpu_only());
+    for (mut engine, precision, device, end) in cases {
+        let options = PredictOptions { precision, threads: 2, ..PredictOptions::default() };
+        let maps = VolumeOutputs::Maps;
+        let volume =
+            predict_volume_on_devices(&context, &devices, &mut engine, &model, &image, &options, maps).unwrap();
+        assert!(volume.notes.iter().any(|note| note.ends_with(end)), "{end}: {:?}", volume.notes);
+        assert_eq!((engine.choice.id, volume.precision), (device, Precision::F32), "{end}");
+        let distance = relative_distance(&volume.maps.unwrap(), &expected);
+        assert!(distance < 1e-5, "{end}: {distance:.1e}");
+    }
 }
 
 #[test]
