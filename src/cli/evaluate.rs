@@ -47,6 +47,10 @@ pub(crate) struct Evaluate {
     /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
     ignore_below: u64,
+    /// Label of voxels in the ground truth that are not annotated: they count neither as background nor as part of an object.
+    /// By default, that of --data if it states one.
+    #[arg(long, value_name = "LABEL", allow_negative_numbers = true)]
+    ignore_label: Option<i64>,
     /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
@@ -84,6 +88,7 @@ impl Evaluate {
             prediction: self.pred.unwrap_or_default(),
             truth: self.truth.unwrap_or_default(),
             ignore_below_voxels: self.ignore_below,
+            ignore_label: self.ignore_label,
             series: self.series,
             prediction_channel: self.pred_channel,
             truth_channel: self.truth_channel,
@@ -107,6 +112,7 @@ impl Evaluate {
             precision: self.precision.and_then(PrecisionName::precision),
             diameter: self.diameter.unwrap_or_default(),
             ignore_below_voxels: self.ignore_below,
+            ignore_label: self.ignore_label,
             voxel_um: self.voxel_size,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),

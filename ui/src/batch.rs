@@ -113,6 +113,8 @@ pub(crate) enum BatchAction {
     Channel(PairRole, Option<usize>),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
+    /// Sets the true label of voxels that are not annotated.
+    IgnoreLabel(Option<i64>),
     /// Sets the folder or table of the pairs that a model is scored on.
     Pairs(PathBuf),
     /// Sets the object diameter that a model is scored with.
@@ -162,6 +164,8 @@ pub(crate) struct Batch {
     pub(crate) diameter: DiameterRequest,
     /// True objects with fewer voxels are ignored.
     pub(crate) ignore_below: u64,
+    /// True label of voxels that are not annotated.
+    pub(crate) ignore_label: Option<i64>,
     /// The latest scores; `None` until predictions or a model were scored.
     pub(crate) report: Option<EvaluateReport>,
     /// Title of the model that is or was scored; `None` for predictions.
@@ -192,6 +196,7 @@ impl Default for Batch {
             pairs: None,
             diameter: DiameterRequest::Auto,
             ignore_below: 0,
+            ignore_label: None,
             report: None,
             of_model: None,
             converting: BTreeSet::new(),
@@ -275,6 +280,10 @@ impl Batch {
             }
             BatchAction::IgnoreBelow(voxels) => {
                 self.ignore_below = voxels;
+                self.forget_scores();
+            }
+            BatchAction::IgnoreLabel(label) => {
+                self.ignore_label = label;
                 self.forget_scores();
             }
             BatchAction::Evaluate(voxel_axes_um) => self.evaluate(voxel_axes_um, jobs),

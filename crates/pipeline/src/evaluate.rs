@@ -31,6 +31,9 @@ pub struct EvaluateJob {
     /// [`cytoscope_objects::matching::Overlaps::ignoring_below`].
     #[serde(default)]
     pub ignore_below_voxels: u64,
+    /// True label of voxels that are not annotated: they count neither way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_label: Option<i64>,
     /// Series of predictions and ground truth, by number or name; files of a single series are read as they are.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
@@ -320,7 +323,7 @@ impl EvaluateJob {
             });
         }
         let mut meter = context.meter(ProgressStage::Evaluate, pairs.len() as u64, ProgressUnit::Files);
-        let mut evaluation = Evaluation::new(context, self.ignore_below_voxels);
+        let mut evaluation = Evaluation::new(context, self.ignore_below_voxels).ignoring_label(self.ignore_label);
         notes.into_iter().for_each(|note| evaluation.add_note(note));
         for (prediction, truth) in pairs {
             self.score(&mut evaluation, &labels_of(&prediction), &truth)?;
@@ -407,6 +410,31 @@ mod tests {
 
     fn job(prediction: PathBuf, truth: PathBuf) -> EvaluateJob {
         serde_json::from_value(serde_json::json!({"prediction": prediction, "truth": truth})).unwrap()
+    }
+
+    #[test]
+    fn voxels_with_the_ignore_label_count_neither_as_hits_nor_as_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let [prediction, truth] = ["p.npy", "t.npy"].map(|name| folder.path().join(name));
+        let write = |path: &Path, values: Vec<i16>| {
+            let array = Array::new("ZYX".parse().unwrap(), vec![1, 2, 3], values).unwrap();
+            write_array(path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        };
+        write(&prediction, vec![4, 4, 4, 4, 0, 5]);
+        write(&truth, vec![-1, 7, 0, -1, 2, 2]);
+        let plain = job(prediction, truth.clone());
+        let error = plain.run(&Context::default()).unwrap_err().to_string();
+        assert!(error.contains("-1 is not a label"), "{error}");
+        let with = |label| EvaluateJob { ignore_label: Some(label), ..plain.clone() }.run(&Context::default()).unwrap();
+        // Objects 7 and 4 share one of two voxels, and so do 2 and 5.
+        let report = with(-1);
+        let at_half = &report.instances[0];
+        assert_eq!([at_half.n_true, at_half.n_pred, at_half.tp], [2, 2, 2]);
+        assert!(report.notes.is_empty(), "{:?}", report.notes);
+        write(&truth, vec![0, 7, 0, 0, 2, 2]);
+        let report = with(9);
+        assert_eq!(report.instances[0].tp, 1, "object 4 has three voxels more");
+        assert_eq!(report.notes, ["no voxel of the ground truth has the label 9, so none is left out"]);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct ScoredImage<'a> {
 pub struct Evaluation<'a> {
     context: &'a Context,
     ignore_below_voxels: u64,
+    /// Label of true voxels that are not annotated, and whether one has it.
+    unknown: Option<(i64, bool)>,
     reports: Vec<PairReport>,
     /// Errors of label images for pooling.
     errors: Vec<(Errors, Grid)>,
@@ -41,7 +43,14 @@ pub struct Evaluation<'a> {
 impl<'a> Evaluation<'a> {
     /// Returns an evaluation without pairs. True objects with fewer voxels than `ignore_below_voxels` are ignored.
     pub fn new(context: &'a Context, ignore_below_voxels: u64) -> Self {
-        Self { context, ignore_below_voxels, reports: Vec::new(), errors: Vec::new(), notes: Vec::new() }
+        let (reports, errors, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { context, ignore_below_voxels, unknown: None, reports, errors, notes }
+    }
+
+    /// Leaves voxels out whose true label is this one: they count neither as background nor as part of an object.
+    #[must_use]
+    pub fn ignoring_label(self, label: Option<i64>) -> Self {
+        Self { unknown: label.map(|label| (label, false)), ..self }
     }
 
     /// Adds a note for the user to the report. Paths in it are absolute, as those of a report in a file.
@@ -70,7 +79,7 @@ impl<'a> Evaluation<'a> {
         };
         let report = match pairs.as_slice() {
             [pair, ..] if of_labels => {
-                let (report, found) = score_labels(self.context, report, [a, b], pair, self.ignore_below_voxels)?;
+                let (report, found) = self.score_labels(report, [a, b], pair)?;
                 self.errors.extend(found);
                 report
             }
@@ -80,9 +89,50 @@ impl<'a> Evaluation<'a> {
         Ok(())
     }
 
+    /// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for
+    /// pooling.
+    fn score_labels(
+        &mut self,
+        report: PairReport,
+        [a, b]: [&Image; 2],
+        channels: &ChannelPair,
+    ) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
+        let (context, extents) = (self.context, Extents::of(a.meta()));
+        let mut overlaps = Overlaps::new();
+        let unknown = self.unknown.map(|(label, _)| label as f64);
+        let (mut true_numbers, mut predicted_numbers) =
+            (ObjectNumbers { background: unknown, ..ObjectNumbers::default() }, ObjectNumbers::default());
+        for time in 0..extents.times {
+            each_slab(context, [a, b], channels, time, &mut |p, t| {
+                let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
+                let true_objects = true_numbers.numbers(&report.truth, &t, time)?;
+                let mut predicted = predicted_numbers.numbers(&report.prediction, &p, time)?;
+                if let Some((label, is_found)) = &mut self.unknown {
+                    *is_found |= clear_unknown(&t, *label as f64, &mut predicted);
+                }
+                Ok(overlaps.add(&true_objects, &predicted)?)
+            })?;
+        }
+        let _span = context.recorder.span(Stage::Validate, "match objects");
+        let counted = overlaps.ignoring_below(self.ignore_below_voxels);
+        let ignored = Ignored {
+            below_voxels: self.ignore_below_voxels,
+            true_objects: (overlaps.truth().len() - counted.truth().len()) as u64,
+            predictions: (overlaps.prediction().len() - counted.prediction().len()) as u64,
+        };
+        let voxel_um = voxel_um(b.meta()).or_else(|| voxel_um(a.meta()));
+        let grid = Grid { voxel_um, flat: extents.zyx[0] == 1 };
+        let found = Errors::of(&counted);
+        let (instances, errors) = (counted.matching(&THRESHOLDS), Some(found.summary(grid)));
+        Ok((PairReport { instances, errors, ignored: Some(ignored), ..report }, Some((found, grid))))
+    }
+
     /// Returns the scores of all pairs and reports the notes; `unpaired` are files without a matching file.
     pub fn finish(self, unpaired: Vec<PathBuf>) -> EvaluateReport {
-        let Self { context, ignore_below_voxels, reports, errors, mut notes } = self;
+        let Self { context, ignore_below_voxels, unknown, reports, errors, mut notes } = self;
+        if let Some((label, false)) = unknown {
+            notes.push(format!("no voxel of the ground truth has the label {label}, so none is left out"));
+        }
         let columns: Vec<Vec<Matching>> = (0..THRESHOLDS.len())
             .map(|i| reports.iter().filter_map(|r: &PairReport| r.instances.get(i).cloned()).collect())
             .collect();
@@ -169,37 +219,16 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
     Ok(())
 }
 
-/// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for pooling.
-fn score_labels(
-    context: &Context,
-    report: PairReport,
-    [a, b]: [&Image; 2],
-    channels: &ChannelPair,
-    ignore_below_voxels: u64,
-) -> Result<(PairReport, Option<(Errors, Grid)>), JobError> {
-    let extents = Extents::of(a.meta());
-    let mut overlaps = Overlaps::new();
-    let (mut true_numbers, mut predicted_numbers) = (ObjectNumbers::default(), ObjectNumbers::default());
-    for time in 0..extents.times {
-        each_slab(context, [a, b], channels, time, &mut |p, t| {
-            let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
-            let t = true_numbers.numbers(&report.truth, &t, time)?;
-            let p = predicted_numbers.numbers(&report.prediction, &p, time)?;
-            Ok(overlaps.add(&t, &p)?)
-        })?;
+/// Makes predicted voxels background where the true label is `label`; returns whether there is such a voxel.
+fn clear_unknown(truth: &Samples, label: f64, predicted: &mut [u32]) -> bool {
+    fn clear<E: Element>(truth: &[E], label: f64, predicted: &mut [u32]) -> bool {
+        let mut is_found = false;
+        for (_, number) in truth.iter().zip(predicted).filter(|(value, _)| value.to_f64() == label) {
+            (*number, is_found) = (0, true);
+        }
+        is_found
     }
-    let _span = context.recorder.span(Stage::Validate, "match objects");
-    let counted = overlaps.ignoring_below(ignore_below_voxels);
-    let ignored = Ignored {
-        below_voxels: ignore_below_voxels,
-        true_objects: (overlaps.truth().len() - counted.truth().len()) as u64,
-        predictions: (overlaps.prediction().len() - counted.prediction().len()) as u64,
-    };
-    let voxel_um = voxel_um(b.meta()).or_else(|| voxel_um(a.meta()));
-    let grid = Grid { voxel_um, flat: extents.zyx[0] == 1 };
-    let found = Errors::of(&counted);
-    let (instances, errors) = (counted.matching(&THRESHOLDS), Some(found.summary(grid)));
-    Ok((PairReport { instances, errors, ignored: Some(ignored), ..report }, Some((found, grid))))
+    with_samples!(truth, values => clear(values, label, predicted))
 }
 
 /// Adds the scores of channels of intensity images, prediction and truth, to a report.
@@ -246,6 +275,8 @@ const MAX_LABEL: f64 = ((1u64 << 53) - 1) as f64;
 #[derive(Debug, Default)]
 struct ObjectNumbers {
     of_label: HashMap<(usize, u64), u32>,
+    /// Label that is background, too.
+    background: Option<f64>,
 }
 
 impl ObjectNumbers {
@@ -268,7 +299,7 @@ impl ObjectNumbers {
     }
 
     fn number(&mut self, path: &Path, label: f64, time: usize) -> Result<u32, JobError> {
-        if label == 0.0 {
+        if label == 0.0 || self.background == Some(label) {
             return Ok(0);
         }
         let mismatch = |problem: String| {

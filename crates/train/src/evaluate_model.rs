@@ -15,8 +15,8 @@ use cytoscope_pipeline::{
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_json;
 use cytoscope_storage::target::{check_ending, check_file};
-use cytoscope_training_data::{Dataset, ImageRef, Pair, TrainingTask, find_pairs};
-use cytoscope_volume::{Array, Axes, Element, Samples, VoxelSize, with_samples};
+use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
+use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,9 @@ pub struct EvaluateModelJob {
     /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored.
     #[serde(default)]
     pub ignore_below_voxels: u64,
+    /// True label of voxels that are not annotated, which count neither way; by default that of the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_label: Option<i64>,
     /// Voxel size Z, Y, X in µm, to use instead of that of the pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voxel_um: Option<[f64; 3]>,
@@ -82,13 +85,14 @@ impl EvaluateModelJob {
         let mut engine = devices.for_model(context, &model, self.device, &options)?;
         engine.report(context);
         let mut precision = self.precision;
-        let mut evaluation = Evaluation::new(context, self.ignore_below_voxels);
+        let mut evaluation = Evaluation::new(context, self.ignore_below_voxels)
+            .ignoring_label(self.ignore_label.or(dataset.ignore_label));
         let count = dataset.pairs.len();
         for (index, pair) in dataset.pairs.iter().enumerate() {
             context.check()?;
             let input = pair.image.path.clone();
             context.emit(&Event::Started { input: input.clone(), index, count });
-            precision = Some(self.score(context, devices, (&model, &mut engine), (&dataset, pair), &mut evaluation)?);
+            precision = Some(self.score(context, devices, (&model, &mut engine), pair, &mut evaluation)?);
             context.emit(&Event::Finished { input, outputs: Vec::new() });
         }
         if let Some(record) = record {
@@ -110,7 +114,7 @@ impl EvaluateModelJob {
         context: &Context,
         devices: &Devices,
         (model, engine): (&Model, &mut SelectedEngine),
-        (dataset, pair): (&Dataset, &Pair),
+        pair: &Pair,
         evaluation: &mut Evaluation<'_>,
     ) -> Result<Precision, JobError> {
         let of_labels = model.task == ModelTask::Segmentation;
@@ -119,9 +123,6 @@ impl EvaluateModelJob {
         let mut predicted = predict_volume_on_devices(context, devices, engine, model, &image, &options, outputs)?;
         let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
         let mut truth = self.truth_of(pair, predicted.shape_zyx)?;
-        if let (Some(ignored), Some(labels)) = (dataset.ignore_label, predicted.labels.as_mut()) {
-            truth = without_ignored(&truth, labels, predicted.shape_zyx, ignored)?;
-        }
         let given = self.voxel_um.or(pair.voxel_um).map(size_of);
         let voxel_size = given.unwrap_or(image.meta().voxel_size_um);
         let predicted = predicted.into_image(model, &pair.image.path, voxel_size)?;
@@ -195,23 +196,6 @@ fn open_alone(image: &ImageRef, shape_zyx: Option<[usize; 3]>) -> Result<Image, 
     Ok(open(&image.path, &OpenOptions { single_file: true, shape_zyx, ..OpenOptions::default() })?)
 }
 
-/// Sets the voxels with the ignore label to background, in the ground truth and in the predicted labels, as the validation of
-/// a training run does. Images of different sizes are left to be refused when they are compared.
-fn without_ignored(truth: &Image, labels: &mut [u32], shape_zyx: [usize; 3], ignored: i64) -> Result<Image, JobError> {
-    let array = truth.read_all()?;
-    let mut values: Vec<f64> = with_samples!(array.samples(), v => v.iter().map(|value| value.to_f64()).collect());
-    if values.len() != labels.len() {
-        return Ok(truth.clone());
-    }
-    let ignored = ignored as f64;
-    for (value, label) in values.iter_mut().zip(labels.iter_mut()).filter(|(value, _)| **value == ignored) {
-        *value = 0.0;
-        *label = 0;
-    }
-    let array = Array::new(Axes::zyx(), shape_zyx.to_vec(), Samples::F64(values))?;
-    Ok(image_in_memory(&truth.meta().path, array, truth.meta().voxel_size_um)?)
-}
-
 impl Recordable for EvaluateModelJob {
     const KIND: JobKind = JobKind::EvaluateModel;
 
@@ -241,21 +225,5 @@ impl Recordable for EvaluateModelJob {
 
     fn set_output(&mut self, out: PathBuf) {
         self.out = Some(out);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
-    use super::*;
-
-    #[test]
-    fn voxels_with_the_ignore_label_count_neither_as_hits_nor_as_errors() {
-        let array = Array::new(Axes::zyx(), vec![1, 2, 3], Samples::I16(vec![-1, 7, 0, -1, 2, 2])).unwrap();
-        let truth = image_in_memory(Path::new("truth"), array, VoxelSize::default()).unwrap();
-        let mut labels = [4, 4, 4, 4, 0, 5];
-        let known = without_ignored(&truth, &mut labels, [1, 2, 3], -1).unwrap().read_all().unwrap();
-        assert_eq!(known.samples().to_f32(), [0.0, 7.0, 0.0, 0.0, 2.0, 2.0]);
-        assert_eq!(labels, [0, 4, 4, 0, 0, 5]);
     }
 }

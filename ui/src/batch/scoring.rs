@@ -115,6 +115,7 @@ impl Batch {
             prediction,
             truth,
             ignore_below_voxels: self.ignore_below,
+            ignore_label: self.ignore_label,
             series: SeriesChoice::default(),
             prediction_channel: self.prediction.chosen(),
             truth_channel: self.truth.chosen(),
@@ -144,6 +145,7 @@ impl Batch {
             precision: model.precision,
             diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
             ignore_below_voxels: self.ignore_below,
+            ignore_label: self.ignore_label,
             voxel_um: model.voxel_um,
             out: None,
             overwrite: Overwrite::Refuse,
@@ -271,7 +273,8 @@ mod tests {
             precision: Some(Precision::F32),
             voxel_um: Some([2.0, 0.5, 0.5]),
         };
-        let mut batch = Batch { subject: ScoreSubject::Model, ignore_below: 7, ..Batch::default() };
+        let mut batch =
+            Batch { subject: ScoreSubject::Model, ignore_below: 7, ignore_label: Some(-1), ..Batch::default() };
         batch.diameter = DiameterRequest::Given(9.0);
         assert_eq!(batch.model_job(&model), None, "there are no pairs");
         batch.pairs = Some(PathBuf::from("/data/pairs"));
@@ -279,6 +282,7 @@ mod tests {
         assert_eq!((job.model.as_str(), job.data.as_path()), ("nuclei", Path::new("/data/pairs")));
         assert_eq!((job.device, job.precision), (model.device, model.precision));
         assert_eq!((job.diameter, job.ignore_below_voxels), (DiameterRequest::Given(9.0), 7));
+        assert_eq!(job.ignore_label, Some(-1));
         assert_eq!((job.voxel_um, job.out), (model.voxel_um, None));
         assert_eq!(batch.scores_folder().as_deref(), Some(Path::new("/data")));
         // The control of the diameter is not shown for such a model.

@@ -31,6 +31,8 @@ const LISTED_NOTES: usize = 20;
 const FILE_LIST_HEIGHT: f32 = 320.0;
 /// Width of the list of models.
 const MODEL_LIST_WIDTH: f32 = 320.0;
+/// The label of voxels that are not annotated at first, if there is one.
+const FIRST_UNKNOWN_LABEL: i64 = 255;
 
 /// Draws the page.
 pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
@@ -219,10 +221,27 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         ui.label("voxels");
     });
+    unknown_label(ui, batch, actions);
     evaluation_start(ui, state, actions);
     if let Some(report) = &batch.report {
         scores(ui, report, batch.of_model.as_deref(), actions);
     }
+}
+
+/// Draws the choice of the label of voxels that are not annotated.
+fn unknown_label(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
+    ui.horizontal_wrapped(|ui| {
+        let mut is_used = batch.ignore_label.is_some();
+        let hint = "Voxels of the ground truth that are not annotated count neither way.";
+        if ui.checkbox(&mut is_used, "Ignore voxels with the label").on_hover_text(hint).changed() {
+            actions.send(BatchAction::IgnoreLabel(is_used.then_some(FIRST_UNKNOWN_LABEL)));
+        }
+        let Some(label) = batch.ignore_label else { return };
+        let mut label = label as f64;
+        if number_field(ui, &mut label, -1e9..=1e9, 1.0, "Label of voxels that are not annotated") {
+            actions.send(BatchAction::IgnoreLabel(Some(label.round() as i64)));
+        }
+    });
 }
 
 /// Draws the choice of the predictions and their ground truth.
