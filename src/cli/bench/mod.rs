@@ -203,7 +203,8 @@ impl Bench {
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
                 let qat = QatLimits { steps: self.qat_steps, minutes: self.qat_minutes };
-                let (quantization, tasks) = Quantization::prepare(model, data, self.accuracy_budget, qat, &scratch)?;
+                let (quantization, tasks) =
+                    Quantization::prepare(context, model, data, self.accuracy_budget, qat, &scratch)?;
                 (Some(quantization), tasks)
             }
             _ => (None, table),
