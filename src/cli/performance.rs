@@ -34,10 +34,10 @@ fn checked<J>(
     device: impl Fn(&J) -> DeviceRequest,
     context: &Context,
 ) -> (Option<AppliedProfile>, Devices) {
-    let available = devices::for_request(device(job));
+    let available = devices::found(device(job), &context.recorder);
     if applied.is_some() && !is_usable(device(job), &available, context) {
         *job = given;
-        return (None, devices::for_request(device(job)));
+        return (None, devices::found(device(job), &context.recorder));
     }
     if let Some(applied) = &applied {
         context.note(applied.text());

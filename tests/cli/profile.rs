@@ -104,6 +104,11 @@ fn commands_without_a_network_are_traced_and_profiled() {
     let scores = fixture.run(&[&evaluate[..], &["--json"]].concat()).json();
     assert_eq!((&scores["run"]["command"], &scores["instances"][0]["f1"]), (&json!("evaluate"), &json!(1.0)));
     fixture.fails(2, &[&evaluate[..], &["--force"]].concat(), &["--out", "--trace"]);
+    let raw = "s/nuclei_1_raw.tif";
+    let estimated = fixture.run(&["diameter", raw, "--model", "nuclei-dog", "--device", "cpu", "--json"]).json();
+    for stage in ["load", "verify", "read", "estimate"] {
+        assert!(stage_secs(&estimated["run"], stage) > Some(0.0), "no {stage}: {estimated:#}");
+    }
     let export = ["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx", "--json"];
     let exported = fixture.run(&export).json();
     assert_eq!((&exported["output"], &exported["run"]["command"]), (&json!("m.onnx"), &json!("export")));
