@@ -356,6 +356,7 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
     let sizes = ["bench", "--config", "t.csv", "--output", "s.json", "--batch-sizes"];
     fixture.fails(2, &[&sizes[..], &["1,2"]].concat(), &["--batch-sizes", "no training task"]);
     fixture.fails(2, &[&sizes[..], &["0,2"]].concat(), &["at least 1"]);
+    fixture.fails(2, &[&sizes[..], &["2,4,2"]].concat(), &["2 occurs twice", "--repeat"]);
 }
 
 #[test]
@@ -419,6 +420,7 @@ fn a_bench_table_error_names_line_and_column() {
     table("a,inference,nuclei-dog,nosuch.tif\nb,inference,nuclei-dog,nosuch.tif\n");
     let ran = fixture.run(&arguments);
     assert!(ran.code != Some(0) && ran.stderr.contains("task a failed"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the results so far are in r.json"), "{}", ran.stderr);
     let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
     assert_eq!((results.as_array().unwrap().len(), &results[0]["success"]), (1, &json!(false)));
     fixture.fails(2, &arguments, &["r.json", "--force"]);
