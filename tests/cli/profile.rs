@@ -195,6 +195,13 @@ fn a_repeated_prediction_does_not_hold_more_memory_each_time() {
                                                     "voxel_um": [1.75, 0.8, 0.8], "threads": 1, "resume": true}}});
     std::fs::write(fixture.path("resumed.json"), resumed.to_string()).unwrap();
     fixture.fails(3, &["profile", "resumed.json", "--leaks", "4"], &["nuclei_1_raw.tif", "skipped", "resume"]);
+    // Results of the first repetition are not replaced unless the job says so.
+    let convert = |overwrite: &str| json!({"convert": {"input": raw, "output": "c.npy", "overwrite": overwrite}});
+    std::fs::write(fixture.path("convert.json"), convert("refuse").to_string()).unwrap();
+    let repeated = ["profile", "convert.json", "--leaks", "4"];
+    fixture.fails(2, &repeated, &["repetition 2", "c.npy", "\"overwrite\": \"replace\""]);
+    std::fs::write(fixture.path("convert.json"), convert("replace").to_string()).unwrap();
+    fixture.run(&repeated).ok();
     // Jobs that fail and files that hold no job are reported.
     std::fs::remove_file(fixture.path(&raw)).unwrap();
     fixture.fails(3, &["profile", "job.json", "--leaks", "4"], &[raw.as_str()]);

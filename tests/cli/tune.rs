@@ -61,8 +61,9 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     }
     // A damaged file is reported, and the prediction goes on.
     std::fs::write(stored, "{}").unwrap();
-    let ran = run(&[]);
+    let ran = run(&["--performance", "fastest"]);
     assert!(ran.stderr.contains("machine profiles are not used"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("performance fastest sets nothing"), "{}", ran.stderr);
     assert_eq!(profile_of(&ran.stdout), Value::Null);
 }
 
