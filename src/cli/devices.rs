@@ -5,7 +5,7 @@ use super::{print, print_json};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::{Devices, ProbeRequest};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{Recorder, Stage, bytes_text};
 
 #[derive(Args)]
 pub(crate) struct DevicesCommand {
@@ -56,6 +56,12 @@ impl ProbeDevice {
         print(&cytoscope_pipeline::devices::probe_child(self.request));
         Ok(())
     }
+}
+
+/// Returns the devices to choose from, as [`for_request`], with a span of the time that finding them takes.
+pub(crate) fn found(request: DeviceRequest, recorder: &Recorder) -> Devices {
+    let _finding = recorder.span(Stage::Verify, "devices");
+    for_request(request)
 }
 
 /// Returns the devices to choose from for `--device`; GPUs are not probed if the CPU is asked for by name.

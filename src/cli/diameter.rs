@@ -6,9 +6,10 @@ use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, stacks_of};
 use super::{devices, eprint_line, print, progress};
 use clap::Args;
-use cytoscope_engine::DeviceRequest;
+use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
+use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
-use cytoscope_pipeline::{DiameterJob, DiameterRequest, JobErrorKind, PredictJob};
+use cytoscope_pipeline::{Context, DiameterJob, DiameterRequest, JobErrorKind, Model, PredictJob};
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -72,7 +73,7 @@ impl Diameter {
         }
         let measurement = Measurement::start("diameter", self.tracing.trace.as_deref(), self.tracing.stages_only);
         let context = progress::context(false, self.json, measurement.recorder());
-        let available = devices::for_request(self.device);
+        let available = devices::found(self.device, &context.recorder);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
         let estimate = |input: &Path| -> Result<Value, Failure> {
@@ -95,6 +96,20 @@ impl Diameter {
             None => Ok(()),
         }
     }
+}
+
+/// Returns the object diameter of runs that are compared, so that all of them predict on the same grid: the estimate with the
+/// float network on the CPU, in µm, or in voxels if the voxel size is unknown. `None` if the model declares no object diameter,
+/// or there are several stacks.
+pub(super) fn for_comparison(model: &Model, prediction: PredictJob, context: &Context) -> Result<Option<f64>, Failure> {
+    if model.object_diameter_um.is_none() || prediction.stacks(context)?.len() != 1 {
+        return Ok(None);
+    }
+    let device = DeviceRequest::Device(DeviceId::Cpu);
+    let prediction =
+        PredictJob { device, precision: Some(Precision::F32), diameter: DiameterRequest::Auto, ..prediction };
+    let found = DiameterJob { prediction }.run(context, &Devices::cpu_only())?;
+    Ok(Some(found.diameter))
 }
 
 /// Returns the estimates of all inputs, and the failures of the others. A failure ends the command if it is that of the only

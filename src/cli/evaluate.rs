@@ -120,7 +120,7 @@ impl Evaluate {
         let model = find_model(&job.model)?;
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, Some(&model))?;
         let context = progress::context(false, self.json, measurement.recorder());
-        let devices = devices::for_request(job.device);
+        let devices = devices::found(job.device, &context.recorder);
         let (report, run) = measurement.finish(job.run(&context, &devices), 0)?;
         print_report(&report, run, self.json)
     }

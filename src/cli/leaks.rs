@@ -38,10 +38,11 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     let job = read_job(path)?;
     let available = devices::for_request(job.device());
     let context = progress::context(false, true, Recorder::totals_only());
-    let report = repeat(repetitions, &OWNERS, |_| {
+    let report = repeat(repetitions, &OWNERS, |number| {
         // A recorder of its own for each repetition, because recorded spans take memory.
         let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
-        failed_inputs(job.run(&context, &available, None, &|_| {})?)
+        let ran = job.run(&context, &available, None, &|_| {}).map_err(Failure::from);
+        ran.and_then(failed_inputs).map_err(|failure| of_repetition(failure, number))
     })?;
     if as_json {
         print_json(&report)?;
@@ -50,6 +51,21 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
         report.messages().iter().for_each(|message| print(&format!("  {message}")));
     }
     verdict(&report)
+}
+
+/// Adds to the failure of a repetition after the first one, counted from 0, that the job itself works.
+fn of_repetition(failure: Failure, number: usize) -> Failure {
+    if number == 0 || failure.kind() == JobErrorKind::Cancelled {
+        return failure;
+    }
+    Failure::new(
+        failure.kind(),
+        format!(
+            "repetition {}: {failure}; the one before succeeded: if the job may replace its results, add \"overwrite\": \
+             \"replace\" to it",
+            number + 1
+        ),
+    )
 }
 
 /// Fails if memory grows.

@@ -8,8 +8,8 @@ use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::engine_memory;
 use cytoscope_pipeline::job_record::Recordable;
 use cytoscope_profile::{
-    Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, TrainingFacts, advise,
-    operator_totals,
+    Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, Stage, TrainingFacts,
+    advise, operator_totals,
 };
 use cytoscope_storage::write::atomic_write_with;
 use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
@@ -109,7 +109,9 @@ impl MeasuredRun {
         let spans = recorder.spans();
         let (operators, slowdown) = (operator_totals(&spans), Slowdown::of(&spans));
         let machine_peak = facts.machine_peak.clone().or_else(|| machine_peak_of(&facts, &operators));
-        let facts = RunFacts { memory_peak, device_memory_peak, peak_bytes, machine_peak, slowdown, ..facts };
+        let verify_secs = recorder.totals().iter().find(|total| total.stage == Stage::Verify).map(|t| t.seconds);
+        let facts =
+            RunFacts { memory_peak, device_memory_peak, peak_bytes, machine_peak, slowdown, verify_secs, ..facts };
         let advice = advise(&facts, &operators);
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }

@@ -5,6 +5,7 @@ use super::measured::Measurement;
 use super::options::{StageTraceOption, one_of};
 use super::{devices, parse_um, print, progress};
 use clap::{Args, ValueEnum};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
@@ -120,7 +121,8 @@ impl Import {
         };
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(false, self.json, measurement.recorder());
-        let (report, run) = measurement.finish(job.run(&context, &devices::discover()), 0)?;
+        let devices = devices::found(DeviceRequest::Auto, &context.recorder);
+        let (report, run) = measurement.finish(job.run(&context, &devices), 0)?;
         if self.json {
             return run.print_json(&report);
         }

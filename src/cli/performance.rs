@@ -34,15 +34,27 @@ fn checked<J>(
     device: impl Fn(&J) -> DeviceRequest,
     context: &Context,
 ) -> (Option<AppliedProfile>, Devices) {
-    let available = devices::for_request(device(job));
+    let available = devices::found(device(job), &context.recorder);
     if applied.is_some() && !is_usable(device(job), &available, context) {
         *job = given;
-        return (None, devices::for_request(device(job)));
+        return (None, devices::found(device(job), &context.recorder));
     }
     if let Some(applied) = &applied {
         context.note(applied.text());
     }
     (applied, available)
+}
+
+/// Reports that a preset that was asked for by name sets nothing.
+fn report_unused(request: PerformanceRequest, applied: Option<&AppliedProfile>, context: &Context) {
+    if let PerformanceRequest::Preset(preset) = request
+        && applied.is_none()
+    {
+        context.note(format!(
+            "performance {preset} sets nothing: the machine profile has no such settings for this model with the given \
+             device and precision, or all of them are given; cytoscope tune --save measures and stores them"
+        ));
+    }
 }
 
 /// Completes a prediction job from the machine profile. Returns what came from it, and the devices to choose from.
@@ -53,6 +65,7 @@ pub(super) fn for_prediction(
 ) -> (Option<AppliedProfile>, Devices) {
     let given = job.clone();
     let applied = apply_to_prediction(job, request, context);
+    report_unused(request, applied.as_ref(), context);
     checked(job, given, applied, |job| job.device, context)
 }
 
@@ -68,6 +81,7 @@ fn apply_to_prediction(job: &mut PredictJob, request: PerformanceRequest, contex
 pub(super) fn for_training(job: &mut TrainJob, context: &Context) -> (Option<AppliedProfile>, Devices) {
     let given = job.clone();
     let applied = apply_to_training(job, context);
+    report_unused(job.config.performance, applied.as_ref(), context);
     checked(job, given, applied, |job| job.device, context)
 }
 

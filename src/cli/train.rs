@@ -139,7 +139,7 @@ enum TaskName {
 
 /// Values of `--precision`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TrainPrecisionName {
+pub(super) enum TrainPrecisionName {
     Auto,
     F32,
     Tf32,

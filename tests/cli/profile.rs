@@ -104,6 +104,11 @@ fn commands_without_a_network_are_traced_and_profiled() {
     let scores = fixture.run(&[&evaluate[..], &["--json"]].concat()).json();
     assert_eq!((&scores["run"]["command"], &scores["instances"][0]["f1"]), (&json!("evaluate"), &json!(1.0)));
     fixture.fails(2, &[&evaluate[..], &["--force"]].concat(), &["--out", "--trace"]);
+    let raw = "s/nuclei_1_raw.tif";
+    let estimated = fixture.run(&["diameter", raw, "--model", "nuclei-dog", "--device", "cpu", "--json"]).json();
+    for stage in ["load", "verify", "read", "estimate"] {
+        assert!(stage_secs(&estimated["run"], stage) > Some(0.0), "no {stage}: {estimated:#}");
+    }
     let export = ["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx", "--json"];
     let exported = fixture.run(&export).json();
     assert_eq!((&exported["output"], &exported["run"]["command"]), (&json!("m.onnx"), &json!("export")));
@@ -190,6 +195,13 @@ fn a_repeated_prediction_does_not_hold_more_memory_each_time() {
                                                     "voxel_um": [1.75, 0.8, 0.8], "threads": 1, "resume": true}}});
     std::fs::write(fixture.path("resumed.json"), resumed.to_string()).unwrap();
     fixture.fails(3, &["profile", "resumed.json", "--leaks", "4"], &["nuclei_1_raw.tif", "skipped", "resume"]);
+    // Results of the first repetition are not replaced unless the job says so.
+    let convert = |overwrite: &str| json!({"convert": {"input": raw, "output": "c.npy", "overwrite": overwrite}});
+    std::fs::write(fixture.path("convert.json"), convert("refuse").to_string()).unwrap();
+    let repeated = ["profile", "convert.json", "--leaks", "4"];
+    fixture.fails(2, &repeated, &["repetition 2", "c.npy", "\"overwrite\": \"replace\""]);
+    std::fs::write(fixture.path("convert.json"), convert("replace").to_string()).unwrap();
+    fixture.run(&repeated).ok();
     // Jobs that fail and files that hold no job are reported.
     std::fs::remove_file(fixture.path(&raw)).unwrap();
     fixture.fails(3, &["profile", "job.json", "--leaks", "4"], &[raw.as_str()]);
@@ -351,6 +363,7 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
     let sizes = ["bench", "--config", "t.csv", "--output", "s.json", "--batch-sizes"];
     fixture.fails(2, &[&sizes[..], &["1,2"]].concat(), &["--batch-sizes", "no training task"]);
     fixture.fails(2, &[&sizes[..], &["0,2"]].concat(), &["at least 1"]);
+    fixture.fails(2, &[&sizes[..], &["2,4,2"]].concat(), &["2 occurs twice", "--repeat"]);
 }
 
 #[test]
@@ -414,6 +427,7 @@ fn a_bench_table_error_names_line_and_column() {
     table("a,inference,nuclei-dog,nosuch.tif\nb,inference,nuclei-dog,nosuch.tif\n");
     let ran = fixture.run(&arguments);
     assert!(ran.code != Some(0) && ran.stderr.contains("task a failed"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the results so far are in r.json"), "{}", ran.stderr);
     let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
     assert_eq!((results.as_array().unwrap().len(), &results[0]["success"]), (1, &json!(false)));
     fixture.fails(2, &arguments, &["r.json", "--force"]);

@@ -37,6 +37,9 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     assert_eq!(rows[3][6..], rows[best][6..], "the settings of a trial stay the same");
     // The package was trained with them.
     assert_eq!((&report["report"]["steps"], &report["best"]["rung"]), (&4.into(), &2.into()));
+    std::fs::write(fixture.path("report.json"), report.to_string()).unwrap();
+    let profile = fixture.run(&["profile", "report.json", "--json"]).json();
+    assert_eq!(profile["run"]["command"], "train");
     let rdf = String::from_utf8(fixture.bytes("m/rdf.yaml")).unwrap();
     let rate: f64 = rows[3][7].parse().unwrap();
     let mut rates = rdf.lines().filter_map(|line| line.trim().strip_prefix("rate: ")?.parse::<f64>().ok());

@@ -21,7 +21,12 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     let size = ["--voxel-size", "1.75,0.8,0.8", "--diameter", "19"];
     let tune = ["tune", "--model", "nuclei-dog", "--data", &raw, "--device", "cpu"];
     let saving = ["--save", "--preset", "most-accurate", "--json"];
-    let report = fixture.run(&[&tune[..], &size, &saving].concat()).json();
+    let report = fixture.run(&[&tune[..], &size[..2], &saving].concat()).json();
+    // The object diameter is estimated once, with the float network, so that all candidates predict on the same grid.
+    let estimate = ["diameter", &raw, "--model", "nuclei-dog", "--device", "cpu", "--json"];
+    let estimate = fixture.run(&[&estimate[..], &size[..2]].concat()).json();
+    assert!(report["diameter"].is_number(), "{report:#}");
+    assert_eq!(report["diameter"], estimate["inputs"][0]["object_diameter"]["diameter"]);
     let all = candidates(&report, "inference");
     let ran: Vec<&Value> = all.iter().filter(|c| !c["secs"].as_array().unwrap().is_empty()).collect();
     assert!(all.len() >= 2 && !ran.is_empty(), "{report:#}");
@@ -56,8 +61,9 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     }
     // A damaged file is reported, and the prediction goes on.
     std::fs::write(stored, "{}").unwrap();
-    let ran = run(&[]);
+    let ran = run(&["--performance", "fastest"]);
     assert!(ran.stderr.contains("machine profiles are not used"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("performance fastest sets nothing"), "{}", ran.stderr);
     assert_eq!(profile_of(&ran.stdout), Value::Null);
 }
 

@@ -388,8 +388,11 @@ mod tests {
         assert_eq!(rules(&facts(0.15, 1), &[]), NONE);
         assert_eq!(rules(&facts(0.5, 1), &[]), [AdviceRule::DataWait]);
         let change = |workers| advise(&facts(0.5, workers), &[])[0].change.clone();
-        assert!(change(1).contains("workers = 2") && change(3).contains("workers = 4"));
+        assert!(change(1).starts_with("--set workers=2 ") && change(3).starts_with("--set workers=4 "));
         assert!(change(4).contains("[augment]"), "{}", change(4));
+        assert!(
+            change(1).contains("prefetch") && change(1).contains("--set cache_bytes=") && change(4).contains("cache")
+        );
         let setting = |workers| advise(&facts(0.5, workers), &[])[0].setting.clone();
         assert_eq!((setting(3), setting(4)), (Some(AdvisedSetting::Workers(4)), None));
         assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
@@ -515,6 +518,13 @@ mod tests {
         assert_eq!(rules(&facts(2, 9.0, "cuda:0"), &[]), NONE, "the GPU computes");
         assert_eq!(rules(&RunFacts { wall_secs: 1.0, ..facts(2, 0.5, "cpu") }, &[]), NONE, "too short to tell");
         assert_eq!(rules(&facts(4, 18.0, "cpu"), &[]), [AdviceRule::ThreadsAboveCores]);
+        let compared = |others: &[&str]| {
+            let measured = others.iter().map(|device| DeviceTime { device: (*device).into(), best_ms: 9.0 });
+            let input = InputFacts { device: "cpu".into(), measured: measured.collect(), ..InputFacts::default() };
+            RunFacts { inputs: vec![input], verify_secs: Some(5.0), ..facts(2, 9.0, "cpu") }
+        };
+        assert_eq!(rules(&compared(&["cpu", "wgpu:0"]), &[]), NONE, "the threads waited for the GPU");
+        assert_eq!(rules(&compared(&["cpu"]), &[]), [AdviceRule::IdleThreads]);
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct RunFacts {
     /// Whether the same work became slower during the run; only of runs whose spans were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown: Option<Slowdown>,
+    /// Seconds in which devices were found and compared, and networks checked; `None` if that was not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify_secs: Option<f64>,
     /// Facts of each predicted input; empty for other jobs.
     pub inputs: Vec<InputFacts>,
     /// Facts of the training run; `None` for other jobs.
@@ -59,6 +62,8 @@ pub struct InputFacts {
     pub seconds: f64,
     /// Number of predicted voxels.
     pub voxels: u64,
+    /// Whether it has a single slice.
+    pub is_plane: bool,
     /// The device.
     pub device: RunDevice,
     /// Number format of the network.

@@ -129,6 +129,9 @@ struct RunFile {
     other: OtherData,
     #[serde(default)]
     run: Option<Value>,
+    /// What `train --search` reports of the run that wrote the package.
+    #[serde(default)]
+    report: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -181,7 +184,8 @@ impl StoredRun {
     /// [`RunFileError`] if the text is not JSON or holds no run.
     pub fn from_json(text: &[u8]) -> Result<Self, RunFileError> {
         let json = |e: serde_json::Error| RunFileError::Json(e.to_string());
-        let RunFile { events, other, run } = serde_json::from_slice(text).map_err(json)?;
+        let RunFile { events, other, run, report } = serde_json::from_slice(text).map_err(json)?;
+        let run = run.or_else(|| report.and_then(|mut report| report.get_mut("run").map(Value::take)));
         let (mut spans, mut marks, mut timeline) = (Vec::new(), Vec::new(), Vec::new());
         for event in events.unwrap_or_default() {
             event.add_counter_to(&mut timeline);
@@ -343,7 +347,10 @@ mod tests {
         let record = RunRecord::new("cytoscope 1.0", "train", &recorded(), RunFacts::default());
         let text = serde_json::to_vec(&serde_json::json!({"out": "m", "run": record})).unwrap();
         let read = StoredRun::from_json(&text).unwrap();
-        assert_eq!((read.record, read.spans.len()), (record, 0));
+        assert_eq!((&read.record, read.spans.len()), (&record, 0));
+        // The report of a search contains that of its last run.
+        let text = serde_json::to_vec(&serde_json::json!({"best": {}, "report": {"out": "m", "run": record}})).unwrap();
+        assert_eq!(StoredRun::from_json(&text).unwrap(), read);
     }
 
     #[test]

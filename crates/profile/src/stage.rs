@@ -53,7 +53,7 @@ pub enum Stage {
     Validate,
     /// Reading calibration data, searching for quantization settings and timing the result.
     Quantize,
-    /// Checking a network against the reference executor.
+    /// Finding and comparing devices, and checking a network against the reference executor.
     Verify,
     /// Saving the state of a training run.
     Checkpoint,

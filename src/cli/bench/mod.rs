@@ -25,6 +25,7 @@ use results::{GitInfo, Origin, TaskResult, amount};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spans::Extent;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tasks::{Task, TaskKind};
@@ -159,6 +160,9 @@ impl Bench {
                 let outcome = self.run_all(&context, table, &mut all);
                 let done = finished(all, &timestamp);
                 self.write(&done)?;
+                if outcome.is_err() && !done.is_empty() {
+                    eprint_line(&format!("note: the results so far are in {}", self.output.display()));
+                }
                 outcome?;
                 done.iter().for_each(print_result);
                 done
@@ -188,6 +192,12 @@ impl Bench {
         if self.batch_sizes.contains(&0) {
             return Err(Failure::wrong_use("--batch-sizes: expected integers of at least 1, such as 1,2,4"));
         }
+        let mut seen = BTreeSet::new();
+        if let Some(repeated) = self.batch_sizes.iter().find(|size| !seen.insert(**size)) {
+            return Err(Failure::wrong_use(format!(
+                "--batch-sizes: {repeated} occurs twice; give each size once, and --repeat for several runs"
+            )));
+        }
         let tasks = tasks::read(path)?;
         if !self.batch_sizes.is_empty() && !tasks.iter().any(|task| task.kind == TaskKind::Training) {
             return Err(Failure::wrong_use(
@@ -203,7 +213,8 @@ impl Bench {
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
                 let qat = QatLimits { steps: self.qat_steps, minutes: self.qat_minutes };
-                let (quantization, tasks) = Quantization::prepare(model, data, self.accuracy_budget, qat, &scratch)?;
+                let (quantization, tasks) =
+                    Quantization::prepare(context, model, data, self.accuracy_budget, qat, &scratch)?;
                 (Some(quantization), tasks)
             }
             _ => (None, table),

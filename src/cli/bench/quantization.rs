@@ -3,13 +3,15 @@
 use super::metrics::Figures;
 use super::tasks::Task;
 use crate::cli::child::{self, Scratch};
+use crate::cli::diameter::for_comparison;
 use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::reports::PredictCommandReport;
+use cytoscope_pipeline::{Context, Model, PredictJob};
 use cytoscope_quantize::QuantizeReport;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Name of the task that is the reference.
 const FLOAT: &str = "float";
@@ -37,6 +39,13 @@ pub(super) struct Quantization {
     reference: Option<Vec<f32>>,
 }
 
+/// Returns the options of a prediction. Each network would estimate another object diameter, and predict on another grid.
+fn prediction_options(precision: &str, diameter: Option<f64>) -> Vec<String> {
+    let mut options = vec![format!("--precision={precision}"), "--device=cpu".to_owned(), "--outputs=maps".to_owned()];
+    options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
+    options
+}
+
 impl Quantization {
     /// Names of the packages in the working folder.
     pub(super) const PACKAGES: [&'static str; 3] = MODES;
@@ -47,16 +56,17 @@ impl Quantization {
     /// # Errors
     /// The failure of a quantization.
     pub(super) fn prepare(
+        context: &Context,
         model: &str,
         data: &Path,
         accuracy_budget: f64,
         qat: QatLimits,
         scratch: &Scratch,
     ) -> Result<(Self, Vec<Task>), Failure> {
+        let prediction = PredictJob::new(vec![data.to_owned()], model.to_owned(), PathBuf::new());
+        let diameter = for_comparison(&Model::load(model)?, prediction, context)?;
+        let options = |precision| prediction_options(precision, diameter);
         let data = data.display().to_string();
-        let options = |precision: &str| {
-            vec![format!("--precision={precision}"), "--device=cpu".to_owned(), "--outputs=maps".to_owned()]
-        };
         let mut tasks = vec![Task::inference(FLOAT, model, &data, options("f32"))];
         let (mut network_bytes, mut qat_steps) = (BTreeMap::new(), 0.0);
         for mode in MODES {
@@ -102,5 +112,19 @@ impl Quantization {
         }
         let difference = self.reference.as_ref().zip(maps).and_then(|(float, maps)| relative_l2(float, &maps));
         figures.extend(difference.map(|error| ("relative_l2".to_owned(), error)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_networks_predict_with_the_same_object_diameter() {
+        for precision in ["f32", "int8"] {
+            let options = prediction_options(precision, Some(9.25));
+            assert!(options.contains(&"--diameter=9.25".to_owned()), "{options:?}");
+        }
+        assert_eq!(prediction_options("int8", None).len(), 3, "for a model without an object diameter");
     }
 }

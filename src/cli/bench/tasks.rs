@@ -3,7 +3,7 @@
 use crate::cli::PrecisionName;
 use crate::cli::failure::Failure;
 use crate::cli::predict::Predict;
-use crate::cli::train::Train;
+use crate::cli::train::{Train, TrainPrecisionName};
 use clap::{Args, ValueEnum};
 use csv::StringRecord;
 use cytoscope_engine::DeviceRequest;
@@ -144,7 +144,11 @@ fn columns(headers: &StringRecord) -> Result<[Option<usize>; COLUMNS.len()], Cel
     let error = |column: &str, problem: String| CellError { line: 1, column: column.to_owned(), problem };
     if let Some(unknown) = headers.iter().find(|header| !COLUMNS.contains(header)) {
         let expected = COLUMNS.join(", ");
-        return Err(error(unknown, format!("this column is not known; expected {expected}")));
+        return Err(error(unknown, format!("this column is not known; expected {expected}, separated by commas")));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(repeated) = headers.iter().find(|header| !seen.insert(*header)) {
+        return Err(error(repeated, "the column occurs twice; remove one of them".to_owned()));
     }
     let at = COLUMNS.map(|column| headers.iter().position(|header| header == column));
     match COLUMNS.iter().zip(&at).take(REQUIRED).find(|(_, at)| at.is_none()) {
@@ -190,7 +194,7 @@ impl Row<'_> {
             "inference" => TaskKind::Inference,
             other => return Err(self.error("kind", format!("found \"{other}\"; expected training or inference"))),
         };
-        let mut options = self.device_and_precision()?;
+        let mut options = self.device_and_precision(kind)?;
         let (batch, epochs) = (self.number("batch_size")?, self.number("epochs")?);
         match kind {
             TaskKind::Training => {
@@ -214,15 +218,25 @@ impl Row<'_> {
         Ok(task)
     }
 
-    fn device_and_precision(&self) -> Result<Vec<String>, CellError> {
+    fn device_and_precision(&self, kind: TaskKind) -> Result<Vec<String>, CellError> {
         let mut options = Vec::new();
         if let Some(device) = self.cell("device") {
             let parsed = device.parse::<DeviceRequest>().map_err(|e| self.error("device", e.to_string()))?;
             options.push(format!("--device={parsed}"));
         }
         if let Some(precision) = self.cell("precision") {
-            let invalid = || format!("found \"{precision}\"; expected auto, f32, tf32, f16, bf16 or int8");
-            PrecisionName::from_str(precision, false).map_err(|_| self.error("precision", invalid()))?;
+            let (is_valid, expected) = match kind {
+                TaskKind::Training => (
+                    TrainPrecisionName::from_str(precision, false).is_ok(),
+                    "auto, f32, tf32, f16 or bf16: int8 is for inference only",
+                ),
+                TaskKind::Inference => {
+                    (PrecisionName::from_str(precision, false).is_ok(), "auto, f32, tf32, f16, bf16 or int8")
+                }
+            };
+            if !is_valid {
+                return Err(self.error("precision", format!("found \"{precision}\"; expected {expected}")));
+            }
             options.push(format!("--precision={precision}"));
         }
         Ok(options)
@@ -273,7 +287,12 @@ impl Row<'_> {
                 let message: Vec<&str> =
                     text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
                 let message = message.join(" ");
-                Err(self.error("overrides", message.trim_start_matches("error: ").to_owned()))
+                let message = message.trim_start_matches("error: ");
+                let command = match task.kind {
+                    TaskKind::Training => "train",
+                    TaskKind::Inference => "predict",
+                };
+                Err(self.error("overrides", format!("{message}; cytoscope {command} --help lists the options")))
             }
         }
     }
@@ -412,6 +431,7 @@ mod tests {
             ("p,inference,m,d\np,inference,m,d\n", 3, "name", "twice"),
             ("p,inference,m,d,gpu\n", 2, "device", "gpu"),
             ("p,inference,m,d,,f17\n", 2, "precision", "int8"),
+            ("t,training,m,d,,int8,,,task=segmentation\n", 2, "precision", "inference only"),
             ("p,inference,m,d,,,4\n", 2, "batch_size", "chooses the batch itself"),
             ("p,inference,m,d,,,,2\n", 2, "epochs", "only training"),
             ("t,training,m,d,,,none\n", 2, "batch_size", "at least 1"),
@@ -431,5 +451,8 @@ mod tests {
         let header = |text: &str| parse(text.as_bytes()).unwrap_err();
         assert_eq!(header("name,kind,model\n").column, "data");
         assert_eq!(header("name,kind,model,data,speed\n").column, "speed");
+        let twice = header("name,kind,model,data,name\np,inference,m,d,q\n");
+        assert_eq!((twice.line, twice.column.as_str()), (1, "name"), "{twice}");
+        assert!(header("name;kind;model;data\n").problem.contains("separated by commas"));
     }
 }

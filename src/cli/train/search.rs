@@ -343,13 +343,20 @@ fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandRep
         }));
     }
     if let Some(best) = best {
-        let settings: Vec<String> = table.keys.iter().zip(&best.values).map(|(k, v)| format!("{k}={v}")).collect();
         print(&format!("best: trial {}, score {:.4}", best.trial, best.score.unwrap_or(f64::NAN)));
-        settings.iter().for_each(|setting| print(&format!("  --set {setting}")));
+        for (key, value) in table.keys.iter().zip(&best.values) {
+            print(&format!("  --set {}", shell_word(&format!("{key}={value}"))));
+        }
     }
     let plots = beside(&options.out, PLOTS);
     print(&format!("wrote {}, {} and {}", options.out.display(), table.path.display(), plots.display()));
     Ok(())
+}
+
+/// Returns a word as a shell reads it: in quotes if it has characters, such as those of a list, that shells interpret.
+fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-=+".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 fn trial_line(row: &Row, rungs: usize) -> String {
@@ -442,6 +449,13 @@ fn switches(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_are_printed_as_a_shell_reads_them() {
+        assert_eq!(shell_word("schedule.rate=0.0069088"), "schedule.rate=0.0069088");
+        assert_eq!(shell_word("network.filters=[4, 8]"), "'network.filters=[4, 8]'");
+        assert_eq!(shell_word("a=it's"), r"'a=it'\''s'");
+    }
 
     #[test]
     fn the_score_of_the_start_model_is_not_that_of_a_trial() {

@@ -9,7 +9,6 @@ use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::{CancelToken, InferenceSettings, Model, Preset};
-use cytoscope_profile::Stage;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -159,11 +158,8 @@ fn run_once(
     let done: Option<ChildRun<PredictCommandReport>> = child::run(&words, &trace, limit)?;
     let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
     let facts = &run.record.facts;
-    let whole: f64 = facts.inputs.iter().map(|input| input.seconds).sum();
-    // The estimate of the object diameter does not depend on the settings that are tried.
-    let estimate: f64 = run.record.stages.iter().filter(|t| t.stage == Stage::Estimate).map(|t| t.seconds).sum();
     let measured = Measured {
-        secs: (whole - estimate).max(0.0),
+        secs: facts.inputs.iter().map(|input| input.seconds).sum(),
         process_secs: total_secs,
         peak_bytes: facts.peak_bytes,
         relative_l2: None,

@@ -5,6 +5,7 @@ mod inference;
 mod training;
 
 use super::child::Scratch;
+use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
 use super::options::one_of;
@@ -15,7 +16,7 @@ use cytoscope_formats::{Container, OpenOptions, SeriesChoice, WriteSpec, write_a
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, InferenceSettings, JobError, MachineProfile, MachineProfiles, Model,
-    ModelTask, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
+    ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
@@ -125,6 +126,9 @@ struct TuneReport {
     model: String,
     fingerprint: String,
     machine: String,
+    /// Object diameter of all predictions in µm, or in voxels if the voxel size is unknown; `None` if the model declares
+    /// none.
+    diameter: Option<f64>,
     inference: Option<Tuned<InferenceCandidate, InferenceSettings>>,
     training: Option<Tuned<TrainingCandidate, TrainingSettings>>,
     /// The file of profiles, if the settings were saved.
@@ -148,7 +152,7 @@ impl Tune {
             ));
         }
         // Ctrl-C ends the current run, and the folder is removed.
-        let cancel = progress::context(false, true, Recorder::totals_only()).cancel;
+        let context = progress::context(false, true, Recorder::totals_only());
         let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
         let scratch = Scratch::create(folder, FOLDER_KIND)?;
         let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
@@ -161,18 +165,20 @@ impl Tune {
             return Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)));
         }
         let inference = match &model {
-            Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &cancel)?),
+            Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),
             _ => None,
         };
         let training = match &self.training {
-            Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch, &cancel)?),
+            Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel)?),
             None => None,
         };
-        check_cancelled(&cancel)?;
+        check_cancelled(&context.cancel)?;
+        let (inference, diameter) = inference.map_or((None, None), |(tuned, diameter)| (Some(tuned), diameter));
         let mut report = TuneReport {
             model: model.as_ref().map_or_else(|| SCRATCH.to_owned(), |m| m.name.clone()),
             fingerprint: model.map_or_else(|| SCRATCH.to_owned(), |m| m.fingerprint),
             machine: machine_key(),
+            diameter,
             inference,
             training,
             saved: None,
@@ -194,16 +200,17 @@ impl Tune {
         model: &Model,
         devices: &[Device],
         scratch: &Scratch,
-        cancel: &CancelToken,
-    ) -> Result<Tuned<InferenceCandidate, InferenceSettings>, Failure> {
+        context: &Context,
+    ) -> Result<(Tuned<InferenceCandidate, InferenceSettings>, Option<f64>), Failure> {
         let mut options = Vec::new();
-        let data = match &self.data {
-            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
-            None => {
-                // On the model's own grid: nothing is resampled or estimated.
-                options.extend(model.object_diameter_um.map(|um| format!("--diameter={um}")));
-                synthetic_stack(model, scratch.path())?
+        let (data, diameter) = match &self.data {
+            Some(path) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let diameter = self.diameter_of(&path, model, context)?;
+                (path, diameter)
             }
+            // On the model's own grid: nothing is resampled or estimated.
+            None => (synthetic_stack(model, scratch.path())?, model.object_diameter_um),
         };
         if !self.series.is_first() {
             options.push(format!("--series={}", self.series));
@@ -214,12 +221,29 @@ impl Tune {
             options.push(format!("--channels={}", channels.join(",")));
         }
         options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
-        options.extend(self.diameter.map(|diameter| format!("--diameter={diameter}")));
+        options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
         let workload = InferenceWorkload { model: self.model.as_str(), data, options };
-        let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
-        Ok(Tuned { presets: inference::presets(&trials), candidates: trials })
+        let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        Ok((Tuned { presets: inference::presets(&trials), candidates: trials }, diameter))
+    }
+
+    /// Returns the object diameter with which all candidates predict a stack: the given one, or one estimate. Each network
+    /// would estimate another one, and predict on another grid.
+    fn diameter_of(&self, stack: &Path, model: &Model, context: &Context) -> Result<Option<f64>, Failure> {
+        if let Some(DiameterRequest::Given(diameter)) = self.diameter {
+            return Ok(Some(diameter));
+        }
+        let prediction = PredictJob {
+            channels: self.channels.clone(),
+            series: self.series.clone(),
+            axes: self.axes.clone(),
+            voxel_um: self.voxel_size,
+            preprocess: self.preprocess.clone(),
+            ..PredictJob::new(vec![stack.to_owned()], self.model.as_str().to_owned(), PathBuf::new())
+        };
+        for_comparison(model, prediction, context)
     }
 
     fn tune_training(
@@ -326,7 +350,8 @@ fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Outcome {
 fn print_report(report: &TuneReport, is_saving: bool) {
     print(&format!("{} on {}", report.model, report.machine));
     if let Some(tuned) = &report.inference {
-        print("prediction: shortest time, runs, peak memory, difference to 32-bit floats");
+        let size = report.diameter.map_or_else(String::new, |diameter| format!(", object diameter {diameter:.1}"));
+        print(&format!("prediction{size}: shortest time, runs, peak memory, difference to 32-bit floats"));
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
         let chosen = |s: &InferenceSettings| {
             let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;

@@ -6,7 +6,7 @@ use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, StageProgress};
 use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
-    SpanRecord, StageTotal, TrainingFacts, total_bytes,
+    SpanRecord, Stage, StageTotal, TrainingFacts, total_bytes,
 };
 use cytoscope_train::{TrainConfig, TrainEvent, TrainStatus};
 use cytoscope_worker::JobId;
@@ -365,6 +365,7 @@ impl JobView {
             peak_bytes: self.sampled_peak_bytes,
             inputs: self.inputs.clone(),
             training: self.training_facts(),
+            verify_secs: self.totals.iter().find(|total| total.stage == Stage::Verify).map(|total| total.seconds),
             ..RunFacts::default()
         }
     }

@@ -6,6 +6,7 @@ use crate::predict::resolve::{ANOTHER_SERIES, channels, check_time, first_series
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
+use cytoscope_profile::Stage;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -30,10 +31,14 @@ impl DiameterJob {
         let Some(input) = files.first() else {
             return Err(JobError::WrongUse("no input was given: give the name of a file".to_owned()));
         };
+        let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&job.model)?.with_output(job.output_tensor.as_ref())?;
+        loading.finish();
         super::check(job.diameter, &model)?;
         job.check_input_tensors(&model, files.len())?;
+        let choosing = context.recorder.span(Stage::Verify, "device");
         let engine = devices.for_model(context, &model, job.device, &job.options())?;
+        choosing.finish();
         object_diameter(job, context, &model, &engine, input)
     }
 }

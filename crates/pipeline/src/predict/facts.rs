@@ -34,6 +34,7 @@ fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: boo
         name: report.input.display().to_string(),
         seconds: report.seconds,
         voxels: voxels as u64,
+        is_plane: report.shape_zyx[0] == 1,
         device: report.device.id.into(),
         precision: report.precision.into(),
         measured: measured.collect(),

@@ -25,21 +25,27 @@ pub(super) fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
     Some(advice.with(AdvisedSetting::Threads(cores)))
 }
 
+/// Returns the seconds in which the threads of a run on the CPU waited for other devices, which were compared with it.
+fn waited_for_devices_secs(facts: &RunFacts) -> f64 {
+    let mut measured = facts.inputs.iter().flat_map(|input| &input.measured);
+    if measured.any(|time| !time.device.is_cpu()) { facts.verify_secs.unwrap_or(0.0) } else { 0.0 }
+}
+
 pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
     let (threads, cores) = facts.threads.zip(facts.cores)?;
     let cpu_secs = facts.cpu_secs?;
-    let share = cpu_secs / (facts.wall_secs * threads as f64);
-    let is_measurable = facts.wall_secs >= MIN_WALL_SECS && (1..=cores).contains(&threads) && facts.is_on_cpu();
+    let wall_secs = facts.wall_secs - waited_for_devices_secs(facts);
+    let share = cpu_secs / (wall_secs * threads as f64);
+    let is_measurable = wall_secs >= MIN_WALL_SECS && (1..=cores).contains(&threads) && facts.is_on_cpu();
     if !is_measurable || share >= MIN_CPU_SHARE {
         return None;
     }
     let counted = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
     let evidence = format!(
-        "{cpu_secs:.1} s of CPU time in {:.1} s on {counted}: {} of the time of the threads",
-        facts.wall_secs,
+        "{cpu_secs:.1} s of CPU time in {wall_secs:.1} s on {counted}: {} of the time of the threads",
         percent(share)
     );
-    let used = (cpu_secs / facts.wall_secs).ceil().max(1.0);
+    let used = (cpu_secs / wall_secs).ceil().max(1.0);
     let change = format!(
         "end other programs that compute; if several runs share the machine, --threads {used:.0} for each; if stages of \
          one thread (read, objects, write) dominate, several runs at once"
@@ -68,8 +74,8 @@ pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
     let half_mib = (total_bytes >> 21).max(1);
     let (change, setting) = if facts.training.is_some() {
         let change = format!(
-            "memory_mib = {half_mib} in the settings file (--config), which computes some activations twice; or a smaller \
-             --batch with accumulate increased"
+            "--set memory_mib={half_mib}, which computes some activations twice; or a smaller --batch with accumulate \
+             increased"
         );
         (change, AdvisedSetting::ActivationMib(half_mib))
     } else {
@@ -127,7 +133,7 @@ mod tests {
         let training = TrainingFacts { device: "cpu".into(), ..TrainingFacts::default() };
         let training = RunFacts { training: Some(training), inputs: Vec::new(), ..facts(15) };
         let training = memory_pressure(&training).unwrap();
-        assert!(training.change.contains("memory_mib = 8192"), "{}", training.change);
+        assert!(training.change.contains("--set memory_mib=8192,"), "{}", training.change);
     }
 
     #[test]

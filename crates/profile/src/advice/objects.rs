@@ -34,7 +34,8 @@ pub(super) fn uncertain_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
 }
 
 pub(super) fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
-    if input.diameter.as_ref()?.has_voxel_size {
+    // A plane has no slices; its objects are measured and rescaled in pixels.
+    if input.diameter.as_ref()?.has_voxel_size || input.is_plane {
         return None;
     }
     let evidence = "the file states no voxel size, so the distance of slices is a guess".to_owned();
@@ -63,7 +64,7 @@ pub(super) fn wrong_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     let (wide, anisotropy) = (diameter.diameter / x, z / x);
     let problem = if !DIAMETER_VOXELS.contains(&wide) {
         format!("an object of {:.3} µm would be {wide:.1} voxels wide", diameter.diameter)
-    } else if !ANISOTROPY.contains(&anisotropy) {
+    } else if !input.is_plane && !ANISOTROPY.contains(&anisotropy) {
         format!("slices would be {anisotropy:.2} times as far apart as pixels")
     } else {
         return None;
@@ -108,5 +109,21 @@ mod tests {
         assert!(rule(9.0, true, Some([1000.0, 200.0, 200.0])).unwrap().contains("0.0 voxels wide"), "in nm");
         assert!(rule(9.0, true, Some([0.001, 0.0002, 0.0002])).unwrap().contains("45000.0 voxels wide"), "in mm");
         assert!(rule(9.0, true, Some([50.0, 0.2, 0.2])).unwrap().contains("250.00 times as far apart"));
+    }
+
+    #[test]
+    fn the_distance_of_slices_is_not_doubted_in_a_plane() {
+        let input = |is_plane, has_voxel_size, voxel| {
+            let diameter = DiameterFacts { diameter: 9.0, has_voxel_size, estimate: None, voxel_zyx: Some(voxel) };
+            InputFacts { is_plane, diameter: Some(diameter), ..InputFacts::default() }
+        };
+        let voxels = [1.0; 3];
+        assert!(missing_voxel_size(&input(false, false, voxels)).is_some());
+        assert_eq!(missing_voxel_size(&input(true, false, voxels)), None);
+        let far_apart = [50.0, 0.2, 0.2];
+        assert!(wrong_voxel_size(&input(false, true, far_apart)).is_some());
+        assert_eq!(wrong_voxel_size(&input(true, true, far_apart)), None);
+        let in_nm = wrong_voxel_size(&input(true, true, [1000.0, 200.0, 200.0]));
+        assert!(in_nm.is_some(), "the size of objects in pixels is judged in planes, too");
     }
 }

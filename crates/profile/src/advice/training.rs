@@ -5,6 +5,8 @@ use crate::facts::RunFacts;
 
 /// Share of a training step above which waiting for data is worth a change.
 const MAX_DATA_WAIT: f64 = 0.2;
+/// What helps if stacks are read and decoded again and again.
+const CACHE: &str = "if the stacks are compressed and fit in memory, a larger cache (--set cache_bytes=BYTES)";
 /// Share of a step's multiply-accumulates above which computing them a second time is worth a change.
 const MAX_RECOMPUTED: f64 = 0.1;
 
@@ -19,10 +21,15 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     let doubled = workers.saturating_mul(2);
     let more = facts.cores.map_or(doubled, |cores| cores.min(doubled));
     let change = if more > workers {
-        format!("workers = {more} in the settings file (--config)")
+        format!(
+            "--set workers={more} (or workers = {more} in the settings file); a larger prefetch (--set prefetch=N) if \
+             only some steps wait; {CACHE}"
+        )
     } else {
-        "less augmentation ([augment] in the settings file), or uncompressed stacks: every core has a data worker"
-            .to_owned()
+        format!(
+            "every core has a data worker: less augmentation ([augment] in the settings file), uncompressed stacks, or \
+             {CACHE}"
+        )
     };
     let evidence = format!(
         "waiting for data takes {} of a training step ({:.3} of {:.3} s) with workers = {workers}",
@@ -56,7 +63,7 @@ pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
         percent(share)
     );
     let gain = format!("{} faster steps", at_most_faster(share / (1.0 + share)));
-    let memory = "a larger memory_mib in the settings file (--config), if there is memory for it";
+    let memory = "a larger --set memory_mib=MIB, if there is memory for it";
     let half = training.batch / 2;
     if half == 0 {
         return Some(Advice::new(AdviceRule::Recomputation, evidence, gain, memory.to_owned()));
