@@ -100,7 +100,7 @@ fn strokes_survive_a_killed_window() {
         let mut fixture = Fixture { window: window(&home, vec![home.join("sample/nuclei_raw.tif")]), folder };
         fixture.settle();
         start_correcting(&mut fixture);
-        assert!(fixture.sees("earlier correction"), "{}", fixture.on_screen());
+        assert!(fixture.sees("arlier correction"), "{}", fixture.on_screen());
         // The stroke in progress may be there as well, complete.
         let found = session_labels(&fixture);
         if digest(&found) != expected {

@@ -468,6 +468,8 @@ fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
     write_array(&truth, &one, &WriteSpec::of(&one, Container::ImageJ)).unwrap();
     open_evaluation(&mut fixture);
     choose_file(&mut fixture, "Prediction file…", &predicted);
+    // The list of its channels moves what is below.
+    fixture.until("its channels", |w| sees(w, "Prediction channel"));
     choose_file(&mut fixture, "Ground truth file…", &truth);
     fixture.click("Evaluate");
     fixture.until("the scores", |w| sees(w, "1 pair"));

@@ -554,8 +554,7 @@ fn a_selected_model_that_cannot_be_used_is_named() {
         write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         vec![path]
     });
-    fixture.settle();
-    assert!(fixture.sees("The selected model, mine, cannot be used: "), "{}", fixture.on_screen());
+    fixture.until("the warning", |w| sees(w, "The selected model, mine, cannot be used: "));
     fixture.click("Model");
     fixture.click("nuclei");
     fixture.until("the selected model", |w| !sees(w, "cannot be used"));

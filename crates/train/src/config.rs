@@ -55,9 +55,6 @@ pub struct TrainConfig {
     pub normalize: Option<Normalize>,
     /// Fraction of patches that are centered on an object, 0 to 1.
     pub object_bias: f64,
-    /// Pairs are drawn in proportion to their number of objects to this power: 0 (all equally often) to 1 (every object
-    /// equally often).
-    pub crowd_bias: f64,
     /// Random changes of the training patches.
     pub augment: AugmentOptions,
     /// Architecture of a network trained from scratch.
@@ -154,7 +151,6 @@ impl Default for TrainConfig {
             object_diameter_um: None,
             normalize: None,
             object_bias: 0.7,
-            crowd_bias: 0.5,
             augment: AugmentOptions::default(),
             network: NetworkConfig::default(),
             loss: None,
@@ -243,7 +239,6 @@ impl TrainConfig {
         share("ema", self.ema)?;
         share("norm_share", self.norm_share)?;
         share("object_bias", self.object_bias)?;
-        share("crowd_bias", self.crowd_bias)?;
         share("schedule.warm_up", self.schedule.warm_up)?;
         share("schedule.end", self.schedule.end)?;
         share("validation.fraction", self.validation.fraction)?;

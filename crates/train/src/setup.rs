@@ -276,7 +276,6 @@ fn sampler_of(
         voxel_um: start.voxel_um,
         objects: start.object_diameter_um.map(|nominal_um| ObjectScale { nominal_um, given: diameter }),
         object_bias: config.object_bias,
-        crowd_bias: config.crowd_bias,
         seed: job.seed,
         augment: config.augment,
         target: start.target,

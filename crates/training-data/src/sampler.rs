@@ -163,9 +163,8 @@ impl Sampler {
         let shares = sources
             .entries
             .iter()
-            .zip(&ready)
-            .map(|(entry, ready)| {
-                sum += entry.pair.weight * ready.crowd_factor(&options);
+            .map(|e| {
+                sum += e.pair.weight;
                 sum
             })
             .collect();
@@ -557,12 +556,6 @@ impl PreparedPair {
             tiles: Default::default(),
             extent: entry.extent(),
         })
-    }
-
-    /// Returns how much more often the pair is drawn because of its number of objects; 1 for stains.
-    fn crowd_factor(&self, options: &SamplerOptions) -> f64 {
-        let objects = if options.target.of_labels() { self.index.objects.len().max(1) } else { 1 };
-        (objects as f64).powf(options.crowd_bias)
     }
 
     /// Returns the normalization of each image channel for a patch whose center is at this coordinate along Z in the file.

@@ -398,38 +398,6 @@ fn patches_centered_on_objects_contain_objects() {
 }
 
 #[test]
-fn stacks_with_many_objects_are_drawn_more_often() {
-    let folder = tempfile::tempdir().unwrap();
-    let shape = [6, 40, 40];
-    // Sixteen objects, four, and none.
-    let pairs = [("many", 16), ("few", 4), ("none", 0)].map(|(name, objects)| {
-        let mut labels = vec![0u16; 6 * 40 * 40];
-        for n in 0..objects {
-            labels[(3 * 40 + n / 4 * 10 + 2) * 40 + n % 4 * 10 + 2] = n as u16 + 1;
-        }
-        let (image, masks) =
-            (folder.path().join(format!("{name}.tif")), folder.path().join(format!("{name}_masks.tif")));
-        write(&image, shape, places(shape));
-        write(&masks, shape, labels);
-        Pair::new(name, image, masks)
-    });
-    let shares = |crowd_bias, target| {
-        let sampler = sampler(&pairs, SamplerOptions { crowd_bias, ..plain([4, 8, 8], target) });
-        let mut drawn = [0.0; 3];
-        (0..2000).for_each(|i| drawn[sampler.sample(i).unwrap().from.pair] += 1.0 / 2000.0);
-        drawn
-    };
-    let near = |found: [f64; 3], expected: [f64; 3]| {
-        // Four standard deviations of a share of 2000 draws are at most 0.045.
-        assert!(found.iter().zip(expected).all(|(f, e)| (f - e).abs() < 0.045), "{found:?} instead of {expected:?}");
-    };
-    near(shares(0.0, TargetKind::Instances), [1.0 / 3.0; 3]);
-    near(shares(0.5, TargetKind::Instances), [4.0 / 7.0, 2.0 / 7.0, 1.0 / 7.0]);
-    near(shares(1.0, TargetKind::Instances), [16.0 / 21.0, 4.0 / 21.0, 1.0 / 21.0]);
-    near(shares(1.0, TargetKind::Regression), [1.0 / 3.0; 3]);
-}
-
-#[test]
 fn targets_of_objects_cut_by_the_patch_are_those_of_whole_objects() {
     let shape = [21, 61, 61];
     let folder = tempfile::tempdir().unwrap();
@@ -599,7 +567,6 @@ fn invalid_options_and_pairs_are_refused() {
     assert!(refused(SamplerOptions { patch_zyx: [0, 8, 8], ..usual() }).contains("the patch"));
     assert!(refused(SamplerOptions { patch_zyx: [4096, 4096, 4096], ..usual() }).contains("MAX_PATCH_VOXELS"));
     assert!(refused(SamplerOptions { object_bias: 1.5, ..usual() }).contains("object_bias"));
-    assert!(refused(SamplerOptions { crowd_bias: -0.5, ..usual() }).contains("crowd_bias"));
     assert!(refused(SamplerOptions { voxel_um: Some([1.0, 0.0, 1.0]), ..usual() }).contains("voxel size"));
     let augment =
         AugmentOptions { scale: Scale { min: 2.0, max: 1.0, ..Scale::default() }, ..AugmentOptions::default() };

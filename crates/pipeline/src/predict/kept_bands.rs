@@ -155,17 +155,18 @@ impl BandProgress {
     fn hash_part(&mut self, [rows, columns]: &[Range<usize>; 2], file: &mut File) -> io::Result<()> {
         let SlicesInFile { index, grid: [depth, height, width], channels } = self.slices;
         let at_once = (HASHED_VALUES / width.max(1)).max(1);
-        let [skipped, kept] = [columns.start, columns.len()].map(|values| values * size_of::<f32>());
+        let [row_bytes, kept_bytes] = [width, columns.len()].map(|values| values * size_of::<f32>());
         let mut buffer = Vec::new();
         for slice in (index * depth + self.first_z) * channels..(index + 1) * depth * channels {
             for first in rows.clone().step_by(at_once) {
                 let count = at_once.min(rows.end - first);
-                let at = ((slice * height + first) * width) as u64 * size_of::<f32>() as u64;
-                buffer.resize(count * width * size_of::<f32>(), 0u8);
+                let at = ((slice * height + first) * width + columns.start) as u64 * size_of::<f32>() as u64;
+                // The file may end with the columns of these bands.
+                buffer.resize((count - 1) * row_bytes + kept_bytes, 0u8);
                 file.seek(SeekFrom::Start(at))?;
                 file.read_exact(&mut buffer)?;
-                for row in buffer.chunks_exact((width * size_of::<f32>()).max(1)) {
-                    self.hasher.update(row.get(skipped..skipped + kept).unwrap_or_default());
+                for row in buffer.chunks(row_bytes.max(1)) {
+                    self.hasher.update(row.get(..kept_bytes).unwrap_or_default());
                 }
             }
         }
@@ -221,6 +222,9 @@ mod tests {
         assert!(!progress(3, Precision::Int8).continue_after(&second, &mut file), "another precision");
         // Changes outside the finished bands do not matter: in another time point, in an earlier slice, in other columns.
         let slice = |z: usize, channel: usize| ((3 + z) * 2 + channel) * 5 * 7;
+        // The rest of the last row is not written before the other bands.
+        file.set_len((slice(2, 1) + 4 * 7 + 4) as u64 * 4).unwrap();
+        assert!(progress(3, Precision::F32).continue_after(&second, &mut file));
         let mut change = |at: usize| {
             file.seek(SeekFrom::Start(at as u64 * 4)).unwrap();
             file.write_all(&[255; 4]).unwrap();

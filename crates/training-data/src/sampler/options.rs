@@ -22,9 +22,6 @@ pub struct SamplerOptions {
     pub objects: Option<ObjectScale>,
     /// Fraction of patches that are centered on an object, 0 to 1. All objects are equally likely, whatever their size.
     pub object_bias: f64,
-    /// How much more often pairs with many objects are drawn: in proportion to their number of objects to this power,
-    /// 0 (all equally often) to 1 (every object equally often). Factor of a pair's own weight; has no effect on stains.
-    pub crowd_bias: f64,
     /// Seed of the random number generator.
     pub seed: u64,
     /// Probabilities and strengths of random changes of the patches.
@@ -55,7 +52,6 @@ impl Default for SamplerOptions {
             voxel_um: None,
             objects: None,
             object_bias: 0.7,
-            crowd_bias: 0.0,
             seed: 0,
             augment: AugmentOptions::default(),
             target: TargetKind::Instances,
@@ -115,7 +111,6 @@ impl SamplerOptions {
             }
         }
         check_range("object_bias", self.object_bias, 0.0..=1.0, "0 to 1")?;
-        check_range("crowd_bias", self.crowd_bias, 0.0..=1.0, "0 to 1")?;
         if let Some(margin) = self.margin_um {
             check_range("margin_um", margin, 0.0..=1e6, "0 to 1 000 000 µm")?;
         }
