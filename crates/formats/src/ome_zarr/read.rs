@@ -72,10 +72,12 @@ impl OmeZarr {
         let kept = size != array.shape || len.saturating_mul(sample_bytes) <= KEPT_WHOLE_BYTES;
         let reading = Reading { of: self, level, array, strides, kept, unstored: Unstored::new(limits) };
         let layers = layers_of(&parts, &size, &reading.strides);
-        if layers.len() >= LAYERS_PER_THREAD * rayon::current_num_threads() {
+        let (batch, threads) = (self.chunks_at_once(array), rayon::current_num_threads());
+        // Each thread holds a decoded chunk, so large chunks are read in batches, which bound their memory.
+        if batch >= threads && layers.len() >= LAYERS_PER_THREAD * threads {
             reading.by_layers(layers, out)?;
         } else {
-            reading.by_batches(&parts, self.chunks_at_once(array), out)?;
+            reading.by_batches(&parts, batch, out)?;
         }
         Ok(samples)
     }
