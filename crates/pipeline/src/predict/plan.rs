@@ -121,8 +121,7 @@ pub(super) struct JobMemory {
 }
 
 /// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory, with that of the job around
-/// it. A pass continues after the first `finished`
-/// slices.
+/// it. A pass continues after the first `finished` slices.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for options that the model does not allow, [`JobError::Budget`] if the memory budget is too
