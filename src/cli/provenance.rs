@@ -165,7 +165,7 @@ impl Provenance {
 
     /// Runs a job other than a prediction again, and compares its outputs with the recorded ones.
     fn rerun_job(&self, path: &Path, record: &JobRecord) -> Outcome {
-        let existing = record.outputs.first().map(|output| &output.path).filter(|output| output.exists());
+        let existing = record.outputs.iter().map(|output| &output.path).find(|output| output.exists());
         if let Some(existing) = existing.filter(|_| self.out.is_none() && !self.force) {
             return Err(Failure::wrong_use(format!(
                 "the recorded result {} exists: write to another path with --out, or replace it with --force",
@@ -184,14 +184,20 @@ impl Provenance {
             JobKind::Convert => again.run(|job: &ConvertJob| job.run(&context)),
             JobKind::Evaluate => again.run(|job: &EvaluateJob| job.run(&context).map(drop)),
             JobKind::EvaluateModel => {
-                again.run(|job: &EvaluateModelJob| job.run(&context, &devices::for_request(job.device)).map(drop))
+                let mut job = again.job::<EvaluateModelJob>()?;
+                let (devices, of_device) = replay_device(&mut job.device, record, || job.precision = None);
+                of_device.iter().for_each(|message| context.note(message.as_str()));
+                differences.extend(of_device);
+                job.run(&context, &devices).map(|_| job.out.unwrap_or_default())
             }
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
             JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
             JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),
             JobKind::Train => {
                 let mut job = again.job::<TrainJob>()?;
-                let (devices, of_device) = replay_device(&mut job, record);
+                let (devices, of_device) = replay_device(&mut job.device, record, || {
+                    job.config.precision = TrainPrecision::Auto;
+                });
                 of_device.iter().for_each(|message| context.note(message.as_str()));
                 differences.extend(of_device);
                 let on_event = |event: &TrainEvent| display.training_event(event);
@@ -199,7 +205,11 @@ impl Provenance {
             }
         }?;
         let outputs = match read_any(&record_path(&output))? {
-            AnyRecord::Job(new) => compared(&record.outputs, new.outputs),
+            AnyRecord::Job(new) => {
+                let missing = record.outputs.iter().skip(new.outputs.len());
+                differences.extend(missing.map(|output| format!("{} was not written again", output.path.display())));
+                compared(&record.outputs, new.outputs)
+            }
             AnyRecord::Prediction(_) => Vec::new(),
         };
         self.print_rerun(differences, outputs)
@@ -253,14 +263,18 @@ fn compared(recorded: &[FileRecord], new: Vec<FileRecord>) -> Vec<Compared> {
 }
 
 /// Requests the recorded device, or another one if it is not available. Returns the devices to choose from, and what
-/// differs, one sentence each.
-fn replay_device(job: &mut TrainJob, record: &JobRecord) -> (Devices, Vec<String>) {
+/// differs, one sentence each. `choose_precision` leaves the precision to the program, if the recorded one is not available.
+fn replay_device(
+    request: &mut DeviceRequest,
+    record: &JobRecord,
+    choose_precision: impl FnOnce(),
+) -> (Devices, Vec<String>) {
     let mut differences = Vec::new();
-    let Some(recorded) = &record.device else { return (devices::for_request(job.device), differences) };
+    let Some(recorded) = &record.device else { return (devices::for_request(*request), differences) };
     let available = devices::for_request(DeviceRequest::Device(recorded.id));
     let found = available.list().iter().find(|device| device.id == recorded.id);
     if let Some(device) = found.filter(|device| device.usable) {
-        job.device = DeviceRequest::Device(recorded.id);
+        *request = DeviceRequest::Device(recorded.id);
         if device.name != recorded.name {
             differences.push(format!(
                 "the recorded result was made on {} ({}), which is {} now: for the same result, use that device",
@@ -275,12 +289,12 @@ fn replay_device(job: &mut TrainJob, record: &JobRecord) -> (Devices, Vec<String
          that has it",
         recorded.id, recorded.name
     ));
-    job.device = DeviceRequest::Auto;
+    *request = DeviceRequest::Auto;
     let mut precisions = available.list().iter().filter(|device| device.usable).flat_map(|device| &device.precisions);
     if let Some(precision) = record.precision
         && !precisions.any(|known| *known == precision)
     {
-        job.config.precision = TrainPrecision::Auto;
+        choose_precision();
         differences.push(format!("the recorded precision {precision} is not available: another one is used"));
     }
     (available, differences)

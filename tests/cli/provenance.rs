@@ -125,6 +125,23 @@ fn a_training_run_gives_the_same_network_again() {
 }
 
 #[test]
+fn the_scores_of_a_model_are_made_again_on_another_device_if_necessary() {
+    let fixture = prepared();
+    simulate_pairs(&fixture, 1);
+    let command = ["evaluate", "--model", "nuclei-dog", "--data", "sim", "--device", "cpu", "--out", "s.json"];
+    fixture.run(&command).ok();
+    let mut record = record(&fixture, "s.json");
+    assert_eq!(record["job"]["device"], "cpu", "{record:#}");
+    for at in ["/device/id", "/job/device"] {
+        *record.pointer_mut(at).unwrap() = json!("cuda:77");
+    }
+    std::fs::write(fixture.path("other_provenance.json"), record.to_string()).unwrap();
+    let report = fixture.run(&["provenance", "other_provenance.json", "--rerun", "--out", "t.json", "--json"]).json();
+    assert!(report["differences"].to_string().contains("cuda:77"), "{report:#}");
+    assert_eq!(report["outputs"][0]["identical"], true, "{report:#}");
+}
+
+#[test]
 fn a_prediction_is_shown_and_made_again() {
     let fixture = prepared();
     fixture.run(&["predict", RAW, "--model", "nuclei-dog", "--device", "cpu", "--out", "o"]).ok();

@@ -358,7 +358,7 @@ fn from_tiff(
         shape_full,
         dtype: layout.dtype,
         voxel_size_um: series.voxel_size_um,
-        origin_um: [0.0; 3],
+        origin_um: series.origin_um,
         time_interval_secs: series.time_interval_secs,
         channels,
         compression: layout.codec.name().into(),

@@ -281,6 +281,9 @@ fn the_origin_of_an_image_is_read_and_written_for_all_levels() {
         let lower = if labels { json!([-3.5, 100.0, 0.25]) } else { json!([-3.5, 100.25, 0.375]) };
         assert_eq!(translation(1), lower);
     }
+    let path = folder.path().join("stack.ome.tif");
+    write_array(&path, &array, &WriteSpec { origin_um, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
+    assert_eq!(open(&path, &OpenOptions::default()).unwrap().meta().origin_um, origin_um);
     // Scales and translations of the level, and then those of the image, in nanometers along X.
     let read = |transformations: Value| {
         let path = made(folder.path(), |root, _| {

@@ -182,6 +182,7 @@ fn build(
         dims: sizes.dims.to_vec(),
         planes,
         voxel_size_um: image.voxel_size_um,
+        origin_um: image.origin_um,
         time_interval_secs: image.time_interval_secs,
         channels,
         display_range: series::stored_range(&first),
@@ -189,6 +190,8 @@ fn build(
     };
     if let Some(axes) = &options.axes {
         series::apply_axes(path, &mut series, axes, &first)?;
+        // Slices may be other planes than the document says.
+        series.origin_um[0] = 0.0;
     }
     Ok(OpenedSeries { series, files, count, names })
 }

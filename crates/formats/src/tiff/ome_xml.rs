@@ -41,6 +41,8 @@ pub(crate) struct OmeImage {
     pub size_t: usize,
     /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Position of the first voxel along Z, Y, X in µm; 0 along axes where the first plane states none.
+    pub origin_um: [f64; 3],
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
     /// Names and colors; one with several samples per pixel counts once.
@@ -135,6 +137,13 @@ pub(crate) fn parse(xml: &str) -> Result<Document, Fault> {
 fn element(document: &mut Document, e: &BytesStart<'_>) -> Result<(), Fault> {
     let name = e.local_name();
     let wanted: [&str; 7] = ["OME", "BinaryOnly", "Image", "Pixels", "Channel", "TiffData", "UUID"];
+    if name.as_ref() == "Plane" {
+        // Only positions are read from it: a file whose planes are described wrongly is read without them.
+        if let (Some(image), Ok(a)) = (document.images.last_mut(), attributes(e)) {
+            plane(image, &a);
+        }
+        return Ok(());
+    }
     if !wanted.contains(&name.as_ref()) {
         return Ok(());
     }
@@ -211,6 +220,19 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Reads the position of the first plane. Without a unit, it is one in the reference frame of a microscope, not a length.
+fn plane(image: &mut OmeImage, a: &Attributes) {
+    if !["TheZ", "TheC", "TheT"].iter().all(|key| a.get(*key).is_some_and(|at| at.trim() == "0")) {
+        return;
+    }
+    let position = |axis: &str| {
+        let unit = a.get(&format!("Position{axis}Unit"))?;
+        let value: f64 = a.get(&format!("Position{axis}"))?.trim().parse().ok()?;
+        Some(value * micrometers_per(unit)?).filter(|um| um.is_finite())
+    };
+    image.origin_um = ["Z", "Y", "X"].map(|axis| position(axis).unwrap_or(0.0));
+}
+
 /// Returns the value of an attribute times its unit, which the attribute `KEYUnit` states.
 fn quantity(a: &Attributes, key: &str, default_unit: &str, factor: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     let unit = a.get(&format!("{key}Unit")).map_or(default_unit, String::as_str);
@@ -236,4 +258,35 @@ fn channel(a: &Attributes) -> Channel {
         [r, g, b]
     });
     Channel { name: a.get("Name").cloned().unwrap_or_default(), color_rgb }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn the_position_of_the_first_plane_is_that_of_the_image_if_it_is_a_length() {
+        let origin = |planes: &str| {
+            let size = "SizeX=\"4\" SizeY=\"4\" SizeZ=\"2\" SizeC=\"1\" SizeT=\"1\"";
+            let xml = format!("<OME><Image><Pixels {size}><TiffData/>{planes}</Pixels></Image></OME>");
+            parse(&xml).unwrap().images[0].origin_um
+        };
+        let first = "TheZ=\"0\" TheT=\"0\" TheC=\"0\"";
+        let position =
+            |unit: &str| format!("PositionX=\"-1.5\" PositionXUnit=\"{unit}\" PositionZ=\"2\" PositionZUnit=\"mm\"");
+        assert_eq!(origin(&format!("<Plane {first} {}/>", position("µm"))), [2000.0, 0.0, -1.5]);
+        let other = "<Plane TheZ=\"1\" TheT=\"0\" TheC=\"0\" PositionX=\"9\" PositionXUnit=\"µm\"/>";
+        assert_eq!(
+            origin(&format!("{other}<Plane {first} {}>{other}</Plane>", position("nm"))),
+            [2000.0, 0.0, -0.0015]
+        );
+        // Not lengths, not numbers, and planes that are described wrongly.
+        assert_eq!(origin(&format!("<Plane {first} {}/>", position("reference frame"))), [2000.0, 0.0, 0.0]);
+        for plane in ["PositionX=\"5\"", "PositionX=\"far\" PositionXUnit=\"µm\"", "PositionX=\"1\" PositionX=\"1\""] {
+            assert_eq!(origin(&format!("<Plane {first} {plane}/>")), [0.0; 3], "{plane}");
+        }
+        let unknown = "<Plane TheZ=\"first\" TheT=\"0\" TheC=\"0\" PositionX=\"5\" PositionXUnit=\"µm\"/>";
+        assert_eq!(origin(unknown), [0.0; 3]);
+    }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Series {
     pub planes: Vec<Option<PlaneRef>>,
     /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
+    /// Position of the first voxel along Z, Y, X in µm.
+    pub origin_um: [f64; 3],
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,
     /// Names and colors in the order of the C axis.
