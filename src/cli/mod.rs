@@ -405,7 +405,7 @@ mod tests {
         use clap::CommandFactory;
         use std::collections::BTreeSet;
         let commands = Arguments::command();
-        for name in ["predict", "convert", "evaluate", "quantize", "train"] {
+        for name in ["predict", "convert", "segment", "mesh", "evaluate", "quantize", "train"] {
             let options =
                 commands.find_subcommand(name).unwrap().get_arguments().filter(|option| !option.is_hide_set());
             let known: BTreeSet<String> =

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub(crate) struct Segment {
     /// Probability map, or any stack with high values inside objects.
     map: PathBuf,
-    /// Label image to write (.tif).
+    /// Label image to write: .tif (ImageJ) or .ome.tif (OME-TIFF).
     #[arg(long)]
     out: PathBuf,
     /// Table of measurements to write: .csv or .parquet.
@@ -90,7 +90,7 @@ impl Segment {
         let name = self.out.to_string_lossy().to_lowercase();
         if ![".tif", ".tiff"].iter().any(|extension| name.ends_with(extension)) {
             return Err(Failure::wrong_use(format!(
-                "--out {}: labels are written as TIFF; give a name that ends in .tif",
+                "--out {}: labels are written as TIFF; give a name that ends in .tif (ImageJ) or .ome.tif (OME-TIFF)",
                 self.out.display()
             )));
         }

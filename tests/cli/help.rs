@@ -81,7 +81,7 @@ fn option_names(text: &str) -> BTreeSet<String> {
 fn the_guide_lists_every_option_of_the_commands_with_many() {
     let guide = include_str!("../../docs/guide/commands.md");
     let fixture = Fixture::new();
-    for command in ["predict", "convert", "evaluate", "quantize", "train"] {
+    for command in ["predict", "convert", "segment", "mesh", "evaluate", "quantize", "train"] {
         let section = guide.split(&format!("### `{command}`\n")).nth(1).unwrap();
         let listed = option_names(section.split("\n#").next().unwrap());
         let help = fixture.run(&[command, "-h"]).ok().stdout;

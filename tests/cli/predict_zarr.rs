@@ -193,6 +193,15 @@ fn results_of_a_crop_lie_where_it_lies_in_the_stack() {
         text.parse::<f64>().unwrap()
     };
     is_at(&["Z", "Y", "X"].map(position), origin);
+    // Labels of its map, as OME-TIFF by the name of the file, lie there too; ImageJ TIFF stores no position.
+    for (name, format) in [("l.ome.tif", "ome-tiff"), ("l.tif", "imagej")] {
+        fixture.run(&["segment", "o/part_probability.zarr", "--out", name]).ok();
+        let info = fixture.run(&["info", name, "--json"]).json();
+        assert_eq!(info["format"], format, "{name}");
+    }
+    assert_eq!(fixture.labels("l.ome.tif"), fixture.labels("l.tif"));
+    let shown = fixture.run(&["info", "l.ome.tif", "--json"]).json()["origin_um"].clone();
+    is_at(&serde_json::from_value::<Vec<f64>>(shown).unwrap(), origin);
     // A stack at no particular place has no translation.
     fixture.run(&["convert", &raw, "whole.zarr"]).ok();
     assert!(!String::from_utf8_lossy(&fixture.bytes("whole.zarr/zarr.json")).contains("translation"));

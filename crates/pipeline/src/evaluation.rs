@@ -303,7 +303,8 @@ impl ObjectNumbers {
             return Ok(0);
         }
         let mismatch = |problem: String| {
-            let next_step = "give a label image: 0 for the background and a whole number above 0 for each object";
+            let next_step = "give a label image: 0 for the background and a whole number above 0 for each object; a value of \
+                             the ground truth for voxels that are not annotated is left out with --ignore-label";
             JobError::Mismatch { path: path.to_owned(), problem, next_step: next_step.to_owned() }
         };
         if !(1.0..=MAX_LABEL).contains(&label) || label.fract() != 0.0 {

@@ -10,7 +10,9 @@ use crate::model::ModelTask;
 use crate::provenance::{ImageFiles, InputRecord};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_formats::{Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter};
+use cytoscope_formats::{
+    Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter, container_for_path,
+};
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -404,8 +406,8 @@ impl LabelWriter {
     }
 }
 
-/// Creates a label image of `times` time points: 16-bit labels as uncompressed ImageJ TIFF, others as compressed
-/// OME-TIFF. Viewers display labels from 0 to `max_label`.
+/// Creates a label image of `times` time points: 16-bit labels as uncompressed ImageJ TIFF, unless the name of the file
+/// is that of an OME-TIFF; others as compressed OME-TIFF. Viewers display labels from 0 to `max_label`.
 pub(crate) fn label_writer(
     path: &Path,
     meta: &ImageMeta,
@@ -418,7 +420,8 @@ pub(crate) fn label_writer(
     if times > 1 {
         shape.insert(0, times);
     }
-    let container = if dtype == DType::U16 { Container::ImageJ } else { Container::OmeTiff };
+    let is_named_ome = container_for_path(path).is_ok_and(|container| container == Container::OmeTiff);
+    let container = if dtype == DType::U16 && !is_named_ome { Container::ImageJ } else { Container::OmeTiff };
     let mut spec = WriteSpec::new(container, label_axes(times), shape, dtype);
     spec.voxel_size_um = meta.voxel_size_um;
     spec.origin_um = meta.origin_um;
