@@ -403,7 +403,7 @@ fn errors_are_counted_by_kind_and_size_and_small_objects_can_be_ignored() {
         assert!(text.contains(line), "{line}\n{text}");
     }
 
-    // One of the two small objects alone, and a limit that leaves nothing to score, which is told.
+    // One of the two small objects alone, and a limit that leaves nothing to score, which a note says.
     let ignoring = |voxels: &str| {
         let command = ["evaluate", "--pred", "pred.npy", "--truth", "truth.tif", "--ignore-below", voxels];
         fixture.run(&command).ok()

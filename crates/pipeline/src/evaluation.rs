@@ -275,7 +275,7 @@ const MAX_LABEL: f64 = ((1u64 << 53) - 1) as f64;
 #[derive(Debug, Default)]
 struct ObjectNumbers {
     of_label: HashMap<(usize, u64), u32>,
-    /// Label that is background, too.
+    /// A further label that counts as background.
     background: Option<f64>,
 }
 

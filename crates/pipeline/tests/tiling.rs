@@ -738,7 +738,7 @@ fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
         let bytes = |out: &str| std::fs::read(fixture.path(out).join("stack_prediction.tif")).unwrap();
         assert!(bytes("out") == bytes("whole"), "the maps differ");
         assert_eq!(files(), report.outputs.len(), "nothing is kept after the job is done");
-        // Other bands start over, which is said.
+        // With other bands, the pass starts over, and a note says so.
         std::fs::remove_dir_all(fixture.path("out")).unwrap();
         assert!(stop().is_err());
         let report = run_until(&job("out", true, 2 << 30), None).0.unwrap().done.pop().unwrap();

@@ -137,7 +137,7 @@ impl GrowingFile {
     }
 
     /// As [`GrowingFile::keep`], but what the job states `about` the file is recorded even if no more bytes are valid. It may
-    /// tell of later bytes, whose hash is up to the job.
+    /// describe later bytes, which the job must verify itself.
     ///
     /// # Errors
     /// As [`GrowingFile::keep`].
@@ -276,7 +276,7 @@ mod tests {
             assert_eq!(file.kept_bytes(), 0);
             let mut bytes = Vec::new();
             writer.read_to_end(&mut bytes).unwrap();
-            assert_eq!(bytes, b"0123", "the bytes that the job tells of are still there");
+            assert_eq!(bytes, b"0123", "the bytes that the job describes are still there");
             file.state(4, "four").unwrap();
             // Fewer bytes than are valid change nothing about these.
             file.state(2, "two").unwrap();

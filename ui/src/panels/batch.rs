@@ -31,7 +31,7 @@ const LISTED_NOTES: usize = 20;
 const FILE_LIST_HEIGHT: f32 = 320.0;
 /// Width of the list of models.
 const MODEL_LIST_WIDTH: f32 = 320.0;
-/// The label of voxels that are not annotated at first, if there is one.
+/// The label that is suggested for voxels that are not annotated.
 const FIRST_UNKNOWN_LABEL: i64 = 255;
 
 /// Draws the page.
