@@ -62,7 +62,7 @@ pub(crate) struct Evaluate {
     /// else the first.
     #[arg(long, value_name = "NAME|N")]
     truth_channel: Option<ChannelRef>,
-    /// Voxel size Z,Y,X in µm, to use instead of the files' own for the diameters of objects.
+    /// Voxel size Z,Y,X in µm for the diameters of objects, to use instead of the files' own.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Also write the scores to a file (.json), with a provenance record beside it.

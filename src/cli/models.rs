@@ -42,7 +42,7 @@ pub(crate) struct Import {
           value_parser = one_of::<FinalActivation>(ACTIVATIONS), hide_possible_values = true)]
     final_activation: Option<FinalActivation>,
     /// Voxel size Z,Y,X in µm of the stacks that the network was trained on; stacks are resampled to it. A network on
-    /// slices ignores Z. By default the one in nnU-Net's plans.
+    /// slices ignores Z. By default that of nnU-Net's plans, if the file has any.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is moved

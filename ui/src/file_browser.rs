@@ -461,7 +461,7 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
     if listed.is_empty() && !browser.visiting {
         let text = match browser.spec.choice {
             Choice::Folder => "This folder contains no other folders. Enter chooses it.",
-            Choice::File | Choice::Files | Choice::NewFile => "Nothing to choose here.",
+            Choice::File | Choice::Files | Choice::NewFile => "This folder contains no matching files.",
         };
         weak(ui, text);
     }

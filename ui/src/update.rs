@@ -155,7 +155,7 @@ impl Workbench {
                     Some(text) => effects.act(save(first, move || Ok(text.into_bytes()))),
                     None => effects.error(
                         "The line profile was not saved",
-                        "Its line is not on screen anymore: show its stack, then save again.",
+                        "Its line is no longer on screen: show its stack, then save again.",
                     ),
                 }
             }
