@@ -55,7 +55,7 @@ impl Drop for Scratch {
 /// Time between two looks at a process that has a time limit.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a run of `predict` or `train` in a process of its own measured; `R` is the type of its report.
+/// Measurements of a run of `predict` or `train` in a process of its own; `R` is the type of its report.
 pub(crate) struct ChildRun<R> {
     /// The report that the process printed.
     pub report: R,
@@ -65,7 +65,7 @@ pub(crate) struct ChildRun<R> {
     pub total_secs: f64,
 }
 
-/// What a process printed on standard output, and how long it took in seconds.
+/// Standard output of a process, and its duration in seconds.
 struct Finished {
     stdout: Vec<u8>,
     total_secs: f64,

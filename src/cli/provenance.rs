@@ -42,18 +42,18 @@ pub(crate) struct Provenance {
     report: ReportOptions,
 }
 
-/// What `--json` prints about a record.
+/// Report of `provenance --json`.
 #[derive(Serialize)]
 struct Shown<'a, R> {
     record: &'a R,
-    /// What differs from when it was written, one sentence each.
+    /// Differences from the time when the record was written, one sentence each.
     differences: Vec<String>,
 }
 
-/// What `--rerun --json` prints.
+/// Report of `provenance --rerun --json`.
 #[derive(Serialize)]
 struct Rerun {
-    /// What differs from the recorded run, one sentence each.
+    /// Differences from the recorded run, one sentence each.
     differences: Vec<String>,
     outputs: Vec<Compared>,
 }

@@ -84,13 +84,13 @@ struct ModelJob {
     model: PathBuf,
     /// Path of the package that the job writes, if any.
     out: Option<PathBuf>,
-    /// What a quantization is calibrated with; empty for other jobs.
+    /// Stacks that a quantization is calibrated with; empty for other jobs.
     calibrated_with: &'static str,
     /// Whether the job is a test with a voxel size that the user states.
     has_stated_um: bool,
 }
 
-/// What a job is calibrated with, if it is a quantization.
+/// Returns the name of the data that a job is calibrated with; empty if the job is not a quantization.
 fn calibrated_with(job: &Job) -> &'static str {
     match job {
         Job::Quantize { quantization, .. } if quantization.mode == QuantizeMode::Dynamic => "no data",
@@ -100,7 +100,7 @@ fn calibrated_with(job: &Job) -> &'static str {
     }
 }
 
-/// What is known about a model besides its card.
+/// Results about a model besides its card.
 #[derive(Default)]
 pub(crate) struct ModelFindings {
     /// Result of its test.
@@ -125,7 +125,7 @@ pub(crate) struct Models {
     files: Vec<PathBuf>,
     /// Name under which the shown file would be added.
     name: String,
-    /// What the user stated about model files.
+    /// Settings that the user entered for model files.
     settings: BTreeMap<PathBuf, ImportSettings>,
     mode: QuantizeMode,
     qat_minutes: f64,
@@ -178,7 +178,7 @@ impl Models {
         &self.name
     }
 
-    /// What the user stated about a model file.
+    /// Returns the settings that the user entered for a model file.
     pub(crate) fn settings(&self, model: &Path) -> ImportSettings {
         self.settings.get(model).cloned().unwrap_or_default()
     }
@@ -213,7 +213,7 @@ impl Models {
         self.removal.as_deref()
     }
 
-    /// What is known about a model.
+    /// Returns the results about a model.
     pub(crate) fn findings(&self, model: &Path) -> Option<&ModelFindings> {
         self.findings.get(model)
     }

@@ -68,7 +68,7 @@ impl PlaneSource for PreviewSource {
     }
 }
 
-/// What the controls keep between frames.
+/// State that the controls keep between frames.
 #[derive(Default)]
 pub(crate) struct StepEditor {
     /// The text of the step that is being edited, with document and index.

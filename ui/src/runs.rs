@@ -42,7 +42,7 @@ pub(crate) struct FileRun {
     pub(crate) title: String,
     /// Where it was read from.
     pub(crate) path: PathBuf,
-    /// What the file holds.
+    /// The run that the file contains.
     pub(crate) run: StoredRun,
 }
 
@@ -179,7 +179,7 @@ impl<'a> ShownRun<'a> {
         }
     }
 
-    /// What is known about the run besides its spans.
+    /// Returns the facts about the run besides its spans.
     pub(crate) fn facts(self) -> RunFacts {
         match self {
             ShownRun::Job(job) => job.facts(),

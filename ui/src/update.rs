@@ -199,7 +199,7 @@ impl Workbench {
         self.documents.get(document)?.results.as_ref()
     }
 
-    /// What is written for the profile of a run, if the run still exists.
+    /// Returns the bytes to write for the profile of a run, if the run still exists.
     fn profile_content(&self, format: ProfileFormat, id: RunId) -> Option<Content> {
         let run = self.jobs.stored(id)?;
         match format {

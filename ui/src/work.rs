@@ -155,7 +155,7 @@ pub enum Outcome {
         title: String,
         /// Message of the error.
         reason: String,
-        /// What the job does; `None` if the engine process reports a failure of its own.
+        /// Subject of the job; `None` if the engine process reports a failure of its own.
         about: Option<JobSubject>,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.

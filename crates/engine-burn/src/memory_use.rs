@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 /// default (`StreamingConfig::max_streams`), which is not changed here.
 const POOLS: u64 = 128;
 
-/// What holds device memory: a session, and the tensors that it left on the device.
+/// Owner of device memory: a session, and the tensors that it left on the device.
 #[derive(Clone)]
 struct Holder {
     backend: Backend,

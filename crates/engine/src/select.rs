@@ -191,7 +191,7 @@ pub struct Probe<'a> {
     pub fingerprint: &'a str,
     /// Input tensors of one run, in the order of the graph's inputs.
     pub inputs: &'a [Tensor],
-    /// What one run computes, such as `tile`, for the sentence about the choice.
+    /// Work of one run, such as `tile`, for the sentence about the choice.
     pub unit: &'a str,
     /// Number of threads to compile for; 0 uses all cores.
     pub threads: usize,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What makes the first run of a session slower than the others.
+/// Work that makes the first run of a session slower than the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preparation {
     /// Several kernels are timed for each step, which takes up to a minute.

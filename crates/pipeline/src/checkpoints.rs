@@ -73,7 +73,7 @@ fn convert(state: &StateDict, requested: Option<Architecture>) -> Result<Importe
     Checkpoint::from_bytes(&state.bytes)?.network(requested, &kwargs)
 }
 
-/// What a checkpoint states about the use of its network.
+/// Statements of a checkpoint about the use of its network.
 struct Found {
     preprocessing: Vec<Processing>,
     task: Option<ModelTask>,
@@ -81,7 +81,7 @@ struct Found {
     final_activation: Option<FinalActivation>,
     /// Voxel size Z, Y, X in µm of the training data.
     voxel_um: Option<[f64; 3]>,
-    /// What was assumed, one sentence each.
+    /// Assumptions, one sentence each.
     assumptions: Vec<String>,
 }
 

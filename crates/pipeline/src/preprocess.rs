@@ -23,7 +23,7 @@ const Y: usize = 3;
 const X: usize = 4;
 const S: usize = 5;
 
-/// What preprocessing did to a stack.
+/// Effect of preprocessing on a stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PreprocessRecord {
     /// The steps as text, in order.

@@ -80,7 +80,7 @@ impl fmt::Display for ProgressStage {
     }
 }
 
-/// What the units are that the progress of a stage counts; serialized as its [name](ProgressUnit::name).
+/// Unit in which the progress of a stage is counted; serialized as its [name](ProgressUnit::name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressUnit {
@@ -140,7 +140,7 @@ pub struct StageProgress {
     pub done: u64,
     /// Number of units of the whole stage.
     pub total: u64,
-    /// What the units are.
+    /// Unit of the counts.
     pub unit: ProgressUnit,
     /// Units per second so far.
     pub rate: f64,

@@ -17,7 +17,7 @@ pub struct Rerun {
     pub job: PredictJob,
     /// The devices to run it with.
     pub devices: Devices,
-    /// What differs from the recorded run, one sentence each.
+    /// Differences from the recorded run, one sentence each.
     pub notes: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// What the statistics of a model's processing steps, such as percentiles, are computed over.
+/// Extent over which the statistics of a model's processing steps, such as percentiles, are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatisticsScope {

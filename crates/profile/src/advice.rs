@@ -110,7 +110,7 @@ pub struct Advice {
     pub rule: AdviceRule,
     /// Measurement that the advice is based on, as a sentence.
     pub evidence: String,
-    /// What the change is expected to bring.
+    /// Gain that the change is expected to bring.
     pub expected_gain: String,
     /// The option or setting that makes the change.
     pub change: String,

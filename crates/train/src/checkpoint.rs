@@ -207,7 +207,7 @@ impl CheckpointSummary {
     }
 }
 
-/// What a checkpoint states about the run that it belongs to.
+/// Description of the run that a checkpoint belongs to.
 #[derive(Deserialize)]
 struct StartedRun {
     /// The job that the run was started with.

@@ -18,7 +18,7 @@ pub(crate) struct Lengths {
     pub batch: Option<usize>,
     /// The only length along each axis of space; `None` if it takes others.
     pub space: Vec<Option<usize>>,
-    /// What lengths along the axes of space must be a multiple of, if they were fixed before.
+    /// Factors that lengths along the axes of space must be a multiple of, if they were fixed before.
     pub multiples: Option<Vec<usize>>,
 }
 

@@ -38,7 +38,7 @@ const COMPARED: [(&str, Measure); 14] = [
 const STEP_SECS: &str = "step_secs";
 /// Relative L2 difference to a reference; may be much smaller than 1.
 const RELATIVE_L2: &str = "relative_l2";
-/// What the names of the scores of a training run start with.
+/// Prefix of the names of the scores of a training run.
 const SCORES: &str = "final.";
 
 /// How two values of a figure are compared.
@@ -113,7 +113,7 @@ pub(super) struct TaskResult {
     pub dataset_info: Option<Value>,
 }
 
-/// What the results of one bench have in common: its start, the source tree and the machine.
+/// Data that all results of one bench share: its start, the source tree and the machine.
 pub(super) struct Origin {
     timestamp: String,
     git_info: Option<GitInfo>,

@@ -72,7 +72,7 @@ struct PairedTimes {
     off: Taken,
 }
 
-/// What is predicted in each run.
+/// Inputs of the prediction in each run.
 struct Workload<'a> {
     context: &'a Context,
     model: &'a Model,

@@ -20,7 +20,7 @@ pub(super) trait Candidate {
     fn label(&self) -> String;
 }
 
-/// What one run of a candidate measured.
+/// Measurements of one run of a candidate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     /// The time that candidates are compared by, in seconds.

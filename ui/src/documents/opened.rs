@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
 const MANY_CHANNELS: usize = 8;
 
-/// What the user has set for the files in the folder of a file. What is not valid is logged and not used.
+/// Returns axes and voxel size that the user has set for the files of a folder. Invalid ones are logged and not used.
 fn given_metadata(settings: &Settings, file: &Path) -> GivenMetadata {
     let axes = settings.axes_of(file).and_then(|text| {
         let parsed = text.parse::<Axes>();

@@ -132,7 +132,7 @@ pub(crate) enum JobsAction {
     AnswerOverwrite {
         /// Number of the question; one that was answered before changes nothing.
         question: u64,
-        /// What to do with the refused job.
+        /// The user's answer about the refused job.
         answer: OverwriteAnswer,
         /// Whether this answers the questions about other series of the same prediction, too.
         for_rest: bool,
@@ -392,7 +392,7 @@ impl Jobs {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
     }
 
-    /// What determines the results folder of a document: its stack, and the folder chosen by the user.
+    /// Returns what determines the results folder of a document: its stack, and the folder chosen by the user.
     pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
         ResultsPlace {
             stack: document.path.clone(),
@@ -556,7 +556,7 @@ impl Jobs {
         effects
     }
 
-    /// What was tuned on this machine for a model of this name.
+    /// Returns the settings that were tuned on this machine for a model of this name.
     pub(crate) fn machine_profile(&self, model: &str) -> Option<&MachineProfile> {
         self.machine_profiles.find_by_name(model, self.machine.get_or_init(machine_key))
     }
@@ -596,8 +596,8 @@ impl Jobs {
     }
 }
 
-/// The time point whose labels a document shows; `None` if their file has those of all time points. Corrected labels are saved
-/// as one time point.
+/// The time point whose labels a document shows; `None` if their file has those of all time points. Corrected labels are
+/// saved as one time point.
 fn time_of_labels(document: &Document) -> Option<usize> {
     let labels = document.of_role(Role::Labels);
     let of_all = labels.is_some_and(|labels| labels.only_time.is_none() && labels.times == document.extents.times);

@@ -24,7 +24,7 @@ use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
-/// What the page keeps between frames.
+/// State that the page keeps between frames.
 #[derive(Default)]
 pub(crate) struct ModelsPanel {
     /// Parsed Markdown of the shown card.

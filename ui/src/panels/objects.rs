@@ -34,7 +34,7 @@ enum ObjectsView {
     Scatter,
 }
 
-/// What the panel keeps between frames.
+/// State that the panel keeps between frames.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectsPanel {
     view: ObjectsView,

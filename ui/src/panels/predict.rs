@@ -29,11 +29,11 @@ use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
-/// What the button that tunes predictions does.
+/// Tooltip of the button that tunes predictions.
 const TUNE_HINT: &str = "Measure devices, precisions, tiles and threads for this model with this stack, and save the fastest \
                          settings. This takes a few minutes and continues if the window is closed.";
 
-/// What the panel keeps between frames.
+/// State that the panel keeps between frames.
 #[derive(Default)]
 pub(crate) struct PredictPanel {
     commonmark: CommonMarkCache,
@@ -123,8 +123,8 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     voxel_warning(ui, document, card, actions);
 }
 
-/// Draws the documentation of a model, if it has one. Text is wrapped; wide tables are scrolled, as they would widen the panel
-/// otherwise.
+/// Draws the documentation of a model, if it has one. Text is wrapped; wide tables are scrolled, as they would widen the
+/// panel otherwise.
 pub(super) fn about_model(ui: &mut Ui, card: &ModelCard, commonmark: &mut CommonMarkCache) {
     if card.documentation.is_empty() {
         return;

@@ -4,12 +4,12 @@ use super::Purpose;
 use cytoscope_worker::Job;
 use std::path::PathBuf;
 
-/// What a job does, apart from its settings.
+/// Subject of a job, without its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSubject {
     /// Title of the job.
     pub(super) title: String,
-    /// What the window wants it for.
+    /// Purpose of the job for the window.
     pub(super) purpose: Purpose,
     /// Files that tell it from others with the same title.
     pub(super) files: Vec<PathBuf>,

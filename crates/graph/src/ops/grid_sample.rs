@@ -13,7 +13,7 @@ pub enum GridMode {
     Linear,
 }
 
-/// What [`crate::Op::GridSample`] reads outside of the tensor.
+/// Values that [`crate::Op::GridSample`] reads outside of the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum GridPadding {

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// Result of the check of a pair.
 #[derive(Debug, Clone)]
 pub(crate) struct PairInspection {
-    /// What the report states about the pair: shape, data types, objects, intensities.
+    /// Facts about the pair for the report: shape, data types, objects, intensities.
     pub summary: PairSummary,
     /// Problems of this pair, in the order in which they were found.
     pub problems: Vec<Problem>,

@@ -26,7 +26,7 @@ const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 struct Offer {
     /// Name of the button.
     name: String,
-    /// What the button does.
+    /// Actions of the button.
     actions: Vec<Action>,
     /// Whether the setting already has the proposed value.
     is_applied: bool,

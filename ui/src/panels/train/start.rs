@@ -18,7 +18,7 @@ use cytoscope_train::{MAX_BATCH, TrainStart};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
-/// What the button that tunes training runs does.
+/// Tooltip of the button that tunes training runs.
 const TUNE_HINT: &str = "Measure devices, precisions, batch sizes, data workers and threads with short training runs on these \
                          data, and save the fastest settings. A device, precision, batch size or number of data workers that \
                          is set here is kept. This takes a few minutes and continues if the window is closed.";
