@@ -1,4 +1,4 @@
-//! Runs of this program in processes of their own, so that each has its own peak memory.
+//! Runs of this program in separate processes, so that each has its own peak memory.
 
 use super::eprint_line;
 use super::failure::Failure;
@@ -55,7 +55,7 @@ impl Drop for Scratch {
 /// Time between two looks at a process that has a time limit.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Measurements of a run of `predict` or `train` in a process of its own; `R` is the type of its report.
+/// Measurements of a run of `predict` or `train` in a separate process; `R` is the type of its report.
 pub(crate) struct ChildRun<R> {
     /// The report that the process printed.
     pub report: R,

@@ -45,7 +45,7 @@ fn checked<J>(
     (applied, available)
 }
 
-/// Reports that a preset that was asked for by name sets nothing.
+/// Reports that a preset that was requested by name sets nothing.
 fn report_unused(request: PerformanceRequest, applied: Option<&AppliedProfile>, context: &Context) {
     if let PerformanceRequest::Preset(preset) = request
         && applied.is_none()

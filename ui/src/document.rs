@@ -245,7 +245,7 @@ pub enum DocumentChange {
     },
     /// Sets the histogram of the displayed plane of a channel.
     Contrast {
-        /// Id of the source that the plane was read from; one that is not shown anymore changes nothing.
+        /// Id of the source that the plane was read from; one that is no longer shown changes nothing.
         source: SourceId,
         /// Index of the channel.
         index: usize,

@@ -59,7 +59,7 @@ pub(crate) enum ModelsAction {
     Quantize,
     /// Asks for the file of an export of the shown model.
     AskExport(ExportFormat),
-    /// Exports the model whose file was asked for.
+    /// Exports the model whose file was requested.
     Export {
         /// Format of the file.
         format: ExportFormat,
@@ -134,7 +134,7 @@ pub(crate) struct Models {
     accuracy_budget: f64,
     /// The model that the user was asked to remove.
     removal: Option<PathBuf>,
-    /// Models whose export was asked for; the number of a request is its index.
+    /// Models whose export was requested; the number of a request is its index.
     export_requests: Vec<PathBuf>,
     findings: BTreeMap<PathBuf, ModelFindings>,
     jobs: BTreeMap<JobId, ModelJob>,
@@ -343,7 +343,7 @@ impl Models {
         self.run(jobs, model, ModelWork::Test, None, job);
     }
 
-    /// Exports the model that was shown when the file was asked for.
+    /// Exports the model that was shown when the file was requested.
     fn export(&mut self, format: ExportFormat, request: usize, out: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(model) = self.export_requests.get(request).cloned() else { return };
         if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {

@@ -94,7 +94,7 @@ pub enum FileRequest {
     StartModel,
     /// Destination of an exported model.
     Model(TrainedModelFormat),
-    /// Destination of a screenshot, and the document that was active when it was asked for.
+    /// Destination of a screenshot, and the document that was active when it was requested.
     Screenshot(ScreenshotSubject, Option<u64>),
     /// Destination of the line profile of a document.
     LineProfile(u64),

@@ -49,7 +49,7 @@ impl PreprocessPreview {
 }
 
 impl Drop for PreprocessPreview {
-    /// Ends reads that nobody waits for.
+    /// Ends reads whose result is no longer needed.
     fn drop(&mut self) {
         self.cancel.cancel();
     }

@@ -194,7 +194,7 @@ impl Workbench {
         effects
     }
 
-    /// The object table of a document, which may not be the active one anymore.
+    /// The object table of a document, which may no longer be the active one.
     fn results_of(&self, document: u64) -> Option<&Results> {
         self.documents.get(document)?.results.as_ref()
     }

@@ -56,7 +56,7 @@ enum DeviceMemory<B: Backend> {
     Empty,
     /// Weights, and maybe a slab.
     Held(Held<B>),
-    /// Nothing any more: the device has failed or run out of memory.
+    /// Nothing: the device has failed or run out of memory.
     Released,
 }
 

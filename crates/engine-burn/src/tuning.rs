@@ -210,7 +210,7 @@ fn compiled() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work`, and tells a listener every second how long it has taken; if it is tuning, also at the start.
+/// Runs `work`, and reports to a listener every second how long it has taken; if it is tuning, also at the start.
 fn run_reporting<T>(
     listener: &TuningListener,
     device: DeviceId,

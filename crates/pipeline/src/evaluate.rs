@@ -258,7 +258,7 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
 }
 
 /// Returns the options for opening `file`, which was found in the folder `given`, or is `given` itself. In a folder,
-/// each TIFF file is an image of its own, as in training data: numbers in names count images more often than slices.
+/// each TIFF file is a separate image, as in training data: numbers in names count images more often than slices.
 fn options_for(file: &Path, given: &Path) -> OpenOptions {
     OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }

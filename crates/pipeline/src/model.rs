@@ -492,7 +492,7 @@ impl Model {
     }
 
     /// Plans one pass of a stack of shape N, C, Z, Y, X through the network; see [`Engine::plan_rolling`]. A network on
-    /// slices computes each slice by itself.
+    /// slices computes each slice separately.
     ///
     /// # Errors
     /// [`NotRolling`], with the reason, if the network, the engine or the memory budget does not allow it.

@@ -1,4 +1,4 @@
-//! The extent of statistics in processing steps: a network on slices sees each slice as an image of its own, so percentiles
+//! The extent of statistics in processing steps: a network on slices treats each slice as a separate image, so percentiles
 //! and moments are those of each slice; other networks see the whole stack.
 
 use crate::ops::{self, Elementwise, Reference, Statistics, Volume, apply};

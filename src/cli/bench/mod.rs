@@ -251,7 +251,7 @@ impl Bench {
     }
 }
 
-/// Runs a task once, in a process of its own, so that its peak memory is its own: of this program, or of another one.
+/// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.
 fn run_once(
     task: &Task,
     program: Option<&Path>,

@@ -1,4 +1,4 @@
-//! `train --search`: successive halving over training settings, each trial in a process of its own.
+//! `train --search`: successive halving over training settings, each trial in a separate process.
 
 use super::{TaskName, Train, search_plot};
 use crate::cli::child::{self, Scratch};
@@ -391,8 +391,8 @@ fn run_trial(
     }
 }
 
-/// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have not yet
-/// reached it would be equal.
+/// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have
+/// not yet reached it would be equal.
 fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
     validations.iter().filter(|point| point.step > 0).map(|point| point.score).max_by(f64::total_cmp)
 }

@@ -114,7 +114,7 @@ fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
     tiles
 }
 
-/// Runs the candidates in processes of their own.
+/// Runs the candidates in separate processes.
 ///
 /// # Errors
 /// Cancellation, or the failure of all candidates.

@@ -219,7 +219,7 @@ pub(crate) struct Documents {
     listing: usize,
     /// Number of the latest request to open files.
     request: usize,
-    /// Files that were asked for, each with the number of its latest request, in the order in which they are listed.
+    /// Files that were requested, each with the number of its latest request, in the order in which they are listed.
     requested: Vec<(usize, PathBuf)>,
     /// Documents whose live prediction has new tiles since its planes were read.
     updated_live: BTreeSet<u64>,

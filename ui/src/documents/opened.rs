@@ -109,7 +109,7 @@ impl Documents {
         }
     }
 
-    /// Index of a new document in the list: before those that were asked for later.
+    /// Index of a new document in the list: before those that were requested later.
     fn place_of(&self, path: &Path) -> usize {
         let own = self.request_of(path);
         let is_later = |document: &Document| own.is_some() && self.request_of(&document.path) > own;
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!([&shown[0], &shown[1], &shown[2]], [c, a, a]);
         ask(&mut documents, &[later]);
         assert_eq!(arrive(&mut documents, later), *later);
-        // It was asked for twice before it was open.
+        // It was requested twice before it was open.
         assert_eq!(arrive(&mut documents, later), *later);
         assert_eq!(documents.paths(), [a, b, c, later]);
     }

@@ -143,7 +143,7 @@ pub(crate) enum JobsAction {
     CloseRun(u64),
     /// Reads the peak rates of this machine, or measures them.
     MeasurePeak,
-    /// Tunes the settings of the selected model with a document's stack, in a process of its own.
+    /// Tunes the settings of the selected model with a document's stack, in a separate process.
     Tune(u64),
     /// Cancels tuning.
     CancelTuning,
@@ -173,7 +173,7 @@ pub(crate) struct Jobs {
     overlap_percent: Option<u64>,
     /// Whether the next prediction measures the devices again for its model.
     remeasure: bool,
-    /// Document and steps of the preprocessed copy whose file was asked for.
+    /// Document and steps of the preprocessed copy whose file was requested.
     copy_steps: Option<(u64, Vec<PreprocessStep>)>,
     /// Jobs that write preprocessed copies, which are opened.
     copies: BTreeSet<JobId>,

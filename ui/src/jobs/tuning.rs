@@ -1,4 +1,4 @@
-//! `cytoscope tune` in a process of its own: it measures settings for a model on this machine, and saves the fastest ones as
+//! `cytoscope tune` in a separate process: it measures settings for a model on this machine, and saves the fastest ones as
 //! the machine profile that later predictions use.
 
 use super::Jobs;

@@ -242,7 +242,7 @@ pub struct JobView {
     pub title: String,
     /// Purpose of the job for the window.
     pub purpose: Purpose,
-    /// Files that tell it from other jobs with the same title.
+    /// Files that distinguish it from other jobs with the same title.
     pub(super) files: Vec<PathBuf>,
     /// Whether it waits, runs or has ended.
     pub state: JobState,

@@ -114,7 +114,7 @@ pub(crate) fn architectures(gpu: &NumberedGpu, listed: &[ListedGpu]) -> String {
     }
 }
 
-/// The fields that `nvidia-smi --query-gpu` is asked for. Old versions do not know the last one.
+/// The fields that are requested from `nvidia-smi --query-gpu`. Old versions do not know the last one.
 pub(crate) const QUERIES: [&str; 2] = [
     "--query-gpu=name,memory.total,driver_version,memory.free,compute_cap",
     "--query-gpu=name,memory.total,driver_version,memory.free",

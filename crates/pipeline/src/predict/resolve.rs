@@ -309,9 +309,9 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
 }
 
 /// How a slice of a numbered series is read alone, with the option of the axes.
-pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file by itself";
+pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file separately";
 /// As [`ALONE_BY_AXES`], for jobs without that option.
-pub(crate) const ALONE_BY_FOLDER: &str = "to read one by itself, move it to a folder of its own";
+pub(crate) const ALONE_BY_FOLDER: &str = "to read one alone, move it to a separate folder";
 
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
 /// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
