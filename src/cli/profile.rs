@@ -229,10 +229,10 @@ impl RunProfile {
         }
         section("share of the machine's measured peak", &self.roofline_lines());
         if self.roofline.is_empty() && !self.operators.is_empty() {
-            print("  the peak of this machine was not measured: only traces of runs on the CPU hold it");
+            print("  the peak of this machine was not measured: only traces of runs on the CPU contain it");
         }
         section("memory", &self.memory_lines());
-        section("memory of the process that was added during", &self.growth_lines());
+        section("growth of the memory of the process during", &self.growth_lines());
         section("advice", &self.advice_lines());
     }
 }

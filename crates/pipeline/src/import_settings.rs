@@ -134,7 +134,7 @@ fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<
     }
     let is_softmax = step == Processing::Softmax;
     if is_softmax && channels_of(&package.graph, 0) == Some(1) {
-        let problem = "the network has one output channel, of which softmax makes 1 everywhere; choose sigmoid or none";
+        let problem = "the network has one output channel, for which softmax is 1 everywhere; choose sigmoid or none";
         return Err(problem.to_owned());
     }
     if let Some(output) = package.outputs.first_mut() {

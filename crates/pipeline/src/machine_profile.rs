@@ -28,7 +28,7 @@ pub enum Preset {
     Fastest,
     /// The lowest peak memory of the process.
     LeastMemory,
-    /// The smallest difference to 32-bit floats, then the shortest time.
+    /// The smallest difference from 32-bit floats, then the shortest time.
     MostAccurate,
 }
 

@@ -201,7 +201,7 @@ fn open_table(
         && !settings.iter().any(|trial| is_of_trial(&config, trial))
     {
         return Err(Failure::bad_input(format!(
-            "{}: the unfinished training run here has the settings of no trial of this search; give another --out, or \
+            "{}: the settings of the unfinished training run here match no trial of this search; give another --out, or \
              use --restart instead of --resume to discard it",
             unfinished.display()
         )));

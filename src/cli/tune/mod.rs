@@ -351,7 +351,7 @@ fn print_report(report: &TuneReport, is_saving: bool) {
     print(&format!("{} on {}", report.model, report.machine));
     if let Some(tuned) = &report.inference {
         let size = report.diameter.map_or_else(String::new, |diameter| format!(", object diameter {diameter:.1}"));
-        print(&format!("prediction{size}: shortest time, runs, peak memory, difference to 32-bit floats"));
+        print(&format!("prediction{size}: shortest time, runs, peak memory, difference from 32-bit floats"));
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
         let chosen = |s: &InferenceSettings| {
             let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;
