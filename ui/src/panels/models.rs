@@ -156,7 +156,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
             actions.send(ModelsAction::Use);
         }
         let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test");
-        if test.on_hover_text("Run the model on its test tensors, and compare the devices with the reference").clicked() {
+        if test.on_hover_text("Run the model on its test tensors, and compare devices with the reference").clicked() {
             actions.send(ModelsAction::Test);
         }
         if installed.is_some() {
