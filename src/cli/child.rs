@@ -66,12 +66,12 @@ pub(crate) struct ChildRun<R> {
 }
 
 /// Standard output of a process, and its duration in seconds.
-struct Finished {
+struct FinishedProcess {
     stdout: Vec<u8>,
     total_secs: f64,
 }
 
-impl Finished {
+impl FinishedProcess {
     fn report<R: DeserializeOwned>(&self) -> Result<R, Failure> {
         serde_json::from_slice(&self.stdout)
             .map_err(|error| Failure::other(format!("the report of the run cannot be read: {error}")))
@@ -120,7 +120,7 @@ fn this_program() -> Result<PathBuf, Failure> {
 }
 
 /// Runs a program with these arguments until it ends, or until the limit: then `None`.
-fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<Option<Finished>, Failure> {
+fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<Option<FinishedProcess>, Failure> {
     let start = Instant::now();
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -137,7 +137,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     let status = status.map_err(|error| Failure::other(format!("the run cannot be observed: {error}")))?;
     match status {
         None => Ok(None),
-        Some(status) if status.success() => Ok(Some(Finished { stdout, total_secs })),
+        Some(status) if status.success() => Ok(Some(FinishedProcess { stdout, total_secs })),
         Some(status) => Err(failure_of(status.code(), &String::from_utf8_lossy(&stderr))),
     }
 }
