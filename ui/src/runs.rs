@@ -301,7 +301,7 @@ pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
     steps
 }
 
-/// A histogram of durations.
+/// Durations of the steps of a training run, counted in bars of equal width.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DurationHistogram {
     /// Shortest duration in seconds, where the first bar starts.

@@ -146,7 +146,7 @@ pub enum Outcome {
     Finished {
         /// Id of the job.
         id: JobId,
-        /// Its result.
+        /// Result of the job.
         result: Box<JobResult>,
     },
     /// A job failed.

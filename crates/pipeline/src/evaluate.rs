@@ -62,9 +62,9 @@ pub struct EvaluateJob {
 /// The role of an image in its pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairRole {
-    /// A prediction.
+    /// A label image or a stain that is scored.
     Prediction,
-    /// The ground truth of a prediction.
+    /// The ground truth that it is compared with.
     Truth,
 }
 

@@ -134,7 +134,7 @@ impl fmt::Display for ProgressUnit {
 /// Progress of a stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StageProgress {
-    /// The stage.
+    /// Stage whose units are counted.
     pub stage: ProgressStage,
     /// Number of units done so far.
     pub done: u64,

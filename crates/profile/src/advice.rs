@@ -85,7 +85,7 @@ pub enum AdvisedSetting {
     /// The default way of joining tiles, which is cropping, or no tiles at all.
     #[serde(alias = "crop")]
     DefaultBlend,
-    /// The device.
+    /// Device that computes the network.
     Device(RunDevice),
     /// Number of threads.
     Threads(usize),

@@ -64,7 +64,7 @@ pub struct InputFacts {
     pub voxels: u64,
     /// Whether it has a single slice.
     pub is_plane: bool,
-    /// The device.
+    /// Device that computed the network.
     pub device: RunDevice,
     /// Number format of the network.
     pub precision: RunPrecision,

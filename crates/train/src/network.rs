@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The start model.
+/// The network that training starts from, in its trainable form, with the facts of its package.
 pub(crate) struct StartModel {
     /// The network in the form that is trained: its output is probabilities for labels, intensities for a stain.
     pub graph: Graph,

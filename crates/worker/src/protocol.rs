@@ -264,7 +264,7 @@ pub enum Reply {
     /// process those devices. The client closes the standard input, and sends the jobs that have not started to a new
     /// process; [`super::Worker`] does so.
     Retiring {
-        /// The reason.
+        /// Why the process is replaced, for the log.
         reason: String,
     },
     /// An invalid message, or a reply that cannot be sent.

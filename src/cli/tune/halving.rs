@@ -37,7 +37,7 @@ pub(super) struct Measured {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub(super) enum TrialEnd {
-    /// It is the fastest.
+    /// It had the shortest time of all candidates.
     Fastest,
     /// It was among the slower half.
     Slower {

@@ -27,7 +27,7 @@ pub(crate) fn launches() -> u64 {
 pub(super) const EDGE: usize = 16;
 /// Planes of a cube.
 pub(super) const PLANES: usize = 8;
-/// Units of a plane.
+/// Number of units (threads) of a plane (warp).
 pub(super) const PLANE_UNITS: usize = 32;
 /// Units of a cube.
 pub(super) const UNITS: usize = PLANES * PLANE_UNITS;

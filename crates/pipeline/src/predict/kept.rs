@@ -43,7 +43,7 @@ pub enum KeepSlices {
     /// only if maps are written, which take as much space.
     #[default]
     Auto,
-    /// Always.
+    /// In every prediction.
     Always,
     /// Only if the job resumes.
     Never,
