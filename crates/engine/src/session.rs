@@ -120,7 +120,7 @@ pub trait Engine: Send + Sync {
     ) -> Result<Box<dyn Session>, EngineError>;
 
     /// Plans one pass of a stack of shape N, C, Z, Y, X through a network, with the fastest slabs and bands within the
-    /// memory budget of `options`. The results are those of a session for the whole stack.
+    /// memory budget of `options`. The results are identical to those of a session for the whole stack.
     ///
     /// # Errors
     /// [`NotRolling`], with the reason, if the network cannot be run in one pass or the budget is too small. Engines

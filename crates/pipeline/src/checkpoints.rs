@@ -86,7 +86,8 @@ struct CheckpointUse {
 }
 
 impl CheckpointUse {
-    /// Returns the settings of the package: those of the user, and else what was found. What neither states is assumed.
+    /// Returns the settings of the package: those of the user, or else those of the checkpoint. Settings that neither
+    /// states are assumed.
     fn completed(&mut self, stated: &ImportSettings) -> ImportSettings {
         let task = stated.task.or(self.task);
         let found = self.final_activation.filter(|_| task == self.task);

@@ -83,7 +83,7 @@ impl Chain {
 }
 
 impl Stage {
-    /// Returns the bytes that computing `bounds` from the box `sources` holds besides the latter.
+    /// Returns the bytes that computing `bounds` from the box `sources` takes in addition to `sources`.
     fn applied_bytes(&self, sources: &BoxZyx, bounds: &BoxZyx) -> u64 {
         let threads = rayon::current_num_threads();
         let [_, source_rows, source_columns] = lengths(sources);

@@ -132,7 +132,7 @@ impl Advice {
     }
 }
 
-/// Returns the advice for a run. `operators` are those of its trace; without a trace, none.
+/// Returns the advice for a run. `operators` are the operators of its trace; without a trace, none.
 pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
     let inputs = &facts.inputs;
     let all = [

@@ -222,7 +222,7 @@ fn trainable_form(source: &Graph, shown: &str) -> Result<Graph, JobError> {
     Ok(graph)
 }
 
-/// Returns the values for Z, Y, X of those of the axes of space; networks for single slices have none for Z.
+/// Returns the values for Z, Y, X, given those for the spatial axes; networks for single slices get `missing` for Z.
 fn by_axis<T: Copy>(values: &[T], spatial_axes: usize, missing: T) -> [T; 3] {
     std::array::from_fn(|a| (a + spatial_axes).checked_sub(3).and_then(|a| values.get(a)).copied().unwrap_or(missing))
 }

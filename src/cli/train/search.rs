@@ -179,7 +179,7 @@ pub(super) fn beside(out: &Path, ending: &str) -> PathBuf {
 }
 
 /// Opens the table of a search. What would stop the last run is reported here, before the first one. `job` is the last run,
-/// with any settings, and `settings` are those of each trial.
+/// with any settings, and `settings` are the settings of each trial.
 fn open_table(
     options: &Train,
     space: &Path,

@@ -30,7 +30,7 @@ fn architecture(capability: Option<u32>) -> String {
     capability.map_or_else(|| "unknown architecture".to_owned(), |number| format!("sm_{number}"))
 }
 
-/// A GPU by its index in CUDA, as far as it is known.
+/// A GPU and its index in CUDA, if the index is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NumberedGpu {
     /// Product name, such as `NVIDIA H200`.
@@ -60,8 +60,8 @@ impl Numbering {
         Self { is_by_bus, visible }
     }
 
-    /// Returns the GPUs as far as their list tells them apart: details of one of several unlike GPUs are used only if its
-    /// index is certain.
+    /// Returns the GPUs that the list distinguishes: if there are several unlike GPUs, the details of one are used only
+    /// if its index is certain.
     fn guessed(&self, listed: &[ListedGpu]) -> Vec<NumberedGpu> {
         let alike = listed.windows(2).all(|pair| pair[0].is_like(&pair[1]));
         let count = match &self.visible {

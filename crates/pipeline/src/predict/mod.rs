@@ -287,7 +287,7 @@ const STACK_ENDINGS: [&str; 16] = [
 const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of
-/// the files of a numbered series, only one is returned, unless `axes` are those of a single slice.
+/// the files of a numbered series, only one is returned, unless `axes` are the axes of a single slice.
 ///
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.

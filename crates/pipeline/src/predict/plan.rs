@@ -215,7 +215,7 @@ impl<'a> Planner<'a> {
         self.model.tile_length(edge.min(self.volume.shape[a].next_multiple_of(self.model.step[a])), a)
     }
 
-    /// Returns the tile whose edges along Z, Y, X are those of `edge`, fitted; networks for single slices have tiles of
+    /// Returns the tile with the edges that `edge` gives along Z, Y, X, fitted; networks for single slices have tiles of
     /// one slice.
     fn fit_all(&self, edge: impl Fn(usize) -> usize) -> [usize; 3] {
         let single = self.model.spatial_axes == 2;
