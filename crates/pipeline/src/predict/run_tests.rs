@@ -6,7 +6,9 @@ use super::*;
 use crate::predict::{PredictOptions, TileRequest, VolumeOutputs, predict_volume_on_devices};
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_engine::select::Choice;
-use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, Session};
+use cytoscope_engine::{
+    CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session,
+};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, image_in_memory, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
