@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::options::ReportOptions;
+use super::simulate::SimulateJob;
 use super::{check_folder, devices, predict, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
@@ -190,9 +191,15 @@ impl Provenance {
                 differences.extend(of_device);
                 job.run(&context, &devices).map(|_| job.out.unwrap_or_default())
             }
+            // The package does not depend on the devices: all of this machine are compared with the reference executor.
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
             JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
             JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),
+            JobKind::Simulate => {
+                let job = again.job::<SimulateJob>()?;
+                check_folder(job.folder())?;
+                job.run(&context, &[]).map(|_| job.image_path())
+            }
             JobKind::Train => {
                 let mut job = again.job::<TrainJob>()?;
                 let (devices, of_device) = replay_device(&mut job.device, record, || {

@@ -56,6 +56,8 @@ pub enum JobKind {
     Export,
     /// A quantization with the limits of its training.
     Quantize,
+    /// The simulation of a stack.
+    Simulate,
     /// A training run.
     Train,
 }
@@ -72,6 +74,7 @@ impl JobKind {
             Self::Import => "import",
             Self::Export => "export",
             Self::Quantize => "quantize",
+            Self::Simulate => "simulate",
             Self::Train => "train",
         }
     }
