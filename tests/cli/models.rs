@@ -83,7 +83,9 @@ fn run_accepts_tensor_names_and_refuses_mismatches() {
     fixture.fails(3, &["run", "m.onnx", "--input", "nothere.npy"], &["nothere.npy"]);
     fixture.fails(3, &["run", "m.onnx", "--input", "m.onnx"], &["m.onnx"]);
     std::fs::write(fixture.path("flat.npy"), npy_f32(&[4, 4], &[0.0; 16])).unwrap();
-    fixture.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &[]);
+    let unfit =
+        ["flat.npy", "shape [4, 4]", "input \"x\" is float32 with shape [", "give an array of that type and shape"];
+    fixture.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &unfit);
 }
 
 #[test]
