@@ -272,7 +272,8 @@ impl KeptSlices {
         };
         let has_bands = bands.is_some();
         let record = KeptRecord { parts: self.parts_of(complete), bands, ..self.record.clone() };
-        let about = serde_json::to_string(&record).unwrap_or_default();
+        let about = serde_json::to_string(&record)
+            .map_err(|error| JobError::Io { path: self.folder.clone(), error: error.into() })?;
         let bytes = (complete as u64).saturating_mul(self.slice_bytes);
         if has_bands {
             self.growing.state(bytes, &about)?;
