@@ -86,6 +86,10 @@ fn run_accepts_tensor_names_and_refuses_mismatches() {
     let unfit =
         ["flat.npy", "shape [4, 4]", "input \"x\" is float32 with shape [", "give an array of that type and shape"];
     fixture.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &unfit);
+    // The network joins levels whose lengths differ.
+    std::fs::write(fixture.path("odd.npy"), npy_f32(&[1, 1, 7, 31, 33], &[0.0; 7 * 31 * 33])).unwrap();
+    let unfit = ["Concat", "\"x\" [1, 1, 7, 31, 33]", "multiples of its stride"];
+    fixture.fails(3, &["run", "nuclei", "--input", "odd.npy"], &unfit);
 }
 
 #[test]
