@@ -61,7 +61,9 @@ impl Simulate {
     fn settings(&self) -> Result<Vec<Settings>, Failure> {
         if let Some(path) = &self.settings {
             let read = serde_json::from_slice(&read_file(path)?);
-            return Ok(vec![read.map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?]);
+            let next_step = "give settings like those in the .json file beside a simulated stack";
+            let invalid = |e: serde_json::Error| Failure::bad_input(format!("{}: {e}; {next_step}", path.display()));
+            return Ok(vec![read.map_err(invalid)?]);
         }
         let make = if self.varied { Settings::varied } else { Settings::new };
         Ok((0..self.count).map(|n| make(self.kind, self.shape, self.seed.wrapping_add(n))).collect())
