@@ -189,7 +189,8 @@ impl Provenance {
                 let (devices, of_device) = replay_device(&mut job.device, record, || job.precision = None);
                 of_device.iter().for_each(|message| context.note(message.as_str()));
                 differences.extend(of_device);
-                job.run(&context, &devices).map(|_| job.out.unwrap_or_default())
+                let out = job.out.clone().ok_or_else(no_output)?;
+                job.run(&context, &devices).map(|_| out)
             }
             // The package does not depend on the devices: all of this machine are compared with the reference executor.
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
@@ -255,9 +256,15 @@ impl Again<'_> {
         run: impl FnOnce(&J) -> Result<(), JobError>,
     ) -> Result<PathBuf, JobError> {
         let job = self.job::<J>()?;
+        let first = job.outputs().first().map(|path| path.to_path_buf()).ok_or_else(no_output)?;
         run(&job)?;
-        Ok(job.outputs().first().map_or_else(PathBuf::new, |path| path.to_path_buf()))
+        Ok(first)
     }
+}
+
+/// Returns the error for a recorded job that states no output.
+fn no_output() -> JobError {
+    JobError::WrongUse("the recorded job states no output: give a path for its result with --out".to_owned())
 }
 
 /// Compares the outputs of a rerun with the recorded ones, which are in the same order.
