@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::options::ReportOptions;
+use super::simulate::SimulateJob;
 use super::{check_folder, devices, predict, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
@@ -189,11 +190,18 @@ impl Provenance {
                 let (devices, of_device) = replay_device(&mut job.device, record, || job.precision = None);
                 of_device.iter().for_each(|message| context.note(message.as_str()));
                 differences.extend(of_device);
-                job.run(&context, &devices).map(|_| job.out.unwrap_or_default())
+                let out = job.out.clone().ok_or_else(no_output)?;
+                job.run(&context, &devices).map(|_| out)
             }
+            // The package does not depend on the devices: all of this machine are compared with the reference executor.
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
             JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
             JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),
+            JobKind::Simulate => {
+                let job = again.job::<SimulateJob>()?;
+                check_folder(job.folder())?;
+                job.run(&context, &[]).map(|_| job.image_path())
+            }
             JobKind::Train => {
                 let mut job = again.job::<TrainJob>()?;
                 let (devices, of_device) = replay_device(&mut job.device, record, || {
@@ -249,9 +257,15 @@ impl RerunRequest<'_> {
         run: impl FnOnce(&J) -> Result<(), JobError>,
     ) -> Result<PathBuf, JobError> {
         let job = self.job::<J>()?;
+        let first = job.outputs().first().map(|path| path.to_path_buf()).ok_or_else(no_output)?;
         run(&job)?;
-        Ok(job.outputs().first().map_or_else(PathBuf::new, |path| path.to_path_buf()))
+        Ok(first)
     }
+}
+
+/// Returns the error for a recorded job that states no output.
+fn no_output() -> JobError {
+    JobError::WrongUse("the recorded job states no output: give a path for its result with --out".to_owned())
 }
 
 /// Compares the outputs of a rerun with the recorded ones, which are in the same order.

@@ -44,7 +44,7 @@ impl Purpose {
             other => {
                 return Err(EngineError::UnsupportedPrecision {
                     engine: "cpu",
-                    precision: other.to_string(),
+                    precision: other,
                     has: "f32 and int8".to_owned(),
                 });
             }

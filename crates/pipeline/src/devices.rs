@@ -410,7 +410,7 @@ fn check_precision<'d>(
         format!("{} on {}{lacks}", names.join(", "), device.id)
     };
     let has = devices.map(of_device).collect::<Vec<String>>().join("; ");
-    Err(EngineError::NoPrecision { precision: precision.to_string(), has })
+    Err(EngineError::NoPrecision { precision, has })
 }
 
 /// Returns the fastest device and precision. If no precision of a requested device can be measured, returns the first one.

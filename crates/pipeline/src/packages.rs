@@ -301,7 +301,10 @@ fn builder(
 ) -> PackageBuilder {
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = documentation(package, left_out);
-    let tags = list("tags").iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let listed = list("tags");
+    let others = listed.iter().enumerate().filter(|(_, tag)| !tag.is_string());
+    left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not a text")));
+    let tags = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let config = match package.config() {
         config @ (Value::Null | Value::Object(_)) => config.clone(),
         _ => {

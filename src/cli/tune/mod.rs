@@ -162,7 +162,8 @@ impl Tune {
         };
         if !tried.iter().any(|device| device.usable) {
             let reason = tried.first().map_or_else(|| "there is no such device".to_owned(), |d| d.reason.clone());
-            return Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)));
+            let next_step = "cytoscope devices lists the devices of this machine";
+            return Err(Failure::wrong_use(format!("{} cannot be used: {reason}; {next_step}", self.device)));
         }
         let inference = match &model {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),

@@ -7,7 +7,7 @@ use crate::measure::table_name;
 use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
-use cytoscope_pipeline::{Artifact, ArtifactKind, OutputTensor, PARQUET_ENDING};
+use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_ENDING};
 use cytoscope_storage::target::ending;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,11 @@ impl FoundResults {
     pub(super) fn of(place: &ResultsPlace) -> Self {
         let folder = place.folder();
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
-        let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
+        let read = |record: PathBuf| {
+            let unread = |error: &JobError| tracing::warn!("the results of a prediction are not shown: {error}");
+            provenance::read(&record).inspect_err(unread).ok()
+        };
+        let record = Some(record).filter(|record| record.is_file()).and_then(read);
         // The input's own path may be relative, as it was given on the command line; that of the job is absolute.
         let is_of = |r: &Provenance| r.job.inputs.iter().chain([&r.input.path]).any(|path| *path == place.stack);
         let prediction = record.filter(is_of);

@@ -1,5 +1,6 @@
 //! Prediction: from stacks to labels, maps and tables.
 
+mod attempts;
 mod batch;
 mod colors;
 mod facts;
