@@ -79,8 +79,11 @@ pub(crate) fn load(
         data_error(error)
     })?;
     let report = check_pairs(context, &dataset, config, config.budget.minutes.zip(started))?;
-    problems::report(context, path, &report.problems, None);
     let usable: Vec<Pair> = report.usable(&dataset);
+    // The error below reports a single problem by itself.
+    if !usable.is_empty() || report.problems.len() > 1 {
+        problems::report(context, path, &report.problems, None);
+    }
     if usable.is_empty() {
         let first = report.problems.first();
         return Err(JobError::Mismatch {
