@@ -317,7 +317,9 @@ mod tests {
     use super::*;
     use crate::check::CheckJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_pipeline::Event;
     use cytoscope_volume::{Array, Axes};
+    use std::sync::Arc;
 
     /// Writes files of two channels, an image and its labels, with two time points, the first of which is empty.
     fn write_time_series(folder: &Path, numbers: std::ops::Range<usize>) {
@@ -330,6 +332,38 @@ mod tests {
             let spec = WriteSpec::of(&array, Container::OmeTiff);
             write_array(&folder.join(format!("film{number}.ome.tif")), &array, &spec).unwrap();
         }
+    }
+
+    #[test]
+    fn a_single_problem_is_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, depth: usize| {
+            let values: Vec<u16> = (0..depth * 64).map(|i| (i % 7) as u16).collect();
+            let array = Array::new(Axes::zyx(), vec![depth, 8, 8], values).unwrap();
+            let spec = WriteSpec::of(&array, Container::ImageJ);
+            write_array(&folder.path().join(name), &array, &spec).unwrap();
+        };
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&notes);
+        let sink = move |event: &Event| {
+            if let Event::Note { message } = event {
+                seen.lock().unwrap().push(message.clone());
+            }
+        };
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
+        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None };
+        let failure = || load(&context, request, TrainedImages::default(), None).err().unwrap().to_string();
+        write("a_raw.tif", 2);
+        write("a_labels.tif", 3);
+        let error = failure();
+        assert!(error.contains("a_labels.tif: its shape Z, Y, X is [3, 8, 8]"), "{error}");
+        assert_eq!(*notes.lock().unwrap(), Vec::<String>::new());
+        // Of several, the error names one, so that all are listed.
+        write("b_raw.tif", 2);
+        write("b_labels.tif", 4);
+        failure();
+        assert_eq!(notes.lock().unwrap().len(), 2);
     }
 
     #[test]
