@@ -349,6 +349,11 @@ impl Validator {
         self.cases.get(case).map(|c| (c.truth.0.0.as_slice(), c.truth.0.1))
     }
 
+    /// Returns the label of voxels that are not compared, as a value of the ground truth.
+    pub(crate) fn ignored_label(&self) -> Option<f32> {
+        self.ignored
+    }
+
     /// Returns the voxel size of a case along Z, Y, X in µm.
     pub(crate) fn voxel_um(&self, case: usize) -> [f64; 3] {
         self.cases.get(case).and_then(|c| c.voxel_um).unwrap_or(self.assumed_um)
