@@ -13,8 +13,8 @@ use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
 use crate::error::data_error;
 use crate::stacks::{
-    Stack, channels_array, is_whole_file, middle_window, read_channels, read_labels, read_zyx, replace_non_finite,
-    voxel_um,
+    Stack, channels_array, is_whole_file, labeled_window, middle_window, read_channels, read_labels, read_zyx,
+    replace_non_finite, voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
@@ -178,7 +178,10 @@ impl Validator {
 
     /// Prepares a pair, cropped to at most `max_voxels` voxels.
     fn case(&self, pair: &Pair, max_voxels: usize) -> Result<Case, JobError> {
-        let mut window = pair.window.or(middle_window(&pair.image)?);
+        let mut window = match pair.window {
+            Some(window) => Some(window),
+            None => self.part_of_large(pair)?,
+        };
         let voxel_um = voxel_um(pair)?;
         // The first target decides where the pair is cropped.
         let mut truth = match self.target.of_labels() {
@@ -203,6 +206,15 @@ impl Validator {
         }
         let (name, images) = (pair.name.clone(), pair.images().cloned().collect());
         Ok(Case { name, images, window, truth: Truth(Arc::new(truth)), voxel_um, diameter })
+    }
+
+    /// Returns the part of a stack that is validated if it is too large as a whole: its middle or, if only a part of the labels may
+    /// be known, where most of them are.
+    fn part_of_large(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
+        match (middle_window(&pair.image)?, self.ignored) {
+            (Some(middle), Some(label)) => labeled_window(&pair.target, middle.size_zyx, label).map(Some),
+            (middle, _) => Ok(middle),
+        }
     }
 
     /// Returns the object diameter of a case: the given one, or else the median of its true labels; `None` without a
