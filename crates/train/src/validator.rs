@@ -20,7 +20,7 @@ use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
     CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
 };
-use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, median_diameter_um};
+use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, assumed_voxel, median_diameter_um};
 use cytoscope_volume::VoxelSize;
 use scores::Tally;
 use std::collections::BTreeMap;
@@ -38,8 +38,9 @@ pub(crate) struct Case {
     /// The part of the image that is predicted; `None` for all of it.
     window: Option<StackWindow>,
     truth: Truth,
+    /// Voxel size along Z, Y, X in µm; for models with a nominal diameter, in voxels along X if it is unknown.
     voxel_um: Option<[f64; 3]>,
-    /// Median object diameter in µm (in voxels if the voxel size is unknown), for models with a nominal diameter.
+    /// Median object diameter in the same unit, for models with a nominal diameter.
     diameter: Option<f64>,
 }
 
@@ -138,6 +139,8 @@ pub(crate) struct Diameters {
     /// Object diameter of all cases in µm (in voxels if the voxel size is unknown); by default measured on the true
     /// labels of each case.
     pub given_um: Option<f64>,
+    /// Voxel size of the model's grid along Z, Y, X in µm.
+    pub grid_um: Option<[f64; 3]>,
 }
 
 impl Validator {
@@ -182,13 +185,20 @@ impl Validator {
             Some(window) => Some(window),
             None => self.part_of_large(pair)?,
         };
-        let voxel_um = voxel_um(pair)?;
         // The first target decides where the pair is cropped.
         let mut truth = match self.target.of_labels() {
             true => read_labels(&pair.target, window, self.ignored)?,
             false => read_zyx(&pair.target, window)?,
         };
         replace_non_finite(&mut truth.0);
+        let voxel_um = match voxel_um(pair)? {
+            // Predictions assume the same for a stack in which they find these objects.
+            None if self.diameters.nominal_um.is_some() => {
+                let (file, (labels, shape)) = (&pair.target.path, &truth);
+                Some(assumed_voxel(file, labels, *shape, self.ignored, self.diameters.grid_um).map_err(data_error)?)
+            }
+            stated => stated,
+        };
         let diameter = self.diameter(&pair.target.path, &truth, voxel_um)?;
         let cropped = crop_window(&truth, voxel_um.unwrap_or(self.assumed_um), self.ignored, max_voxels);
         if let Some(inside) = &cropped {
@@ -481,7 +491,7 @@ mod tests {
             stains: Vec::new(),
             model_um: None,
             ignored: Some(255),
-            diameters: Diameters { nominal_um: Some(10.0), given_um: None },
+            diameters: Diameters { nominal_um: Some(10.0), ..Diameters::default() },
         };
         let validator = Validator::new(&[], options).unwrap();
         let diameter = |labels: &[f32]| {
