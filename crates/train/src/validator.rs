@@ -2,6 +2,7 @@
 //! ground truth.
 
 mod comparison;
+mod ignored;
 mod scores;
 
 pub use comparison::Comparison;
@@ -350,6 +351,10 @@ impl Validator {
             let one = match self.ignored.filter(|label| truth.contains(label)) {
                 None => Tally::of(self.target, truth, &found, *shape)?,
                 Some(label) => {
+                    let mut found = found;
+                    if self.target != TargetKind::Semantic {
+                        ignored::remove_rims(&mut found, truth, label, *shape);
+                    }
                     let seen = |values: &[f32]| -> Vec<f32> {
                         let ignored = |i: usize| truth.get(i) == Some(&label);
                         values.iter().enumerate().map(|(i, v)| if ignored(i) { 0.0 } else { *v }).collect()
