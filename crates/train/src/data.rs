@@ -35,6 +35,8 @@ pub(crate) struct Data {
     pub report: Report,
     /// The usable pairs, divided; validation pairs that the start model was trained on are left out if others remain.
     pub split: Split,
+    /// Names of the validation pairs for [`DataRequest::keep`], with those that are left out: a resumed run leaves them out, too.
+    pub validation_names: Vec<String>,
     /// Images that the start model was trained on.
     pub known: TrainedImages,
     /// Whether the start model can be scored on the validation set: it was not trained on all of it.
@@ -103,8 +105,9 @@ pub(crate) fn load(
         counted(split.validation.len(), "validation"),
         split.how.trim_end_matches('.')
     ));
+    let validation_names = split.validation_names();
     let start_is_scored = leave_out_known(context, &mut split, &known, &digests(&report));
-    Ok(Data { dataset, report, split, known, start_is_scored })
+    Ok(Data { dataset, report, split, validation_names, known, start_is_scored })
 }
 
 /// Leaves those validation pairs out that the start model was trained on, if others remain. Returns whether the start
@@ -472,6 +475,9 @@ mod tests {
         let both = [later.split.validation_names(), vec![grown.split.validation[0].name.clone()]].concat();
         let fixed = load_known(Some(&both), known(&later));
         assert_eq!((fixed.split.validation_names(), fixed.start_is_scored), (later.split.validation_names(), true));
+        // A resumed run does not train on those that were left out.
+        let resumed = load_known(Some(&fixed.validation_names), known(&later));
+        assert_eq!((fixed.validation_names.len(), resumed.split.train), (both.len(), fixed.split.train));
         let all = load_known(Some(&both[1..]), known(&later));
         assert_eq!((all.split.validation.len(), all.start_is_scored), (1, false));
     }

@@ -149,7 +149,7 @@ impl Training<'_> {
             patch_zyx: self.patch,
             parameters,
             train_pairs: self.train_pairs.len(),
-            validation_pairs: self.validation.len(),
+            validation_pairs: self.validator.pairs.len(),
             workers,
             prefetch,
             seconds: self.seconds(&state),
@@ -256,7 +256,7 @@ impl Training<'_> {
             ("start model".to_owned(), self.start.name.clone()),
             ("trainable parameters".to_owned(), parameters.to_string()),
             ("training pairs".to_owned(), self.train_pairs.len().to_string()),
-            ("validation pairs".to_owned(), self.validation.len().to_string()),
+            ("validation pairs".to_owned(), self.validator.pairs.len().to_string()),
             ("steps".to_owned(), state.step.to_string()),
             ("patch".to_owned(), format!("{} x {:?} voxels", self.batch, self.patch)),
         ];

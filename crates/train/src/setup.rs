@@ -369,7 +369,7 @@ pub(crate) fn prepare<'a>(
         train_pairs: data.split.train.clone(),
         images_before: data.known.record_with(&[], &BTreeMap::new()),
         images_after: data.known.record_with(&data.split.train, &digests(&data.report)),
-        validation: data.split.validation_names(),
+        validation: data.validation_names.clone(),
         fingerprint,
         started,
         start,
