@@ -93,10 +93,7 @@ pub(crate) fn crop_window(
         count_objects(&crop(truth, window).0, window.size_zyx, ignored, axis, &mut counts);
         Ok(counts)
     };
-    match fullest_window(shape, size_of_box(shape, voxel_um, voxels), count) {
-        Ok(window) => Some(window),
-        Err(never) => match never {},
-    }
+    fullest_window(shape, size_of_box(shape, voxel_um, voxels), count).ok()
 }
 
 /// Returns the values inside a window of a stack.
