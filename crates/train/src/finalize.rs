@@ -267,7 +267,8 @@ impl Training<'_> {
             summary.push(("score of the start model".to_owned(), format!("{:.4}", before.score)));
         }
         if let Some((score, step)) = state.best {
-            summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
+            let of = if step == 0 { "of the start model, which is kept".to_owned() } else { format!("at step {step}") };
+            summary.push(("best score".to_owned(), format!("{score:.4} {of}")));
         }
         let legend = self.previews.legend(before.is_some());
         package::card(name, &summary, &state.history, metric.name(), &legend, examples)
