@@ -84,7 +84,7 @@ pub(crate) struct Training<'a> {
     pub(crate) images_before: String,
     /// Images that a network trained in this run will record.
     pub(crate) images_after: String,
-    /// Names of the validation pairs.
+    /// Names of the validation pairs, with those that are left out because the start model was trained on them.
     pub(crate) validation: Vec<String>,
     pub(crate) fingerprint: String,
     pub(crate) started: Instant,

@@ -535,8 +535,11 @@ impl PreparedPair {
             let bright = BrighterThan(first.mean + first.variance().sqrt());
             ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &bright)?
         };
-        // With scaling of objects, the diameters of files without a voxel size are in voxels.
-        let file_um = entry.voxel_or(if options.objects.is_some() { None } else { options.voxel_um });
+        // With scaling of objects, the diameters of files without a complete voxel size are in voxels, as in predictions.
+        let file_um = match (entry.known_voxel_um(), options.objects.is_some()) {
+            (None, true) => index.assumed_voxel(options.voxel_um),
+            _ => entry.voxel_or(options.voxel_um),
+        };
         let scale = match options.objects.filter(|_| options.target.of_labels()) {
             None => 1.0,
             Some(objects) => {

@@ -272,6 +272,28 @@ fn stacks_with_known_slices_are_scaled_like_completely_labeled_ones() {
 }
 
 #[test]
+fn stacks_without_a_slice_spacing_are_scaled_as_predictions_scale_them() {
+    // Balls with a diameter of 12 voxels along X, in slices 3 voxels apart, which the files do not state.
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [16, 80, 80];
+    let labels = balls(shape, [3.0, 1.0, 1.0], 20.0, 6.0);
+    let in_plane = VoxelSize { z: None, y: Some(0.2), x: Some(0.2) };
+    for (name, voxel_size) in [("none", VoxelSize::default()), ("plane", in_plane)] {
+        let at = |part: &str| folder.path().join(format!("{name}_{part}.tif"));
+        write_with(&at("raw"), shape, places(shape), voxel_size, Compression::None);
+        write_with(&at("labels"), shape, labels.clone(), voxel_size, Compression::None);
+        let options = SamplerOptions {
+            voxel_um: Some([1.0; 3]),
+            objects: Some(ObjectScale { nominal_um: 6.0, given: None }),
+            ..plain([8, 16, 16], TargetKind::Instances)
+        };
+        let um = sampler(&[Pair::new(name, at("raw"), at("labels"))], options).patch_voxel_um(0).unwrap();
+        // With slices as far apart as voxels, the balls would be flat, with a diameter of 8.3.
+        assert!(um.iter().all(|v| (v - 12.4 / 6.0).abs() < 0.1), "{name}: {um:?}");
+    }
+}
+
+#[test]
 fn patches_centered_on_objects_contain_objects() {
     let shape = [20, 90, 90];
     let folder = tempfile::tempdir().unwrap();

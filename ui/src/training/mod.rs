@@ -267,8 +267,8 @@ pub(crate) fn error_text(error: &JobError) -> String {
     error.to_string()
 }
 
-/// Summary of a finished training run in one sentence.
-pub(crate) fn summary_text(report: &TrainReport) -> String {
+/// Summary of a finished training run, which started from `from`, in one sentence.
+pub(crate) fn summary_text(report: &TrainReport, from: &TrainStart) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
             format!(
@@ -284,7 +284,12 @@ pub(crate) fn summary_text(report: &TrainReport) -> String {
         (ChosenNetwork::Trained, _, 0) => {
             "The model was trained; there was no validation set to score it on.".to_owned()
         }
-        (ChosenNetwork::Trained, true, _) => "The model was trained from scratch.".to_owned(),
+        (ChosenNetwork::Trained, true, _) if *from == TrainStart::Scratch => {
+            "The model was trained from scratch.".to_owned()
+        }
+        (ChosenNetwork::Trained, true, _) => {
+            "The model was trained; it could not be compared with the start model.".to_owned()
+        }
         (ChosenNetwork::Trained, false, _) => "The trained model scores better than the start model.".to_owned(),
     }
 }
@@ -321,6 +326,20 @@ mod tests {
         let continued = wizard.continued(job);
         assert!(continued.resume);
         assert_eq!((continued.device, continued.config.precision), (wizard.plan.device, TrainPrecision::F32));
+    }
+
+    #[test]
+    fn a_start_model_that_could_not_be_compared_is_not_a_new_network() {
+        let report: TrainReport = serde_json::from_value(serde_json::json!({
+            "out": "m", "verdict": "trained", "metric": "Dice", "before": {}, "after": {"dice": 0.8}, "after_int8": {},
+            "pairs_before": [], "pairs_after": [], "steps": 1, "epoch_steps": 1, "batch": 1, "patch_zyx": [1, 1, 1],
+            "parameters": 1, "train_pairs": 1, "validation_pairs": 1, "seconds": 1.0, "step_secs": 1.0,
+            "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "", "history": cytoscope_train::History::default(),
+        }))
+        .unwrap();
+        assert_eq!(summary_text(&report, &TrainStart::Scratch), "The model was trained from scratch.");
+        let text = summary_text(&report, &TrainStart::Model("nuclei".to_owned()));
+        assert!(text.contains("could not be compared with the start model"), "{text}");
     }
 
     #[test]

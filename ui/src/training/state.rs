@@ -455,7 +455,8 @@ impl Training {
         self.wizard.run.history = report.history.clone();
         // No notification while the wizard shows the results.
         if display.task() != PanelTask::Train {
-            effects.success(format!("{} is trained", self.wizard.plan.name), summary_text(&report));
+            let plan = &self.wizard.plan;
+            effects.success(format!("{} is trained", plan.name), summary_text(&report, &plan.from));
         }
         self.wizard.plan.job = None;
         self.wizard.plan.step = WizardStep::Results;

@@ -434,11 +434,13 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     }
     let index = &seen.index;
     let known = index.voxels - index.ignored;
-    let um: [f64; 3] = inspection.summary.voxel_um.map(|v| v.unwrap_or(1.0));
+    let [z, y, x] = inspection.summary.voxel_um;
+    let known_um = z.zip(y).zip(x).map(|((z, y), x)| [z, y, x]);
     inspection.summary.objects = Some(index.objects.len());
     inspection.summary.foreground_share = Some(index.foreground as f64 / known.max(1) as f64);
-    inspection.summary.median_diameter_um = index.median_diameter_um(um);
-    inspection.summary.median_extent_um = median_extent_um(index, um);
+    inspection.summary.median_diameter_um =
+        index.median_diameter_um(known_um.unwrap_or_else(|| index.assumed_voxel(None)));
+    inspection.summary.median_extent_um = median_extent_um(index, known_um.unwrap_or([1.0; 3]));
     let boxes: Vec<cut::ObjectBox> = index.objects.iter().map(|o| [o.low, o.high]).collect();
     inspection.summary.cut = cut::choose(&boxes, stack.zyx);
     if known == 0 {

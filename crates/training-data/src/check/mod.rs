@@ -70,9 +70,9 @@ pub struct PairSummary {
     /// Number of objects in the labels; `None` if the target is a stain.
     pub objects: Option<usize>,
     /// Median object diameter in µm: that of the sphere with the object's volume, or in a few slices of the circle with the
-    /// area of its largest section (in voxels if the voxel size is unknown).
+    /// area of its largest section (in voxels along X if the voxel size is unknown along an axis).
     pub median_diameter_um: Option<f64>,
-    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown).
+    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown along an axis).
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,
