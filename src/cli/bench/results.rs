@@ -1,6 +1,6 @@
 //! The file of results, and comparisons of its entries.
 
-use super::metrics::{Spread, flat};
+use super::metrics::{Figures, Spread, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
 use crate::cli::measured::{PROGRAM, cores};
@@ -108,9 +108,17 @@ pub(super) struct TaskResult {
     /// Minimum, median and maximum of each figure.
     #[serde(default)]
     pub metrics: Value,
+    /// Figures of each successful run, in the order of the runs, with which an interrupted bench continues; empty if the
+    /// results are not those of a table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_metrics: Vec<Figures>,
     /// Pairs, patch, batch and steps of a training run; `None` for inference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_info: Option<Value>,
+    /// Fingerprint of the command line and of the program that ran it; `None` if the results are not those of a table, and
+    /// in results of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// What the results of one bench have in common: its start, the source tree and the machine.
@@ -138,8 +146,15 @@ impl Origin {
             machine: Some(self.machine.clone()),
             runs,
             metrics,
+            run_metrics: Vec::new(),
             dataset_info: None,
+            fingerprint: None,
         }
+    }
+
+    /// Returns what differs on this machine from the one of a stored result; empty if it is not stored.
+    pub(super) fn differences(&self, stored: &TaskResult) -> Vec<String> {
+        stored.machine.as_ref().map_or_else(Vec::new, |machine| self.machine.differences(machine))
     }
 }
 
