@@ -1,13 +1,17 @@
 //! `cytoscope profile`: where a stored run spent its time, and what would make it faster.
 
 use super::failure::{Failure, Outcome};
+use super::trace_path::whole_around;
 use super::{bench, leaks, print, print_json};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use cytoscope_profile::{
-    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, SpanRecord, StageTotal,
-    StoredRun, advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
+    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable, SpanRecord,
+    StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
 };
+use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_storage::write::atomic_write;
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -40,6 +44,59 @@ pub(crate) struct Profile {
     /// Print the profile as one JSON object.
     #[arg(long)]
     json: bool,
+    /// Write a table of the run to this file instead of printing the profile; with --compare, the times of both runs.
+    #[arg(long, value_name = "OUT.csv", conflicts_with_all = ["leaks", "json"])]
+    csv: Option<PathBuf>,
+    /// Table that --csv writes, by default operators. All but stages and advice need a trace.
+    #[arg(long, value_enum, requires = "csv", conflicts_with = "compare")]
+    table: Option<TableName>,
+    /// Overwrite an existing table; a stored run is never overwritten.
+    #[arg(long, requires = "csv")]
+    force: bool,
+}
+
+/// Tables that `--csv` writes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TableName {
+    /// Totals by stage.
+    Stages,
+    /// Totals by stage and name, such as those of each operator.
+    Operators,
+    /// Every span with its start and duration.
+    Spans,
+    /// Operators beside the machine's peak.
+    Roofline,
+    /// Memory over time.
+    Memory,
+    /// Durations of training steps.
+    Steps,
+    /// Evidence, gain and change of each piece of advice.
+    Advice,
+}
+
+impl TableName {
+    fn table(self) -> RunTable {
+        match self {
+            Self::Stages => RunTable::Stages,
+            Self::Operators => RunTable::Operators,
+            Self::Spans => RunTable::Spans,
+            Self::Roofline => RunTable::Roofline,
+            Self::Memory => RunTable::Memory,
+            Self::Steps => RunTable::Steps,
+            Self::Advice => RunTable::Advice,
+        }
+    }
+}
+
+/// Returns why a table of a run may have no rows; `None` if that needs no explanation.
+fn why_empty(table: RunTable) -> Option<&'static str> {
+    match table {
+        RunTable::Operators | RunTable::Spans => Some("it has no spans; expected a trace (--trace), or --table stages"),
+        RunTable::Roofline => Some("it holds no peak of its machine; only traces of runs on the CPU with operators do"),
+        RunTable::Memory => Some("it has no samples of the memory; expected a trace (--trace)"),
+        RunTable::Steps => Some("it has no training steps; expected a trace (--trace) of a training run"),
+        RunTable::Stages | RunTable::Advice | RunTable::Comparison => None,
+    }
 }
 
 /// A stored run with the tables that are printed.
@@ -307,6 +364,9 @@ impl Profile {
         if let Some(repetitions) = self.leaks {
             return leaks::run(&self.run, repetitions, self.json);
         }
+        if let Some(path) = &self.csv {
+            return self.write_csv(path);
+        }
         let first = read_run(&self.run)?;
         let Some(other) = &self.compare else {
             let profile = RunProfile::new(first, self.top);
@@ -321,6 +381,38 @@ impl Profile {
             return print_json(&comparison);
         }
         comparison.print();
+        Ok(())
+    }
+
+    /// Writes a table of the run, or of its comparison, as CSV.
+    fn write_csv(&self, path: &Path) -> Outcome {
+        let inputs: Vec<&Path> =
+            [Some(&self.run), self.compare.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
+        check_file(path, &inputs, Overwrite::from_force(self.force))?;
+        check_ending(path, &["csv"])?;
+        if let Some(folder) = whole_around(path) {
+            return Err(Failure::wrong_use(format!(
+                "--csv {}: the path is inside {}, which the table would change; write it to another path",
+                path.display(),
+                folder.display()
+            )));
+        }
+        let run = read_run(&self.run)?;
+        let other = self.compare.as_deref().map(read_run).transpose()?;
+        let table = match &other {
+            Some(_) => RunTable::Comparison,
+            None => self.table.unwrap_or(TableName::Operators).table(),
+        };
+        let text = table.csv(&run, other.as_ref());
+        let is_empty = text.lines().nth(1).is_none();
+        if let Some(why) = why_empty(table).filter(|_| is_empty) {
+            return Err(Failure::bad_input(format!(
+                "{}: the table of this run would be empty: {why}",
+                self.run.display()
+            )));
+        }
+        atomic_write(path, text.as_bytes())?;
+        print(&format!("wrote {}", path.display()));
         Ok(())
     }
 }
