@@ -260,6 +260,9 @@ pub struct TrainingFacts {
     /// Patches per batch; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub batch: usize,
+    /// Batches whose gradients are accumulated before each optimizer step; 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub accumulate: usize,
     /// A batch size for which the device has memory, if it is larger.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub larger_batch: Option<usize>,

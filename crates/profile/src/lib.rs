@@ -39,7 +39,7 @@ mod timeline;
 mod totals;
 mod trace;
 
-pub use advice::{Advice, AdviceRule, AdvisedSetting, advise};
+pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use device::{RunDevice, RunPrecision};
 pub use facts::{
