@@ -356,6 +356,18 @@ fn a_bench_measures_every_task_in_its_own_process() {
     {
         assert!(median(2, path).is_some_and(|secs| secs >= 0.0), "no {path}: {:#}", results[2]);
     }
+    // Every metric that the guide lists, except that of GPUs and that of whole epochs.
+    let guide = include_str!("../../docs/guide/measuring.md");
+    for (kind, task) in [("inference", 1), ("training", 2)] {
+        let table = guide.split(&format!("| metric of {kind} |")).nth(1).unwrap().split("\n\n").next().unwrap();
+        let rows = table.lines().filter(|line| line.starts_with("| `"));
+        let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+        for name in names.filter(|name| !["device_peak_bytes", "first_epoch_secs"].contains(name)) {
+            assert!(results[task]["metrics"][name].is_object(), "no {name}: {:#}", results[task]);
+        }
+    }
+    let parts = ["load_secs", "transfer_secs", "forward_secs", "post_secs"];
+    assert_eq!(missing(&results[1]["metrics"]["first_batch"], &parts), Vec::<&str>::new());
     if cfg!(target_os = "linux") {
         assert!(median(0, "/peak_bytes").is_some_and(|bytes| bytes > 1e6));
     }
