@@ -20,6 +20,7 @@ use cytoscope_profile::Recorder;
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_ending, check_file};
+use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
 use results::{GitInfo, Origin, TaskResult, amount};
@@ -256,11 +257,12 @@ impl Bench {
         let rounds = self.repeat.unwrap_or(1);
         for round in 1..=rounds {
             for at in 0..all.len() {
+                let left = time_left(all, rounds);
                 let open = all.get_mut(at).filter(|progress| progress.error.is_none() && progress.runs.len() < round);
                 let Some(progress) = open else { continue };
                 context.check()?;
                 let name = &progress.task.name;
-                eprint_line(&format!("[round {round} of {rounds}] {name}"));
+                eprint_line(&format!("[round {round} of {rounds}{left}] {name}"));
                 scratch.clear(&Quantization::PACKAGES)?;
                 let program = progress.program.as_ref().map(|(path, _)| path.as_path());
                 match run_once(&progress.task, program, scratch.path(), quantization.as_mut()) {
@@ -321,6 +323,21 @@ fn run_child<R: DeserializeOwned>(
     done.ok_or_else(|| Failure::other("the task was ended"))
 }
 
+/// Returns how long the other runs will take, as text with a comma before it, from the mean duration of each task's runs;
+/// nothing before every task has run once.
+fn time_left(all: &[Progress], rounds: usize) -> String {
+    let open = all.iter().filter(|progress| progress.error.is_none() && progress.runs.len() < rounds);
+    let left_secs: Option<f64> = open
+        .map(|Progress { runs, .. }| {
+            let secs: f64 = runs.iter().filter_map(|run| run.figures.get("total_secs")).sum();
+            let left = rounds.saturating_sub(runs.len());
+            (!runs.is_empty()).then(|| secs / runs.len() as f64 * left as f64)
+        })
+        .sum();
+    let left = left_secs.and_then(|secs| Duration::try_from_secs_f64(secs).ok());
+    left.map_or_else(String::new, |left| format!(", {:#} left", HumanDuration(left)))
+}
+
 /// Returns the results of the tasks that were run or failed.
 fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
     let started = all.iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
@@ -357,5 +374,28 @@ fn print_result(result: &TaskResult) {
             String::new()
         };
         print(&format!("  {name:30} {}{range}", amount(&name, spread.median)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_stated_once_every_task_has_run() {
+        let progress = |secs: &[f64], error: Option<&str>| {
+            let figures = |secs: &f64| Figures::from([("total_secs".to_owned(), *secs)]);
+            Progress {
+                task: Task::inference("a", "m", "d", Vec::new()),
+                runs: secs.iter().map(|secs| TaskRun { figures: figures(secs), dataset_info: None }).collect(),
+                error: error.map(str::to_owned),
+                program: None,
+                fingerprint: String::new(),
+            }
+        };
+        let mut all = vec![progress(&[50.0, 70.0], None), progress(&[], None), progress(&[], Some("it failed"))];
+        assert_eq!(time_left(&all, 3), "");
+        all[1] = progress(&[30.0], None);
+        assert_eq!(time_left(&all, 3), ", 2m left", "one run of a minute, and two of half a minute");
     }
 }
