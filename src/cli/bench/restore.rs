@@ -8,6 +8,7 @@ use crate::cli::eprint_line;
 use crate::cli::failure::{Failure, Outcome};
 use cytoscope_engine::select::fingerprint;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// Returns a fingerprint of what the figures of a task depend on: its command line, and the program that runs it, which is
 /// that of a commit or this one.
@@ -17,10 +18,12 @@ pub(super) fn fingerprint_of(task: &Task, of_branch: Option<&GitInfo>) -> String
     fingerprint(words.join("\n").as_bytes())
 }
 
-/// Identifies this build of the program by its version and the size of its file.
+/// Identifies this build of the program by its version, and by the size and the time of change of its file.
 fn this_build() -> String {
-    let size = std::env::current_exe().and_then(std::fs::metadata).map_or(0, |metadata| metadata.len());
-    format!("{} {size}", env!("CARGO_PKG_VERSION"))
+    let of_program = std::env::current_exe().and_then(std::fs::metadata).ok();
+    let changed = of_program.as_ref().and_then(|metadata| metadata.modified().ok());
+    let secs = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs());
+    format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |metadata| metadata.len()))
 }
 
 /// Adds the runs in `earlier` results, those of the file at `path`, to the tasks that they belong to. A task that failed is
