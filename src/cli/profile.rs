@@ -6,7 +6,8 @@ use super::{bench, leaks, print, print_json};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
     Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable, SpanRecord,
-    StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
+    StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, roofline,
+    share_of_peak, step_durations_secs,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
@@ -111,11 +112,34 @@ struct RunProfile {
     roofline: Vec<RooflinePoint>,
     /// Share of the machine's peak of all operators together.
     share_of_peak: Option<f64>,
+    /// Durations of the steps of a training run; `None` without single spans of them.
+    training_steps: Option<StepTimes>,
     memory: Vec<MemoryMark>,
     /// The spans during which the memory of the process grew most.
     growing_spans: Vec<SpanRecord>,
     spans_not_kept: u64,
     advice: Vec<Advice>,
+}
+
+/// Durations of the steps of a training run.
+#[derive(Serialize)]
+struct StepTimes {
+    /// Number of steps.
+    count: usize,
+    /// Middle of the durations in seconds.
+    median_secs: f64,
+    /// Longest duration in seconds.
+    longest_secs: f64,
+}
+
+impl StepTimes {
+    /// Returns the durations of the steps among the spans; `None` without steps.
+    fn of(spans: &[SpanRecord]) -> Option<Self> {
+        let mut secs = step_durations_secs(spans);
+        secs.retain(|secs| secs.is_finite());
+        secs.sort_by(f64::total_cmp);
+        Some(Self { count: secs.len(), median_secs: *secs.get(secs.len() / 2)?, longest_secs: *secs.last()? })
+    }
 }
 
 /// Reads a stored run.
@@ -155,6 +179,7 @@ impl RunProfile {
         operators.truncate(top);
         let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
         let growing_spans = stored.growing_spans().into_iter().take(GROWING_SPANS).cloned().collect();
+        let training_steps = StepTimes::of(&stored.spans);
         let StoredRun { record, marks, spans_not_kept, .. } = stored;
         Self {
             run: record,
@@ -162,6 +187,7 @@ impl RunProfile {
             operators_secs,
             roofline,
             share_of_peak,
+            training_steps,
             memory: marks,
             growing_spans,
             spans_not_kept,
@@ -227,6 +253,26 @@ impl RunProfile {
         [peak_line(peak)].into_iter().chain(whole).chain(self.roofline.iter().map(line)).collect()
     }
 
+    /// Lists speed and waiting of a training run.
+    fn training_lines(&self) -> Vec<String> {
+        let facts = &self.run.facts;
+        let Some(training) = &facts.training else { return Vec::new() };
+        let line = |name: &str, text: String| format!("  {name:24} {text}");
+        let rate = training.samples_per_sec().map(|rate| format!(", {rate:.1} samples/s")).unwrap_or_default();
+        let step = (training.step_secs > 0.0).then(|| line("mean step", format!("{:.3} s{rate}", training.step_secs)));
+        let wait = training.data_wait_share().map(|share| {
+            let workers =
+                if training.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", training.workers) };
+            line("waiting for data", format!("{:.1} % of a step, with {workers}", 100.0 * share))
+        });
+        let device = computing_share(&self.run.stages, facts.wall_secs)
+            .map(|share| line("computing", format!("{:.1} % of the run, on {}", 100.0 * share, training.device)));
+        let steps = self.training_steps.as_ref().map(|StepTimes { count, median_secs, longest_secs }| {
+            line("single steps", format!("{count}, median {median_secs:.3} s, longest {longest_secs:.3} s"))
+        });
+        step.into_iter().chain(wait).chain(device).chain(steps).collect()
+    }
+
     fn memory_lines(&self) -> Vec<String> {
         let facts = &self.run.facts;
         let peak = facts.peak_bytes.map(|bytes| format!("  {:24} {}", "peak", bytes_text(bytes)));
@@ -288,6 +334,7 @@ impl RunProfile {
         if self.roofline.is_empty() && !self.operators.is_empty() {
             print("  the peak of this machine was not measured: only traces of runs on the CPU hold it");
         }
+        section("training", &self.training_lines());
         section("memory", &self.memory_lines());
         section("memory of the process that was added during", &self.growth_lines());
         section("advice", &self.advice_lines());

@@ -241,7 +241,7 @@ impl<'a> ShownRun<'a> {
 /// Figures of the steps of a training run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TrainingFigures {
-    /// Patches per second; `None` if the number of patches per step is unknown, as in files.
+    /// Patches per second; `None` if the number of patches per step is unknown, as in files of earlier versions.
     pub(crate) samples_per_sec: Option<f64>,
     /// Mean duration of the latest steps in seconds.
     pub(crate) step_secs: f64,
@@ -259,7 +259,7 @@ impl TrainingFigures {
     fn new(facts: &TrainingFacts, patches: Option<usize>, stages: &[StageTotal], wall_secs: f64) -> Option<Self> {
         let step_secs = Some(facts.step_secs).filter(|secs| secs.is_finite() && *secs > 0.0)?;
         Some(Self {
-            samples_per_sec: patches.map(|n| n as f64 / step_secs),
+            samples_per_sec: patches.map(|n| n as f64 / step_secs).or_else(|| facts.samples_per_sec()),
             step_secs,
             data_wait_share: (facts.stalled_secs / step_secs).clamp(0.0, 1.0),
             device_share: computing_share(stages, wall_secs),
