@@ -38,6 +38,8 @@ const COMPARED: [(&str, Measure); 14] = [
 const STEP_SECS: &str = "step_secs";
 /// Relative L2 difference to a reference; may be much smaller than 1.
 const RELATIVE_L2: &str = "relative_l2";
+/// Value from which decimals say nothing, such as those of voxels per second.
+const NO_DECIMALS: f64 = 1e4;
 /// What the names of the scores of a training run start with.
 const SCORES: &str = "final.";
 
@@ -338,6 +340,8 @@ pub(super) fn amount(name: &str, value: f64) -> String {
         format!("{value:.3} s")
     } else if name == RELATIVE_L2 {
         format!("{value:.1e}")
+    } else if value.abs() >= NO_DECIMALS {
+        format!("{value:.0}")
     } else {
         format!("{value:.4}")
     }
@@ -393,6 +397,13 @@ mod tests {
         for lines in [comparison_lines(&own, &other), comparison_lines(&other, &own)] {
             assert!(lines.len() == 1 && lines[0].contains("as fast (one run): "), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn figures_are_printed_in_their_unit() {
+        let shown =
+            [("voxels_per_sec", 3_476_932.77), ("samples_per_sec", 1.5), ("total_secs", 2.0), ("relative_l2", 1e-3)];
+        assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3"]);
     }
 
     #[test]
