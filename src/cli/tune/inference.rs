@@ -8,7 +8,7 @@ use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::{CancelToken, InferenceSettings, Model, Preset};
+use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,32 @@ impl InferenceWorkload<'_> {
     }
 }
 
-/// Returns the candidates for a stack of this shape Z, Y, X, those in 32-bit floats first.
+/// Returns the shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if its voxels
+/// or objects have another size than those of the model. One prediction finds it; `None` if that fails, which the
+/// candidates with the same settings report.
+///
+/// # Errors
+/// Cancellation.
+pub(super) fn grid(
+    devices: &[Device],
+    workload: &InferenceWorkload<'_>,
+    scratch: &Scratch,
+    keep: &[&str],
+    cancel: &CancelToken,
+) -> Result<Option<[usize; 3]>, Failure> {
+    let Some(device) = devices.iter().find(|device| device.usable) else { return Ok(None) };
+    check_cancelled(cancel)?;
+    scratch.clear(keep)?;
+    let (device, precision) = (device.id, Precision::F32);
+    let candidate = InferenceCandidate { device, precision, tile_zyx: None, threads: 0 };
+    match run_once(&candidate, workload, scratch.path(), None) {
+        Ok(run) => Ok(run.and_then(|run| run.grid_zyx)),
+        Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(failure),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the candidates for a stack of this shape Z, Y, X on the model's grid, those in 32-bit floats first.
 pub(super) fn candidates(model: &Model, devices: &[Device], shape_zyx: [usize; 3]) -> Vec<InferenceCandidate> {
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
@@ -135,7 +160,7 @@ pub(super) fn run(
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let done = run_once(candidate, workload, scratch.path(), limit)?;
-        let Some(InferenceRun { mut measured, maps }) = done else { return Ok(None) };
+        let Some(InferenceRun { mut measured, maps, .. }) = done else { return Ok(None) };
         if reference.is_none() && candidate.precision == Precision::F32 {
             reference.clone_from(&maps);
         }
@@ -149,6 +174,8 @@ struct InferenceRun {
     measured: Measured,
     /// The predicted maps, if they can be read.
     maps: Option<Vec<f32>>,
+    /// Shape Z, Y, X of the stack on the model's grid, if it is reported.
+    grid_zyx: Option<[usize; 3]>,
 }
 
 /// Runs a candidate once.
@@ -169,7 +196,8 @@ fn run_once(
         peak_bytes: facts.peak_bytes,
         relative_l2: None,
     };
-    Ok(Some(InferenceRun { measured, maps: maps_of(&report) }))
+    let grid_zyx = report.inputs.first().and_then(|input| input.0.grid_zyx);
+    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx }))
 }
 
 /// Returns the settings of each preset, from the candidates that were run. Without known memory or differences, presets
