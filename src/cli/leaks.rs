@@ -40,7 +40,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     let context = progress::context(false, true, Recorder::totals_only());
     let report = repeat(repetitions, &OWNERS, |number| {
         eprint_line(&format!("[repetition {} of {repetitions}]", number + 1));
-        // A recorder of its own for each repetition, because recorded spans take memory.
+        // A new recorder for each repetition, because recorded spans take memory.
         let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
         let ran = job.run(&context, &available, None, &|_| {}).map_err(Failure::from);
         ran.and_then(failed_inputs).map_err(|failure| of_repetition(failure, number))
@@ -54,7 +54,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     verdict(&report)
 }
 
-/// Adds to the failure of a repetition after the first one, counted from 0, that the job itself works.
+/// Adds to the failure of any repetition but the first (number 0) that the job itself works.
 fn of_repetition(failure: Failure, number: usize) -> Failure {
     if number == 0 || failure.kind() == JobErrorKind::Cancelled {
         return failure;
@@ -167,7 +167,7 @@ mod tests {
         let mut samplers: Vec<Sampler> = Vec::new();
         let failure = held(&["patch cache"], &mut || samplers.push(sampled())).unwrap_err();
         assert!(failure.to_string().contains("patch cache"), "{failure}");
-        // What a job gives back is not held.
+        // Memory that a job frees does not count as held.
         let _ = held(&[], &mut || drop((read(), sampled())));
     }
 

@@ -93,7 +93,9 @@ impl TableName {
 fn why_empty(table: RunTable) -> Option<&'static str> {
     match table {
         RunTable::Operators | RunTable::Spans => Some("it has no spans; expected a trace (--trace), or --table stages"),
-        RunTable::Roofline => Some("it holds no peak of its machine; only traces of runs on the CPU with operators do"),
+        RunTable::Roofline => {
+            Some("it contains no peak of its machine; only traces of runs on the CPU with operators do")
+        }
         RunTable::Memory => Some("it has no samples of the memory; expected a trace (--trace)"),
         RunTable::Steps => Some("it has no training steps; expected a trace (--trace) of a training run"),
         RunTable::Stages | RunTable::Advice | RunTable::Comparison => None,
@@ -332,11 +334,11 @@ impl RunProfile {
         }
         section("share of the machine's measured peak", &self.roofline_lines());
         if self.roofline.is_empty() && !self.operators.is_empty() {
-            print("  the peak of this machine was not measured: only traces of runs on the CPU hold it");
+            print("  the peak of this machine was not measured: only traces of runs on the CPU contain it");
         }
         section("training", &self.training_lines());
         section("memory", &self.memory_lines());
-        section("memory of the process that was added during", &self.growth_lines());
+        section("growth of the memory of the process during", &self.growth_lines());
         section("advice", &self.advice_lines());
     }
 }

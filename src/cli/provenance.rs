@@ -42,18 +42,18 @@ pub(crate) struct Provenance {
     report: ReportOptions,
 }
 
-/// What `--json` prints about a record.
+/// Report of `provenance --json`.
 #[derive(Serialize)]
-struct Shown<'a, R> {
+struct ShownRecord<'a, R> {
     record: &'a R,
-    /// What differs from when it was written, one sentence each.
+    /// Differences from the time when the record was written, one sentence each.
     differences: Vec<String>,
 }
 
-/// What `--rerun --json` prints.
+/// Report of `provenance --rerun --json`.
 #[derive(Serialize)]
 struct Rerun {
-    /// What differs from the recorded run, one sentence each.
+    /// Differences from the recorded run, one sentence each.
     differences: Vec<String>,
     outputs: Vec<Compared>,
 }
@@ -114,7 +114,7 @@ impl Provenance {
     fn show_prediction(&self, record: &PredictionRecord) -> Outcome {
         let differences = record.differences();
         if self.report.json {
-            return print_json(&Shown { record, differences });
+            return print_json(&ShownRecord { record, differences });
         }
         print(&format!("predict, {}", record.program));
         let options = serde_json::to_value(&record.job);
@@ -145,7 +145,7 @@ impl Provenance {
     fn show_job(&self, record: &JobRecord) -> Outcome {
         let differences = record.differences();
         if self.report.json {
-            return print_json(&Shown { record, differences });
+            return print_json(&ShownRecord { record, differences });
         }
         print(&format!("{}, {}", record.kind.name(), record.program));
         print_options(&record.job);
@@ -175,7 +175,8 @@ impl Provenance {
         let (context, display) =
             progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());
         let mut differences = record.differences();
-        let again = Again { path, record, out: self.out.as_deref(), overwrite: Overwrite::from_force(self.force) };
+        let again =
+            RerunRequest { path, record, out: self.out.as_deref(), overwrite: Overwrite::from_force(self.force) };
         differences.iter().for_each(|message| context.note(message.as_str()));
         let output = match record.kind {
             JobKind::Segment => again.run(|job: &SegmentJob| job.run(&context).map(drop)),
@@ -229,7 +230,7 @@ impl Provenance {
 }
 
 /// A recorded job that is run again.
-struct Again<'a> {
+struct RerunRequest<'a> {
     /// The record's path.
     path: &'a Path,
     record: &'a JobRecord,
@@ -237,7 +238,7 @@ struct Again<'a> {
     overwrite: Overwrite,
 }
 
-impl Again<'_> {
+impl RerunRequest<'_> {
     fn job<J: Recordable + DeserializeOwned>(&self) -> Result<J, JobError> {
         self.record.job_again(self.path, self.out, self.overwrite)
     }

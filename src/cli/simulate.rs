@@ -49,7 +49,7 @@ pub(crate) struct Simulate {
     report: ReportOptions,
 }
 
-/// What `simulate --json` prints besides the measurements.
+/// Report of `simulate --json` besides the measurements.
 #[derive(Serialize)]
 struct SimulateReport {
     objects: usize,

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 /// Makes the content of a file to be saved; runs on a worker thread.
 pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 
-/// What a request to the opener has led to.
+/// Result of a request to the opener.
 pub enum OpenerResult {
     /// A stack was opened as a document.
     Document {
@@ -52,7 +52,7 @@ pub enum OpenerResult {
     Browse(Box<DialogSpec>),
     /// The request failed; what was attempted, and why it failed.
     Failed {
-        /// What was attempted, such as "Opening a.tif".
+        /// The attempted work, such as "Opening a.tif".
         what: String,
         /// Message of the error.
         reason: String,
@@ -67,7 +67,7 @@ pub enum OpenerResult {
     FolderShown,
 }
 
-/// What a file dialog asks for.
+/// Purpose of a file dialog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRequest {
     /// One or more stacks to open.
@@ -95,7 +95,7 @@ pub enum FileRequest {
     StartModel,
     /// Destination of an exported model.
     Model(TrainedModelFormat),
-    /// Destination of a screenshot, and the document that was active when it was asked for.
+    /// Destination of a screenshot, and the document that was active when it was requested.
     Screenshot(ScreenshotSubject, Option<u64>),
     /// Destination of the line profile of a document.
     LineProfile(u64),

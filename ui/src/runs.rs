@@ -41,7 +41,7 @@ pub(crate) struct FileRun {
     pub(crate) title: String,
     /// Where it was read from.
     pub(crate) path: PathBuf,
-    /// What the file holds.
+    /// The run that the file contains.
     pub(crate) run: StoredRun,
 }
 
@@ -178,7 +178,7 @@ impl<'a> ShownRun<'a> {
         }
     }
 
-    /// What is known about the run besides its spans.
+    /// Returns the facts about the run besides its spans.
     pub(crate) fn facts(self) -> RunFacts {
         match self {
             ShownRun::Job(job) => job.facts(),
@@ -275,7 +275,7 @@ pub(crate) fn rate_text(rate: f64) -> String {
     format!("{rate:.digits$}")
 }
 
-/// A histogram of durations.
+/// Durations of the steps of a training run, counted in bars of equal width.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DurationHistogram {
     /// Shortest duration in seconds, where the first bar starts.

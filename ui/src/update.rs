@@ -154,7 +154,7 @@ impl Workbench {
                     Some(text) => effects.act(save(first, move || Ok(text.into_bytes()))),
                     None => effects.error(
                         "The line profile was not saved",
-                        "Its line is not on screen anymore: show its stack, then save again.",
+                        "Its line is no longer on screen: show its stack, then save again.",
                     ),
                 }
             }
@@ -193,12 +193,12 @@ impl Workbench {
         effects
     }
 
-    /// The object table of a document, which may not be the active one anymore.
+    /// The object table of a document, which may no longer be the active one.
     fn results_of(&self, document: u64) -> Option<&Results> {
         self.documents.get(document)?.results.as_ref()
     }
 
-    /// What is written for the profile of a run, if the run still exists.
+    /// Returns the bytes to write for the profile of a run, if the run still exists.
     fn profile_content(&self, format: ProfileFormat, id: RunId) -> Option<Content> {
         let run = self.jobs.stored(id)?;
         match format {

@@ -17,7 +17,7 @@ fn value([t, z, c, y, x]: [usize; 5]) -> f64 {
     (10_000 * t + 2000 * c + 200 * z + 10 * y + x) as f64
 }
 
-/// The samples of a region, computed; `step` is that of rows and columns.
+/// The samples of a region, computed; `step` is the step of rows and columns.
 fn expected(region: &Region, step: usize, dtype: DType) -> Samples {
     let mut values = Vec::new();
     let axis = |i: usize| region.start[i]..region.start[i] + region.size[i];

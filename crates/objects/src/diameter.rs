@@ -4,8 +4,8 @@
 
 /// Minimum number of whole objects; with fewer, cut objects are included.
 const MIN_WHOLE_OBJECTS: usize = 3;
-/// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their diameters
-/// are those of sections.
+/// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their
+/// diameters are those of their largest sections.
 pub const FLAT_SLICES: usize = 4;
 
 /// Returns the diameter of a sphere from its volume, in the corresponding unit of length.

@@ -32,7 +32,7 @@ pub struct ModelCard {
     pub path: PathBuf,
     /// Why the model cannot be used; most other fields are empty then.
     pub problem: Option<String>,
-    /// What the network predicts; `None` if the package does not say.
+    /// Task of the model; `None` if the package does not say.
     pub task: Option<ModelTask>,
     /// One-sentence description.
     pub description: String,

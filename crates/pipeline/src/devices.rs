@@ -64,7 +64,7 @@ pub struct SelectedEngine {
     pub(crate) lost: Vec<DeviceId>,
 }
 
-/// Memory for sessions on a device in bytes, as far as it is known.
+/// Known limits of the memory of sessions on a device, in bytes.
 #[derive(Debug)]
 struct SessionMemory {
     /// Maximum size of a session.

@@ -1,4 +1,4 @@
-//! What a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
+//! Parts that a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
 use cytoscope_model_package::{InheritedContent, Package, is_reserved};
 use serde_json::{Map, Value, json};
@@ -35,7 +35,7 @@ const FIELDS: [&str; 11] = [
 /// Fields taken over from version 0.5 only; they have another form in 0.4.
 const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
-/// What is taken over from a package, and what is left out.
+/// Parts that are taken over from a package, and those that are left out.
 pub(crate) struct Inherited {
     /// Fields, settings, attachments and sample files, in the form of the new package.
     pub content: InheritedContent,

@@ -105,7 +105,7 @@ pub struct Model {
     pub object_diameter_um: Option<f64>,
     /// Steps that are applied to the predicted output after inference, in order.
     pub postprocessing: Vec<Processing>,
-    /// What the network predicts.
+    /// Task of the model: objects or a stain.
     pub task: ModelTask,
     /// Settings with which maps are segmented unless the user gives others.
     pub segment: SegmentOptions,
@@ -491,8 +491,8 @@ impl Model {
         compile(self.network(options.precision), engine, &[shape.to_vec()], options)
     }
 
-    /// Plans one pass of a stack of shape N, C, Z, Y, X through the network; see [`Engine::plan_rolling`]. A network on slices
-    /// computes each slice by itself.
+    /// Plans one pass of a stack of shape N, C, Z, Y, X through the network; see [`Engine::plan_rolling`]. A network on
+    /// slices computes each slice separately.
     ///
     /// # Errors
     /// [`NotRolling`], with the reason, if the network, the engine or the memory budget does not allow it.

@@ -50,7 +50,7 @@ pub struct ImportJob {
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
-    /// What the user states about the model.
+    /// Settings that the user gives for the model.
     #[serde(flatten)]
     pub settings: ImportSettings,
 }
@@ -200,7 +200,7 @@ pub(crate) fn check_engines(
     Ok(checks)
 }
 
-/// What quantization changes in a package; everything else is kept.
+/// Parts of a package that quantization changes; everything else is kept.
 #[derive(Debug, Clone)]
 pub struct Quantized {
     /// The quantized network, which is attached to the package.

@@ -87,7 +87,7 @@ pub enum AdvisedSetting {
     /// The default way of joining tiles, which is cropping, or no tiles at all.
     #[serde(alias = "crop")]
     DefaultBlend,
-    /// The device.
+    /// Device that computes the network.
     Device(RunDevice),
     /// Number of threads.
     Threads(usize),
@@ -119,7 +119,7 @@ pub struct Advice {
     pub rule: AdviceRule,
     /// Measurement that the advice is based on, as a sentence.
     pub evidence: String,
-    /// What the change is expected to bring.
+    /// Gain that the change is expected to bring.
     pub expected_gain: String,
     /// The option or setting that makes the change.
     pub change: String,
@@ -141,7 +141,7 @@ impl Advice {
     }
 }
 
-/// Returns the advice for a run. `operators` are those of its trace; without a trace, none.
+/// Returns the advice for a run. `operators` are the operators of its trace; without a trace, none.
 pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
     let inputs = &facts.inputs;
     let all = [

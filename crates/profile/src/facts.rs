@@ -1,4 +1,4 @@
-//! What a run knows about itself besides its spans: the input of [`crate::advise`].
+//! Facts about a run besides its spans: the input of [`crate::advise`].
 
 use crate::device::{RunDevice, RunPrecision};
 use crate::memory::bytes_text;
@@ -64,7 +64,7 @@ pub struct InputFacts {
     pub voxels: u64,
     /// Whether it has a single slice.
     pub is_plane: bool,
-    /// The device.
+    /// Device that computed the network.
     pub device: RunDevice,
     /// Number format of the network.
     pub precision: RunPrecision,
@@ -76,7 +76,7 @@ pub struct InputFacts {
     pub seam_energy: Option<f64>,
     /// The object diameter, for models with a nominal one.
     pub diameter: Option<DiameterFacts>,
-    /// What passed between the host and the device; `None` on the CPU.
+    /// Traffic between the host and the device; `None` on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<DeviceTraffic>,
     /// Seconds of the copies between host and device; `None` on the CPU.
@@ -87,7 +87,7 @@ pub struct InputFacts {
     pub objects: Option<u64>,
 }
 
-/// What passes between the host and a device that has memory of its own, and how often both wait for each other. Runs
+/// Traffic between the host and a device that has memory of its own, and how often both wait for each other. Runs
 /// that only serve to time kernels are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -31,7 +31,7 @@ const CHECK_PASSES: f64 = 2.0;
 pub(crate) struct Data {
     /// All pairs that were found, usable or not, with the ignore label.
     pub dataset: Dataset,
-    /// What the check measured for each pair, and its problems.
+    /// Result of the check: measurements and problems of each pair.
     pub report: Report,
     /// The usable pairs, divided; validation pairs that the start model was trained on are left out if others remain.
     pub split: Split,
@@ -239,7 +239,8 @@ fn projected_check(
     (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
-/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no stacks.
+/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no
+/// stacks.
 pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
     let of = |are_planes: bool| -> Vec<[f64; 3]> {

@@ -115,7 +115,7 @@ impl TrainStatus {
     }
 }
 
-/// What the advice on the batch size depends on.
+/// Measurements that the advice on the batch size depends on.
 #[derive(Clone, Copy)]
 struct BatchFacts {
     device: DeviceId,

@@ -280,7 +280,7 @@ fn sampler_of(
         augment: config.augment,
         target: start.target,
         normalize: start.normalize,
-        // As in prediction: each slice is an image of its own.
+        // As in prediction: each slice is a separate image.
         normalize_slices: start.spatial_axes == 2,
         ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()

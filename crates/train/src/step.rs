@@ -117,7 +117,7 @@ pub(crate) struct Stepper {
     unread: usize,
     /// The total of losses that the host read last.
     read_loss: f64,
-    /// What was added to the total of losses between the last two readings, without its sign; infinite at first.
+    /// Increase of the total of losses between the last two readings, without its sign; infinite at first.
     last_added: f64,
     /// How often the host read the totals since they were 0.
     readings: usize,

@@ -191,7 +191,7 @@ struct RollbackPoint {
     step: u64,
 }
 
-/// What the training loop does next.
+/// Next action of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Makes a step.
@@ -216,7 +216,7 @@ impl Phase {
     }
 }
 
-/// What the training loop changes.
+/// State that the training loop changes.
 struct LoopState {
     state: TrainState,
     stepper: Stepper,

@@ -94,7 +94,7 @@ impl Truth {
 
 /// Predicts and scores the validation pairs.
 pub(crate) struct Validator {
-    /// What is predicted in each validation, limited to the time that a validation may take.
+    /// Pairs that are predicted in each validation, limited to the time that a validation may take.
     pub cases: Vec<Case>,
     /// All validation pairs; `cases` are some of them.
     pub pairs: Vec<Pair>,
@@ -118,7 +118,7 @@ pub(crate) struct ValidatorOptions {
     pub max_cases: usize,
     /// Number of true objects of pairs by name, as far as known.
     pub objects: BTreeMap<String, usize>,
-    /// What the network is trained to output, which determines how it is scored.
+    /// Target that the network is trained to output, which determines how it is scored.
     pub target: TargetKind,
     /// Names of the network's outputs, which are the stains for label-free prediction.
     pub stains: Vec<String>,

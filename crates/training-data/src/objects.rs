@@ -363,8 +363,8 @@ impl ObjectIndex {
         Ok(indexer.finish())
     }
 
-    /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
-    /// those are fewer than three, as far as they are known ([`diameter::median_of_known`]); `None` without objects.
+    /// Returns the median of the known diameters in µm ([`diameter::median_of_known`]) of the objects that do not touch
+    /// the border of the stack, or of all objects if fewer than three do not touch it; `None` without objects.
     pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
         let [first, last] = self.seen?;
         let shape = std::array::from_fn(|a| last[a] - first[a] + 1);

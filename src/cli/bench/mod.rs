@@ -60,7 +60,7 @@ pub(crate) struct Bench {
     /// layout, fusion, optimizer) and with all of them, and compare time, memory and output.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization"])]
     compare_opts: Option<String>,
-    /// Instead of a table: measure what recording costs. --data is predicted with this model on the CPU without recording,
+    /// Instead of a table: measure the cost of recording. --data is predicted with this model on the CPU without recording,
     /// with totals by stage, and with the spans of a trace, and the times are compared in pairs. Use a stack whose
     /// prediction takes less than a second: many pairs give a narrow interval.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization", "compare_opts"])]
@@ -80,8 +80,8 @@ pub(crate) struct Bench {
     /// File to write the results to.
     #[arg(long, value_name = "RESULTS.json")]
     output: PathBuf,
-    /// Print how many times as fast each task is as in stored results or, without a file, as the first task of the same
-    /// kind.
+    /// Compare the times and the memory of each task with stored results or, without a file, with the first task of the
+    /// same kind.
     #[arg(long, value_name = "STORED.json")]
     compare: Option<Option<PathBuf>>,
     /// Continue after a task that fails; its entry in the results states the error.
@@ -284,7 +284,7 @@ impl Bench {
     }
 }
 
-/// Runs a task once, in a process of its own, so that its peak memory is its own: of this program, or of another one.
+/// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.
 fn run_once(
     task: &Task,
     program: Option<&Path>,

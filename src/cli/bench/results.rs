@@ -40,7 +40,7 @@ const STEP_SECS: &str = "step_secs";
 const RELATIVE_L2: &str = "relative_l2";
 /// Value from which decimals say nothing, such as those of voxels per second.
 const NO_DECIMALS: f64 = 1e4;
-/// What the names of the scores of a training run start with.
+/// Prefix of the names of the scores of a training run.
 const SCORES: &str = "final.";
 
 /// How two values of a figure are compared.
@@ -123,7 +123,7 @@ pub(super) struct TaskResult {
     pub fingerprint: Option<String>,
 }
 
-/// What the results of one bench have in common: its start, the source tree and the machine.
+/// Data that all results of one bench share: its start, the source tree and the machine.
 pub(super) struct Origin {
     timestamp: String,
     git_info: Option<GitInfo>,

@@ -20,7 +20,7 @@ pub(super) trait Candidate {
     fn label(&self) -> String;
 }
 
-/// What one run of a candidate measured.
+/// Measurements of one run of a candidate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     /// The time that candidates are compared by, in seconds.
@@ -37,7 +37,7 @@ pub(super) struct Measured {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub(super) enum TrialEnd {
-    /// It is the fastest.
+    /// It had the shortest time of all candidates.
     Fastest,
     /// It was among the slower half.
     Slower {

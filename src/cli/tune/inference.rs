@@ -144,7 +144,7 @@ fn tile_sizes(model: &Model, device: DeviceId, shape_zyx: [usize; 3]) -> Vec<Opt
     tiles
 }
 
-/// Runs the candidates in processes of their own.
+/// Runs the candidates in separate processes.
 ///
 /// # Errors
 /// Cancellation, or the failure of all candidates.

@@ -77,7 +77,7 @@ pub(crate) struct Tune {
     /// Tune only the training runs, not the predictions with the model.
     #[arg(long, requires = "training")]
     only_training: bool,
-    /// What to train the network for; by default the model's task, or segmentation for scratch.
+    /// Task to train the network for; by default the model's task, or segmentation for scratch.
     #[arg(long, value_enum, requires = "training")]
     task: Option<TuneTask>,
     /// Training settings as a TOML file; settings that it states are not varied.
@@ -104,7 +104,7 @@ pub(crate) struct Tune {
     json: bool,
 }
 
-/// What a training run is for.
+/// Task of a training run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum TuneTask {
     /// Segmentation of objects.
@@ -120,7 +120,7 @@ struct Tuned<C, S> {
     presets: BTreeMap<Preset, S>,
 }
 
-/// What was tuned.
+/// Report of a tuning run.
 #[derive(Serialize)]
 struct TuneReport {
     model: String,
@@ -353,7 +353,7 @@ fn print_report(report: &TuneReport, is_saving: bool) {
     print(&format!("{} on {}", report.model, report.machine));
     if let Some(tuned) = &report.inference {
         let size = report.diameter.map_or_else(String::new, |diameter| format!(", object diameter {diameter:.1}"));
-        print(&format!("prediction{size}: shortest time, runs, peak memory, difference to 32-bit floats"));
+        print(&format!("prediction{size}: shortest time, runs, peak memory, difference from 32-bit floats"));
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
         let chosen = |s: &InferenceSettings| {
             let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;

@@ -41,7 +41,7 @@ const TRAININGS: &str = "trainings";
 const DETAILS: &str = "data-check.txt";
 /// File of the settings of a training run that is tuned, beside that folder.
 const TUNED_SETTINGS: &str = "tune.toml";
-/// What is shown in place of a start model if there is none.
+/// Text that stands for the start model if there is none.
 pub(crate) const NEW_NETWORK: &str = "New network";
 /// Maximum number of log lines of a training run.
 const MAX_NOTES: usize = 500;
@@ -66,7 +66,7 @@ pub enum Check {
 
 /// State of the training wizard.
 pub struct Wizard {
-    /// What the user has chosen in the steps of the wizard.
+    /// The user's choices in the steps of the wizard.
     pub plan: WizardPlan,
     /// Report of the last training run.
     pub report: Option<Box<TrainReport>>,

@@ -135,7 +135,7 @@ impl Training {
         }
     }
 
-    /// What the wizard shows: the user's choices, the run and its results.
+    /// Returns the content of the wizard: the user's choices, the run and its results.
     pub(crate) fn wizard(&self) -> &Wizard {
         &self.wizard
     }

@@ -105,7 +105,7 @@ pub enum Normalization {
     None,
 }
 
-/// What the plans of nnU-Net say about images.
+/// Settings about images in the plans of nnU-Net.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plans {
     /// Normalization of all input channels.

@@ -120,9 +120,9 @@ pub fn predict_volume(
     predicted.unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
 }
 
-/// Predicts like [`predict_volume`], but goes on if the device fails, as a [`super::PredictJob`] does: with fewer or smaller
-/// tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and at last on the next device. `engine` becomes what
-/// the volume was predicted with; the notes of the volume say what happened.
+/// Predicts like [`predict_volume`], but continues if the device fails, as a [`super::PredictJob`] does: with fewer or
+/// smaller tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and at last on the next device. `engine`
+/// becomes what the volume was predicted with; the notes of the volume say what happened.
 ///
 /// # Errors
 /// As [`predict_volume`], on the last device.

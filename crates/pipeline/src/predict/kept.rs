@@ -30,7 +30,8 @@ use std::time::{Duration, Instant};
 /// its end.
 const INTERVAL: Duration = Duration::from_secs(20);
 
-/// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are kept.
+/// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are
+/// kept.
 const LARGE_VOXELS: usize = 64 << 20;
 
 /// Whether a prediction keeps its finished slices beside the results until it is done, so that a job that resumes can
@@ -42,7 +43,7 @@ pub enum KeepSlices {
     /// only if maps are written, which take as much space.
     #[default]
     Auto,
-    /// Always.
+    /// In every prediction.
     Always,
     /// Only if the job resumes.
     Never,
@@ -108,7 +109,7 @@ pub(super) fn parts_note(parts: &[PredictedSlices]) -> Option<String> {
     (parts.len() > 1).then(|| parts.iter().map(part).collect::<Vec<String>>().join(", the next "))
 }
 
-/// What an earlier run or attempt of a job states about the slices that it has kept.
+/// Record of an earlier run or attempt of a job about the slices that it has kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct KeptRecord {
     /// The devices and precisions that computed them.
@@ -221,7 +222,7 @@ pub(super) struct KeptSlices {
     stored: usize,
     /// Those of them that are not computed again.
     finished: usize,
-    /// What is recorded about slices; its parts cover the stored ones.
+    /// Record of the slices; its parts cover the stored ones.
     record: KeptRecord,
     /// The bands of the pass over the time point, unless whole slices pass.
     bands: Option<BandProgress>,
@@ -239,7 +240,7 @@ pub(super) struct KeptSlices {
     recorded: Instant,
 }
 
-/// What determines whether slices are kept, and which are continued.
+/// Conditions that determine whether slices are kept, and which are continued.
 pub(super) struct KeptRequest<'a, 'b> {
     /// The job and the input whose slices are kept.
     pub run: &'a InputRun<'a>,

@@ -150,7 +150,7 @@ impl<'a> Inference<'a> {
     }
 
     /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
-    /// finished, and passes the new plan to `on_plan`. `memory` is that of the job around the stages of a prediction.
+    /// finished, and passes the new plan to `on_plan`. `memory` is the memory of the job around the stages of a prediction.
     ///
     /// # Errors
     /// As [`plan`].

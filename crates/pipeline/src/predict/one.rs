@@ -181,7 +181,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
     }
 }
 
-/// Returns the report of an input as far as it is known before inference. `kept` are the slices that may be finished.
+/// Returns the part of an input's report that is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
     let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));

@@ -214,7 +214,7 @@ struct Attempts<'a> {
     devices: &'a Devices,
     /// Whether the network exceeds the range of 16-bit floats, so that devices compute in 32 bits.
     is_wide: bool,
-    /// What did not work, and what was tried instead.
+    /// Attempts that failed, and what was tried instead.
     notes: Vec<String>,
 }
 

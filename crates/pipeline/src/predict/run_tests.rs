@@ -1,4 +1,4 @@
-//! What a prediction does if its device fails or runs out of memory, or if its precision does not suffice.
+//! Behavior of a prediction if its device fails or runs out of memory, or if its precision does not suffice.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use super::super::test_common::{noise, relative_distance, save_package};
@@ -253,7 +253,7 @@ fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
-/// What was tried after the GPU ran out of memory, as the notes say.
+/// Returns the attempts after the GPU ran out of memory, according to the notes.
 fn attempts(report: &InputReport) -> Vec<&'static str> {
     let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
     report.notes.iter().filter_map(|note| known.into_iter().find(|end| note.ends_with(end))).collect()

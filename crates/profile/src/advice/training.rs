@@ -5,7 +5,7 @@ use crate::facts::RunFacts;
 
 /// Share of a training step above which waiting for data is worth a change.
 const MAX_DATA_WAIT: f64 = 0.2;
-/// What helps if stacks are read and decoded again and again.
+/// Remedy if stacks are read and decoded again and again.
 const CACHE: &str = "if the stacks are compressed and fit in memory, a larger cache (--set cache_bytes=BYTES)";
 /// Share of a step's multiply-accumulates above which computing them a second time is worth a change.
 const MAX_RECOMPUTED: f64 = 0.1;

@@ -39,7 +39,7 @@ pub struct Scores {
     pub scores: BTreeMap<ScoreName, f64>,
     /// Scores of each validation pair.
     pub pairs: Vec<PairScore>,
-    /// What each object or block of the images adds to the score, with the number of its validation pair.
+    /// Contribution of each object or block of the images to the score, with the number of its validation pair.
     #[serde(skip)]
     pub(crate) shares: Vec<(usize, Share)>,
 }
@@ -86,7 +86,7 @@ pub(super) struct Tally {
     regressions: Vec<(usize, Regression)>,
     /// Number of voxels in the intersection, and sum of the voxels of both masks.
     voxels: [u64; 2],
-    /// What the parts of the last pair add to the score.
+    /// Contributions of the parts of the last pair to the score.
     pub(super) shares: Vec<Share>,
 }
 

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// Result of the check of a pair.
 #[derive(Debug, Clone)]
 pub(crate) struct PairInspection {
-    /// What the report states about the pair: shape, data types, objects, intensities.
+    /// Facts about the pair for the report: shape, data types, objects, intensities.
     pub summary: PairSummary,
     /// Problems of this pair, in the order in which they were found.
     pub problems: Vec<Problem>,
@@ -445,7 +445,7 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         let problem = "all of its voxels have the ignore label";
         inspection.add(Problem::error(file, problem, "label some objects, or remove the pair"));
     } else if index.objects.is_empty() {
-        let problem = "it has no label but background";
+        let problem = "it has no label other than background";
         inspection.add(Problem::warning(file, problem, "remove the pair, unless the image contains no objects"));
     }
     if let [only] = index.objects.as_slice()

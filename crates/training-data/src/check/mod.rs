@@ -44,7 +44,7 @@ pub struct Intensities {
     pub saturated_share: f64,
 }
 
-/// What was found in one pair: shapes, types, intensities and objects.
+/// Findings about one pair: shapes, types, intensities and objects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairSummary {
     /// Name of the pair.
@@ -76,7 +76,8 @@ pub struct PairSummary {
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,
-    /// Where the stack can be cut if it is the only one, so that both parts hold labels; `None` if no cut does, and for stains.
+    /// Where the stack can be cut if it is the only one, so that both parts hold labels; `None` if no cut does, and for
+    /// stains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<StackCut>,
     /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.

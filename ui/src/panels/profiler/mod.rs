@@ -41,7 +41,7 @@ enum ProfileView {
     /// Timeline of spans.
     #[default]
     Timeline,
-    /// What would make the run faster or its result better.
+    /// Changes that would make the run faster or its result better.
     Advice,
     /// Totals by operator.
     Operators,
@@ -55,7 +55,7 @@ enum ProfileView {
     Comparison,
 }
 
-/// What the panel keeps between frames.
+/// State that the panel keeps between frames.
 #[derive(Debug)]
 pub(crate) struct ProfilerPanel {
     /// The selected run; `None` is the newest job.
@@ -68,7 +68,7 @@ pub(crate) struct ProfilerPanel {
     window: Option<[f64; 2]>,
     /// Number of the newest run from a file that was shown.
     seen_file: u64,
-    /// What was computed from the runs on display.
+    /// Tables computed from the runs on display.
     derived: Option<Derived>,
     rect: Rect,
 }
@@ -91,7 +91,7 @@ impl Default for ProfilerPanel {
 /// A run and its state at the time when something was computed from it.
 type Revision = (RunId, (usize, u64, bool));
 
-/// What is computed from the runs on display; too slow to be computed in every frame.
+/// Tables and advice computed from the runs on display; too slow to compute in every frame.
 #[derive(Debug)]
 struct Derived {
     of: (Revision, Option<Revision>),
