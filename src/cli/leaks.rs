@@ -1,7 +1,7 @@
 //! `cytoscope profile --leaks`: repeats a job in one process, and fails if its memory grows.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, print, print_json, progress};
+use super::{devices, eprint_line, print, print_json, progress};
 use cytoscope_formats::chunk_cache_bytes;
 use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
@@ -39,6 +39,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     let available = devices::for_request(job.device());
     let context = progress::context(false, true, Recorder::totals_only());
     let report = repeat(repetitions, &OWNERS, |number| {
+        eprint_line(&format!("[repetition {} of {repetitions}]", number + 1));
         // A new recorder for each repetition, because recorded spans take memory.
         let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
         let ran = job.run(&context, &available, None, &|_| {}).map_err(Failure::from);

@@ -209,6 +209,7 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
         device: device.into(),
         // The report counts the patches of a whole step.
         batch: report.batch / job.config.accumulate.max(1),
+        accumulate: job.config.accumulate,
         ..TrainingFacts::default()
     };
     match status {

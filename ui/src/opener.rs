@@ -10,6 +10,7 @@ use crate::screenshots::ScreenshotSubject;
 use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_pipeline::ExportFormat;
+use cytoscope_profile::RunTable;
 use cytoscope_storage::target::refuse_input;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -173,6 +174,19 @@ impl ProfileTable {
             ProfileTable::Memory => "memory.csv",
             ProfileTable::Steps => "steps.csv",
             ProfileTable::Comparison(_) => "comparison.csv",
+        }
+    }
+
+    /// Returns the table of a run that is written.
+    pub(crate) fn of_run(self) -> RunTable {
+        match self {
+            ProfileTable::Advice => RunTable::Advice,
+            ProfileTable::Spans => RunTable::Spans,
+            ProfileTable::Operators => RunTable::Operators,
+            ProfileTable::Roofline => RunTable::Roofline,
+            ProfileTable::Memory => RunTable::Memory,
+            ProfileTable::Steps => RunTable::Steps,
+            ProfileTable::Comparison(_) => RunTable::Comparison,
         }
     }
 }

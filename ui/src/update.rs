@@ -16,7 +16,6 @@ use crate::line_profile::line_profile_csv;
 use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::overwrite::OverwriteAnswer;
-use crate::panels::profiler;
 use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
@@ -213,7 +212,7 @@ impl Workbench {
                     ProfileTable::Comparison(other) => Some(self.jobs.stored(other)?),
                     _ => None,
                 };
-                Some(Box::new(move || Ok(profiler::csv(table, &run, other.as_ref()).into_bytes())))
+                Some(Box::new(move || Ok(table.of_run().csv(&run, other.as_ref()).into_bytes())))
             }
         }
     }

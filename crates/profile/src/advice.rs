@@ -5,6 +5,8 @@ mod objects;
 mod passes;
 mod training;
 
+pub use training::smaller_batch;
+
 use crate::device::RunDevice;
 use crate::facts::{InputFacts, Joining, RunFacts, TileFacts, TileReason};
 use crate::{OperatorTotal, bytes_text};
@@ -93,6 +95,13 @@ pub enum AdvisedSetting {
     Workers(usize),
     /// Number of patches per training batch.
     Batch(usize),
+    /// A smaller training batch, and more of them for each optimizer step, so that a step has the same patches.
+    AccumulatedBatch {
+        /// Number of patches per batch.
+        batch: usize,
+        /// Number of batches per optimizer step.
+        accumulate: usize,
+    },
     /// Memory limit for the activations of a training step in MiB.
     ActivationMib(u64),
     /// An object diameter that is estimated from each stack.
@@ -114,7 +123,7 @@ pub struct Advice {
     pub expected_gain: String,
     /// The option or setting that makes the change.
     pub change: String,
-    /// The setting, if one value of one setting is the change.
+    /// The setting, if a program can apply the change without asking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setting: Option<AdvisedSetting>,
     /// Number of further inputs that the rule applies to; the evidence is that of the input with the largest gain.

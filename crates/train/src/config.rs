@@ -22,7 +22,7 @@ const BATCH: usize = 2;
 /// Maximum number of patches per batch; larger batches do not train faster.
 pub const MAX_BATCH: usize = 4096;
 /// Maximum number of batches for gradient accumulation.
-const MAX_ACCUMULATE: usize = 1 << 16;
+pub const MAX_ACCUMULATE: usize = 1 << 16;
 /// Maximum edge length of a patch in voxels.
 const MAX_PATCH_EDGE: usize = 4096;
 /// Sections whose types ignore unknown keys: packages of other versions may have more segmentation settings, and serde

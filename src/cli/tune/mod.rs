@@ -224,8 +224,10 @@ impl Tune {
         options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
         options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
-        let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
+        let of_file = self.shape_zyx(&data)?;
         let workload = InferenceWorkload { model: self.model.as_str(), data, options };
+        let of_grid = inference::grid(devices, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        let candidates = inference::candidates(model, devices, of_grid.unwrap_or(of_file));
         let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
         Ok((Tuned { presets: inference::presets(&trials), candidates: trials }, diameter))
     }

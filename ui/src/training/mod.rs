@@ -198,6 +198,7 @@ impl Wizard {
         }
         config.workers = self.plan.workers.or(config.workers);
         config.batch = self.plan.batch.or(config.batch);
+        config.accumulate = self.plan.accumulate.unwrap_or(config.accumulate);
         config.memory_mib = self.plan.memory_mib.or(config.memory_mib);
         config.precision = self.plan.precision.and_then(TrainPrecision::of).unwrap_or(config.precision);
         config.performance = self.performance();
@@ -345,16 +346,16 @@ mod tests {
     #[test]
     fn limits_that_the_user_has_set_take_the_place_of_those_of_the_settings() {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
-        let config = TrainConfig { batch: Some(3), memory_mib: Some(512), ..TrainConfig::default() };
+        let config = TrainConfig { batch: Some(3), accumulate: 5, memory_mib: Some(512), ..TrainConfig::default() };
         let mut wizard = Wizard::new(None, config, &wake);
         wizard.plan.data = Some("/data/pairs".into());
         let limits = |wizard: &Wizard| {
             let job = wizard.job("/out".into()).unwrap();
-            (job.config.batch, job.config.memory_mib, job.threads, job.without_int8)
+            (job.config.batch, job.config.accumulate, job.config.memory_mib, job.threads, job.without_int8)
         };
-        assert_eq!(limits(&wizard), (Some(3), Some(512), 0, false));
+        assert_eq!(limits(&wizard), (Some(3), 5, Some(512), 0, false));
         (wizard.plan.batch, wizard.plan.memory_mib, wizard.plan.threads) = (Some(8), Some(2048), Some(2));
-        wizard.plan.without_int8 = true;
-        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2, true));
+        (wizard.plan.accumulate, wizard.plan.without_int8) = (Some(2), true);
+        assert_eq!(limits(&wizard), (Some(8), 2, Some(2048), 2, true));
     }
 }

@@ -104,6 +104,8 @@ pub struct WizardPlan {
     pub workers: Option<usize>,
     /// Number of patches per batch; `None` leaves it to the training settings or the machine profile.
     pub batch: Option<usize>,
+    /// Number of batches per optimizer step; `None` leaves it to the training settings.
+    pub accumulate: Option<usize>,
     /// Memory limit for the activations of a training step in MiB; `None` leaves it to the training settings.
     pub memory_mib: Option<u64>,
     /// Number of threads that compute the training steps; `None` uses all cores.
@@ -136,6 +138,7 @@ impl Default for WizardPlan {
             minutes: MINUTES[1].1,
             workers: None,
             batch: None,
+            accumulate: None,
             memory_mib: None,
             threads: None,
             device: DeviceRequest::Auto,

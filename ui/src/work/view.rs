@@ -374,8 +374,8 @@ impl JobView {
         let times = self.training.as_ref()?;
         let [step_secs, stalled_secs] = times.means()?;
         let device = self.device.as_ref().map_or(DeviceId::Cpu, |device| device.id).into();
-        let workers = times.workers;
-        let facts = TrainingFacts { step_secs, stalled_secs, workers, device, ..TrainingFacts::default() };
+        let (workers, accumulate) = (times.workers, times.accumulate);
+        let facts = TrainingFacts { step_secs, stalled_secs, workers, device, accumulate, ..TrainingFacts::default() };
         Some(match &times.status {
             Some(status) => status.complete(facts),
             None => facts,
@@ -457,7 +457,8 @@ mod tests {
         };
         let larger = Some(BatchAdvice::Larger { batch: 4 });
         assert_eq!(report(TrainStatus { batch_advice: larger, ..status("cuda:0", 2) }), [AdviceRule::SmallBatch]);
-        let smaller = TrainStatus { batch_advice: Some(BatchAdvice::Smaller { batch: 1 }), ..status("cpu", 2) };
+        let smaller =
+            TrainStatus { batch_advice: Some(BatchAdvice::Smaller { batch: 1, accumulate: 2 }), ..status("cpu", 2) };
         let recomputing = TrainStatus { recomputed_share: Some(0.3), ..smaller };
         assert_eq!(report(recomputing), [AdviceRule::Recomputation]);
         assert_eq!(report(status("cuda:0", 4)), NONE, "the latest status counts");

@@ -13,7 +13,7 @@ use crate::training::TrainingAction;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
 use cytoscope_profile::{Advice, AdvisedSetting, bytes_text};
-use cytoscope_train::MAX_BATCH;
+use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH};
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -132,6 +132,19 @@ fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) 
                 name: format!("Use a batch size of {batch}"),
                 actions: vec![TrainingAction::Batch(Some(batch)).into()],
                 is_applied: state.wizard().plan.batch == Some(batch),
+            })
+        }
+        AdvisedSetting::AccumulatedBatch { batch, accumulate } => {
+            let batch = Some(*batch).filter(|n| (1..=MAX_BATCH).contains(n))?;
+            let accumulate = Some(*accumulate).filter(|n| (1..=MAX_ACCUMULATE).contains(n))?;
+            let plan = &state.wizard().plan;
+            Some(AdviceButton {
+                name: format!("Use {accumulate} batches of {batch} per step"),
+                actions: vec![
+                    TrainingAction::Batch(Some(batch)).into(),
+                    TrainingAction::Accumulate(Some(accumulate)).into(),
+                ],
+                is_applied: (plan.batch, plan.accumulate) == (Some(batch), Some(accumulate)),
             })
         }
         AdvisedSetting::ActivationMib(mib) => Some(AdviceButton {

@@ -5,11 +5,8 @@ mod comparison;
 mod memory;
 mod operators;
 mod roofline;
-mod tables;
 mod timeline;
 mod training;
-
-pub(crate) use tables::csv;
 
 use super::{frame, icon_button, seconds, weak};
 use crate::action::Actions;
@@ -17,18 +14,18 @@ use crate::command::Command;
 use crate::documents::DocumentsAction;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::{FileRequest, ProfileFormat, ProfileTable};
-use crate::runs::{DurationHistogram, RunId, ShownRun, step_durations_secs};
+use crate::runs::{DurationHistogram, RunId, ShownRun};
 use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
 use comparison::RunComparison;
 use cytoscope_profile::{
-    Advice, MachinePeak, Slowdown, Stage, StageTotal, advise, bytes_text, operator_totals, total_bytes,
+    Advice, MachinePeak, Slowdown, SpanTotal, Stage, StageTotal, advise, bytes_text, operator_totals, span_totals,
+    step_durations_secs, total_bytes,
 };
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
-use operators::Row;
 use roofline::Roofline;
 use std::time::{Duration, Instant};
 
@@ -100,7 +97,7 @@ struct Derived {
     of: (Revision, Option<Revision>),
     at: Instant,
     advice: Vec<Advice>,
-    rows: Vec<Row>,
+    rows: Vec<SpanTotal>,
     roofline: Option<Roofline>,
     steps: Option<DurationHistogram>,
     comparison: Option<RunComparison>,
@@ -125,7 +122,7 @@ impl Derived {
             of,
             at: Instant::now(),
             advice: advise(&facts, &operators),
-            rows: operators::rows(run.spans()),
+            rows: span_totals(run.spans()),
             roofline,
             steps: DurationHistogram::new(step_durations_secs(run.spans())),
             comparison: other.map(|other| RunComparison::new(run, other)),

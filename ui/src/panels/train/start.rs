@@ -14,7 +14,7 @@ use crate::training::{NEW_NETWORK, TrainingAction, Wizard};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_train::{MAX_BATCH, TrainStart};
+use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH, TrainStart};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
@@ -158,6 +158,21 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
     };
     if let Some(size) = batch.show(ui, SettingRow::Grid, wizard.plan.batch.map(|n| n as u64)) {
         actions.send(TrainingAction::Batch(size.map(|n| n as usize)));
+    }
+    // Set only by advice of the profiler.
+    if let Some(accumulate) = wizard.plan.accumulate {
+        let batches = OptionalNumber {
+            name: "Batches per step",
+            unit: "batches",
+            hint: "Batches whose gradients are added before each optimizer step. Without a number, as in the training \
+                   settings.",
+            unset: "automatic",
+            first: accumulate as u64,
+            range: 1..=MAX_ACCUMULATE as u64,
+        };
+        if let Some(number) = batches.show(ui, SettingRow::Grid, Some(accumulate as u64)) {
+            actions.send(TrainingAction::Accumulate(number.map(|n| n as usize)));
+        }
     }
     let hint = "Memory for activations; beyond it, some are computed twice. Automatic is half of the free memory.";
     let memory = OptionalNumber::memory("Memory limit", hint);
