@@ -77,6 +77,32 @@ print('read')
 }
 
 #[test]
+fn segment_writes_labels_in_the_format_that_their_name_states() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr"])).ok();
+    let segment = |out: &str| fixture.run(&["segment", MAPS, "--out", out, "--json"]).json()["format"].clone();
+    for (out, format) in
+        [("l.tif", "tiff"), ("l.ome.tif", "tiff"), ("l.zarr", "ome_zarr"), ("l.npy", "npy"), ("l_seg.npy", "cellpose")]
+    {
+        assert_eq!(segment(out), format, "{out}");
+        assert_eq!(fixture.image(out), fixture.image("l.tif"), "{out}");
+    }
+    assert_eq!(segment("l.zip"), "roi_set");
+    fixture.run(&["convert", "l.zip", "back.tif", "--like", &raw]).ok();
+    assert_eq!(fixture.image("back.tif").samples().to_f32(), fixture.image("l.tif").samples().to_f32());
+    fixture.fails(2, &["segment", MAPS, "--out", "l.jpg"], &["l.jpg", ".zarr", "_seg.npy"]);
+    // An unchanged folder with labels of the same map is replaced, as a file is; any other folder only on request.
+    assert_eq!(segment("l.zarr"), "ome_zarr");
+    std::fs::write(fixture.path("l.zarr").join("mine.txt"), "notes").unwrap();
+    fixture.fails(2, &["segment", MAPS, "--out", "l.zarr"], &["l.zarr", "--force"]);
+    fixture.run(&["segment", MAPS, "--out", "l.zarr", "--force"]).ok();
+    assert!(fixture.path("l.zarr.before-1/mine.txt").is_file(), "it is moved aside");
+    fixture.fails(2, &["segment", MAPS, "--out", MAPS, "--force"], &["input"]);
+    assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
 fn a_folder_of_results_is_replaced_only_while_it_is_unchanged() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);

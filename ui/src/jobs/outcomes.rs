@@ -183,7 +183,12 @@ impl Jobs {
         }
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         let output = if kept {
-            effects.success(format!("{} objects saved", report.objects), report.labels.display().to_string());
+            let mut details = report.labels.display().to_string();
+            for note in &report.notes {
+                details.push_str(". ");
+                details.push_str(&capitalized(note));
+            }
+            effects.success(format!("{} objects saved", report.objects), details);
             JobOutput::Kept(time, report.artifacts())
         } else {
             JobOutput::Preview(time, Box::new(report))

@@ -258,6 +258,7 @@ impl Jobs {
         let job = SegmentJob {
             map,
             labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(&stem))),
+            replace_labels_of_map: keep,
             table: keep.then(|| folder.join(ArtifactKind::Table.file_name(&stem))),
             table_format: Default::default(),
             series: SeriesChoice::Index(document.series),
