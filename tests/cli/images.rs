@@ -297,6 +297,30 @@ fn ome_zarr_folders_are_used_like_files() {
 }
 
 #[test]
+fn intensities_given_as_labels_are_noticed() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    let labels = raw.replace("_raw", "_labels");
+    let doubt = "may be an image of intensities instead of labels";
+    let with = |labels: &str, out: &str| fixture.run(&["convert", &raw, out, "--labels", labels]).ok().stderr;
+    let warned = with(&raw, "a.zarr");
+    assert!(warned.contains(doubt) && warned.contains(&raw), "{warned}");
+    assert!(!with(&labels, "b.zarr").contains(doubt));
+    let warned = fixture.run(&["convert", &raw, "raw_seg.npy"]).ok().stderr;
+    assert!(warned.contains(doubt), "{warned}");
+    assert!(!fixture.run(&["convert", &labels, "labels_seg.npy"]).ok().stderr.contains(doubt));
+    let measured = fixture.run(&["measure", &raw, "--intensities", &raw, "--out", "t.csv"]).ok().stdout;
+    assert!(measured.contains(doubt), "{measured}");
+    // Values that cannot be labels are refused, and what was met is named.
+    let stack = fixture.write("stack.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    for (values, met) in [(Samples::F32(vec![0.5; 128]), "float32"), (Samples::I16(vec![-3; 128]), "the value -3")] {
+        fixture.write("wrong.tif", "ZYX", &[2, 8, 8], values);
+        fixture.fails(3, &["convert", &stack, "c.zarr", "--labels", "wrong.tif"], &["wrong.tif", met]);
+        assert!(!fixture.path("c.zarr").exists());
+    }
+}
+
+#[test]
 fn a_stack_whose_pages_do_not_fit_its_axes_is_read_as_slices_with_a_note() {
     let fixture = Fixture::new();
     fixture.write("s.tif", "ZCYX", &[3, 2, 4, 5], (0..120u16).collect::<Vec<u16>>());

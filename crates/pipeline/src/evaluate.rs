@@ -214,8 +214,11 @@ pub(crate) fn pair_key(path: &Path) -> String {
 
 /// Returns whether a file name suggests a label image.
 pub(crate) fn looks_like_labels(path: &Path) -> bool {
-    let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    ["label", "mask", "seg", "gt"].iter().any(|r| name.contains(r))
+    let given = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = given.to_lowercase();
+    // As a part of other words, as in "length", the letters say nothing.
+    let is_truth = || given.contains("GT") || name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == "gt");
+    ["label", "mask", "seg"].iter().any(|part| name.contains(part)) || is_truth()
 }
 
 /// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns

@@ -33,6 +33,7 @@ mod import_settings;
 mod inherited;
 mod job;
 pub mod job_record;
+mod label_check;
 mod machine_peak;
 mod machine_profile;
 mod measure;

@@ -1,6 +1,7 @@
 //! Measurement of existing labels, such as manually corrected ones.
 
 use crate::job_record::{PendingRecord, recorded};
+use crate::label_check::LabelCheck;
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
     ALONE_BY_AXES, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
@@ -112,10 +113,11 @@ impl MeasureJob {
         let slices = depth.saturating_mul(times.len());
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
+        let mut check = LabelCheck::default();
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
-            rows.push((time, self.rows(context, &stacks, measurer, &mut meter)?));
+            rows.push((time, self.rows(context, &stacks, measurer, &mut check, &mut meter)?));
         }
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
@@ -138,6 +140,7 @@ impl MeasureJob {
                 .into_iter()
                 .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
                 .chain(of_regions)
+                .chain(check.note(&self.labels))
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
@@ -155,6 +158,7 @@ impl MeasureJob {
         context: &Context,
         [intensities, labels]: &[Stack; 2],
         mut measurer: Measurer,
+        check: &mut LabelCheck,
         meter: &mut Meter<'_>,
     ) -> Result<Vec<ObjectRow>, JobError> {
         let depth = intensities.extents.zyx[0];
@@ -163,6 +167,7 @@ impl MeasureJob {
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
             let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
+            check.add(&numbers, labels.extents.zyx[2]);
             measure_slices(context, &mut measurer, &numbers, (intensities, &channels), slab.clone())?;
             meter.add(slab.len() as u64)?;
         }
