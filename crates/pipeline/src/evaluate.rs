@@ -490,6 +490,20 @@ mod tests {
     }
 
     #[test]
+    fn names_of_label_images_are_recognized() {
+        for (name, is_label_image) in [
+            ("a_gt.tif", true),
+            ("cellsGT01.tif", true),
+            ("a_Labels.tif", true),
+            ("seg_1.tif", true),
+            ("length_3.tif", false),
+            ("a_raw.tif", false),
+        ] {
+            assert_eq!(looks_like_labels(Path::new(name)), is_label_image, "{name}");
+        }
+    }
+
+    #[test]
     fn files_of_a_pair_have_the_same_key() {
         for name in [
             "emb1_t2_raw.tif",
