@@ -266,11 +266,13 @@ pub fn records_result_of(result: &Path, file: &Path, input: &Path) -> bool {
     record.inputs.iter().any(is_input) && record.outputs.iter().any(|known| known.is_named(file) && known.matches(file))
 }
 
-/// Returns whether something exists at a path that a training run wrote, according to the record beside it.
-pub(crate) fn is_trained(output: &Path) -> bool {
-    let is_training = |record: &JobRecord| record.kind == JobKind::Train && record.is_of(output);
-    std::fs::symlink_metadata(output).is_ok()
-        && matches!(read_any(&record_path(output)), Ok(AnyRecord::Job(record)) if is_training(&record))
+/// Returns the kind of the job that wrote an output, according to the record beside it; `None` without such a record, as after
+/// the output was renamed.
+pub(crate) fn recorded_kind(output: &Path) -> Option<JobKind> {
+    match read_any(&record_path(output)) {
+        Ok(AnyRecord::Job(record)) if record.is_of(output) => Some(record.kind),
+        _ => None,
+    }
 }
 
 /// Returns the path of the record of an output.

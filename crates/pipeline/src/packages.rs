@@ -3,7 +3,7 @@
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit};
-use crate::job_record::{is_trained, recorded};
+use crate::job_record::{JobKind, recorded, recorded_kind};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
@@ -347,7 +347,7 @@ fn write_with(
 ) -> Result<Replaced, JobError> {
     check_destination(to, &[], overwrite)?;
     // Training a network again would take long, so a trained package is not deleted.
-    let aside = if is_trained(to) { Some(move_aside(to)?) } else { None };
+    let aside = if was_trained(to) { Some(move_aside(to)?) } else { None };
     let saved = builder.save_with(content, to, overwrite).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         PackageError::Storage(error) => JobError::Storage(error),
@@ -361,6 +361,16 @@ fn write_with(
             Err(error)
         }
     }
+}
+
+/// Returns whether a package exists at a path that a training run wrote. A package that was renamed has no record beside it: it
+/// counts as trained if its description states a training run.
+fn was_trained(path: &Path) -> bool {
+    if std::fs::symlink_metadata(path).is_err() {
+        return false;
+    }
+    let is_stated = || Package::open(path).is_ok_and(|package| package.config().get("training").is_some());
+    recorded_kind(path).map_or_else(is_stated, |kind| kind == JobKind::Train)
 }
 
 #[cfg(test)]
@@ -391,7 +401,7 @@ mod tests {
             "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
         });
         std::fs::write(record_path(&path), record.to_string()).unwrap();
-        assert!(is_trained(&path));
+        assert!(was_trained(&path));
         std::fs::write(path.join("notes.txt"), "of this package").unwrap();
         let aside = folder.path().join("m.before-1");
         let invalid = PackageBuilder { name: "?".to_owned(), ..builder };
@@ -400,5 +410,25 @@ mod tests {
         let valid = PackageBuilder { name: "another".to_owned(), ..invalid };
         assert_eq!(write(valid, &path, Overwrite::Replace).unwrap(), Replaced::MovedTo(aside.clone()));
         assert!(aside.join("notes.txt").is_file() && !path.join("notes.txt").exists());
+    }
+
+    #[test]
+    fn a_trained_package_that_was_renamed_is_not_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("renamed");
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        let trained = PackageBuilder { config: json!({"training": {"seed": 1}}), ..builder.clone() };
+        assert_eq!(trained.save(&path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        let aside = folder.path().join("renamed.before-1");
+        assert_eq!(write(builder.clone(), &path, Overwrite::Refuse).unwrap(), Replaced::MovedTo(aside.clone()));
+        assert!(was_trained(&aside) && !was_trained(&path));
+        // A package that another job made of a trained one is replaced, as its record says.
+        assert_eq!(trained.save(&path, Overwrite::Refuse).unwrap(), Replaced::Ours);
+        let record = json!({
+            "program": "cytoscope 0", "kind": "quantize", "job": {}, "inputs": [], "finished_unix_secs": 0,
+            "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
+        });
+        std::fs::write(record_path(&path), record.to_string()).unwrap();
+        assert_eq!(write(builder, &path, Overwrite::Refuse).unwrap(), Replaced::Ours);
     }
 }
