@@ -4,8 +4,8 @@ use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
-    reading_notes, unknown_voxel_size_note,
+    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, channel_name, check_voxel_size,
+    first_series_note, one_of_several_note, reading_notes, used_voxel_um,
 };
 use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
@@ -307,7 +307,8 @@ impl SegmentJob {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
-        let (voxel_um, zyx) = (self.used_voxel_um(meta.voxel_size_um, extents), extents.zyx);
+        let zyx = extents.zyx;
+        let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
         let mut labels = self.label(context, stack, voxel_um, &folder)?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = Target::create(path, format, &meta, zyx, objects)?;
@@ -406,12 +407,6 @@ impl SegmentJob {
         Ok(meta)
     }
 
-    /// Returns the voxel size Z, Y, X with which objects of a map of this stated size are found and measured.
-    fn used_voxel_um(&self, stated: VoxelSize, extents: Extents) -> [f64; 3] {
-        let is_incomplete = unknown_voxel_size_note(stated, extents.zyx[0]).is_some();
-        self.assumed_voxel_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
-    }
-
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
         let of_series = first_series_note(&self.series, map.meta(), "is segmented", ANOTHER_SERIES);
@@ -420,13 +415,7 @@ impl SegmentJob {
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        let unknown = unknown_voxel_size_note(size, extents.zyx[0]).map(|note| match self.assumed_voxel_um {
-            None => note,
-            Some([z, y, x]) => format!(
-                "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not \
-                 in µm"
-            ),
-        });
+        let unknown = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
         reading.chain(unknown).chain(time).chain(channel).collect()
     }
 
