@@ -4,6 +4,7 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
+use crate::measure::numbers;
 use crate::predict::resolve::{ALONE_BY_AXES, ANOTHER_SERIES, check_voxel_size, first_series_note, reading_notes};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
@@ -14,7 +15,7 @@ use cytoscope_formats::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, DType, Region, Samples, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -105,10 +106,15 @@ impl ConvertJob {
             (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1 || is_of_plane(i)).collect();
         let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
         let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
-        let mut writer = StackWriter::create(&self.output, &self.spec(container, axes.clone(), shape, &meta))?;
-        // These formats hold labels only.
-        let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet) && !image.is_label_image();
-        let mut labels = holds_labels.then(LabelCheck::default);
+        // These formats hold labels only, of three types.
+        let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
+        let is_converted = holds_labels && !matches!(meta.dtype, DType::U8 | DType::U16 | DType::U32);
+        let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
+        let mut spec = self.spec(container, axes.clone(), shape, &meta);
+        if is_converted {
+            spec.dtype = DType::U32;
+        }
+        let mut writer = StackWriter::create(&self.output, &spec)?;
         let width = meta.axes_full.position(Axis::X).and_then(|i| whole.size.get(i).copied()).unwrap_or(1);
         let slabs = Slabs::new(&whole, &retained, &meta);
         let mut meter = context.meter(ProgressStage::Convert, slabs.planes(), ProgressUnit::Planes);
@@ -119,15 +125,19 @@ impl ConvertJob {
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };
+            let mut samples = slab.into_samples();
+            if is_converted {
+                samples = Samples::U32(numbers(&self.input, samples)?);
+            }
             if let Some(check) = &mut labels {
-                with_samples!(slab.samples(), values => check.add(values, width));
+                with_samples!(&samples, values => check.add(values, width));
             }
             let shape = retained.iter().map(|i| region.size[*i]).collect();
-            let _span = context.recorder.span(Stage::Write, "slab").bytes(slab.samples().as_bytes().len());
-            writer.write(&Array::new(axes.clone(), shape, slab.into_samples())?)?;
+            let _span = context.recorder.span(Stage::Write, "slab").bytes(samples.as_bytes().len());
+            writer.write(&Array::new(axes.clone(), shape, samples)?)?;
             meter.add(planes)?;
         }
-        let of_labels = labels.and_then(|check| check.note(&self.input));
+        let of_labels = labels.and_then(|check| check.note());
         of_labels.into_iter().for_each(|note| context.note(note));
         let mut publication = Publication::default();
         publication.add(writer.finish_unpublished()?);

@@ -5,13 +5,14 @@ use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
+use crate::measure::numbers;
 use crate::predict::resolve::regions_note;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
-use cytoscope_volume::{Region, with_samples};
+use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 
 /// Index of T in the axes of a region.
@@ -48,26 +49,27 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     let mut writer = ZarrWriter::create(&job.output, spec)?;
     let (voxel_size_um, origin_um) = (image.meta().voxel_size_um, image.meta().origin_um);
     let interval_secs = image.meta().time_interval_secs;
-    let mut parts = vec![(0, image, whole, is_named_labels.then_some(&job.input))];
+    let mut parts = vec![(0, image, whole, is_named_labels.then(|| LabelCheck::new(&job.input)))];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
-        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
+        let stored = labels.meta().dtype;
+        let dtype = if stored.is_float() { DType::U32 } else { stored };
+        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), dtype);
         // Labels lie on the voxels of their image, and many files of labels state no voxel size.
         spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
         spec.origin_um = origin_um;
         spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
-        parts.push((writer.add_labels(spec)?, labels, whole, Some(path)));
+        parts.push((writer.add_labels(spec)?, labels, whole, Some(LabelCheck::new(path))));
     }
     let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
     let total: u64 = parts.iter().map(|(_, _, whole, _)| slices(whole)).sum();
     let mut meter = context.meter(ProgressStage::Convert, total, ProgressUnit::Planes);
-    for (index, image, whole, labels) in &parts {
-        let mut check = labels.map(|_| LabelCheck::default());
-        copy(context, &mut meter, &mut writer, *index, (image, whole), check.as_mut())?;
-        if let (Some(path), Some(check)) = (labels, check) {
+    for (index, image, whole, check) in &mut parts {
+        copy(context, &mut meter, &mut writer, *index, (&*image, &*whole), check.as_mut())?;
+        if let Some(check) = check {
             if *index > 0 {
-                check.refuse_negative(path)?;
+                check.refuse_negative()?;
             }
-            check.note(path).into_iter().for_each(|note| context.note(note));
+            check.note().into_iter().for_each(|note| context.note(note));
         }
     }
     if let Some(aside) = writer.finish()?.publish(job.overwrite)? {
@@ -103,11 +105,15 @@ fn copy(
                     span.add_bytes(slab.samples().as_bytes().len());
                     slab
                 };
+                let mut voxels = slab.into_samples();
                 if let Some(check) = &mut labels {
-                    with_samples!(slab.samples(), values => check.add(values, whole.size[X]));
+                    if voxels.dtype().is_float() {
+                        voxels = Samples::U32(numbers(check.path(), voxels)?);
+                    }
+                    with_samples!(&voxels, values => check.add(values, whole.size[X]));
                 }
-                let _span = context.recorder.span(Stage::Write, "slab").bytes(slab.samples().as_bytes().len());
-                writer.write(index, [t, channel, z], slab.samples())?;
+                let _span = context.recorder.span(Stage::Write, "slab").bytes(voxels.as_bytes().len());
+                writer.write(index, [t, channel, z], &voxels)?;
                 meter.add(slices as u64)?;
             }
         }
@@ -136,9 +142,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     }
     let extents = |region: &Region| [T, Z, 3, 4].map(|i| region.size[i]);
     let samples = whole.size[C] * whole.size[S];
-    let problem = if meta.dtype.is_float() {
-        format!("labels are whole numbers, but the file has {}", meta.dtype)
-    } else if samples != 1 {
+    let problem = if samples != 1 {
         format!("a label image has one channel, but the file has {samples}")
     } else if extents(&whole) != extents(stack) {
         format!("its shape (T, Z, Y, X) is {:?}, but the stack's is {:?}", extents(&whole), extents(stack))

@@ -3,7 +3,7 @@
 use crate::JobError;
 use bytemuck::Zeroable;
 use cytoscope_volume::Element;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Fewest pairs of neighboring voxels whose share is stated.
 const MIN_PAIRS: u64 = 1000;
@@ -12,8 +12,10 @@ const MIN_PAIRS: u64 = 1000;
 const MIN_EQUAL: f64 = 0.5;
 
 /// Counts pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LabelCheck {
+    /// The image, for messages.
+    path: PathBuf,
     /// Pairs without background.
     pairs: u64,
     /// Pairs of the same value among them.
@@ -23,6 +25,16 @@ pub(crate) struct LabelCheck {
 }
 
 impl LabelCheck {
+    /// Starts the check of an image.
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), pairs: 0, equal: 0, negative: None }
+    }
+
+    /// The image.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Adds rows of `width` voxels.
     pub(crate) fn add<T: Element>(&mut self, values: &[T], width: usize) {
         let background = T::zeroed();
@@ -41,13 +53,13 @@ impl LabelCheck {
     }
 
     /// Returns a note if the values are more likely intensities than labels.
-    pub(crate) fn note(&self, path: &Path) -> Option<String> {
+    pub(crate) fn note(&self) -> Option<String> {
         let share = self.equal as f64 / self.pairs.max(1) as f64;
         (self.pairs >= MIN_PAIRS && share < MIN_EQUAL).then(|| {
             format!(
                 "{} may be an image of intensities instead of labels: of the neighboring voxels that are not 0, only {:.0} % \
                  have the same value",
-                path.display(),
+                self.path.display(),
                 share * 100.0
             )
         })
@@ -57,10 +69,10 @@ impl LabelCheck {
     ///
     /// # Errors
     /// [`JobError::Mismatch`] with the lowest value.
-    pub(crate) fn refuse_negative(&self, path: &Path) -> Result<(), JobError> {
+    pub(crate) fn refuse_negative(&self) -> Result<(), JobError> {
         let Some(value) = self.negative else { return Ok(()) };
         Err(JobError::Mismatch {
-            path: path.to_owned(),
+            path: self.path.clone(),
             problem: format!("the value {value} is not a label"),
             next_step: "give a label image: 0 for the background and numbers from 1 for the objects".to_owned(),
         })
@@ -72,9 +84,9 @@ mod tests {
     use super::*;
 
     fn note(values: &[u16]) -> Option<String> {
-        let mut check = LabelCheck::default();
+        let mut check = LabelCheck::new(Path::new("a.tif"));
         check.add(values, 60);
-        check.note(Path::new("a.tif"))
+        check.note()
     }
 
     #[test]
@@ -93,13 +105,13 @@ mod tests {
 
     #[test]
     fn negative_values_are_no_labels() {
-        let mut check = LabelCheck::default();
-        check.add(&[0i16, 3, 3, -2], 4);
-        let refused =
-            check.refuse_negative(Path::new("a.tif")).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(refused.contains("the value -2 is not a label"), "{refused}");
-        check = LabelCheck::default();
-        check.add(&[0i16, 3], 2);
-        assert!(check.refuse_negative(Path::new("a.tif")).is_ok());
+        let refused = |values: &[i16]| {
+            let mut check = LabelCheck::new(Path::new("a.tif"));
+            check.add(values, 4);
+            check.refuse_negative().err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(&[0, 3, 3]), None);
+        let message = refused(&[0, 3, -2, 3]).unwrap_or_default();
+        assert!(message.contains("a.tif") && message.contains("the value -2 is not a label"), "{message}");
     }
 }

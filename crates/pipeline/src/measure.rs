@@ -17,8 +17,9 @@ use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Axes, Samples, VoxelSize};
+use cytoscope_volume::{Axes, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
@@ -113,7 +114,7 @@ impl MeasureJob {
         let slices = depth.saturating_mul(times.len());
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
-        let mut check = LabelCheck::default();
+        let mut check = LabelCheck::new(&self.labels);
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
@@ -140,7 +141,7 @@ impl MeasureJob {
                 .into_iter()
                 .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
                 .chain(of_regions)
-                .chain(check.note(&self.labels))
+                .chain(check.note())
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
@@ -193,9 +194,9 @@ impl MeasureJob {
             let problem = format!("its shape is {:?}, but the stack's is {:?}", of_labels.zyx, extents.zyx);
             return Err(self.mismatch(problem, "give the stack that these labels were drawn on"));
         }
-        let dtype = labels.meta().dtype;
-        if dtype.is_float() || of_labels.channels > 1 {
-            let problem = format!("values of type {dtype} in {} are not labels", channels_text(of_labels.channels));
+        if of_labels.channels > 1 {
+            let (dtype, channels) = (labels.meta().dtype, channels_text(of_labels.channels));
+            let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         if self.all_times && of_labels.times != extents.times {
@@ -274,10 +275,10 @@ fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
     })
 }
 
-/// Returns label numbers as 32-bit ones.
+/// Returns label numbers as 32-bit ones. Floats count if they are integers: Fiji writes labels above 65,535 as floats.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] for a number that is negative or does not fit 32 bits.
+/// [`JobError::Mismatch`] for a number that is negative, no integer, or does not fit 32 bits.
 pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobError> {
     let numbers = match samples {
         Samples::U32(v) => Ok(v),
@@ -288,8 +289,9 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
         Samples::I16(v) => checked(v),
         Samples::I32(v) => checked(v),
         Samples::I64(v) => checked(v),
-        // Floats were refused.
-        Samples::F16(_) | Samples::F32(_) | Samples::F64(_) => Ok(Vec::new()),
+        Samples::F16(v) => checked_floats(&v),
+        Samples::F32(v) => checked_floats(&v),
+        Samples::F64(v) => checked_floats(&v),
     };
     numbers.map_err(|value| JobError::Mismatch {
         path: path.to_owned(),
@@ -299,10 +301,44 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
 }
 
 /// Converts integers to label numbers, or returns the first one that is none.
-fn checked<T: Copy>(values: Vec<T>) -> Result<Vec<u32>, i128>
+fn checked<T: Copy + Display>(values: Vec<T>) -> Result<Vec<u32>, String>
 where
     u32: TryFrom<T>,
-    i128: From<T>,
 {
-    values.into_iter().map(|value| u32::try_from(value).map_err(|_| i128::from(value))).collect()
+    values.into_iter().map(|value| u32::try_from(value).map_err(|_| value.to_string())).collect()
+}
+
+/// Converts floats to label numbers, or returns the first one that is none.
+fn checked_floats<T: Element>(values: &[T]) -> Result<Vec<u32>, String> {
+    let number = |value: &T| {
+        let value = value.to_f64();
+        let is_label = value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value);
+        if is_label { Ok(value as u32) } else { Err(value.to_string()) }
+    };
+    values.iter().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn integers_of_any_type_are_label_numbers_and_other_values_are_named() {
+        let read = |samples: Samples| numbers(Path::new("a.tif"), samples).map_err(|error| error.to_string());
+        for samples in [Samples::I64(vec![0, 70_000]), Samples::F32(vec![0.0, 70_000.0])] {
+            assert_eq!(read(samples).unwrap(), [0, 70_000]);
+        }
+        let wrong = [
+            (Samples::I16(vec![1, -2]), "-2"),
+            (Samples::F32(vec![1.0, 0.5]), "0.5"),
+            (Samples::F64(vec![1.0, f64::NAN]), "NaN"),
+            (Samples::F64(vec![5e9]), "5000000000"),
+            (Samples::U64(vec![1 << 40]), "1099511627776"),
+        ];
+        for (samples, named) in wrong {
+            let refused = read(samples).unwrap_err();
+            assert!(refused.contains(&format!("the value {named} is not a label")), "{refused}");
+        }
+    }
 }

@@ -115,7 +115,7 @@ impl MeshJob {
         let path = if self.series.is_first() { labels_of(&self.labels) } else { self.labels.clone() };
         let image = self.series.open(&path, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
-        if image.meta().dtype.is_float() || extents.channels > 1 {
+        if extents.channels > 1 {
             let (dtype, channels) = (image.meta().dtype, channels_text(extents.channels));
             let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
