@@ -63,7 +63,9 @@ impl Jobs {
             }
             Outcome::Finished { id, result } => match *result {
                 JobResult::Convert { ref output } if self.copies.remove(&id) => {
-                    effects.success(format!("Saved {}", file_name(output)), output.display().to_string());
+                    let job = self.work.jobs.iter().find(|job| job.id == id);
+                    let notes = job.map(|job| job.notes.clone()).unwrap_or_default();
+                    effects.success(format!("Saved {}", file_name(output)), saved_details(output, &notes));
                     effects.act(DocumentsAction::Open(vec![output.clone()]));
                 }
                 JobResult::Convert { .. } | JobResult::Evaluate(_) => {
