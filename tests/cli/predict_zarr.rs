@@ -99,6 +99,11 @@ fn segment_writes_labels_in_the_format_that_their_name_states() {
     fixture.run(&["segment", MAPS, "--out", "l.zarr", "--force"]).ok();
     assert!(fixture.path("l.zarr.before-1/mine.txt").is_file(), "it is moved aside");
     fixture.fails(2, &["segment", MAPS, "--out", MAPS, "--force"], &["input"]);
+    // Labels that have the name of a result are named if they stay beside the folder of a later prediction.
+    fixture.run(&["segment", MAPS, "--out", "zarr/nuclei_4_raw_labels.tif"]).ok();
+    let report = fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr", "--json"])).json();
+    let notes = report["inputs"][0]["notes"].to_string();
+    assert!(notes.contains("were kept") && notes.contains("nuclei_4_raw_labels.tif"), "{notes}");
     assert!(fixture.leftovers().is_empty());
 }
 
