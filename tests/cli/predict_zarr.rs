@@ -35,7 +35,9 @@ fn results_in_ome_zarr_are_those_in_tiff() {
         fixture.run(&["evaluate", "--pred", prediction, "--truth", &truth, "--json"]).json()["instances"].clone()
     };
     assert_eq!(scores(MAPS), scores("tiff/nuclei_4_raw_labels.tif"));
-    // It is measured and meshed by them, too.
+    // They are stored with a stack, and it is measured and meshed by them, too.
+    fixture.run(&["convert", &raw, "with.zarr", "--labels", MAPS]).ok();
+    assert_eq!(fixture.image("with.zarr/labels/nuclei_4_raw_probability"), fixture.image(&labels));
     fixture.run(&["measure", MAPS, "--intensities", &raw, "--out", "measured.csv"]).ok();
     assert_eq!(fixture.bytes("measured.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
     for (labels, out) in [(MAPS, "maps.stl"), (labels.as_str(), "labels.stl")] {

@@ -7,6 +7,7 @@ use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::resolve::regions_note;
+use crate::predict::zarr::labels_of;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
@@ -126,7 +127,8 @@ fn copy(
 /// on the extents `drawn_on` of the stack before its preprocessing.
 fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents) -> Result<(Image, Region), JobError> {
     let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
-    let labels = open(path, &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
+    // The image of a prediction's folder is its maps.
+    let labels = open(&labels_of(path), &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
