@@ -4,9 +4,9 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::measure::numbers;
 use crate::predict::resolve::{ALONE_BY_AXES, ANOTHER_SERIES, check_voxel_size, first_series_note, reading_notes};
 use crate::results::{Publication, check_file, moved_aside_note};
+use crate::sample_type::{stored_type, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
@@ -15,7 +15,7 @@ use cytoscope_formats::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_volume::{Array, Axes, Axis, DType, Region, Samples, VoxelSize, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -106,14 +106,12 @@ impl ConvertJob {
             (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1 || is_of_plane(i)).collect();
         let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
         let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
-        // These formats hold labels only, of three types.
-        let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
-        let is_converted = holds_labels && !matches!(meta.dtype, DType::U8 | DType::U16 | DType::U32);
-        let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
-        if is_converted {
-            spec.dtype = DType::U32;
-        }
+        spec.dtype = stored_type(container, meta.dtype);
+        let stored = spec.dtype;
+        // These formats hold labels only.
+        let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
+        let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
         let mut writer = StackWriter::create(&self.output, &spec)?;
         let width = meta.axes_full.position(Axis::X).and_then(|i| whole.size.get(i).copied()).unwrap_or(1);
         let slabs = Slabs::new(&whole, &retained, &meta);
@@ -125,10 +123,7 @@ impl ConvertJob {
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };
-            let mut samples = slab.into_samples();
-            if is_converted {
-                samples = Samples::U32(numbers(&self.input, samples)?);
-            }
+            let samples = with_stored_type(&self.input, slab.into_samples(), stored)?;
             if let Some(check) = &mut labels {
                 with_samples!(&samples, values => check.add(values, width));
             }

@@ -54,6 +54,7 @@ mod recorded;
 mod recorded_jobs;
 mod rerun;
 pub mod results;
+mod sample_type;
 mod scored_channels;
 mod segment;
 mod slice_statistics;

@@ -280,7 +280,16 @@ fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
 /// # Errors
 /// [`JobError::Mismatch`] for a number that is negative, no integer, or does not fit 32 bits.
 pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobError> {
-    let numbers = match samples {
+    label_numbers(samples).map_err(|value| JobError::Mismatch {
+        path: path.to_owned(),
+        problem: format!("the value {value} is not a label"),
+        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX),
+    })
+}
+
+/// As [`numbers`]; the error is the value that is no label number.
+pub(crate) fn label_numbers(samples: Samples) -> Result<Vec<u32>, String> {
+    match samples {
         Samples::U32(v) => Ok(v),
         Samples::U16(v) => Ok(v.into_iter().map(u32::from).collect()),
         Samples::U8(v) => Ok(v.into_iter().map(u32::from).collect()),
@@ -292,12 +301,7 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
         Samples::F16(v) => checked_floats(&v),
         Samples::F32(v) => checked_floats(&v),
         Samples::F64(v) => checked_floats(&v),
-    };
-    numbers.map_err(|value| JobError::Mismatch {
-        path: path.to_owned(),
-        problem: format!("the value {value} is not a label"),
-        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX),
-    })
+    }
 }
 
 /// Converts integers to label numbers, or returns the first one that is none.
