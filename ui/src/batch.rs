@@ -427,7 +427,7 @@ impl Batch {
 
 /// The notes of a job, each with the job's title, which names its file.
 fn notes_of(job: &JobView) -> impl Iterator<Item = String> {
-    job.notes.iter().map(|note| format!("{}: {note}", job.title))
+    job.notes.iter().map(move |note| format!("{}: {note}", job.title))
 }
 
 /// The first notes, and the number of the others.
