@@ -106,6 +106,15 @@ fn segment_writes_labels_in_the_format_that_their_name_states() {
     let report = fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr", "--json"])).json();
     let notes = report["inputs"][0]["notes"].to_string();
     assert!(notes.contains("were kept") && notes.contains("nuclei_4_raw_labels.tif"), "{notes}");
+    // Which of them is scored is said.
+    let truth = raw.replace("_raw", "_labels");
+    std::fs::create_dir(fixture.path("truth")).unwrap();
+    std::fs::copy(fixture.path(&truth), fixture.path("truth/nuclei_4_labels.tif")).unwrap();
+    let notes = fixture.run(&["evaluate", "--pred", "zarr", "--truth", "truth", "--json"]).json()["notes"].to_string();
+    assert!(notes.contains("nuclei_4_raw_probability.zarr is not scored"), "{notes}");
+    // Intensities that are scored as objects are noticed.
+    let doubt = fixture.run(&["evaluate", "--pred", &raw, "--truth", &truth, "--json"]).json()["notes"].to_string();
+    assert!(doubt.contains("may be an image of intensities") && doubt.contains("_raw.tif"), "{doubt}");
     assert!(fixture.leftovers().is_empty());
 }
 

@@ -189,7 +189,8 @@ enum FileRole {
 
 impl FileRole {
     fn of(path: &Path) -> Self {
-        if looks_like_labels(path) {
+        // The folder of a prediction has its labels in it.
+        if looks_like_labels(path) || labels_of(path) != path {
             return Self::Labels;
         }
         let stem = stack_stem(path).to_lowercase();
