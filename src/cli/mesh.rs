@@ -54,6 +54,7 @@ impl MeshCommand {
             series: self.series,
             time: self.time,
             voxel_um: self.voxel_size,
+            assumed_voxel_um: None,
             unsmoothed: self.unsmoothed,
             memory_budget_bytes: self.memory_budget,
             overwrite: Overwrite::from_force(self.force),

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 pub(crate) struct Segment {
     /// Probability map, or any stack with high values inside objects.
     map: PathBuf,
-    /// Label image to write: .tif (ImageJ) or .ome.tif (OME-TIFF).
+    /// Label image to write; its extension selects the format: .tif (ImageJ), .ome.tif (OME-TIFF), .zarr (an OME-Zarr
+    /// folder), .npy, _seg.npy (Cellpose) or .zip (ImageJ ROI set).
     #[arg(long)]
     out: PathBuf,
     /// Table of measurements to write: .csv or .parquet.
@@ -87,13 +88,6 @@ enum HeightName {
 
 impl Segment {
     pub(crate) fn run(self) -> Outcome {
-        let name = self.out.to_string_lossy().to_lowercase();
-        if ![".tif", ".tiff"].iter().any(|extension| name.ends_with(extension)) {
-            return Err(Failure::wrong_use(format!(
-                "--out {}: labels are written as TIFF; give a name that ends in .tif (ImageJ) or .ome.tif (OME-TIFF)",
-                self.out.display()
-            )));
-        }
         if self.method == Method::Components && (self.height.is_some() || self.seed_height.is_some()) {
             return Err(Failure::wrong_use(
                 "--height and --seed-height apply to --method watershed: components has no seeds; leave them out",
@@ -109,6 +103,7 @@ impl Segment {
         let job = SegmentJob {
             map: self.map,
             labels: Some(self.out.clone()),
+            replace_labels_of_map: false,
             table: self.table,
             table_format: of_table.unwrap_or_default(),
             series: self.series,

@@ -2,7 +2,7 @@
 
 use crate::common::{Fixture, missing, parse_npy, python};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
-use cytoscope_volume::{Array, Region, Samples, VoxelSize};
+use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
 
 #[test]
 fn info_reports_all_documented_fields() {
@@ -294,6 +294,52 @@ fn ome_zarr_folders_are_used_like_files() {
     assert_eq!(fixture.image("stack.ome.zarr"), fixture.image(&labels));
     assert_eq!(fixture.image("stack.ome.zarr.before-1"), fixture.image(&raw));
     assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn intensities_given_as_labels_are_noticed() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    let labels = raw.replace("_raw", "_labels");
+    let doubt = "may be an image of intensities instead of labels";
+    let with = |labels: &str, out: &str| fixture.run(&["convert", &raw, out, "--labels", labels]).ok().stderr;
+    let warned = with(&raw, "a.zarr");
+    assert!(warned.contains(doubt) && warned.contains(&raw), "{warned}");
+    assert!(!with(&labels, "b.zarr").contains(doubt));
+    let warned = fixture.run(&["convert", &raw, "raw_seg.npy"]).ok().stderr;
+    assert!(warned.contains(doubt), "{warned}");
+    assert!(!fixture.run(&["convert", &labels, "labels_seg.npy"]).ok().stderr.contains(doubt));
+    let measured = fixture.run(&["measure", &raw, "--intensities", &raw, "--out", "t.csv"]).ok().stdout;
+    assert!(measured.contains(doubt), "{measured}");
+    // Values that cannot be labels are refused, and what was met is named.
+    let stack = fixture.write("stack.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    for (values, met) in
+        [(Samples::F32(vec![0.5; 128]), "the value 0.5"), (Samples::I16(vec![-3; 128]), "the value -3")]
+    {
+        fixture.write("wrong.tif", "ZYX", &[2, 8, 8], values);
+        fixture.fails(3, &["convert", &stack, "c.zarr", "--labels", "wrong.tif"], &["wrong.tif", met]);
+        fixture.fails(3, &["convert", "wrong.tif", "c_seg.npy"], &["wrong.tif", met]);
+        fixture.fails(3, &["measure", "wrong.tif", "--intensities", &stack, "--out", "c.csv"], &["wrong.tif", met]);
+        assert!(["c.zarr", "c_seg.npy", "c.csv"].iter().all(|name| !fixture.path(name).exists()));
+    }
+    // Labels that a program has stored as floats, or as wide integers, are labels.
+    let expected: Vec<f32> = (0..128u32).map(|i| (i / 32) as f32).collect();
+    fixture.write("floats.tif", "ZYX", &[2, 8, 8], expected.clone());
+    fixture.write("wide.npy", "ZYX", &[2, 8, 8], expected.iter().map(|v| *v as i64).collect::<Vec<i64>>());
+    fixture.run(&["convert", &stack, "d.zarr", "--labels", "floats.tif"]).ok();
+    for labels in ["floats.tif", "wide.npy"] {
+        fixture.run(&["convert", labels, "d_seg.npy", "--force"]).ok();
+        for name in ["d.zarr/labels/floats", "d_seg.npy"] {
+            let image = fixture.image(name);
+            assert_eq!((image.dtype(), image.samples().to_f32()), (DType::U32, expected.clone()), "{labels}: {name}");
+        }
+    }
+    fixture.run(&["convert", "wide.npy", "wide.tif"]).ok();
+    assert_eq!(fixture.image("wide.tif").samples().to_f32(), expected);
+    fixture.write("negative.npy", "ZYX", &[2, 8, 8], vec![-1i64; 128]);
+    fixture.fails(3, &["convert", "negative.npy", "negative.tif"], &["negative.npy", "the value -1", ".npy or .zarr"]);
+    fixture.run(&["measure", "floats.tif", "--intensities", &stack, "--out", "floats.csv"]).ok();
+    assert_eq!(fixture.table("floats.csv").len(), 4, "the header and three objects");
 }
 
 #[test]

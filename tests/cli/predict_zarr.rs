@@ -35,7 +35,9 @@ fn results_in_ome_zarr_are_those_in_tiff() {
         fixture.run(&["evaluate", "--pred", prediction, "--truth", &truth, "--json"]).json()["instances"].clone()
     };
     assert_eq!(scores(MAPS), scores("tiff/nuclei_4_raw_labels.tif"));
-    // It is measured and meshed by them, too.
+    // They are stored with a stack, and it is measured and meshed by them, too.
+    fixture.run(&["convert", &raw, "with.zarr", "--labels", MAPS]).ok();
+    assert_eq!(fixture.image("with.zarr/labels/nuclei_4_raw_probability"), fixture.image(&labels));
     fixture.run(&["measure", MAPS, "--intensities", &raw, "--out", "measured.csv"]).ok();
     assert_eq!(fixture.bytes("measured.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
     for (labels, out) in [(MAPS, "maps.stl"), (labels.as_str(), "labels.stl")] {
@@ -73,6 +75,46 @@ print('read')
     if let Some(printed) = python("ome_zarr", script, &[maps.as_path()]) {
         assert_eq!(printed.trim(), "read");
     }
+    assert!(fixture.leftovers().is_empty());
+}
+
+#[test]
+fn segment_writes_labels_in_the_format_that_their_name_states() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr"])).ok();
+    let segment = |out: &str| fixture.run(&["segment", MAPS, "--out", out, "--json"]).json()["format"].clone();
+    for (out, format) in
+        [("l.tif", "tiff"), ("l.ome.tif", "tiff"), ("l.zarr", "ome_zarr"), ("l.npy", "npy"), ("l_seg.npy", "cellpose")]
+    {
+        assert_eq!(segment(out), format, "{out}");
+        assert_eq!(fixture.image(out), fixture.image("l.tif"), "{out}");
+    }
+    assert_eq!(segment("l.zip"), "roi_set");
+    fixture.run(&["convert", "l.zip", "back.tif", "--like", &raw]).ok();
+    assert_eq!(fixture.image("back.tif").samples().to_f32(), fixture.image("l.tif").samples().to_f32());
+    fixture.fails(2, &["segment", MAPS, "--out", "l.jpg"], &["l.jpg", ".zarr", "_seg.npy"]);
+    // An unchanged folder with labels of the same map is replaced, as a file is; any other folder only on request.
+    assert_eq!(segment("l.zarr"), "ome_zarr");
+    std::fs::write(fixture.path("l.zarr").join("mine.txt"), "notes").unwrap();
+    fixture.fails(2, &["segment", MAPS, "--out", "l.zarr"], &["l.zarr", "--force"]);
+    fixture.run(&["segment", MAPS, "--out", "l.zarr", "--force"]).ok();
+    assert!(fixture.path("l.zarr.before-1/mine.txt").is_file(), "it is moved aside");
+    fixture.fails(2, &["segment", MAPS, "--out", MAPS, "--force"], &["input"]);
+    // Labels that have the name of a result are named if they stay beside the folder of a later prediction.
+    fixture.run(&["segment", MAPS, "--out", "zarr/nuclei_4_raw_labels.tif"]).ok();
+    let report = fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr", "--json"])).json();
+    let notes = report["inputs"][0]["notes"].to_string();
+    assert!(notes.contains("were kept") && notes.contains("nuclei_4_raw_labels.tif"), "{notes}");
+    // Which of them is scored is said.
+    let truth = raw.replace("_raw", "_labels");
+    std::fs::create_dir(fixture.path("truth")).unwrap();
+    std::fs::copy(fixture.path(&truth), fixture.path("truth/nuclei_4_labels.tif")).unwrap();
+    let notes = fixture.run(&["evaluate", "--pred", "zarr", "--truth", "truth", "--json"]).json()["notes"].to_string();
+    assert!(notes.contains("nuclei_4_raw_probability.zarr is not scored"), "{notes}");
+    // Intensities that are scored as objects are noticed.
+    let doubt = fixture.run(&["evaluate", "--pred", &raw, "--truth", &truth, "--json"]).json()["notes"].to_string();
+    assert!(doubt.contains("may be an image of intensities") && doubt.contains("_raw.tif"), "{doubt}");
     assert!(fixture.leftovers().is_empty());
 }
 

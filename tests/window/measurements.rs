@@ -35,6 +35,36 @@ fn table(fixture: &Fixture) -> Vec<(u32, usize)> {
 }
 
 #[test]
+fn saved_objects_replace_the_labels_in_the_ome_zarr_folder_of_their_prediction() {
+    let mut fixture = Fixture::with_small_sample();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Result format");
+    fixture.click("OME-Zarr");
+    fixture.click("Predict this stack");
+    fixture.until("the objects", |w| {
+        w.state().document().is_some_and(|document| {
+            let has = |role| document.of_role(role).is_some();
+            has(Role::Map) && has(Role::Labels) && document.results.is_some()
+        })
+    });
+    fixture.settle();
+    let folder = fixture.path("sample/cytoscope");
+    let in_folder = folder.join("nuclei_raw_probability.zarr/labels/objects");
+    let predicted = read_labels(&in_folder);
+    fixture.click("Exclude border objects");
+    fixture.until("a preview", |w| sees(w, "not saved yet"));
+    assert!(read_labels(&in_folder) == predicted, "a preview writes nothing");
+    fixture.click("Save objects");
+    fixture.until("the end", |w| !sees(w, "not saved yet"));
+    fixture.settle();
+    let saved = read_labels(&in_folder);
+    assert!(saved != predicted && saved == read_labels(&folder.join("nuclei_raw_labels.tif")));
+    assert!(!fixture.sees(OUTDATED), "{}", fixture.on_screen());
+}
+
+#[test]
 fn saved_corrections_are_measured_and_unsaved_edits_mark_the_table_outdated() {
     let mut fixture = correcting_sample();
     let z = current_slice(&fixture);

@@ -11,7 +11,7 @@ use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::opener::{Content, Expanded, FileRequest};
-use crate::work::Purpose;
+use crate::work::{JobView, Purpose};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 
 /// Minimum number of added files that a notification reports.
 const MANY_FILES: usize = 100;
+/// Maximum number of notes of conversions that a notification lists.
+const LISTED_NOTES: usize = 10;
 /// Maximum number of files that are converted together, and that one folder adds to the list: half as many as the engine
 /// can queue.
 pub(crate) const MAX_CONVERTED: usize = 2_000;
@@ -408,16 +410,33 @@ impl Batch {
         if self.converting.is_empty() || self.converting(jobs) > 0 {
             return effects;
         }
+        let converted = jobs.all().iter().filter(|job| self.converting.contains(&job.id));
+        let notes: Vec<String> = converted.flat_map(notes_of).collect();
         self.converting.clear();
         let written = std::mem::take(&mut self.written);
         let n = written.len();
         if n > 0 {
             let title = if n == 1 { "1 file converted".to_owned() } else { format!("{n} files converted") };
-            let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
-            effects.success(title, names.join("\n"));
+            let names = written.iter().map(|path| path.display().to_string());
+            let lines: Vec<String> = names.chain(listed_notes(&notes)).collect();
+            effects.success(title, lines.join("\n"));
         }
         effects
     }
+}
+
+/// The notes of a job, each with the job's title, which names its file.
+fn notes_of(job: &JobView) -> impl Iterator<Item = String> {
+    job.notes.iter().map(move |note| format!("{}: {note}", job.title))
+}
+
+/// The first notes, and the number of the others.
+fn listed_notes(notes: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = notes.iter().take(LISTED_NOTES).cloned().collect();
+    if notes.len() > LISTED_NOTES {
+        lines.push(format!("{} further notes", notes.len() - LISTED_NOTES));
+    }
+    lines
 }
 
 /// File of the labels that a document shows, unless they are a preview.
@@ -455,6 +474,14 @@ mod tests {
         assert_eq!(batch.clash(), None);
         batch.folder = Some(PathBuf::from("/out"));
         assert_eq!(batch.clash(), Some([Path::new("/a/s.tif"), Path::new("/b/s.czi")]));
+    }
+
+    #[test]
+    fn the_first_notes_of_conversions_are_listed_and_the_others_counted() {
+        let notes = |n: usize| (0..n).map(|i| format!("note {i}")).collect::<Vec<_>>();
+        assert_eq!(listed_notes(&notes(2)), ["note 0", "note 1"]);
+        let many = listed_notes(&notes(LISTED_NOTES + 5));
+        assert_eq!((many.len(), many.last().map(String::as_str)), (LISTED_NOTES + 1, Some("5 further notes")));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
+use crate::label_check::LabelCheck;
 use crate::predict::resolve::{ALONE_BY_AXES, ANOTHER_SERIES, check_voxel_size, first_series_note, reading_notes};
 use crate::results::{Publication, check_file, moved_aside_note};
+use crate::sample_type::{stored_type, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
@@ -13,7 +15,7 @@ use cytoscope_formats::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize};
+use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -104,7 +106,14 @@ impl ConvertJob {
             (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1 || is_of_plane(i)).collect();
         let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
         let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
-        let mut writer = StackWriter::create(&self.output, &self.spec(container, axes.clone(), shape, &meta))?;
+        let mut spec = self.spec(container, axes.clone(), shape, &meta);
+        spec.dtype = stored_type(container, meta.dtype);
+        let stored = spec.dtype;
+        // These formats hold labels only.
+        let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
+        let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
+        let mut writer = StackWriter::create(&self.output, &spec)?;
+        let width = meta.axes_full.position(Axis::X).and_then(|i| whole.size.get(i).copied()).unwrap_or(1);
         let slabs = Slabs::new(&whole, &retained, &meta);
         let mut meter = context.meter(ProgressStage::Convert, slabs.planes(), ProgressUnit::Planes);
         for (region, planes) in slabs {
@@ -114,11 +123,17 @@ impl ConvertJob {
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };
+            let samples = with_stored_type(&self.input, slab.into_samples(), stored)?;
+            if let Some(check) = &mut labels {
+                with_samples!(&samples, values => check.add(values, width));
+            }
             let shape = retained.iter().map(|i| region.size[*i]).collect();
-            let _span = context.recorder.span(Stage::Write, "slab").bytes(slab.samples().as_bytes().len());
-            writer.write(&Array::new(axes.clone(), shape, slab.into_samples())?)?;
+            let _span = context.recorder.span(Stage::Write, "slab").bytes(samples.as_bytes().len());
+            writer.write(&Array::new(axes.clone(), shape, samples)?)?;
             meter.add(planes)?;
         }
+        let of_labels = labels.and_then(|check| check.note());
+        of_labels.into_iter().for_each(|note| context.note(note));
         let mut publication = Publication::default();
         publication.add(writer.finish_unpublished()?);
         publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));

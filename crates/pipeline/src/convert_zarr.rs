@@ -4,13 +4,16 @@ use crate::convert::{ConvertJob, display_range};
 use crate::evaluate::looks_like_labels;
 use crate::job::Meter;
 use crate::job_record::PendingRecord;
+use crate::label_check::LabelCheck;
+use crate::measure::numbers;
 use crate::predict::resolve::regions_note;
+use crate::predict::zarr::labels_of;
 use crate::results::refuse_inside_zarr;
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
-use cytoscope_volume::Region;
+use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 
 /// Index of T in the axes of a region.
@@ -19,6 +22,8 @@ const T: usize = 0;
 const Z: usize = 1;
 /// Index of C in the axes of a region.
 const C: usize = 2;
+/// Index of X in the axes of a region.
+const X: usize = 4;
 /// Index of S in the axes of a region.
 const S: usize = 5;
 
@@ -39,23 +44,34 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     check_new_folder(&job.output, &inputs, job.overwrite)?;
     refuse_inside_zarr(&job.output, &inputs)?;
-    let mut writer = ZarrWriter::create(&job.output, image_spec(job, &image, &whole))?;
+    let spec = image_spec(job, &image, &whole);
+    // Only the name says that these are labels.
+    let is_named_labels = spec.labels && !image.is_label_image();
+    let mut writer = ZarrWriter::create(&job.output, spec)?;
     let (voxel_size_um, origin_um) = (image.meta().voxel_size_um, image.meta().origin_um);
     let interval_secs = image.meta().time_interval_secs;
-    let mut parts = vec![(0, image, whole)];
+    let mut parts = vec![(0, image, whole, is_named_labels.then(|| LabelCheck::new(&job.input)))];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
-        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), labels.meta().dtype);
+        let stored = labels.meta().dtype;
+        let dtype = if stored.is_float() { DType::U32 } else { stored };
+        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), dtype);
         // Labels lie on the voxels of their image, and many files of labels state no voxel size.
         spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
         spec.origin_um = origin_um;
         spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
-        parts.push((writer.add_labels(spec)?, labels, whole));
+        parts.push((writer.add_labels(spec)?, labels, whole, Some(LabelCheck::new(path))));
     }
     let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
-    let total: u64 = parts.iter().map(|(_, _, whole)| slices(whole)).sum();
+    let total: u64 = parts.iter().map(|(_, _, whole, _)| slices(whole)).sum();
     let mut meter = context.meter(ProgressStage::Convert, total, ProgressUnit::Planes);
-    for (index, image, whole) in &parts {
-        copy(context, &mut meter, &mut writer, *index, image, whole)?;
+    for (index, image, whole, check) in &mut parts {
+        copy(context, &mut meter, &mut writer, *index, (&*image, &*whole), check.as_mut())?;
+        if let Some(check) = check {
+            if *index > 0 {
+                check.refuse_negative()?;
+            }
+            check.note().into_iter().for_each(|note| context.note(note));
+        }
     }
     if let Some(aside) = writer.finish()?.publish(job.overwrite)? {
         context.note(format!("{} existed; it was moved to {}", job.output.display(), aside.display()));
@@ -63,14 +79,14 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     Ok(())
 }
 
-/// Copies an image slab by slab. The samples of a pixel (RGB) become channels.
+/// Copies a region of an image slab by slab, and passes labels to their check. The samples of a pixel (RGB) become channels.
 fn copy(
     context: &Context,
     meter: &mut Meter<'_>,
     writer: &mut ZarrWriter,
     index: usize,
-    image: &Image,
-    whole: &Region,
+    (image, whole): (&Image, &Region),
+    mut labels: Option<&mut LabelCheck>,
 ) -> Result<(), JobError> {
     let depth = writer.slab_depth(index);
     let samples = whole.size[S];
@@ -90,8 +106,15 @@ fn copy(
                     span.add_bytes(slab.samples().as_bytes().len());
                     slab
                 };
-                let _span = context.recorder.span(Stage::Write, "slab").bytes(slab.samples().as_bytes().len());
-                writer.write(index, [t, channel, z], slab.samples())?;
+                let mut voxels = slab.into_samples();
+                if let Some(check) = &mut labels {
+                    if voxels.dtype().is_float() {
+                        voxels = Samples::U32(numbers(check.path(), voxels)?);
+                    }
+                    with_samples!(&voxels, values => check.add(values, whole.size[X]));
+                }
+                let _span = context.recorder.span(Stage::Write, "slab").bytes(voxels.as_bytes().len());
+                writer.write(index, [t, channel, z], &voxels)?;
                 meter.add(slices as u64)?;
             }
         }
@@ -104,7 +127,8 @@ fn copy(
 /// on the extents `drawn_on` of the stack before its preprocessing.
 fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents) -> Result<(Image, Region), JobError> {
     let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
-    let labels = open(path, &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
+    // The image of a prediction's folder is its maps.
+    let labels = open(&labels_of(path), &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
@@ -120,9 +144,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     }
     let extents = |region: &Region| [T, Z, 3, 4].map(|i| region.size[i]);
     let samples = whole.size[C] * whole.size[S];
-    let problem = if meta.dtype.is_float() {
-        format!("labels are whole numbers, but the file has {}", meta.dtype)
-    } else if samples != 1 {
+    let problem = if samples != 1 {
         format!("a label image has one channel, but the file has {samples}")
     } else if extents(&whole) != extents(stack) {
         format!("its shape (T, Z, Y, X) is {:?}, but the stack's is {:?}", extents(&whole), extents(stack))

@@ -189,7 +189,8 @@ enum FileRole {
 
 impl FileRole {
     fn of(path: &Path) -> Self {
-        if looks_like_labels(path) {
+        // The folder of a prediction has its labels in it.
+        if looks_like_labels(path) || labels_of(path) != path {
             return Self::Labels;
         }
         let stem = stack_stem(path).to_lowercase();
@@ -214,8 +215,11 @@ pub(crate) fn pair_key(path: &Path) -> String {
 
 /// Returns whether a file name suggests a label image.
 pub(crate) fn looks_like_labels(path: &Path) -> bool {
-    let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    ["label", "mask", "seg", "gt"].iter().any(|r| name.contains(r))
+    let given = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = given.to_lowercase();
+    // As a part of other words, as in "length", the letters say nothing.
+    let is_truth = || given.contains("GT") || name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == "gt");
+    ["label", "mask", "seg"].iter().any(|part| name.contains(part)) || is_truth()
 }
 
 /// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
@@ -484,6 +488,20 @@ mod tests {
         assert_eq!(serde_json::from_str::<EvaluateJob>(&stored).unwrap().voxel_axes_um, along_z.voxel_axes_um);
         let wrong = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(-2.0), ..VoxelSize::default() }, ..along_z };
         assert!(matches!(errors(&wrong), Err(JobError::WrongUse(_))));
+    }
+
+    #[test]
+    fn names_of_label_images_are_recognized() {
+        for (name, is_label_image) in [
+            ("a_gt.tif", true),
+            ("cellsGT01.tif", true),
+            ("a_Labels.tif", true),
+            ("seg_1.tif", true),
+            ("length_3.tif", false),
+            ("a_raw.tif", false),
+        ] {
+            assert_eq!(looks_like_labels(Path::new(name)), is_label_image, "{name}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Scores of pairs of images, one after the other, and their means.
 
 use crate::evaluate::{ChannelScores, EvaluateReport, Ignored, PairReport};
+use crate::label_check::LabelCheck;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
@@ -100,6 +101,8 @@ impl<'a> Evaluation<'a> {
         let (context, extents) = (self.context, Extents::of(a.meta()));
         let mut overlaps = Overlaps::new();
         let unknown = self.unknown.map(|(label, _)| label as f64);
+        let width = extents.zyx[2];
+        let (mut of_truth, mut of_prediction) = (LabelCheck::new(&report.truth), LabelCheck::new(&report.prediction));
         let (mut true_numbers, mut predicted_numbers) =
             (ObjectNumbers { background: unknown, ..ObjectNumbers::default() }, ObjectNumbers::default());
         for time in 0..extents.times {
@@ -107,12 +110,15 @@ impl<'a> Evaluation<'a> {
                 let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
                 let true_objects = true_numbers.numbers(&report.truth, &t, time)?;
                 let mut predicted = predicted_numbers.numbers(&report.prediction, &p, time)?;
+                of_truth.add(&true_objects, width);
+                of_prediction.add(&predicted, width);
                 if let Some((label, is_found)) = &mut self.unknown {
                     *is_found |= clear_unknown(&t, *label as f64, &mut predicted);
                 }
                 Ok(overlaps.add(&true_objects, &predicted)?)
             })?;
         }
+        self.notes.extend([of_prediction.note(), of_truth.note()].into_iter().flatten());
         let _span = context.recorder.span(Stage::Validate, "match objects");
         let counted = overlaps.ignoring_below(self.ignore_below_voxels);
         let ignored = Ignored {

@@ -83,9 +83,10 @@ pub(crate) fn file_record(path: &Path) -> Result<FileRecord, JobError> {
         let bytes = std::fs::metadata(path).map_err(io)?.len();
         return Ok(FileRecord { path: path.to_owned(), bytes, sha256: sha256_of_file(path).map_err(io)? });
     }
-    // An output may have any number of files.
-    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes;
+    // An output may have any number of files. Its size is that of the files that the marker lists.
     let marker = path.join(MARKER);
+    let of_marker = std::fs::metadata(&marker).map_or(0, |meta| meta.len());
+    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes.saturating_sub(of_marker);
     let sha256 = if marker.is_file() {
         sha256_of_file(&marker).map_err(io)?
     } else if path.join("rdf.yaml").is_file() {

@@ -376,6 +376,17 @@ impl<J: Recordable> PendingRecord<J> {
         }
     }
 
+    /// Records an input as it is now, because the job itself has added its result to the folder that it read.
+    pub(crate) fn read_again(&mut self, input: &Path) {
+        let path = absolute(input);
+        let Some(known) = self.record.inputs.iter_mut().find(|known| known.path == path) else { return };
+        let left_out: Vec<PathBuf> = self.record.job.outputs().into_iter().map(resolved).collect();
+        // If it cannot be read, it stays as it was before, which the reader of the record is told.
+        if let Ok(now) = input_record(&path, &left_out) {
+            *known = now;
+        }
+    }
+
     /// Records the device and the precision that computed the result.
     pub fn ran_on(&mut self, device: &Device, precision: Precision) {
         self.record.device = Some(DeviceRecord { id: device.id, name: device.name.clone() });

@@ -1,6 +1,7 @@
 //! Measurement of existing labels, such as manually corrected ones.
 
 use crate::job_record::{PendingRecord, recorded};
+use crate::label_check::LabelCheck;
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
     ALONE_BY_AXES, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
@@ -16,8 +17,9 @@ use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Axes, Samples, VoxelSize};
+use cytoscope_volume::{Axes, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
@@ -112,10 +114,11 @@ impl MeasureJob {
         let slices = depth.saturating_mul(times.len());
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
+        let mut check = LabelCheck::new(&self.labels);
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
-            rows.push((time, self.rows(context, &stacks, measurer, &mut meter)?));
+            rows.push((time, self.rows(context, &stacks, measurer, &mut check, &mut meter)?));
         }
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
@@ -138,6 +141,7 @@ impl MeasureJob {
                 .into_iter()
                 .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
                 .chain(of_regions)
+                .chain(check.note())
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
@@ -155,6 +159,7 @@ impl MeasureJob {
         context: &Context,
         [intensities, labels]: &[Stack; 2],
         mut measurer: Measurer,
+        check: &mut LabelCheck,
         meter: &mut Meter<'_>,
     ) -> Result<Vec<ObjectRow>, JobError> {
         let depth = intensities.extents.zyx[0];
@@ -163,6 +168,7 @@ impl MeasureJob {
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
             let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
+            check.add(&numbers, labels.extents.zyx[2]);
             measure_slices(context, &mut measurer, &numbers, (intensities, &channels), slab.clone())?;
             meter.add(slab.len() as u64)?;
         }
@@ -188,9 +194,9 @@ impl MeasureJob {
             let problem = format!("its shape is {:?}, but the stack's is {:?}", of_labels.zyx, extents.zyx);
             return Err(self.mismatch(problem, "give the stack that these labels were drawn on"));
         }
-        let dtype = labels.meta().dtype;
-        if dtype.is_float() || of_labels.channels > 1 {
-            let problem = format!("values of type {dtype} in {} are not labels", channels_text(of_labels.channels));
+        if of_labels.channels > 1 {
+            let (dtype, channels) = (labels.meta().dtype, channels_text(of_labels.channels));
+            let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
         if self.all_times && of_labels.times != extents.times {
@@ -269,12 +275,21 @@ fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
     })
 }
 
-/// Returns label numbers as 32-bit ones.
+/// Returns label numbers as 32-bit ones. Floats count if they are integers: Fiji writes labels above 65,535 as floats.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] for a number that is negative or does not fit 32 bits.
+/// [`JobError::Mismatch`] for a number that is negative, no integer, or does not fit 32 bits.
 pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobError> {
-    let numbers = match samples {
+    label_numbers(samples).map_err(|value| JobError::Mismatch {
+        path: path.to_owned(),
+        problem: format!("the value {value} is not a label"),
+        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX),
+    })
+}
+
+/// As [`numbers`]; the error is the value that is no label number.
+pub(crate) fn label_numbers(samples: Samples) -> Result<Vec<u32>, String> {
+    match samples {
         Samples::U32(v) => Ok(v),
         Samples::U16(v) => Ok(v.into_iter().map(u32::from).collect()),
         Samples::U8(v) => Ok(v.into_iter().map(u32::from).collect()),
@@ -283,21 +298,51 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
         Samples::I16(v) => checked(v),
         Samples::I32(v) => checked(v),
         Samples::I64(v) => checked(v),
-        // Floats were refused.
-        Samples::F16(_) | Samples::F32(_) | Samples::F64(_) => Ok(Vec::new()),
-    };
-    numbers.map_err(|value| JobError::Mismatch {
-        path: path.to_owned(),
-        problem: format!("the value {value} is not a label"),
-        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX),
-    })
+        Samples::F16(v) => checked_floats(&v),
+        Samples::F32(v) => checked_floats(&v),
+        Samples::F64(v) => checked_floats(&v),
+    }
 }
 
 /// Converts integers to label numbers, or returns the first one that is none.
-fn checked<T: Copy>(values: Vec<T>) -> Result<Vec<u32>, i128>
+fn checked<T: Copy + Display>(values: Vec<T>) -> Result<Vec<u32>, String>
 where
     u32: TryFrom<T>,
-    i128: From<T>,
 {
-    values.into_iter().map(|value| u32::try_from(value).map_err(|_| i128::from(value))).collect()
+    values.into_iter().map(|value| u32::try_from(value).map_err(|_| value.to_string())).collect()
+}
+
+/// Converts floats to label numbers, or returns the first one that is none.
+fn checked_floats<T: Element>(values: &[T]) -> Result<Vec<u32>, String> {
+    let number = |value: &T| {
+        let value = value.to_f64();
+        let is_label = value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value);
+        if is_label { Ok(value as u32) } else { Err(value.to_string()) }
+    };
+    values.iter().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn integers_of_any_type_are_label_numbers_and_other_values_are_named() {
+        let read = |samples: Samples| numbers(Path::new("a.tif"), samples).map_err(|error| error.to_string());
+        for samples in [Samples::I64(vec![0, 70_000]), Samples::F32(vec![0.0, 70_000.0])] {
+            assert_eq!(read(samples).unwrap(), [0, 70_000]);
+        }
+        let wrong = [
+            (Samples::I16(vec![1, -2]), "-2"),
+            (Samples::F32(vec![1.0, 0.5]), "0.5"),
+            (Samples::F64(vec![1.0, f64::NAN]), "NaN"),
+            (Samples::F64(vec![5e9]), "5000000000"),
+            (Samples::U64(vec![1 << 40]), "1099511627776"),
+        ];
+        for (samples, named) in wrong {
+            let refused = read(samples).unwrap_err();
+            assert!(refused.contains(&format!("the value {named} is not a label")), "{refused}");
+        }
+    }
 }

@@ -5,8 +5,8 @@ mod files;
 use crate::job_record::recorded;
 use crate::measure::numbers;
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, check_voxel_size, first_series_note, one_of_several_note, reading_notes,
-    unknown_voxel_size_note,
+    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, check_voxel_size, first_series_note,
+    one_of_several_note, reading_notes, used_voxel_um,
 };
 use crate::predict::zarr::labels_of;
 use crate::results::check_file;
@@ -52,6 +52,10 @@ pub struct MeshJob {
     /// Voxel size Z, Y, X in µm, to use instead of the label image's own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
+    /// Voxel size Z, Y, X to use if neither the label image nor `voxel_um` states a complete one: the one that the prediction
+    /// assumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assumed_voxel_um: Option<[f64; 3]>,
     /// Whether to skip smoothing, so that the surface follows the faces of the voxels.
     #[serde(default)]
     pub unsmoothed: bool,
@@ -81,7 +85,7 @@ pub struct MeshedObject {
 pub struct MeshReport {
     /// The mesh file that was written.
     pub out: PathBuf,
-    /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
+    /// Voxel size Z, Y, X in µm that was used; where it is unknown, the assumed one, or 1.
     pub voxel_um: [f64; 3],
     /// The objects in the file, in the order of their labels.
     pub objects: Vec<MeshedObject>,
@@ -111,7 +115,7 @@ impl MeshJob {
         let path = if self.series.is_first() { labels_of(&self.labels) } else { self.labels.clone() };
         let image = self.series.open(&path, &OpenOptions::default())?;
         let extents = Extents::of(image.meta());
-        if image.meta().dtype.is_float() || extents.channels > 1 {
+        if extents.channels > 1 {
             let (dtype, channels) = (image.meta().dtype, channels_text(extents.channels));
             let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
@@ -125,7 +129,10 @@ impl MeshJob {
         }
         let size = self.voxel_um.map_or(image.meta().voxel_size_um, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(&self.labels, size, self.voxel_um)?;
-        let voxel_um = size.zyx_um_or_one();
+        if let Some([z, y, x]) = self.assumed_voxel_um {
+            check_voxel_size(&self.labels, VoxelSize::new_um(z, y, x), self.assumed_voxel_um)?;
+        }
+        let voxel_um = used_voxel_um(size, extents.zyx[0], self.assumed_voxel_um);
         let stack = Stack::new(&image, self.time);
         let windows = self.windows(context, &stack)?;
         self.check_memory(&windows, image.meta().dtype.size_bytes() as u64)?;
@@ -161,7 +168,8 @@ impl MeshJob {
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
         let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);
         let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter().chain(of_series);
-        let notes = of_reading.chain(unknown_voxel_size_note(size, extents.zyx[0])).chain(of_time).collect();
+        let of_size = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
+        let notes = of_reading.chain(of_size).chain(of_time).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 

@@ -228,7 +228,7 @@ pub(crate) struct NewRecord<'a> {
 }
 
 /// Writes the record of files that are about to be renamed to their final names. Returns the results of earlier
-/// predictions that these do not replace, because they have other names.
+/// predictions that these do not replace, because they have other names, and objects that were saved from these results.
 ///
 /// # Errors
 /// [`JobError::Storage`] if it cannot be written.
@@ -309,7 +309,14 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
     };
     store(path, &record)?;
     let is_kept = |file: &&FileRecord| !record.outputs.iter().any(|output| output.is_named(&file.path));
-    Ok(record.replaced.iter().filter(is_kept).map(|file| beside(path, &file.path)).collect())
+    let derived = record.derived.iter().filter(|file| are_labels_of(path, &beside(path, &file.path)));
+    Ok(record.replaced.iter().chain(derived).filter(is_kept).map(|file| beside(path, &file.path)).collect())
+}
+
+/// Whether a file exists that has the name of the labels of the prediction with this record.
+fn are_labels_of(record: &Path, file: &Path) -> bool {
+    let kind = file.file_name().and_then(|name| ArtifactKind::of_name(name.to_str()?)).map(|(kind, _)| kind);
+    kind == Some(ArtifactKind::Labels) && record_of(file).as_deref() == Some(record) && file.is_file()
 }
 
 fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {

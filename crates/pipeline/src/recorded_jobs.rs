@@ -34,6 +34,8 @@ impl Recordable for SegmentJob {
         if let Some(table) = &mut self.table {
             *table = beside(&out, table);
         }
+        // Written elsewhere, the labels replace nothing.
+        self.replace_labels_of_map = false;
         self.labels = Some(out);
     }
 }

@@ -4,20 +4,23 @@ use crate::job_record::recorded;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
-    reading_notes, unknown_voxel_size_note,
+    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, channel_name, check_voxel_size,
+    first_series_note, one_of_several_note, reading_notes, used_voxel_um,
 };
-use crate::predict::zarr;
-use crate::results::Publication;
+use crate::predict::zarr::{self, ZarrLabels};
+use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
 use crate::table::{PARQUET_ENDING, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, open};
+use cytoscope_formats::{
+    Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name, open,
+};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_storage::{Overwrite, target};
-use cytoscope_volume::{Array, DType, Samples, VoxelSize};
+use cytoscope_storage::{Overwrite, StorageError, target};
+use cytoscope_volume::{Array, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -30,9 +33,15 @@ use std::time::Instant;
 pub struct SegmentJob {
     /// The map, with any number of channels, such as the `NAME_probability.tif` of a prediction.
     pub map: PathBuf,
-    /// Label image to write (TIFF). `None` writes raw numbers to the worker's private folder.
+    /// Label image to write, whose name states the format: `.tif` (ImageJ), `.ome.tif` (OME-TIFF), `.zarr` (an OME-Zarr
+    /// folder), `.npy`, `_seg.npy` (Cellpose) or `.zip` (ImageJ ROI set). `None` writes raw numbers to the worker's private
+    /// folder.
     #[serde(default)]
     pub labels: Option<PathBuf>,
+    /// Whether the labels also replace the label image in the map's folder, if the map is the OME-Zarr folder of a prediction
+    /// of one time point.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace_labels_of_map: bool,
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     #[serde(default)]
     pub table: Option<PathBuf>,
@@ -73,10 +82,36 @@ pub struct SegmentJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelFormat {
-    /// 16-bit ImageJ TIFF, or 32-bit OME-TIFF if there are more objects than 16 bits can number.
+    /// 16-bit ImageJ TIFF, or OME-TIFF if the name says so or there are more objects than 16 bits can number.
     Tiff,
+    /// An OME-Zarr folder.
+    OmeZarr,
+    /// NumPy's `.npy`.
+    Npy,
+    /// Cellpose's `_seg.npy`.
+    Cellpose,
+    /// An ImageJ ROI set.
+    RoiSet,
     /// Raw 32-bit little-endian numbers, axes Z, Y, X, without a header.
     RawU32,
+}
+
+impl LabelFormat {
+    /// Returns the format that the name of a label image states.
+    ///
+    /// # Errors
+    /// [`JobError::Format`] for a name with another ending; the message lists all endings.
+    fn of_path(path: &Path) -> Result<Self, JobError> {
+        if is_zarr_name(path) {
+            return Ok(Self::OmeZarr);
+        }
+        Ok(match container_for_path(path)? {
+            Container::ImageJ | Container::OmeTiff => Self::Tiff,
+            Container::Npy => Self::Npy,
+            Container::Cellpose => Self::Cellpose,
+            Container::RoiSet => Self::RoiSet,
+        })
+    }
 }
 
 /// Number of objects and written files, the result of a [`SegmentJob`].
@@ -123,23 +158,55 @@ impl MapSource for FileMap {
 
 /// Destination of the labels.
 enum Target {
-    Tiff(Box<StackWriter>, DType),
+    File(Box<StackWriter>, DType),
+    Zarr(Box<ZarrLabels>),
     Raw(RawLabels),
 }
 
 impl Target {
+    /// Creates the destination of labels of these extents Z, Y, X.
+    fn create(
+        path: &Path,
+        format: LabelFormat,
+        meta: &ImageMeta,
+        zyx: [usize; 3],
+        objects: u32,
+    ) -> Result<Self, JobError> {
+        let dtype = label_type(objects);
+        Ok(match format {
+            LabelFormat::RawU32 => Self::Raw(RawLabels::create(path.to_owned())?),
+            LabelFormat::OmeZarr => Self::Zarr(Box::new(ZarrLabels::new(path, None, meta, zyx, 1, dtype)?)),
+            LabelFormat::Tiff | LabelFormat::Npy | LabelFormat::Cellpose | LabelFormat::RoiSet => {
+                Self::File(Box::new(label_writer(path, meta, &zyx, 1, dtype, objects)?), dtype)
+            }
+        })
+    }
+
     /// Writes the next slice, of this number of rows and columns.
     fn write(&mut self, slice: &[u32], [rows, columns]: [usize; 2]) -> Result<(), JobError> {
         let (writer, dtype) = match self {
             Self::Raw(raw) => return raw.write(slice),
-            Self::Tiff(writer, dtype) => (writer, dtype),
+            Self::Zarr(labels) => return labels.add(slice),
+            Self::File(writer, dtype) => (writer, dtype),
         };
-        let samples = match dtype {
-            DType::U16 => Samples::U16(slice.iter().map(|v| *v as u16).collect()),
-            _ => Samples::U32(slice.to_vec()),
-        };
+        let samples = zarr::label_samples(slice, *dtype);
         Ok(writer.write(&Array::new("ZYX".parse()?, vec![1, rows, columns], samples)?)?)
     }
+
+    /// Completes the labels, which get their name with all other results; raw labels have it already.
+    fn finish(self, publication: &mut Publication) -> Result<(), JobError> {
+        match self {
+            Self::Raw(raw) => raw.finish()?,
+            Self::Zarr(labels) => publication.add_folder(labels.finish()?),
+            Self::File(writer, _) => publication.add(writer.finish_unpublished()?),
+        }
+        Ok(())
+    }
+}
+
+/// Type of the samples of a label image with this many objects.
+fn label_type(objects: u32) -> DType {
+    if objects > u32::from(u16::MAX) { DType::U32 } else { DType::U16 }
 }
 
 /// Raw labels in the private folder. The file belongs to this process alone, so it is neither synced nor renamed. It is
@@ -193,7 +260,7 @@ impl SegmentJob {
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
             return Err(JobError::WrongUse(
-                "no path was given for the labels: give the name of a .tif file".to_owned(),
+                "no path was given for the labels: give a name that ends in .tif, .ome.tif or .zarr".to_owned(),
             ));
         };
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
@@ -202,7 +269,14 @@ impl SegmentJob {
                 labels.display()
             )));
         }
-        recorded(self, context, |_| self.run_into(context, labels, LabelFormat::Tiff))
+        let format = LabelFormat::of_path(labels)?;
+        recorded(self, context, |record| {
+            let report = self.run_into(context, labels, format)?;
+            if self.replace_labels_of_map {
+                record.read_again(&self.map);
+            }
+            Ok(report)
+        })
     }
 
     /// Runs the job and writes its labels as raw numbers to `file`, ignoring [`SegmentJob::labels`].
@@ -222,7 +296,7 @@ impl SegmentJob {
             true => open(&self.map, &OpenOptions::default())?,
             false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
         };
-        if format == LabelFormat::Tiff {
+        if format != LabelFormat::RawU32 {
             self.check_outputs(&image, path)?;
         }
         let meta = self.checked_meta(&image)?;
@@ -233,15 +307,14 @@ impl SegmentJob {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
-        let (voxel_um, zyx) = (self.used_voxel_um(meta.voxel_size_um, extents), extents.zyx);
+        let zyx = extents.zyx;
+        let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
         let mut labels = self.label(context, stack, voxel_um, &folder)?;
         let (objects, label_note) = (labels.count, labels.note.take());
-        let mut target = match format {
-            LabelFormat::RawU32 => Target::Raw(RawLabels::create(path.to_owned())?),
-            LabelFormat::Tiff => {
-                let dtype = if objects > u32::from(u16::MAX) { DType::U32 } else { DType::U16 };
-                Target::Tiff(Box::new(label_writer(path, &meta, &zyx, 1, dtype, objects)?), dtype)
-            }
+        let mut target = Target::create(path, format, &meta, zyx, objects)?;
+        let (mut in_map, map_note) = match format {
+            LabelFormat::RawU32 => (None, None),
+            _ => self.labels_in_map(&image, objects)?,
         };
         let measured = MeasuredStack {
             stack: &measured,
@@ -250,11 +323,14 @@ impl SegmentJob {
             voxel_um,
             measure: self.table.is_some(),
         };
-        let rows = labels.finish(context, measured, |slice| target.write(slice, [zyx[1], zyx[2]]))?;
+        let rows = labels.finish(context, measured, |slice| {
+            in_map.iter_mut().try_for_each(|labels| labels.add(slice))?;
+            target.write(slice, [zyx[1], zyx[2]])
+        })?;
         let mut publication = Publication::default();
-        match target {
-            Target::Raw(raw) => raw.finish()?,
-            Target::Tiff(writer, _) => publication.add(writer.finish_unpublished()?),
+        target.finish(&mut publication)?;
+        if let Some(labels) = in_map {
+            publication.add_folder(labels.finish()?);
         }
         if let Some(path) = &self.table {
             let bytes = self.table_format.file(path, table_text(&[(0, rows)], &names, false))?;
@@ -262,7 +338,10 @@ impl SegmentJob {
         }
         provenance::update(&publication.records()?)?;
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
-        publication.publish_over(self.overwrite, &is_own)?;
+        let aside = publication.publish_over(self.overwrite, &is_own)?;
+        let mut notes = self.notes(&image, meta.voxel_size_um, extents);
+        notes.extend(label_note.into_iter().chain(map_note));
+        notes.extend(aside.iter().map(|path| moved_aside_note(path)));
         Ok(SegmentReport {
             objects,
             labels: path.to_owned(),
@@ -270,9 +349,27 @@ impl SegmentJob {
             shape_zyx: zyx,
             voxel_um,
             table: self.table.clone(),
-            notes: self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(label_note).collect(),
+            notes,
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Starts the label image that replaces the one in the OME-Zarr folder of the map, if the job asks for it; a note says so if
+    /// the folder may not be replaced.
+    fn labels_in_map(&self, map: &Image, objects: u32) -> Result<(Option<ZarrLabels>, Option<String>), JobError> {
+        let extents = Extents::of(map.meta());
+        if !self.replace_labels_of_map || extents.times != 1 || !zarr::is_result(&self.map) {
+            return Ok((None, None));
+        }
+        if !zarr::is_unchanged_result(&self.map) {
+            let note = format!(
+                "{} was changed since its prediction, so the label image in it is kept as it is; it does not have these objects",
+                self.map.display()
+            );
+            return Ok((None, Some(note)));
+        }
+        // The label image lies on the maps, whose voxel size is the one in the folder.
+        Ok((Some(ZarrLabels::replacing(&self.map, map.meta(), extents.zyx, label_type(objects))?), None))
     }
 
     /// Segments the map, with the labels stored in `folder`, and drops small objects and, if the options say so, those at the
@@ -310,12 +407,6 @@ impl SegmentJob {
         Ok(meta)
     }
 
-    /// Returns the voxel size Z, Y, X with which objects of a map of this stated size are found and measured.
-    fn used_voxel_um(&self, stated: VoxelSize, extents: Extents) -> [f64; 3] {
-        let is_incomplete = unknown_voxel_size_note(stated, extents.zyx[0]).is_some();
-        self.assumed_voxel_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
-    }
-
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
         let of_series = first_series_note(&self.series, map.meta(), "is segmented", ANOTHER_SERIES);
@@ -324,13 +415,7 @@ impl SegmentJob {
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        let unknown = unknown_voxel_size_note(size, extents.zyx[0]).map(|note| match self.assumed_voxel_um {
-            None => note,
-            Some([z, y, x]) => format!(
-                "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not \
-                 in µm"
-            ),
-        });
+        let unknown = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
         reading.chain(unknown).chain(time).chain(channel).collect()
     }
 
@@ -340,9 +425,26 @@ impl SegmentJob {
         let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
         let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
         for output in [labels].into_iter().chain(self.table.as_deref()) {
-            results::check_derived(output, &self.map, labels, &inputs, self.overwrite)?;
+            if is_zarr_name(output) && output == labels {
+                self.check_folder(labels, &inputs)?;
+            } else {
+                results::check_derived(output, &self.map, labels, &inputs, self.overwrite)?;
+            }
         }
         self.table.iter().try_for_each(|table| Ok(target::check_ending(table, &["csv", PARQUET_ENDING])?))
+    }
+
+    /// Refuses to write an OME-Zarr folder over anything but an unchanged one that an earlier job made from the same map.
+    fn check_folder(&self, labels: &Path, inputs: &[&Path]) -> Result<(), JobError> {
+        results::refuse_inside_zarr(labels, inputs)?;
+        match check_new_folder(labels, inputs, self.overwrite) {
+            Err(StorageError::NotReplaceable { can_force: true, .. })
+                if provenance::lists(&self.map) && results::is_derived(labels, &self.map, labels) =>
+            {
+                Ok(())
+            }
+            other => Ok(other?),
+        }
     }
 
     /// Returns the stack to measure, its channels and their names.
@@ -386,24 +488,71 @@ fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use crate::job_record::{AnyRecord, read_any, record_path};
+    use cytoscope_formats::{WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
     use cytoscope_objects::Threshold;
+    use cytoscope_volume::Samples;
+
+    /// A map of 4 × 8 × 8 voxels with an object of 18 voxels.
+    fn map_values() -> Vec<f32> {
+        let inside = |range: Range<usize>, at: usize| range.contains(&at);
+        let value = |i: usize| inside(1..3, i / 64) && inside(2..5, i / 8 % 8) && inside(2..5, i % 8);
+        (0..256).map(|i| f32::from(u8::from(value(i)))).collect()
+    }
+
+    #[test]
+    fn saved_labels_replace_those_in_the_folder_of_the_map() {
+        let folder = tempfile::tempdir().unwrap();
+        let map = folder.path().join("x_probability.zarr");
+        let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
+        let predicted = writer.add_labels(ZarrImageSpec::new("objects", [1, 1, 4, 8, 8], DType::U16)).unwrap();
+        writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
+        writer.write(predicted, [0; 3], &Samples::U16(vec![7; 256])).unwrap();
+        let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
+        let labels = folder.path().join("x_labels.tif");
+        let run = |min_volume_um3: f64| {
+            let text = serde_json::json!({"map": &map, "labels": &labels, "replace_labels_of_map": true});
+            let job: SegmentJob = serde_json::from_value(text).unwrap();
+            let options = SegmentOptions {
+                threshold: Threshold::Fixed(0.5),
+                height: None,
+                min_volume_um3,
+                ..SegmentOptions::default()
+            };
+            SegmentJob { options, overwrite: Overwrite::Replace, ..job }.run(&Context::default()).unwrap()
+        };
+        let read = |path: &Path| open(path, &OpenOptions::default()).unwrap().read_all().unwrap().samples().to_f32();
+        assert_eq!(run(1.0).objects, 1);
+        assert_eq!(read(&labels).iter().sum::<f32>(), 18.0);
+        assert_eq!(read(&map.join("labels/objects")), read(&labels));
+        assert_eq!(read(&map), map_values());
+        assert!(zarr::is_unchanged_result(&map), "it can be replaced by the next prediction");
+        let AnyRecord::Job(record) = read_any(&record_path(&labels)).unwrap() else { unreachable!() };
+        assert_eq!(record.differences(), Vec::<String>::new(), "the new labels do not count as a changed input");
+        // A folder that the user has changed is not replaced, and a note says so.
+        std::fs::create_dir(map.join("labels/mine")).unwrap();
+        std::fs::write(map.join("labels/mine/zarr.json"), "{}").unwrap();
+        let report = run(30.0);
+        assert_eq!((report.objects, read(&labels).iter().sum::<f32>()), (0, 0.0));
+        let notes = report.notes.join("; ");
+        assert!(notes.contains("x_probability.zarr was changed since its prediction"), "{notes}");
+        assert_eq!(read(&map.join("labels/objects")).iter().sum::<f32>(), 18.0);
+        assert!(map.join("labels/mine/zarr.json").is_file());
+    }
 
     #[test]
     fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let run = |name: &str, stated: VoxelSize, assumed_voxel_um| {
             let map = folder.path().join(format!("{name}_probability.tif"));
-            let inside = |range: Range<usize>, at: usize| range.contains(&at);
-            let value = |i: usize| inside(1..3, i / 64) && inside(2..5, i / 8 % 8) && inside(2..5, i % 8);
-            let values: Vec<f32> = (0..256).map(|i| f32::from(u8::from(value(i)))).collect();
-            let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], values).unwrap();
+            let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], map_values()).unwrap();
             let spec = WriteSpec { voxel_size_um: stated, ..WriteSpec::of(&array, Container::ImageJ) };
             write_array(&map, &array, &spec).unwrap();
             let labels = folder.path().join(format!("{name}_labels.tif"));
             let job = SegmentJob {
                 map,
                 labels: Some(labels.clone()),
+                replace_labels_of_map: false,
                 table: None,
                 table_format: Default::default(),
                 series: Default::default(),

@@ -4,7 +4,7 @@
 //! it as long as no one has changed it.
 
 use crate::folder::{Replaced, move_aside, move_into_place, remove_marked};
-use crate::manifest::{MARKER, Manifest, ManifestFile, sha256_of_bytes};
+use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
 use crate::target::{Overwrite, check_parent, refuse_input};
 use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
 use crate::{StorageError, read};
@@ -126,6 +126,30 @@ impl PartialFolder {
         Ok(())
     }
 
+    /// Adds the files of a finished folder whose paths in it satisfy `is_kept`, with the hashes that its marker lists. They are
+    /// linked, or copied if the file system has no links, so that large files take neither time nor space. That the folder is
+    /// unchanged is checked before, by [`crate::folder::content_of_finished`].
+    ///
+    /// # Errors
+    /// [`StorageError::Io`] if a listed file is missing, or can be neither linked nor copied.
+    pub fn adopt(&self, finished: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
+        let files = Manifest::of_folder(finished).and_then(|manifest| manifest.files).unwrap_or_default();
+        for file in files.into_iter().filter(|file| is_kept(&file.name)) {
+            let io = |error| StorageError::io(&finished.join(&file.name), "linking the file")(error);
+            // The names come from a file: those that leave the folder are refused.
+            if folders_on_the_way(finished, &file.name).is_none() {
+                return Err(io(read::Refusal::NotRelative(PathBuf::from(&file.name)).into()));
+            }
+            let (from, to) = (finished.join(&file.name), self.partial.join(&file.name));
+            let added = std::fs::create_dir_all(parent_of(&to)).and_then(|()| link_or_copy(&from, &to));
+            added.map_err(io)?;
+            if let Some(listed) = &self.listed {
+                listed.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+            }
+        }
+        Ok(())
+    }
+
     /// Completes the marker, which lists the files written. The folder gets its name when the returned handle is published.
     ///
     /// # Errors
@@ -179,6 +203,17 @@ impl PartialFolder {
         sync_folder(&self.target);
         Ok(aside)
     }
+}
+
+/// Gives a file a second name, or copies it if the file system has no links.
+fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    if std::fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    let mut source = read::open_regular(from)?;
+    let mut copy = File::create_new(to)?;
+    io::copy(&mut source, &mut copy)?;
+    copy.sync_all()
 }
 
 /// Returns a relative path with `/` between its parts; `None` if it is not Unicode.
@@ -287,6 +322,38 @@ mod tests {
         let refused = check_new_folder(&target, &[&inside], Overwrite::Replace);
         assert!(matches!(refused, Err(StorageError::IsInput { .. })), "the input lies in the folder");
         assert_eq!(file_names(folder.path()).len(), 2, "no unfinished folder is left");
+    }
+
+    #[test]
+    fn files_of_a_finished_folder_are_taken_into_the_one_that_replaces_it() {
+        const KIND: &str = "result";
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a.zarr");
+        let first = PartialFolder::create_listed(&target).unwrap();
+        for (name, content) in [("0/c/0", "maps"), ("labels/zarr.json", "old"), ("zarr.json", "{}")] {
+            first.write(Path::new(name), content.as_bytes()).unwrap();
+        }
+        assert_eq!(first.finish(KIND).unwrap().publish().unwrap(), Replaced::Nothing);
+        let second = PartialFolder::create_listed(&target).unwrap();
+        second.adopt(&target, &|name| !name.starts_with("labels/")).unwrap();
+        second.write(Path::new("labels/zarr.json"), b"newer").unwrap();
+        let finished = second.finish(KIND).unwrap();
+        let known = (finished.bytes(), finished.sha256().to_owned());
+        assert_eq!(std::fs::read(target.join("labels/zarr.json")).unwrap(), b"old", "until it is published");
+        assert_eq!(finished.publish().unwrap(), Replaced::Ours);
+        assert_eq!(content_of_finished(&target, KIND), Some(known));
+        let read = |name: &str| std::fs::read_to_string(target.join(name)).unwrap();
+        assert_eq!(["0/c/0", "labels/zarr.json", "zarr.json"].map(read), ["maps", "newer", "{}"]);
+        assert_eq!(file_names(folder.path()), ["a.zarr"], "the old folder is gone");
+        // A folder that was dropped leaves the files of the finished one.
+        let dropped = PartialFolder::create_listed(&target).unwrap();
+        dropped.adopt(&target, &|_| true).unwrap();
+        drop(dropped);
+        assert_eq!(["0/c/0", "labels/zarr.json", "zarr.json"].map(read), ["maps", "newer", "{}"]);
+        // A listed file that is gone is an error.
+        std::fs::remove_file(target.join("0/c/0")).unwrap();
+        let broken = PartialFolder::create_listed(&target).unwrap();
+        assert!(broken.adopt(&target, &|_| true).unwrap_err().to_string().contains("0/c/0"));
     }
 
     #[test]

@@ -288,6 +288,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let segment = |labels: Option<PathBuf>, table: Option<PathBuf>| SegmentJob {
         map: fixture.path("o/nuclei_1_raw_probability.tif"),
         labels,
+        replace_labels_of_map: false,
         table,
         table_format: Default::default(),
         series: Default::default(),

@@ -14,6 +14,7 @@ use crate::work::{JobState, JobView, Outcome, Purpose};
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
 use cytoscope_worker::{JobId, JobResult};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 impl Jobs {
     /// Handles the events of the engine since the last call.
@@ -62,7 +63,9 @@ impl Jobs {
             }
             Outcome::Finished { id, result } => match *result {
                 JobResult::Convert { ref output } if self.copies.remove(&id) => {
-                    effects.success(format!("Saved {}", file_name(output)), output.display().to_string());
+                    let job = self.work.jobs.iter().find(|job| job.id == id);
+                    let notes = job.map(|job| job.notes.clone()).unwrap_or_default();
+                    effects.success(format!("Saved {}", file_name(output)), saved_details(output, &notes));
                     effects.act(DocumentsAction::Open(vec![output.clone()]));
                 }
                 JobResult::Convert { .. } | JobResult::Evaluate(_) => {
@@ -71,7 +74,8 @@ impl Jobs {
                 JobResult::Mesh(ref report) => {
                     let n = report.objects.len();
                     let objects = if n == 1 { "1 object".to_owned() } else { format!("{n} objects") };
-                    effects.success(format!("Saved the meshes of {objects}"), report.out.display().to_string());
+                    let details = saved_details(&report.out, &report.notes);
+                    effects.success(format!("Saved the meshes of {objects}"), details);
                 }
                 _ => effects.act(ModelsAction::Finished(id, result)),
             },
@@ -183,13 +187,24 @@ impl Jobs {
         }
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         let output = if kept {
-            effects.success(format!("{} objects saved", report.objects), report.labels.display().to_string());
+            let details = saved_details(&report.labels, &report.notes);
+            effects.success(format!("{} objects saved", report.objects), details);
             JobOutput::Kept(time, report.artifacts())
         } else {
             JobOutput::Preview(time, Box::new(report))
         };
         effects.act(DocumentsAction::Show { document, output });
     }
+}
+
+/// The text of the notification about a saved file, with the notes of its job.
+fn saved_details(path: &Path, notes: &[String]) -> String {
+    let mut details = path.display().to_string();
+    for note in notes {
+        details.push_str(". ");
+        details.push_str(&capitalized(note));
+    }
+    details
 }
 
 #[cfg(test)]

@@ -161,6 +161,7 @@ impl Jobs {
             series: Default::default(),
             time: if has_times { document.time } else { 0 },
             voxel_um: known,
+            assumed_voxel_um: self.assumed_voxel_um(document, display.settings()),
             unsmoothed: false,
             memory_budget_bytes: display.settings().memory_budget_bytes(),
             overwrite: Overwrite::Replace,
@@ -258,6 +259,7 @@ impl Jobs {
         let job = SegmentJob {
             map,
             labels: keep.then(|| folder.join(ArtifactKind::Labels.file_name(&stem))),
+            replace_labels_of_map: keep,
             table: keep.then(|| folder.join(ArtifactKind::Table.file_name(&stem))),
             table_format: Default::default(),
             series: SeriesChoice::Index(document.series),

@@ -61,6 +61,12 @@ fn number(v: f64) -> String {
     }
 }
 
+/// The value of a row as the panel shows it. Tables count time points from 0, as files do; the window counts them from 1.
+fn shown_value(results: &Results, row: usize, column: usize) -> f64 {
+    let value = results.value(row, column);
+    if results.column("time") == Some(column) { value + 1.0 } else { value }
+}
+
 /// Column indices in display order.
 fn shown_columns(results: &Results) -> Vec<usize> {
     let mut columns: Vec<usize> = FIRST.iter().filter_map(|n| results.column(n)).collect();
@@ -178,7 +184,7 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
                     line.set_selected(selected == Some(row));
                     for column in &columns {
                         line.col(|ui| {
-                            ui.label(RichText::new(number(results.value(row, *column))).size(12.5));
+                            ui.label(RichText::new(number(shown_value(results, row, *column))).size(12.5));
                         });
                     }
                     if line.response().clicked() {
@@ -211,7 +217,7 @@ fn measurement_choice(
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
-        (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
+        (0..results.rows.len()).map(|r| shown_value(results, r, column)).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
         weak(ui, "No object has a value to plot.");
         return;
@@ -223,7 +229,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     for v in &values {
         counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = selected.map(|r| results.value(r, column));
+    let mine = selected.map(|r| shown_value(results, r, column));
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = low + (i as f64 + 0.5) * width;
         let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
@@ -249,7 +255,8 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut 
     let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
     let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
-    let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
+    let point = |r: usize| [x, y].map(|column| shown_value(results, r, column));
+    let points: Vec<[f64; 2]> = (0..results.rows.len()).map(point).collect();
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -321,5 +328,16 @@ mod tests {
         assert_eq!(shown(VoxelSize::new_um(2.0, 1.0, 1.0)), (2, [5, 4, 10], Some(7)));
         let middle = (2, [5, 5, 10], Some(7));
         assert_eq!([VoxelSize::default(), VoxelSize::new_um(0.5, 0.25, 0.25)].map(shown), [middle; 2]);
+    }
+
+    #[test]
+    fn time_points_are_counted_from_1_as_on_the_slider() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = folder.path().join("a_objects.csv");
+        std::fs::write(&table, "time,label,voxels\n0,7,20\n2,7,21\n").unwrap();
+        let results = Results::read(&table).unwrap();
+        let shown = |row: usize| [0, 1, 2].map(|column| shown_value(&results, row, column));
+        assert_eq!([0, 1].map(shown), [[1.0, 7.0, 20.0], [3.0, 7.0, 21.0]]);
+        assert_eq!(results.time(1), Some(2));
     }
 }

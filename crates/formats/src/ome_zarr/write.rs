@@ -232,6 +232,21 @@ impl ZarrWriter {
         Ok(Self { folder: PartialFolder::create_listed(path)?, images: vec![ImageState::new(image, String::new())] })
     }
 
+    /// Starts a folder that replaces the finished one at `path`, with its image and with `labels` as its only label image; its
+    /// index is 0. The files of the image are taken over as they are. As with [`ZarrWriter::create_listed`], the caller must
+    /// finish the folder with [`PartialFolder::finish`], and checks before that the finished folder is unchanged.
+    ///
+    /// # Errors
+    /// [`FormatError::Misused`] if the label image cannot be written, [`FormatError::Io`] if the folder is not writable.
+    pub fn replace_labels(path: &Path, labels: ZarrImageSpec) -> Result<Self, FormatError> {
+        let labels = ZarrImageSpec { is_root: false, labels: true, ..labels };
+        labels.check(path)?;
+        let folder = PartialFolder::create_listed(path)?;
+        folder.adopt(path, &|name| !name.starts_with("labels/"))?;
+        let at = join("labels", &labels.name);
+        Ok(Self { folder, images: vec![ImageState::new(labels, at)] })
+    }
+
     /// Adds a label image, stored as `labels/NAME`, and returns its index.
     ///
     /// # Errors
@@ -308,7 +323,8 @@ impl ZarrWriter {
         for state in &self.images {
             self.finish_image(state)?;
         }
-        let names: Vec<&str> = self.images.iter().skip(1).map(|image| image.spec.name.as_str()).collect();
+        let of_labels = self.images.iter().filter(|image| !image.spec.is_root);
+        let names: Vec<&str> = of_labels.map(|image| image.spec.name.as_str()).collect();
         if !names.is_empty() {
             self.write_json("labels", &attributes::labels_group(&names))?;
         }

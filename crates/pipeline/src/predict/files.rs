@@ -406,8 +406,8 @@ impl LabelWriter {
     }
 }
 
-/// Creates a label image of `times` time points: 16-bit labels as uncompressed ImageJ TIFF, unless the name of the file
-/// is that of an OME-TIFF; others as compressed OME-TIFF. Viewers display labels from 0 to `max_label`.
+/// Creates a label image of `times` time points in the format that the name of its file states. 16-bit labels in a `.tif`
+/// file are uncompressed ImageJ TIFF, others OME-TIFF, which is compressed. Viewers display labels from 0 to `max_label`.
 pub(crate) fn label_writer(
     path: &Path,
     meta: &ImageMeta,
@@ -416,13 +416,19 @@ pub(crate) fn label_writer(
     dtype: DType,
     max_label: u32,
 ) -> Result<StackWriter, JobError> {
-    let mut shape = zyx.to_vec();
+    let container = match container_for_path(path) {
+        Ok(named @ (Container::OmeTiff | Container::Npy | Container::Cellpose | Container::RoiSet)) => named,
+        _ if dtype == DType::U16 => Container::ImageJ,
+        _ => Container::OmeTiff,
+    };
+    let (mut axes, mut shape) = (label_axes(times), zyx.to_vec());
     if times > 1 {
         shape.insert(0, times);
+    } else if zyx[0] == 1 && !matches!(container, Container::ImageJ | Container::OmeTiff) {
+        // Programs expect the arrays of a single plane to have two axes.
+        (axes, shape) = ("YX".parse()?, vec![zyx[1], zyx[2]]);
     }
-    let is_named_ome = container_for_path(path).is_ok_and(|container| container == Container::OmeTiff);
-    let container = if dtype == DType::U16 && !is_named_ome { Container::ImageJ } else { Container::OmeTiff };
-    let mut spec = WriteSpec::new(container, label_axes(times), shape, dtype);
+    let mut spec = WriteSpec::new(container, axes, shape, dtype);
     spec.voxel_size_um = meta.voxel_size_um;
     spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;

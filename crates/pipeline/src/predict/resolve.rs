@@ -308,6 +308,24 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
     })
 }
 
+/// As [`unknown_voxel_size_note`], for a job that uses the voxel size Z, Y, X that a prediction assumed, if it is known.
+pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<String> {
+    let unknown = unknown_voxel_size_note(size, slices)?;
+    Some(match assumed_um {
+        None => unknown,
+        Some([z, y, x]) => format!(
+            "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not in µm"
+        ),
+    })
+}
+
+/// Returns the voxel size Z, Y, X to compute with: the stated one, or the assumed one if it is incomplete, or else 1 where it is
+/// unknown.
+pub(crate) fn used_voxel_um(stated: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> [f64; 3] {
+    let is_incomplete = unknown_voxel_size_note(stated, slices).is_some();
+    assumed_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
+}
+
 /// How a slice of a numbered series is read alone, with the option of the axes.
 pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file separately";
 /// As [`ALONE_BY_AXES`], for jobs without that option.

@@ -5,7 +5,7 @@ use super::PredictJob;
 use super::files::map_channels;
 use crate::{Artifact, ArtifactKind, JobError, Model, ModelTask, Output};
 use cytoscope_formats::{ImageMeta, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name};
-use cytoscope_storage::folder::is_finished;
+use cytoscope_storage::folder::{content_of_finished, is_finished};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_volume::{DType, Samples};
 use serde::{Deserialize, Serialize};
@@ -126,6 +126,12 @@ pub(crate) fn is_result(path: &Path) -> bool {
     is_zarr_folder(path) && is_finished(path, FOLDER_KIND)
 }
 
+/// Whether a folder is the OME-Zarr of an earlier prediction, and nothing in it was changed or added since. All of its files
+/// are read.
+pub(crate) fn is_unchanged_result(path: &Path) -> bool {
+    is_zarr_folder(path) && content_of_finished(path, FOLDER_KIND).is_some()
+}
+
 /// Returns the label image in the maps of an earlier prediction; other paths are returned unchanged.
 pub(crate) fn labels_of(path: &Path) -> PathBuf {
     let labels = path.join(LABELS_PATH);
@@ -170,7 +176,7 @@ pub(super) fn map_writer(
 }
 
 /// Writes the labels of the time points, one after the other, slab by slab.
-pub(super) struct ZarrLabels {
+pub(crate) struct ZarrLabels {
     writer: ZarrWriter,
     /// Index of the label image.
     image: usize,
@@ -189,7 +195,7 @@ impl ZarrLabels {
     ///
     /// # Errors
     /// [`JobError`] if it cannot be created.
-    pub(super) fn new(
+    pub(crate) fn new(
         path: &Path,
         maps: Option<ZarrWriter>,
         meta: &ImageMeta,
@@ -197,12 +203,7 @@ impl ZarrLabels {
         times: usize,
         dtype: DType,
     ) -> Result<Self, JobError> {
-        let [depth, height, width] = shape;
-        let mut spec = ZarrImageSpec::new(LABELS_NAME, [times, 1, depth, height, width], dtype);
-        spec.labels = true;
-        spec.voxel_size_um = meta.voxel_size_um;
-        spec.origin_um = meta.origin_um;
-        spec.time_interval_secs = meta.time_interval_secs;
+        let spec = label_spec(meta, shape, times, dtype);
         let (writer, image) = match maps {
             None => (ZarrWriter::create_listed(path, spec)?, 0),
             Some(mut writer) => {
@@ -213,11 +214,20 @@ impl ZarrLabels {
         Ok(Self { writer, image, dtype, shape, slab: Vec::new(), time: 0, first_z: 0 })
     }
 
+    /// Starts a folder that replaces that of a prediction of one time point: its maps are the same, its label image is new.
+    ///
+    /// # Errors
+    /// [`JobError`] if it cannot be created.
+    pub(crate) fn replacing(path: &Path, meta: &ImageMeta, shape: [usize; 3], dtype: DType) -> Result<Self, JobError> {
+        let writer = ZarrWriter::replace_labels(path, label_spec(meta, shape, 1, dtype))?;
+        Ok(Self { writer, image: 0, dtype, shape, slab: Vec::new(), time: 0, first_z: 0 })
+    }
+
     /// Adds the next slice, and writes the slab that it completes.
     ///
     /// # Errors
     /// [`JobError`] if the slab cannot be written.
-    pub(super) fn add(&mut self, slice: &[u32]) -> Result<(), JobError> {
+    pub(crate) fn add(&mut self, slice: &[u32]) -> Result<(), JobError> {
         let [depth, height, width] = self.shape;
         self.slab.extend_from_slice(slice);
         let slices = self.slab.len() / (height * width).max(1);
@@ -240,9 +250,19 @@ impl ZarrLabels {
     ///
     /// # Errors
     /// [`JobError`] if slices are missing, or the metadata cannot be written.
-    pub(super) fn finish(self) -> Result<FinishedFolder, JobError> {
+    pub(crate) fn finish(self) -> Result<FinishedFolder, JobError> {
         finish(self.writer)
     }
+}
+
+/// Describes the label image of `times` time points of a stack.
+fn label_spec(meta: &ImageMeta, [depth, height, width]: [usize; 3], times: usize, dtype: DType) -> ZarrImageSpec {
+    let mut spec = ZarrImageSpec::new(LABELS_NAME, [times, 1, depth, height, width], dtype);
+    spec.labels = true;
+    spec.voxel_size_um = meta.voxel_size_um;
+    spec.origin_um = meta.origin_um;
+    spec.time_interval_secs = meta.time_interval_secs;
+    spec
 }
 
 /// Completes a folder under its hidden name.
@@ -254,7 +274,7 @@ pub(super) fn finish(writer: ZarrWriter) -> Result<FinishedFolder, JobError> {
 }
 
 /// Returns labels as samples of 16 or 32 bits.
-pub(super) fn label_samples(labels: &[u32], dtype: DType) -> Samples {
+pub(crate) fn label_samples(labels: &[u32], dtype: DType) -> Samples {
     match dtype {
         DType::U16 => Samples::U16(labels.iter().map(|label| *label as u16).collect()),
         _ => Samples::U32(labels.to_vec()),

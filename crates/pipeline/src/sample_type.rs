@@ -1,0 +1,70 @@
+//! Types of samples that a file format does not have, and those that hold the same values.
+
+use crate::JobError;
+use crate::measure::label_numbers;
+use cytoscope_formats::Container;
+use cytoscope_volume::{DType, Samples};
+use std::path::Path;
+
+/// Returns the type in which a format stores samples of a type: the same one, or for a type that the format does not have, one
+/// that can hold its values.
+pub(crate) fn stored_type(container: Container, dtype: DType) -> DType {
+    match (container, dtype) {
+        (Container::Npy, _) | (_, DType::U8 | DType::U16 | DType::U32) => dtype,
+        (Container::Cellpose | Container::RoiSet, _) | (_, DType::U64 | DType::I64) => DType::U32,
+        (Container::ImageJ | Container::OmeTiff, DType::F16) => DType::F32,
+        (Container::ImageJ, DType::I8) => DType::I16,
+        (Container::ImageJ | Container::OmeTiff, _) => dtype,
+    }
+}
+
+/// Converts samples of the image at `path` to their [`stored_type`], without changing a value.
+///
+/// # Errors
+/// [`JobError::Mismatch`] with the first value that the type does not hold.
+pub(crate) fn with_stored_type(path: &Path, samples: Samples, stored: DType) -> Result<Samples, JobError> {
+    let dtype = samples.dtype();
+    Ok(match (samples, stored) {
+        (samples, _) if dtype == stored => samples,
+        (Samples::F16(values), DType::F32) => Samples::F32(values.iter().map(|value| value.to_f32()).collect()),
+        (Samples::I8(values), DType::I16) => Samples::I16(values.into_iter().map(i16::from).collect()),
+        (samples, _) => {
+            let numbers = label_numbers(samples).map_err(|value| JobError::Mismatch {
+                path: path.to_owned(),
+                problem: format!("the value {value} cannot be stored in this format, which has no {dtype}"),
+                next_step: format!("write it as .npy or .zarr, or give an image of integers from 0 to {}", u32::MAX),
+            })?;
+            Samples::U32(numbers)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn types_that_a_format_does_not_have_are_stored_as_others_with_the_same_values() {
+        let convert = |container: Container, samples: Samples| {
+            let stored = stored_type(container, samples.dtype());
+            with_stored_type(Path::new("a.npy"), samples, stored).map_err(|error| error.to_string())
+        };
+        for container in [Container::ImageJ, Container::OmeTiff, Container::Cellpose, Container::RoiSet] {
+            let wide = convert(container, Samples::I64(vec![0, 70_000])).unwrap();
+            assert_eq!(wide, Samples::U32(vec![0, 70_000]), "{container:?}");
+            let refused = convert(container, Samples::I64(vec![3, -1])).unwrap_err();
+            assert!(refused.contains("the value -1") && refused.contains("int64"), "{refused}");
+        }
+        assert_eq!(convert(Container::ImageJ, Samples::I8(vec![-1, 2])).unwrap(), Samples::I16(vec![-1, 2]));
+        for (container, samples) in [
+            (Container::Npy, Samples::I64(vec![-1])),
+            (Container::OmeTiff, Samples::I8(vec![-1])),
+            (Container::ImageJ, Samples::F32(vec![0.5])),
+            (Container::Cellpose, Samples::U8(vec![1])),
+        ] {
+            assert_eq!(convert(container, samples.clone()).unwrap(), samples);
+        }
+        assert_eq!(stored_type(Container::OmeTiff, DType::F16), DType::F32);
+    }
+}
