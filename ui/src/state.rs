@@ -149,7 +149,7 @@ impl<'a> State<'a> {
     /// Names of documents with unsaved corrections.
     pub(crate) fn unsaved(self) -> Vec<String> {
         let documents = self.documents.all().iter();
-        documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| d.name.clone()).collect()
+        documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| self.documents.title(d)).collect()
     }
 
     /// Why the journal of unsaved corrections could not be written to the disk, if so.

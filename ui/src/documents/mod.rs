@@ -1,10 +1,12 @@
 //! Open stacks: which one is active, their files and planes, and how they are shown.
 
 mod live;
+mod names;
 mod opened;
 mod saved;
 
 pub(crate) use live::LiveOutput;
+pub(crate) use names::distinct_name;
 
 use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;

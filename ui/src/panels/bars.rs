@@ -8,7 +8,7 @@ use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role, file_name};
-use crate::documents::DocumentsAction;
+use crate::documents::{DocumentsAction, distinct_name};
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::state::State;
@@ -17,10 +17,11 @@ use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
 use cytoscope_pipeline::{ProgressStage, StageProgress};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
+use std::path::{Path, PathBuf};
 
 /// Menus with their commands; `None` is a separator.
 const MENUS: [(&str, &[Option<Command>]); 5] = [
@@ -177,8 +178,15 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
-        for path in &state.settings().recent {
-            if ui.button(file_name(path)).on_hover_text(path.display().to_string()).clicked() {
+        let recent = &state.settings().recent;
+        for path in recent {
+            let is_namesake = |other: &&PathBuf| other.file_name() == path.file_name();
+            let namesakes: Vec<&Path> = recent.iter().filter(is_namesake).map(PathBuf::as_path).collect();
+            if ui
+                .button(distinct_name(&file_name(path), path, &namesakes))
+                .on_hover_text(path.display().to_string())
+                .clicked()
+            {
                 actions.send(DocumentsAction::Open(vec![path.clone()]));
                 ui.close();
             }
@@ -206,7 +214,8 @@ pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<Hover>, ac
 }
 
 fn under_pointer(document: &Document, hover: Hover) -> String {
-    let [z, y, x] = hover.zyx;
+    // Numbers of voxels, as sliders and captions have them; the position in µm is that of the center of the voxel.
+    let [z, y, x] = hover.zyx.map(|at| at + 1);
     let mut text = format!("x {x}  y {y}  z {z}");
     if document.voxel_known {
         let um: Vec<String> =
@@ -227,8 +236,8 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
             let column = r.column(name)?;
             Some(r.value(r.row_of(label, document.time)?, column))
         });
-        if let Some(volume) = volume {
-            text.push_str(&format!(" ({volume:.0} {unit})"));
+        if let Some(volume) = volume.filter(|volume| volume.is_finite()) {
+            text.push_str(&format!(" ({} {unit})", count_text(volume.round() as u64)));
         }
     }
     if let Some(truth) = hover.truth.filter(|l| *l > 0) {

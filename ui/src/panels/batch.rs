@@ -9,7 +9,7 @@ use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
-use crate::documents::DocumentsAction;
+use crate::documents::{DocumentsAction, distinct_name};
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
@@ -21,7 +21,7 @@ use cytoscope_pipeline::{DiameterUnit, EvaluateReport, PairRole};
 use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of scored pairs that are listed; the saved table has all of them.
 const LISTED_PAIRS: usize = 200;
@@ -128,9 +128,10 @@ fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     if let Some(channel) = channel.show(ui, SettingRow::Line, batch.channel.map(|n| n as u64)) {
         actions.send(BatchAction::ConvertChannel(channel.map(|n| n as usize)));
     }
-    let time = part("One time point", "Number of the only time point to convert, from 0");
-    if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64)) {
-        actions.send(BatchAction::ConvertTime(time.map(|n| n as usize)));
+    let hint = "Number of the only time point to convert, from 1; the name of the new file has the number from 0";
+    let time = OptionalNumber { first: 1, range: 1..=1_000_001, ..part("One time point", hint) };
+    if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64 + 1)) {
+        actions.send(BatchAction::ConvertTime(time.map(|n| n.saturating_sub(1) as usize)));
     }
     if batch.format == ConvertFormat::OmeZarr {
         let mut with_labels = batch.with_labels;
@@ -184,7 +185,10 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                 }
                 let output = batch.output_of(file);
                 // The built-in fonts have no arrow.
-                let text = format!("{}  {}  {}", file_name(file), icon::ARROW_RIGHT, file_name(&output));
+                let is_namesake = |other: &&PathBuf| other.file_name() == file.file_name();
+                let namesakes: Vec<&Path> = batch.files.iter().filter(is_namesake).map(PathBuf::as_path).collect();
+                let name = distinct_name(&file_name(file), file, &namesakes);
+                let text = format!("{name}  {}  {}", icon::ARROW_RIGHT, file_name(&output));
                 ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
             });
         }

@@ -8,9 +8,11 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::measure::{has_other_voxel_size, table_hint};
+use crate::number_text::counted;
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
+use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -44,21 +46,57 @@ pub(crate) struct ObjectsPanel {
     y: Option<String>,
 }
 
+/// Columns of positions, which count from 0 in saved tables and from 1 in the window. The ends of bounding boxes are not
+/// among them: the voxel after the last one, counted from 0, is the last one, counted from 1.
+const FROM_ZERO: [&str; 4] = ["time", "bbox_z0", "bbox_y0", "bbox_x0"];
+
 /// Title of a column for display.
-pub(crate) fn title(column: &str) -> String {
-    super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " "))
+fn title(column: &str) -> String {
+    match column.strip_prefix("bbox_").and_then(|end| end.split_at_checked(1)) {
+        Some((axis, "0")) => format!("First {axis}"),
+        Some((axis, "1")) => format!("Last {axis}"),
+        _ => super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ")),
+    }
 }
 
+/// What a column has, for its tooltip.
+fn column_hint(column: &str) -> String {
+    match column == "time" || column.starts_with("bbox_") {
+        true => format!("{}, counted from 1; saved tables count from 0", title(column)),
+        false => title(column),
+    }
+}
+
+/// The value at a row and column as the window shows it.
+fn shown_value(results: &Results, row: usize, column: usize) -> f64 {
+    let is_from_zero = results.columns.get(column).is_some_and(|name| FROM_ZERO.contains(&name.as_str()));
+    results.value(row, column) + if is_from_zero { 1.0 } else { 0.0 }
+}
+
+/// The text of a table cell. Labels are names, not counts: they have no commas.
+fn cell(results: &Results, row: usize, column: usize) -> String {
+    match results.columns.get(column).is_some_and(|name| name == "label") {
+        true => results.label(row).to_string(),
+        false => number(shown_value(results, row, column)),
+    }
+}
+
+/// A measurement for display, with commas between the thousands.
 fn number(v: f64) -> String {
     if !v.is_finite() {
-        "–".to_owned()
-    } else if v.fract() == 0.0 && v.abs() < 1e9 {
-        format!("{v:.0}")
-    } else if v.abs() >= 100.0 {
-        format!("{v:.1}")
-    } else {
-        format!("{v:.3}")
+        return "–".to_owned();
     }
+    let decimals = match v.abs() {
+        size if size.fract() == 0.0 && size < 1e9 => 0,
+        size if size >= 100.0 => 1,
+        _ => 3,
+    };
+    let text = format!("{:.decimals$}", v.abs());
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    // Numbers that no count reaches stay without commas.
+    let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count_text);
+    let sign = if v < 0.0 { "-" } else { "" };
+    format!("{sign}{whole}{fraction}")
 }
 
 /// Column indices in display order.
@@ -81,7 +119,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         unknown_voxel_size(ui, document, "Voxel size unknown: lengths and volumes may not be in µm.", actions);
     }
     ui.horizontal(|ui| {
-        ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
+        ui.label(RichText::new(counted(results.rows.len() as u64, "object")).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let button = named_button(ui, can_save, icon::DOWNLOAD_SIMPLE, "Save table…");
             if button.on_hover_text("As CSV or Parquet, by the file's ending").clicked() {
@@ -165,7 +203,7 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
                         response.widget_info(|| {
                             egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Sort by {name}"))
                         });
-                        if response.on_hover_text(&name).clicked() {
+                        if response.on_hover_text(column_hint(&results.columns[*column])).clicked() {
                             let change = DocumentChange::SortTable(*column);
                             actions.send(DocumentsAction::Change { document: document.id, change });
                         }
@@ -178,7 +216,7 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
                     line.set_selected(selected == Some(row));
                     for column in &columns {
                         line.col(|ui| {
-                            ui.label(RichText::new(number(results.value(row, *column))).size(12.5));
+                            ui.label(RichText::new(cell(results, row, *column)).size(12.5));
                         });
                     }
                     if line.response().clicked() {
@@ -211,7 +249,7 @@ fn measurement_choice(
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
     let values: Vec<f64> =
-        (0..results.rows.len()).map(|r| results.value(r, column)).filter(|v| v.is_finite()).collect();
+        (0..results.rows.len()).map(|r| shown_value(results, r, column)).filter(|v| v.is_finite()).collect();
     if values.is_empty() {
         weak(ui, "No object has a value to plot.");
         return;
@@ -223,7 +261,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     for v in &values {
         counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = selected.map(|r| results.value(r, column));
+    let mine = selected.map(|r| shown_value(results, r, column));
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = low + (i as f64 + 0.5) * width;
         let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
@@ -249,7 +287,8 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut 
     let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
     let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
-    let points: Vec<[f64; 2]> = (0..results.rows.len()).map(|r| [results.value(r, x), results.value(r, y)]).collect();
+    let points: Vec<[f64; 2]> =
+        (0..results.rows.len()).map(|r| [shown_value(results, r, x), shown_value(results, r, y)]).collect();
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -290,6 +329,19 @@ mod tests {
     use crate::action::Action;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::{Array, VoxelSize};
+    use std::path::Path;
+
+    #[test]
+    fn positions_count_from_one_and_large_numbers_have_commas() {
+        let text = "time,label,voxels,bbox_z0,bbox_z1,volume_um3\n2,1234,33500,4,7,12345.67\n";
+        let results = Results::parse(Path::new("x.csv"), text).unwrap();
+        let cells: Vec<String> = (0..6).map(|column| cell(&results, 0, column)).collect();
+        // Slices 4 to 6 counted from 0 are slices 5 to 7.
+        assert_eq!(cells, ["3", "1234", "33,500", "5", "7", "12,345.7"]);
+        let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
+        assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
+        assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
+    }
 
     #[test]
     fn a_row_shows_its_object_at_its_time_point_whatever_voxel_size_it_was_measured_with() {

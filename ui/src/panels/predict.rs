@@ -14,7 +14,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, Role};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
-use crate::number_text::short_number;
+use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
 use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
@@ -403,9 +403,9 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     let mut options = refined.unwrap_or(&usual).clone();
     heading(ui, "Objects");
     let count = match (state.jobs.preview_objects(id).filter(|_| changed_before), rows) {
-        (Some(n), _) => format!("{n} objects, not saved yet"),
-        (None, Some(n)) if document.extents.times > 1 => format!("{n} objects at this time point"),
-        (None, Some(n)) => format!("{n} objects"),
+        (Some(n), _) => format!("{}, not saved yet", counted(n.into(), "object")),
+        (None, Some(n)) if document.extents.times > 1 => format!("{} at this time point", counted(n as u64, "object")),
+        (None, Some(n)) => counted(n as u64, "object"),
         (None, None) => String::new(),
     };
     ui.label(count);

@@ -13,7 +13,7 @@ use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::ProgressStage;
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -127,7 +127,7 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
                 lines.into_iter().for_each(|line| drop(ui.label(line)));
             });
         };
-        figure("Step", format!("{} of {}", run.step(), run.steps));
+        figure("Step", format!("{} of {}", count_text(run.step()), count_text(run.steps)));
         if let Some((loss, step, stalled)) = recent(run) {
             let left = run.steps.saturating_sub(run.step()) as f64 * step;
             if matches!(run.state, RunState::Running(_)) && left > 0.0 {

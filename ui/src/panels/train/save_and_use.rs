@@ -8,6 +8,7 @@ use crate::theme;
 use crate::training::TrainingAction;
 use crate::training::models::{Saving, TrainedModelFormat};
 use crate::training::plan::clean_name;
+use cytoscope_profile::bytes_text;
 use cytoscope_train::Quantized;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -79,17 +80,13 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
 /// Draws size and speed of the float and int8 networks, as measured on this machine.
 fn costs(ui: &mut Ui, quantized: &Quantized) {
     title(ui, "Size and speed on this machine");
     let mut rows = vec![(
         "Size".to_owned(),
-        mebibytes(quantized.float_bytes),
-        mebibytes(quantized.int8_bytes),
+        bytes_text(quantized.float_bytes),
+        bytes_text(quantized.int8_bytes),
         quantized.float_bytes as f64 / quantized.int8_bytes.max(1) as f64,
         "smaller",
     )];
