@@ -61,6 +61,28 @@ fn dropped_files_open_and_a_bad_file_reports_why() {
     assert_eq!(fixture.window.query_all_by_label("gut ä ö.tif").count(), 1, "{}", fixture.on_screen());
 }
 
+#[test]
+fn stacks_of_the_same_name_are_told_apart() {
+    let mut fixture = Fixture::with(|folder| {
+        ["one", "two"]
+            .map(|part| {
+                std::fs::create_dir(folder.join(part)).unwrap();
+                stack(&folder.join(part).join("stack.tif"), "ZYX", &[4, 20, 30])
+            })
+            .to_vec()
+    });
+    fixture.until("both", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    let name = |part: &str| Path::new(part).join("stack.tif").display().to_string();
+    fixture.click(&name("one"));
+    assert_eq!(fixture.window.state().title(), format!("{} – Cytoscope", name("one")));
+    fixture.click(&name("two"));
+    fixture.window.state_mut().send(Command::Close);
+    fixture.until("one", |w| w.state().documents().len() == 1);
+    fixture.window.run_steps(3);
+    assert_eq!(fixture.window.state().title(), "stack.tif – Cytoscope");
+}
+
 /// Waits until the settings are saved, and opens a file in the next window.
 fn open_in_next_window(fixture: &mut Fixture, file: PathBuf) {
     std::thread::sleep(std::time::Duration::from_millis(1100));

@@ -331,7 +331,7 @@ fn conversions_are_cancelled_together() {
 fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     let path = folder.display().to_string();
     fixture.click(button);
-    fixture.until("the dialog", |w| sees(w, "Choose a folder"));
+    fixture.until("the dialog", |w| sees(w, "Choose this folder"));
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);
     // A path that is pasted and accepted within one frame.
@@ -340,7 +340,7 @@ fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     fixture.window.input_mut().events.extend([Event::Text(path.clone()), enter]);
     fixture.until("the folder", |w| sees(w, &path));
     fixture.click("Choose this folder");
-    fixture.until("no dialog", |w| !sees(w, "Choose a folder"));
+    fixture.until("no dialog", |w| !sees(w, "Choose this folder"));
 }
 
 /// Opens the page for scoring predictions, with the window's own file dialog.
@@ -516,12 +516,12 @@ fn without_a_dialog_of_the_desktop_files_are_chosen_in_the_window() {
     fixture.window.state_mut().use_own_file_dialog();
     fixture.window.run_steps(3);
     fixture.window.state_mut().send(Command::Open);
-    fixture.until("the dialog", |w| sees(w, "Choose files"));
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
     accessibility::check(&fixture, "the file dialog");
     fixture.window.key_press(Key::Escape);
-    fixture.until("no dialog", |w| !sees(w, "Choose files"));
+    fixture.until("no dialog", |w| !sees(w, "Open stacks or models"));
     fixture.click("Drop a stack here");
-    fixture.until("the dialog", |w| sees(w, "Choose files"));
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
     let path = fixture.path("sample/nuclei_raw.tif").display().to_string();
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);
@@ -531,7 +531,7 @@ fn without_a_dialog_of_the_desktop_files_are_chosen_in_the_window() {
     fixture.window.input_mut().events.extend([Event::Text(path), enter]);
     fixture.settle();
     assert_eq!(fixture.window.state().title(), "nuclei_raw.tif – Cytoscope");
-    assert!(!fixture.sees("Choose files"), "{}", fixture.on_screen());
+    assert!(!fixture.sees("Open stacks or models"), "{}", fixture.on_screen());
 }
 
 /// Writes an engine process that lists a GPU only when it is asked to look for devices again.
