@@ -3,6 +3,7 @@
 use crate::JobError;
 use crate::model_inputs::{self, ModelInput};
 use crate::model_outputs::{self, ModelOutput};
+use crate::program::folders_of_program;
 use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
@@ -122,15 +123,9 @@ pub fn model_folders() -> Vec<PathBuf> {
     if let Some(folder) = std::env::var_os("CYTOSCOPE_MODELS") {
         folders.push(PathBuf::from(folder));
     }
-    if let Ok(program) = std::env::current_exe().and_then(|p| p.canonicalize()) {
-        folders.extend(
-            program
-                .ancestors()
-                .skip(1)
-                .take(5)
-                .flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]),
-        );
-    }
+    let around = folders_of_program().into_iter();
+    folders
+        .extend(around.flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]));
     folders.extend(user_folder().map(|f| f.join("models")));
     folders.retain(|f| f.is_dir());
     folders.dedup();

@@ -8,7 +8,7 @@ use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
+use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
@@ -25,7 +25,7 @@ const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// Tuning of this window.
 pub(super) struct Tuning {
     /// The program; `None` if nothing can be run.
-    program: Option<PathBuf>,
+    program: Option<ChildProgram>,
     /// File of the machine profiles.
     profiles: Option<PathBuf>,
     wake: Wake,
@@ -111,7 +111,7 @@ impl Tuning {
     /// Nothing is tuned yet. The machine profiles are stored beside the settings file.
     pub(super) fn new(program: Option<&Path>, settings_path: Option<&Path>, wake: &Wake) -> Self {
         let profiles = settings_path.and_then(Path::parent).map(|home| home.join("machine-profiles.json"));
-        Self { program: program.map(Path::to_owned), profiles, wake: Arc::clone(wake), preparing: None, run: None }
+        Self { program: program.map(ChildProgram::new), profiles, wake: Arc::clone(wake), preparing: None, run: None }
     }
 
     /// Starts the process.
@@ -125,8 +125,9 @@ impl Tuning {
         performance: PerformanceRequest,
         arguments: &[OsString],
     ) -> Result<(), String> {
-        let program = self.program.as_ref().ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
-        let mut command = Command::new(program);
+        let program = self.program.as_ref().map(ChildProgram::path);
+        let program = program.ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
+        let mut command = Command::new(&program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // The runs that it starts are in its group, and are cancelled with it.
         #[cfg(unix)]
