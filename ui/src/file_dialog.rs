@@ -123,8 +123,8 @@ impl DialogSpec {
 fn title(request: FileRequest) -> &'static str {
     match request {
         FileRequest::Stacks => "Open stacks or models",
-        FileRequest::Labels(_) => "Open labels",
-        FileRequest::Truth(_) => "Open ground truth",
+        FileRequest::Labels(_) => "Add labels",
+        FileRequest::Truth(_) => "Choose the ground truth",
         FileRequest::ResultsFolder => "Choose the results folder",
         FileRequest::RefusedPrediction { .. } => "Choose another results folder",
         FileRequest::DatasetFolder(_) => "Choose the dataset folder",

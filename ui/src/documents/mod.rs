@@ -6,7 +6,7 @@ mod opened;
 mod saved;
 
 pub(crate) use live::LiveOutput;
-pub(crate) use names::distinct_name;
+pub(crate) use names::{distinct_name, namesakes};
 
 use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;

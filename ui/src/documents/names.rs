@@ -30,6 +30,11 @@ pub(crate) fn distinct_name(name: &str, path: &Path, namesakes: &[&Path]) -> Str
     end.join(name).display().to_string()
 }
 
+/// The files of a list that have the name of `path`.
+pub(crate) fn namesakes<'a>(path: &Path, files: &'a [PathBuf]) -> Vec<&'a Path> {
+    files.iter().filter(|other| other.file_name() == path.file_name()).map(PathBuf::as_path).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role, file_name};
-use crate::documents::{DocumentsAction, distinct_name};
+use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::state::State;
@@ -21,7 +21,6 @@ use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
-use std::path::{Path, PathBuf};
 
 /// Menus with their commands; `None` is a separator.
 const MENUS: [(&str, &[Option<Command>]); 5] = [
@@ -180,13 +179,8 @@ fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
         let recent = &state.settings().recent;
         for path in recent {
-            let is_namesake = |other: &&PathBuf| other.file_name() == path.file_name();
-            let namesakes: Vec<&Path> = recent.iter().filter(is_namesake).map(PathBuf::as_path).collect();
-            if ui
-                .button(distinct_name(&file_name(path), path, &namesakes))
-                .on_hover_text(path.display().to_string())
-                .clicked()
-            {
+            let name = distinct_name(&file_name(path), path, &namesakes(path, recent));
+            if ui.button(name).on_hover_text(path.display().to_string()).clicked() {
                 actions.send(DocumentsAction::Open(vec![path.clone()]));
                 ui.close();
             }

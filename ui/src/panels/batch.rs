@@ -9,7 +9,7 @@ use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
-use crate::documents::{DocumentsAction, distinct_name};
+use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
@@ -21,7 +21,7 @@ use cytoscope_pipeline::{DiameterUnit, EvaluateReport, PairRole};
 use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Maximum number of scored pairs that are listed; the saved table has all of them.
 const LISTED_PAIRS: usize = 200;
@@ -185,10 +185,8 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                 }
                 let output = batch.output_of(file);
                 // The built-in fonts have no arrow.
-                let is_namesake = |other: &&PathBuf| other.file_name() == file.file_name();
-                let namesakes: Vec<&Path> = batch.files.iter().filter(is_namesake).map(PathBuf::as_path).collect();
-                let name = distinct_name(&file_name(file), file, &namesakes);
-                let text = format!("{name}  {}  {}", icon::ARROW_RIGHT, file_name(&output));
+                let shown = distinct_name(&file_name(file), file, &namesakes(file, &batch.files));
+                let text = format!("{shown}  {}  {}", icon::ARROW_RIGHT, file_name(&output));
                 ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
             });
         }
