@@ -456,6 +456,47 @@ fn two_files_of_different_names_are_scored() {
 }
 
 #[test]
+fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
+    let mut fixture = Fixture::new();
+    let shape = [32, 160, 160];
+    let labels = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    let labels = cytoscope_formats::open(&labels, &OpenOptions::default()).unwrap().read_all().unwrap();
+    let labels: Vec<u16> = labels.samples().to_f32().into_iter().map(|label| label as u16).collect();
+    let write = |name: &str, values: Vec<u16>| {
+        let array = Array::new("ZYX".parse().unwrap(), shape.to_vec(), values).unwrap();
+        write_array(&fixture.path(name), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        fixture.path(name)
+    };
+    // Every third object is missed, and only the first half of each slice is annotated.
+    let predicted =
+        write("predicted.tif", labels.iter().map(|label| if label % 3 == 0 { 0 } else { *label }).collect());
+    let is_annotated = |voxel: usize| voxel / shape[2] % shape[1] < shape[1] / 2;
+    let annotated = labels.iter().enumerate().map(|(voxel, label)| if is_annotated(voxel) { *label } else { 255 });
+    let truth = write("truth.tif", annotated.collect());
+    let found_by_command = |options: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+        command.args(["evaluate", "--json", "--pred"]).arg(&predicted).arg("--truth").arg(&truth).args(options);
+        let printed = command.output().unwrap().stdout;
+        let report: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+        let score = &report["instances"][0];
+        format!("{} of {}", score["tp"], score["n_true"])
+    };
+    let (all, of_annotated) = (found_by_command(&[]), found_by_command(&["--ignore-label", "255"]));
+    assert_ne!(all, of_annotated);
+    open_evaluation(&mut fixture);
+    choose_file(&mut fixture, "Prediction file…", &predicted);
+    choose_file(&mut fixture, "Ground truth file…", &truth);
+    fixture.click("Evaluate");
+    fixture.until("the scores", |w| sees(w, &all));
+    // The label 255 is suggested.
+    fixture.click("Ignore voxels with the label");
+    assert!(!fixture.sees("1 pair"), "scores of other settings: {}", fixture.on_screen());
+    fixture.click("Evaluate");
+    fixture.until("the scores of annotated voxels", |w| sees(w, &of_annotated));
+    accessibility::check(&fixture, "the label of voxels that are not annotated");
+}
+
+#[test]
 fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
     let mut fixture = Fixture::new();
     let values = |step: usize| -> Vec<f32> { (0..4 * 16 * 16).map(|i| (i * step % 101) as f32).collect() };

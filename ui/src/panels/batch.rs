@@ -33,6 +33,10 @@ const FILE_LIST_HEIGHT: f32 = 320.0;
 const MODEL_LIST_WIDTH: f32 = 320.0;
 /// The label that is suggested for voxels that are not annotated.
 const FIRST_UNKNOWN_LABEL: i64 = 255;
+/// The lowest label of images of integers of 32 bits.
+const MIN_LABEL: f64 = i32::MIN as f64;
+/// The highest label of images of integers of 32 bits.
+const MAX_LABEL: f64 = u32::MAX as f64;
 
 /// Draws the page.
 pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
@@ -240,7 +244,7 @@ fn unknown_label(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         }
         let Some(label) = batch.ignore_label else { return };
         let mut label = label as f64;
-        if number_field(ui, &mut label, -1e9..=1e9, 1.0, "Label of voxels that are not annotated") {
+        if number_field(ui, &mut label, MIN_LABEL..=MAX_LABEL, 1.0, "Label of voxels that are not annotated") {
             actions.send(BatchAction::IgnoreLabel(Some(label.round() as i64)));
         }
     });
