@@ -10,6 +10,7 @@ use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel,
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
@@ -418,14 +419,14 @@ fn regression_text(scores: &Regression) -> String {
 fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &mut Actions) {
     heading(ui, "Scores");
     let n = report.pairs.len();
-    let pairs = if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") };
+    let pairs = counted(n as u64, "pair");
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
     weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
         weak(ui, note.as_str());
     }
     if report.notes.len() > LISTED_NOTES {
-        weak(ui, format!("{} further notes", report.notes.len() - LISTED_NOTES));
+        weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));
     }
     if !report.instances.is_empty() {
         egui::Grid::new("pooled scores").num_columns(8).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
