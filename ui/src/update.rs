@@ -297,8 +297,7 @@ impl Workbench {
 
     /// Asks for a file to save a result of the active document to; its suggested name ends in `ending`.
     fn ask_to_save(&mut self, request: impl FnOnce(u64) -> FileRequest, ending: &str) {
-        let Some((id, name)) = self.document().map(|d| (d.id, d.name.clone())) else { return };
-        let stem = name.split('.').next().unwrap_or_default();
+        let Some((id, stem)) = self.document().map(|d| (d.id, d.stem())) else { return };
         self.ask(request(id), format!("{stem}{ending}"));
     }
 
