@@ -177,6 +177,9 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
     let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
+        // The fill of a checkbox under the pointer is too close to the color of text to be behind it.
+        let hovered = &mut ui.visuals_mut().widgets.hovered;
+        hovered.bg_fill = hovered.weak_bg_fill;
         let mut table = TableBuilder::new(ui)
             .striped(true)
             .sense(egui::Sense::click())
