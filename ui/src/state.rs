@@ -95,7 +95,8 @@ impl<'a> State<'a> {
 
     fn can_predict(self) -> bool {
         let has_model = self.jobs.models().iter().any(|m| m.problem.is_none());
-        self.jobs.has_engine() && has_model && self.jobs.tuning().is_none()
+        let runs = self.jobs.has_engine() && !self.jobs.has_stopped_engine();
+        runs && has_model && self.jobs.tuning().is_none()
     }
 
     /// Whether the shown labels can be measured now.

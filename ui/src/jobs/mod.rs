@@ -311,6 +311,11 @@ impl Jobs {
         self.work.state().is_some()
     }
 
+    /// Whether the engine has stopped and does not start again unless the user restarts it.
+    pub(crate) fn has_stopped_engine(&self) -> bool {
+        self.work.state() == Some(WorkerState::Dead)
+    }
+
     /// Resident memory of the engine in bytes, current and peak.
     pub(crate) fn memory(&self) -> Option<(u64, u64)> {
         self.work.memory
