@@ -9,7 +9,7 @@ use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::settings::Settings;
 use cytoscope_volume::{Array, DType, Samples};
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Event, Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
@@ -133,6 +133,30 @@ fn corrected_axes_are_remembered_for_the_folder() {
     let other = stack(&fixture.path("more.tif"), "TYX", &[5, 16, 24]);
     open_in_next_window(&mut fixture, other);
     assert_eq!(extents(&fixture), (1, 5));
+}
+
+#[test]
+fn dialogs_for_metadata_are_answered_with_the_keyboard() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
+    fixture.settle();
+    let type_keys = |fixture: &mut Fixture, text: &str, then: Key| {
+        fixture.window.input_mut().events.push(Event::Text(text.to_owned()));
+        fixture.window.run_steps(3);
+        fixture.window.key_press(then);
+        fixture.window.run_steps(3);
+    };
+    // The first field has the focus.
+    fixture.click("Axes…");
+    type_keys(&mut fixture, "zyx", Key::Enter);
+    fixture.until("slices", |w| w.state().document().is_some_and(|d| d.extents.zyx[0] == 6));
+    fixture.settle();
+    fixture.click("Voxel size…");
+    for (text, then) in [("2", Key::Tab), ("0.5", Key::Tab), ("0.25", Key::Enter)] {
+        type_keys(&mut fixture, text, then);
+    }
+    let given = |w: &Harness<'static, Workbench>| w.state().document().and_then(|d| d.given_voxel_um());
+    fixture.until("the voxel size", |w| given(w) == Some([2.0, 0.5, 0.25]));
+    assert!(!fixture.sees("Apply"), "{}", fixture.on_screen());
 }
 
 #[test]
