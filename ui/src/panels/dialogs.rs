@@ -38,7 +38,7 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.add_space(8.0);
         // Small windows cannot show all rows.
         let height = (ctx.content_rect().height() - 180.0).max(100.0);
-        egui::ScrollArea::vertical().max_height(height).show(ui, shortcut_grid);
+        egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height).show(ui, shortcut_grid);
         ui.add_space(8.0);
         weak(
             ui,
