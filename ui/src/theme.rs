@@ -250,6 +250,7 @@ fn light() -> Visuals {
     v.widgets.hovered.weak_bg_fill = Color32::from_rgb(216, 220, 226);
     v.widgets.hovered.bg_fill = Color32::from_rgb(118, 124, 131);
     v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(160, 168, 176));
+    v.widgets.active.weak_bg_fill = Color32::from_rgb(204, 209, 216);
     v.widgets.active.bg_fill = v.widgets.hovered.bg_fill;
     v.weak_text_color = Some(Color32::from_rgb(94, 101, 109));
     v.hyperlink_color = Color32::from_rgb(20, 100, 140);
