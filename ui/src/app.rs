@@ -444,6 +444,7 @@ impl eframe::App for Workbench {
         let effects = self.corrections.show_labels(&self.documents);
         self.carry_out(effects);
         self.show_dialogs(&ctx, center);
+        theme::frame_focused_field(&ctx);
         self.apply_actions(&ctx);
     }
 
