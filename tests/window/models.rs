@@ -327,6 +327,25 @@ fn conversions_are_cancelled_together() {
     assert!(stacks.iter().all(|stack| !stack.with_extension("npy").exists()));
 }
 
+#[test]
+fn queued_predictions_are_cancelled_together() {
+    let mut fixture = Fixture::new();
+    let stacks = [0, 1].map(|i| {
+        let path = fixture.path(&format!("stack {i}.tif"));
+        std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
+        path
+    });
+    fixture.window.state_mut().open_paths(&stacks);
+    fixture.until("two stacks", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict all 2 stacks");
+    fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
+    fixture.window.state_mut().send(Command::CancelPredictions);
+    fixture.until("the end", |w| w.state().waiting_predictions() == 0);
+    assert!(!fixture.path("cytoscope/stack 1_labels.tif").exists(), "the second prediction had not begun");
+}
+
 /// Chooses a folder in the window's own file dialog, which the button opens.
 fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     let path = folder.display().to_string();

@@ -236,6 +236,7 @@ impl Workbench {
             Command::Convert => self.apply(BatchAction::AddOpen),
             Command::Evaluate => self.apply(DisplayAction::Task(PanelTask::Batch)),
             Command::Cancel => self.apply(JobsAction::CancelNext),
+            Command::CancelPredictions => self.apply(JobsAction::CancelPredictions),
             Command::NextSlice => self.apply(ViewAction::StepSlice(1)),
             Command::PreviousSlice => self.apply(ViewAction::StepSlice(-1)),
             Command::NextTime => self.apply(ViewAction::StepTime(1)),

@@ -49,6 +49,8 @@ pub(crate) enum JobsAction {
     Cancel(JobId),
     /// Cancels the running job, or else the next one.
     CancelNext,
+    /// Cancels all queued and running predictions.
+    CancelPredictions,
     /// Restarts the engine after automatic restarts were given up.
     RestartEngine,
     /// Looks for the devices of this machine again.
@@ -292,8 +294,13 @@ impl Jobs {
 
     /// Number of queued and running predictions.
     pub(crate) fn waiting_predictions(&self) -> usize {
-        let waits = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
-        self.work.jobs.iter().filter(waits).count()
+        self.open_predictions().count()
+    }
+
+    /// Queued and running predictions.
+    fn open_predictions(&self) -> impl Iterator<Item = &JobView> {
+        let is_open = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
+        self.work.jobs.iter().filter(is_open)
     }
 
     /// Whether predictions are queued, running or about to be queued.
@@ -452,6 +459,9 @@ impl Jobs {
                 if let Some(id) = running.map(|j| j.id) {
                     self.work.cancel(id);
                 }
+            }
+            JobsAction::CancelPredictions => {
+                self.open_predictions().for_each(|prediction| self.work.cancel(prediction.id));
             }
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),

@@ -79,6 +79,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::Train),
             None,
             Some(Command::Cancel),
+            Some(Command::CancelPredictions),
         ],
     ),
     (
