@@ -166,9 +166,9 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                             Some(command) => command_button(ui, state, *command, actions),
                             None => _ = ui.separator(),
                         }
-                    }
-                    if name == "File" && !state.settings().recent.is_empty() {
-                        recent_menu(ui, state, actions);
+                        if *command == Some(Command::OpenSample) && !state.settings().recent.is_empty() {
+                            recent_menu(ui, state, actions);
+                        }
                     }
                 });
             }
