@@ -324,7 +324,7 @@ pub(crate) fn job_progress(ui: &mut Ui, job: &JobView) {
         return;
     }
     ui.add(egui::ProgressBar::new(job.share()).desired_height(8.0).desired_width(320.0));
-    weak(ui, progress_text(job));
+    weak(ui, capitalized(&progress_text(job)));
     // Keeps the remaining time up to date between events.
     ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
 }
