@@ -22,6 +22,8 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let idle = wizard.saving == Saving::No;
     ui.label("Model name");
     ui.horizontal(|ui| {
+        // Centers the field beside the higher button.
+        ui.set_min_height(theme::MAIN_BUTTON_HEIGHT);
         name_field(ui, &wizard.plan.name, saved.is_none(), egui::vec2(8.0, 6.0), actions);
         if saved.is_none() {
             let may = !clean_name(&wizard.plan.name).is_empty() && !taken && idle;
