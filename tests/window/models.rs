@@ -488,7 +488,7 @@ fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
     };
     // Every third object is missed, and only the first half of each slice is annotated.
     let predicted =
-        write("predicted.tif", labels.iter().map(|label| if label % 3 == 0 { 0 } else { *label }).collect());
+        write("predicted.tif", labels.iter().map(|label| if label.is_multiple_of(3) { 0 } else { *label }).collect());
     let is_annotated = |voxel: usize| voxel / shape[2] % shape[1] < shape[1] / 2;
     let annotated = labels.iter().enumerate().map(|(voxel, label)| if is_annotated(voxel) { *label } else { 255 });
     let truth = write("truth.tif", annotated.collect());
