@@ -501,7 +501,7 @@ impl Jobs {
                 }
                 self.continue_predictions(id, &path, series);
             }
-            JobsAction::Closed(id) => self.forget_document(id),
+            JobsAction::Closed(id) => self.forget_document(id, &mut effects),
             JobsAction::ContinueQueue => self.continue_queue(documents, &mut effects),
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
             JobsAction::AnswerOverwrite { question, answer, for_rest } => {
@@ -533,8 +533,8 @@ impl Jobs {
         }
     }
 
-    /// Forgets a document that was closed, and cancels its jobs.
-    fn forget_document(&mut self, id: u64) {
+    /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was cancelled.
+    fn forget_document(&mut self, id: u64, effects: &mut Effects) {
         self.folders.remove(&id);
         self.corrected_times.remove(&id);
         self.preview_objects.remove(&id);
@@ -547,8 +547,12 @@ impl Jobs {
             matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
                 | Purpose::Diameter { document } if document == id)
         };
-        let ending = self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of);
-        ending.for_each(|job| self.work.cancel(job.id));
+        for job in self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of) {
+            if matches!(job.purpose, Purpose::Predict { .. }) {
+                effects.info("Prediction cancelled", format!("{}: its stack was closed.", job.title));
+            }
+            self.work.cancel(job.id);
+        }
     }
 
     /// Stores the results folder of a document, and shows the results of earlier jobs.
