@@ -1,4 +1,4 @@
-//! What all long jobs share: progress events, cancellation, and time measurement.
+//! Functions that all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
 use crate::predict::TilePlan;
@@ -84,7 +84,7 @@ impl CancelToken {
     }
 }
 
-/// What every job reports while it runs.
+/// Event that any job may report while it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -243,8 +243,9 @@ impl Context {
         Interrupt::new(move || cancel.is_cancelled())
     }
 
-    /// Returns a listener that reports the tuning of a device as a note and as [`ProgressStage::Tuning`], and the compiling of
-    /// kernels as [`ProgressStage::Compiling`]. The units of both are the seconds so far; their total is unknown, hence 0.
+    /// Returns a listener that reports the tuning of a device as a note and as [`ProgressStage::Tuning`], and the compiling
+    /// of kernels as [`ProgressStage::Compiling`]. The units of both are the seconds so far; their total is unknown, hence
+    /// 0.
     pub fn tuning(&self) -> TuningListener {
         let sink = Arc::clone(&self.sink);
         TuningListener::new(move |device, preparation, elapsed| {

@@ -10,7 +10,7 @@ use eframe::egui::{self, Align2, Key, RichText, vec2};
 /// Maximum height of the list of commands in points.
 const LIST_HEIGHT: f32 = 380.0;
 
-/// What the palette keeps between frames.
+/// State that the palette keeps between frames.
 #[derive(Debug, Default)]
 pub(crate) struct Palette {
     query: String,
