@@ -3,7 +3,7 @@
 use super::eprint_line;
 use super::failure::Failure;
 use super::profile::read_run;
-use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_pipeline::{JobError, JobErrorKind, own_program};
 use cytoscope_profile::StoredRun;
 use cytoscope_storage::folder::{clear_working, create_working, remove_working};
 use cytoscope_storage::lock::ResultsLock;
@@ -116,7 +116,7 @@ pub(crate) fn report<R: DeserializeOwned>(words: &[String]) -> Result<R, Failure
 
 /// Returns the path of this program.
 fn this_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::other(format!("the path of this program is unknown: {error}")))
+    own_program().map_err(|error| Failure::other(format!("the path of this program is unknown: {error}")))
 }
 
 /// Runs a program with these arguments until it ends, or until the limit: then `None`.

@@ -5,6 +5,7 @@ use super::{print, print_json};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::{Devices, ProbeRequest};
+use cytoscope_pipeline::own_program;
 use cytoscope_profile::{Recorder, Stage, bytes_text};
 
 #[derive(Args)]
@@ -22,7 +23,7 @@ pub(crate) struct ProbeDevice {
 
 /// Returns every device of this machine. GPUs are probed in child processes, because a faulty driver may crash.
 pub(crate) fn discover() -> Devices {
-    match std::env::current_exe() {
+    match own_program() {
         Ok(program) => Devices::discover(&program),
         Err(error) => {
             tracing::warn!("GPU probing skipped: cannot determine the executable path: {error}");

@@ -9,7 +9,7 @@ use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::settings::Settings;
 use cytoscope_volume::{Array, DType, Samples};
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Event, Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
@@ -59,6 +59,28 @@ fn dropped_files_open_and_a_bad_file_reports_why() {
     fixture.until("the second", |w| sees(w, "second.tif"));
     fixture.settle();
     assert_eq!(fixture.window.query_all_by_label("gut ä ö.tif").count(), 1, "{}", fixture.on_screen());
+}
+
+#[test]
+fn stacks_of_the_same_name_are_told_apart() {
+    let mut fixture = Fixture::with(|folder| {
+        ["one", "two"]
+            .map(|part| {
+                std::fs::create_dir(folder.join(part)).unwrap();
+                stack(&folder.join(part).join("stack.tif"), "ZYX", &[4, 20, 30])
+            })
+            .to_vec()
+    });
+    fixture.until("both", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    let name = |part: &str| Path::new(part).join("stack.tif").display().to_string();
+    fixture.click(&name("one"));
+    assert_eq!(fixture.window.state().title(), format!("{} – Cytoscope", name("one")));
+    fixture.click(&name("two"));
+    fixture.window.state_mut().send(Command::Close);
+    fixture.until("one", |w| w.state().documents().len() == 1);
+    fixture.window.run_steps(3);
+    assert_eq!(fixture.window.state().title(), "stack.tif – Cytoscope");
 }
 
 /// Waits until the settings are saved, and opens a file in the next window.
@@ -111,6 +133,30 @@ fn corrected_axes_are_remembered_for_the_folder() {
     let other = stack(&fixture.path("more.tif"), "TYX", &[5, 16, 24]);
     open_in_next_window(&mut fixture, other);
     assert_eq!(extents(&fixture), (1, 5));
+}
+
+#[test]
+fn dialogs_for_metadata_are_answered_with_the_keyboard() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
+    fixture.settle();
+    let type_keys = |fixture: &mut Fixture, text: &str, then: Key| {
+        fixture.window.input_mut().events.push(Event::Text(text.to_owned()));
+        fixture.window.run_steps(3);
+        fixture.window.key_press(then);
+        fixture.window.run_steps(3);
+    };
+    // The first field has the focus.
+    fixture.click("Axes…");
+    type_keys(&mut fixture, "zyx", Key::Enter);
+    fixture.until("slices", |w| w.state().document().is_some_and(|d| d.extents.zyx[0] == 6));
+    fixture.settle();
+    fixture.click("Voxel size…");
+    for (text, then) in [("2", Key::Tab), ("0.5", Key::Tab), ("0.25", Key::Enter)] {
+        type_keys(&mut fixture, text, then);
+    }
+    let given = |w: &Harness<'static, Workbench>| w.state().document().and_then(|d| d.given_voxel_um());
+    fixture.until("the voxel size", |w| given(w) == Some([2.0, 0.5, 0.25]));
+    assert!(!fixture.sees("Apply"), "{}", fixture.on_screen());
 }
 
 #[test]

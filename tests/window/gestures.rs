@@ -46,7 +46,7 @@ fn predicted(mut fixture: Fixture) -> Fixture {
 
 /// Accepts the name that the window's own file dialog suggests for a new file.
 pub fn save_as_suggested(fixture: &mut Fixture) {
-    fixture.until("the dialog", |w| sees(w, "Save as"));
+    fixture.until("the dialog", |w| sees(w, "Save file"));
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);
     fixture.window.key_press(Key::Enter);

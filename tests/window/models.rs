@@ -327,11 +327,30 @@ fn conversions_are_cancelled_together() {
     assert!(stacks.iter().all(|stack| !stack.with_extension("npy").exists()));
 }
 
+#[test]
+fn queued_predictions_are_cancelled_together() {
+    let mut fixture = Fixture::new();
+    let stacks = [0, 1].map(|i| {
+        let path = fixture.path(&format!("stack {i}.tif"));
+        std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
+        path
+    });
+    fixture.window.state_mut().open_paths(&stacks);
+    fixture.until("two stacks", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict all 2 stacks");
+    fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
+    fixture.window.state_mut().send(Command::CancelPredictions);
+    fixture.until("the end", |w| w.state().waiting_predictions() == 0);
+    assert!(!fixture.path("cytoscope/stack 1_labels.tif").exists(), "the second prediction had not begun");
+}
+
 /// Chooses a folder in the window's own file dialog, which the button opens.
 fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     let path = folder.display().to_string();
     fixture.click(button);
-    fixture.until("the dialog", |w| sees(w, "Choose a folder"));
+    fixture.until("the dialog", |w| sees(w, "Choose this folder"));
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);
     // A path that is pasted and accepted within one frame.
@@ -340,7 +359,7 @@ fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
     fixture.window.input_mut().events.extend([Event::Text(path.clone()), enter]);
     fixture.until("the folder", |w| sees(w, &path));
     fixture.click("Choose this folder");
-    fixture.until("no dialog", |w| !sees(w, "Choose a folder"));
+    fixture.until("no dialog", |w| !sees(w, "Choose this folder"));
 }
 
 /// Opens the page for scoring predictions, with the window's own file dialog.
@@ -456,6 +475,47 @@ fn two_files_of_different_names_are_scored() {
 }
 
 #[test]
+fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
+    let mut fixture = Fixture::new();
+    let shape = [32, 160, 160];
+    let labels = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
+    let labels = cytoscope_formats::open(&labels, &OpenOptions::default()).unwrap().read_all().unwrap();
+    let labels: Vec<u16> = labels.samples().to_f32().into_iter().map(|label| label as u16).collect();
+    let write = |name: &str, values: Vec<u16>| {
+        let array = Array::new("ZYX".parse().unwrap(), shape.to_vec(), values).unwrap();
+        write_array(&fixture.path(name), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        fixture.path(name)
+    };
+    // Every third object is missed, and only the first half of each slice is annotated.
+    let predicted =
+        write("predicted.tif", labels.iter().map(|label| if label.is_multiple_of(3) { 0 } else { *label }).collect());
+    let is_annotated = |voxel: usize| voxel / shape[2] % shape[1] < shape[1] / 2;
+    let annotated = labels.iter().enumerate().map(|(voxel, label)| if is_annotated(voxel) { *label } else { 255 });
+    let truth = write("truth.tif", annotated.collect());
+    let found_by_command = |options: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+        command.args(["evaluate", "--json", "--pred"]).arg(&predicted).arg("--truth").arg(&truth).args(options);
+        let printed = command.output().unwrap().stdout;
+        let report: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+        let score = &report["instances"][0];
+        format!("{} of {}", score["tp"], score["n_true"])
+    };
+    let (all, of_annotated) = (found_by_command(&[]), found_by_command(&["--ignore-label", "255"]));
+    assert_ne!(all, of_annotated);
+    open_evaluation(&mut fixture);
+    choose_file(&mut fixture, "Prediction file…", &predicted);
+    choose_file(&mut fixture, "Ground truth file…", &truth);
+    fixture.click("Evaluate");
+    fixture.until("the scores", |w| sees(w, &all));
+    // The label 255 is suggested.
+    fixture.click("Ignore voxels with the label");
+    assert!(!fixture.sees("1 pair"), "scores of other settings: {}", fixture.on_screen());
+    fixture.click("Evaluate");
+    fixture.until("the scores of annotated voxels", |w| sees(w, &of_annotated));
+    accessibility::check(&fixture, "the label of voxels that are not annotated");
+}
+
+#[test]
 fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
     let mut fixture = Fixture::new();
     let values = |step: usize| -> Vec<f32> { (0..4 * 16 * 16).map(|i| (i * step % 101) as f32).collect() };
@@ -516,12 +576,12 @@ fn without_a_dialog_of_the_desktop_files_are_chosen_in_the_window() {
     fixture.window.state_mut().use_own_file_dialog();
     fixture.window.run_steps(3);
     fixture.window.state_mut().send(Command::Open);
-    fixture.until("the dialog", |w| sees(w, "Choose files"));
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
     accessibility::check(&fixture, "the file dialog");
     fixture.window.key_press(Key::Escape);
-    fixture.until("no dialog", |w| !sees(w, "Choose files"));
+    fixture.until("no dialog", |w| !sees(w, "Open stacks or models"));
     fixture.click("Drop a stack here");
-    fixture.until("the dialog", |w| sees(w, "Choose files"));
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
     let path = fixture.path("sample/nuclei_raw.tif").display().to_string();
     fixture.window.get_by_label("File name").click();
     fixture.window.run_steps(3);
@@ -531,7 +591,7 @@ fn without_a_dialog_of_the_desktop_files_are_chosen_in_the_window() {
     fixture.window.input_mut().events.extend([Event::Text(path), enter]);
     fixture.settle();
     assert_eq!(fixture.window.state().title(), "nuclei_raw.tif – Cytoscope");
-    assert!(!fixture.sees("Choose files"), "{}", fixture.on_screen());
+    assert!(!fixture.sees("Open stacks or models"), "{}", fixture.on_screen());
 }
 
 /// Writes an engine process that lists a GPU only when it is asked to look for devices again.

@@ -126,7 +126,7 @@ fn a_picture_is_of_the_stack_that_was_shown_when_it_was_asked_for() {
     fixture.window.state_mut().send(cytoscope_ui::command::Command::Screenshot);
     fixture.until("the choice", |w| sees(w, "XZ slice, full resolution"));
     fixture.click("Save…");
-    fixture.until("the file dialog", |w| sees(w, "Save as"));
+    fixture.until("the file dialog", |w| sees(w, "Save the picture"));
     // Another stack is shown before the file is chosen.
     fixture.window.state_mut().open_paths(&[other]);
     fixture.until("the other stack", |w| w.state().document().is_some_and(|d| d.name == "other.tif"));

@@ -165,6 +165,7 @@ fn keys_step_through_time_points_and_slices_play() {
     let middle = fixture.window.get_by_label_contains("XY view").rect().center();
     fixture.window.hover_at(middle);
     fixture.until("the value of the second time point", |w| sees(w, "value 102"));
+    assert!(fixture.sees("z 3 ") && fixture.sees("slice 3 of 5"), "one number for a slice: {}", fixture.on_screen());
     for _ in 0..4 {
         fixture.window.key_press(Key::CloseBracket);
         fixture.window.run_steps(2);

@@ -320,10 +320,10 @@ impl Workbench {
         self.poll_quit(ctx, busy);
         self.documents.play(ctx);
         self.shortcuts(ctx);
-        let active = self.documents.active().map(|d| d.name.as_str());
+        let active = self.documents.active().map(|d| self.documents.title(d));
         let files = self.documents.paths().into_iter().chain(self.batch.files.iter().map(PathBuf::as_path));
         let names: Vec<&str> = files.filter_map(Path::to_str).chain(self.documents.names_in_files()).collect();
-        self.display.update_title_and_fonts(active, &names);
+        self.display.update_title_and_fonts(active.as_deref(), &names);
     }
 
     /// Opens dropped files, or uses a single one as training data while the wizard is open.
@@ -444,6 +444,7 @@ impl eframe::App for Workbench {
         let effects = self.corrections.show_labels(&self.documents);
         self.carry_out(effects);
         self.show_dialogs(&ctx, center);
+        theme::frame_focused_field(&ctx);
         self.apply_actions(&ctx);
     }
 

@@ -47,6 +47,8 @@ commands! {
     Evaluate,
     /// Cancel the running job.
     Cancel,
+    /// Cancel the running prediction and those that wait.
+    CancelPredictions,
     /// Show the next slice of the active view.
     NextSlice,
     /// Show the previous slice of the active view.
@@ -160,6 +162,7 @@ impl Command {
             Command::Convert => "Convert files…",
             Command::Evaluate => "Evaluate predictions…",
             Command::Cancel => "Cancel job",
+            Command::CancelPredictions => "Cancel all predictions",
             Command::NextSlice => "Next slice",
             Command::PreviousSlice => "Previous slice",
             Command::NextTime => "Next time point",
@@ -210,7 +213,7 @@ impl Command {
             Command::Models => icon::PACKAGE,
             Command::Convert => icon::SWAP,
             Command::Evaluate => icon::SCALES,
-            Command::Cancel => icon::STOP_CIRCLE,
+            Command::Cancel | Command::CancelPredictions => icon::STOP_CIRCLE,
             Command::NextSlice => icon::CARET_UP,
             Command::PreviousSlice => icon::CARET_DOWN,
             Command::NextTime => icon::CARET_RIGHT,
@@ -285,6 +288,7 @@ impl Command {
             Command::Tool(tool) => plain(tool.key()),
             Command::Correct(action) => action.shortcut(),
             Command::Measure
+            | Command::CancelPredictions
             | Command::SaveAnnData
             | Command::SaveMesh
             | Command::Models

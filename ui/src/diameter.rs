@@ -4,6 +4,7 @@ use crate::action::Actions;
 use crate::document::DocumentChange;
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
+use crate::number_text::counted;
 use crate::panels::{heading, weak};
 use crate::state::State;
 use cytoscope_pipeline::cards::ModelCard;
@@ -77,7 +78,7 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
             format!("No objects found: assuming {diameter:.1} {unit}")
         }
         Some(ObjectDiameter { diameter, estimate: Some(e), .. }) => {
-            let objects = if e.objects == 1 { "1 object".to_owned() } else { format!("{} objects", e.objects) };
+            let objects = counted(e.objects as u64, "object");
             format!("Estimated {diameter:.1} {unit} from {objects} ({})", e.certainty.words())
         }
         Some(ObjectDiameter { diameter, .. }) if size.request == DiameterRequest::Auto => {

@@ -378,12 +378,7 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
     let pressed = keys(ctx, browser, field);
     let response = egui::Modal::new(egui::Id::new("file browser")).show(ctx, |ui| {
         ui.set_width(600.0);
-        ui.heading(match browser.spec.choice {
-            Choice::File => "Choose a file",
-            Choice::Files => "Choose files",
-            Choice::Folder => "Choose a folder",
-            Choice::NewFile => "Save as",
-        });
+        ui.heading(browser.spec.title);
         folder_row(ui, browser, &mut send);
         let mut typed = browser.typed.clone();
         let hint =

@@ -32,6 +32,8 @@ pub(crate) enum Choice {
 pub struct DialogSpec {
     /// Purpose of the chosen path.
     pub(crate) request: FileRequest,
+    /// Title of the dialog.
+    pub(crate) title: &'static str,
     /// Kind of path that the user chooses.
     pub(crate) choice: Choice,
     /// Name of the kinds of files, for display.
@@ -89,12 +91,12 @@ impl DialogSpec {
             | FileRequest::Profile(ProfileFormat::Csv(_), _) => (Choice::NewFile, "CSV", vec!["csv"]),
             FileRequest::Profile(ProfileFormat::Trace, _) => (Choice::NewFile, "Chrome trace", vec!["json"]),
         };
-        Self { request, choice, kind, endings, folder, suggested }
+        Self { request, title: title(request), choice, kind, endings, folder, suggested }
     }
 
     /// Shows the dialog of the desktop and returns the chosen files; none if it was cancelled.
     pub(crate) fn ask_desktop(&self) -> Vec<PathBuf> {
-        let mut dialog = rfd::FileDialog::new();
+        let mut dialog = rfd::FileDialog::new().set_title(self.title);
         if let Some(folder) = self.folder.as_ref().filter(|f| f.is_dir()) {
             dialog = dialog.set_directory(folder);
         }
@@ -114,6 +116,41 @@ impl DialogSpec {
     pub(crate) fn fits(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         self.endings.iter().any(|ending| name.ends_with(&format!(".{ending}")))
+    }
+}
+
+/// Title of the dialog for a request, which says what is chosen.
+fn title(request: FileRequest) -> &'static str {
+    match request {
+        FileRequest::Stacks => "Open stacks or models",
+        FileRequest::Labels(_) => "Add labels",
+        FileRequest::Truth(_) => "Choose the ground truth",
+        FileRequest::ResultsFolder => "Choose the results folder",
+        FileRequest::RefusedPrediction { .. } => "Choose another results folder",
+        FileRequest::DatasetFolder(_) => "Choose the dataset folder",
+        FileRequest::TrainingFolder => "Choose the folder of training data",
+        FileRequest::TrainingTable => "Choose the table of training data",
+        FileRequest::StartModel => "Choose the start model",
+        FileRequest::Model(_) | FileRequest::ModelExport(..) => "Export the model",
+        FileRequest::Screenshot(..) => "Save the picture",
+        FileRequest::LineProfile(_) => "Save the line profile",
+        FileRequest::Table(_) => "Save the object table",
+        FileRequest::AnnData(_) => "Save the object table for AnnData",
+        FileRequest::Profile(ProfileFormat::Trace, _) => "Save the Chrome trace",
+        FileRequest::Profile(ProfileFormat::Csv(_), _) => "Save the table of the run",
+        FileRequest::Run => "Open a run",
+        FileRequest::ModelFile => "Open models",
+        FileRequest::ConvertFiles => "Choose the files to convert",
+        FileRequest::ConvertFolder => "Choose the folder for converted files",
+        FileRequest::Predictions => "Choose the folder of predictions",
+        FileRequest::Truths => "Choose the folder of ground truth",
+        FileRequest::PredictionFile => "Choose the prediction",
+        FileRequest::TruthFile => "Choose the ground truth of the prediction",
+        FileRequest::PairsFolder => "Choose the folder of pairs",
+        FileRequest::PairsTable => "Choose the table of pairs",
+        FileRequest::Scores => "Save the scores",
+        FileRequest::Mesh(_) => "Save the meshes",
+        FileRequest::PreprocessedCopy(_) => "Save the preprocessed copy",
     }
 }
 

@@ -1,5 +1,7 @@
 //! Numbers as short text.
 
+use cytoscope_profile::count_text;
+
 /// Number of digits from the first one that is not 0.
 const DIGITS: f64 = 4.0;
 
@@ -14,9 +16,20 @@ pub(crate) fn short_number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
+/// A number of things with their name, such as `1 object` or `1,234 objects`; `one` is the name of a single one.
+pub(crate) fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{} {one}s", count_text(count)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counted_things_are_singular_or_plural() {
+        let shown = [0, 1, 2, 1234].map(|count| counted(count, "object"));
+        assert_eq!(shown, ["0 objects", "1 object", "2 objects", "1,234 objects"]);
+    }
 
     #[test]
     fn numbers_have_four_digits_and_no_trailing_zeros() {

@@ -1,5 +1,6 @@
 //! Object tables as written by `predict`.
 
+use cytoscope_profile::bytes_text;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,7 @@ pub enum TableError {
         error: std::io::Error,
     },
     /// The file is too large.
-    #[error("{path}: the table has {bytes} bytes, more than the limit of {MAX_BYTES}")]
+    #[error("{path}: the table has {}, more than the limit of {}", bytes_text(*.bytes), bytes_text(MAX_BYTES))]
     TooLarge {
         /// Path of the file.
         path: PathBuf,
@@ -68,7 +69,7 @@ impl Results {
         Self::parse(path, &std::fs::read_to_string(path).map_err(io)?)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, TableError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, TableError> {
         let text = plain_csv(text);
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
         let malformed = |line, expected| TableError::Malformed { path: path.to_owned(), line, expected };

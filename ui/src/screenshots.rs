@@ -289,7 +289,7 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
 pub(crate) fn choose_screenshot_file(of: ScreenshotSubject, state: State<'_>, actions: &mut Actions) {
     let document = state.document();
     let folder = document.and_then(|d| d.path.parent().map(Into::into));
-    let stem = document.map_or("cytoscope", |d| d.name.split('.').next().unwrap_or_default());
+    let stem = document.map_or_else(|| "cytoscope".to_owned(), Document::stem);
     let name = format!("{stem}{}.png", of.suffix());
     let request = FileRequest::Screenshot(of, document.map(|d| d.id));
     actions.send(DocumentsAction::Ask { request, folder, name });

@@ -79,6 +79,7 @@ impl<'a> State<'a> {
             Command::Predict => document.is_some_and(|d| self.jobs.prediction(d.id).is_none()) && self.can_predict(),
             Command::PredictAll => self.documents.all().len() > 1 && self.can_predict(),
             Command::Cancel => self.jobs.active() > 0,
+            Command::CancelPredictions => self.jobs.waiting_predictions() > 0,
             Command::NextSlice | Command::PreviousSlice | Command::Play => document.is_some_and(Document::is_3d),
             Command::NextTime | Command::PreviousTime => document.is_some_and(|d| d.extents.times > 1),
             Command::ToggleLabels | Command::NextLabelStyle => has(Role::Labels) || has(Role::Truth),
@@ -95,7 +96,8 @@ impl<'a> State<'a> {
 
     fn can_predict(self) -> bool {
         let has_model = self.jobs.models().iter().any(|m| m.problem.is_none());
-        self.jobs.has_engine() && has_model && self.jobs.tuning().is_none()
+        let runs = self.jobs.has_engine() && !self.jobs.has_stopped_engine();
+        runs && has_model && self.jobs.tuning().is_none()
     }
 
     /// Whether the shown labels can be measured now.
@@ -149,7 +151,7 @@ impl<'a> State<'a> {
     /// Names of documents with unsaved corrections.
     pub(crate) fn unsaved(self) -> Vec<String> {
         let documents = self.documents.all().iter();
-        documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| d.name.clone()).collect()
+        documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| self.documents.title(d)).collect()
     }
 
     /// Why the journal of unsaved corrections could not be written to the disk, if so.

@@ -48,6 +48,8 @@ pub const GAP: f32 = 6.0;
 pub const GROUP_GAP: f32 = 14.0;
 /// Margin of a panel, in points.
 pub const PANEL_MARGIN: i8 = 10;
+/// Radius of the corners of buttons and fields, in points.
+const CORNER_RADIUS: u8 = 6;
 /// Height of the main button of a panel, in points.
 pub const MAIN_BUTTON_HEIGHT: f32 = 34.0;
 
@@ -170,6 +172,17 @@ pub fn install(ctx: &egui::Context) {
     ctx.set_style_of(Theme::Light, style(light()));
 }
 
+/// Draws a frame around the field for text that has the focus. The frame of egui has the color of selected text, which is white
+/// on white in the light theme.
+pub(crate) fn frame_focused_field(ctx: &egui::Context) {
+    let id = ctx.memory(|memory| memory.focused()).filter(|_| ctx.text_edit_focused());
+    let Some(field) = id.and_then(|id| ctx.read_response(id)) else { return };
+    // The part of the field that is in sight.
+    let rect = field.interact_rect;
+    let painter = ctx.layer_painter(field.layer_id).with_clip_rect(rect);
+    painter.rect_stroke(rect, CORNER_RADIUS, Stroke::new(1.5, ACCENT), egui::StrokeKind::Inside);
+}
+
 fn style(visuals: Visuals) -> Style {
     let mut style = Style { visuals, ..Style::default() };
     let font = |size| FontId::new(size, FontFamily::Proportional);
@@ -196,7 +209,7 @@ fn style(visuals: Visuals) -> Style {
 }
 
 fn rounded(mut visuals: Visuals) -> Visuals {
-    let radius = CornerRadius::same(6);
+    let radius = CornerRadius::same(CORNER_RADIUS);
     for w in [
         &mut visuals.widgets.noninteractive,
         &mut visuals.widgets.inactive,
@@ -250,6 +263,7 @@ fn light() -> Visuals {
     v.widgets.hovered.weak_bg_fill = Color32::from_rgb(216, 220, 226);
     v.widgets.hovered.bg_fill = Color32::from_rgb(118, 124, 131);
     v.widgets.hovered.bg_stroke = Stroke::new(1.0, Color32::from_rgb(160, 168, 176));
+    v.widgets.active.weak_bg_fill = Color32::from_rgb(204, 209, 216);
     v.widgets.active.bg_fill = v.widgets.hovered.bg_fill;
     v.weak_text_color = Some(Color32::from_rgb(94, 101, 109));
     v.hyperlink_color = Color32::from_rgb(20, 100, 140);

@@ -235,6 +235,7 @@ impl Workbench {
             Command::Convert => self.apply(BatchAction::AddOpen),
             Command::Evaluate => self.apply(DisplayAction::Task(PanelTask::Batch)),
             Command::Cancel => self.apply(JobsAction::CancelNext),
+            Command::CancelPredictions => self.apply(JobsAction::CancelPredictions),
             Command::NextSlice => self.apply(ViewAction::StepSlice(1)),
             Command::PreviousSlice => self.apply(ViewAction::StepSlice(-1)),
             Command::NextTime => self.apply(ViewAction::StepTime(1)),
@@ -296,8 +297,7 @@ impl Workbench {
 
     /// Asks for a file to save a result of the active document to; its suggested name ends in `ending`.
     fn ask_to_save(&mut self, request: impl FnOnce(u64) -> FileRequest, ending: &str) {
-        let Some((id, name)) = self.document().map(|d| (d.id, d.name.clone())) else { return };
-        let stem = name.split('.').next().unwrap_or_default();
+        let Some((id, stem)) = self.document().map(|d| (d.id, d.stem())) else { return };
         self.ask(request(id), format!("{stem}{ending}"));
     }
 

@@ -118,6 +118,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         weak(ui, file_name(&document.path));
         ui.add_space(8.0);
         ui.label("Distance between voxel centers. An empty field keeps the value of the file.");
+        let mut is_entered = false;
         ui.horizontal(|ui| {
             for ((axis, text), of_file) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);
@@ -125,6 +126,10 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
                 let edit = ui.add(egui::TextEdit::singleline(text).desired_width(72.0).hint_text(hint));
                 let name = format!("Voxel size {axis}");
                 edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, &name));
+                is_entered |= edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
+                if ui.memory(|m| m.focused()).is_none() {
+                    edit.request_focus();
+                }
             }
             ui.label("µm");
         });
@@ -136,7 +141,8 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         weak(ui, "Remembered for files of this folder that are opened later.");
         ui.add_space(8.0);
         ui.horizontal(|ui| {
-            apply = ui.add_enabled(size.is_ok(), egui::Button::new("Apply")).clicked();
+            let button = ui.add_enabled(size.is_ok(), egui::Button::new("Apply"));
+            apply = button.clicked() || (is_entered && size.is_ok());
             forget = ui.button("Use the file's voxel size").clicked();
             ui.button("Cancel").clicked()
         })

@@ -12,8 +12,8 @@ use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{
-    Event, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob,
-    SegmentReport,
+    ChildProgram, Event, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome,
+    SegmentJob, SegmentReport,
 };
 use cytoscope_profile::SpanRecord;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
@@ -201,9 +201,9 @@ impl Work {
     /// Starts the engine process, if there is a program. It also looks for models in the folder `models`.
     pub fn new(program: Option<&Path>, models: Option<PathBuf>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let start = |program: &Path| {
-            let program = program.to_owned();
+            let program = ChildProgram::new(program);
             let command = move || {
-                let mut command = Command::new(&program);
+                let mut command = Command::new(program.path());
                 command.arg("worker");
                 if let Some(models) = models.as_ref().filter(|_| std::env::var_os(MODELS_ENV).is_none()) {
                     command.env(MODELS_ENV, models);

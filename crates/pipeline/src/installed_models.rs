@@ -1,6 +1,7 @@
 //! The folders of installed models, and models that are given by path or name.
 
 use crate::JobError;
+use crate::program::folders_of_program;
 use cytoscope_storage::read::open_regular;
 use directories::BaseDirs;
 use std::io::Read;
@@ -13,15 +14,9 @@ pub fn model_folders() -> Vec<PathBuf> {
     if let Some(folder) = std::env::var_os("CYTOSCOPE_MODELS") {
         folders.push(PathBuf::from(folder));
     }
-    if let Ok(program) = std::env::current_exe().and_then(|p| p.canonicalize()) {
-        folders.extend(
-            program
-                .ancestors()
-                .skip(1)
-                .take(5)
-                .flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]),
-        );
-    }
+    let around = folders_of_program().into_iter();
+    folders
+        .extend(around.flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]));
     folders.extend(user_folder().map(|f| f.join("models")));
     folders.retain(|f| f.is_dir());
     folders.dedup();

@@ -49,6 +49,7 @@ pub mod packages;
 pub mod predict;
 mod preprocess;
 mod probe_input;
+mod program;
 mod progress;
 pub mod provenance;
 mod recorded;
@@ -96,6 +97,7 @@ pub use predict::{
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use probe_input::join_tensors;
+pub use program::{ChildProgram, folders_of_program, own_program};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;
 pub use rerun::Rerun;

@@ -6,6 +6,7 @@
 //! check takes about a second and happens once.
 
 use crate::model::compile;
+use crate::program::own_program;
 use crate::{Context, JobError, Model, user_folder};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
 use cytoscope_graph::{Graph, Tensor};
@@ -261,7 +262,7 @@ fn structure(graph: &Graph) -> String {
 
 /// Identifies this build of the program, because another build may compute differently.
 fn build() -> String {
-    let of_program = std::env::current_exe().and_then(std::fs::metadata).ok();
+    let of_program = own_program().and_then(std::fs::metadata).ok();
     let changed = of_program.as_ref().and_then(|m| m.modified().ok());
     let secs = changed.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs());
     format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |m| m.len()))

@@ -25,6 +25,7 @@
 
 mod advice;
 mod compare;
+mod count;
 mod device;
 mod facts;
 pub mod leaks;
@@ -41,6 +42,7 @@ mod trace;
 
 pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
+pub use count::count_text;
 pub use device::{RunDevice, RunPrecision};
 pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,

@@ -58,20 +58,31 @@ fn status_kib(path: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Formats bytes for display, such as `512 MiB`.
+/// Formats bytes for display, such as `512 MiB` or `1.3 MiB`.
 pub fn bytes_text(n: u64) -> String {
-    let value = n as f64;
+    let in_unit = |bytes: f64, unit: &str| {
+        let value = n as f64 / bytes;
+        let text = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
+        format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
+    };
     match n {
         0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.0} KiB", value / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.0} MiB", value / 1_048_576.0),
-        _ => format!("{:.2} GiB", value / 1_073_741_824.0),
+        1024..1_048_576 => in_unit(1024.0, "KiB"),
+        1_048_576..1_073_741_824 => in_unit(1_048_576.0, "MiB"),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_two_digits_at_least_unless_they_are_whole() {
+        let shown = [0, 1023, 1024, 1536, 200_000, 5 << 20, 1_347_400, 512 << 20, 3 << 30].map(bytes_text);
+        let expected = ["0 B", "1023 B", "1 KiB", "1.5 KiB", "195 KiB", "5 MiB", "1.3 MiB", "512 MiB", "3.00 GiB"];
+        assert_eq!(shown, expected);
+    }
 
     #[test]
     fn a_peak_starts_over_but_that_of_the_process_stays() {

@@ -3,6 +3,7 @@
 use crate::history::ValidationPoint;
 use crate::monitor::TrainStatus;
 use crate::train::Training;
+use cytoscope_profile::{bytes_text, count_text};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -96,11 +97,16 @@ impl TrainingPlan {
             1.0 => "about a minute".to_owned(),
             many => format!("about {many} minutes"),
         };
-        let planned = if *steps == 1 { "1 step is planned".to_owned() } else { format!("{steps} steps are planned") };
+        let planned = if *steps == 1 {
+            "1 step is planned".to_owned()
+        } else {
+            format!("{} steps are planned", count_text(*steps))
+        };
         format!(
-            "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
-             {planned} ({epochs:.1} epochs, {duration}); {:.0} MiB for activations",
-            *activation_bytes as f64 / f64::from(1 << 20),
+            "{} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; {planned} \
+             ({epochs:.1} epochs, {duration}); {} for activations",
+            count_text(*parameters as u64),
+            bytes_text(*activation_bytes),
         )
     }
 }
@@ -127,7 +133,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), TrainEvent::Planned(plan));
         assert_eq!(
             plan.text(),
-            "336850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
+            "336,850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
              (4.0 epochs, about 8 minutes); 256 MiB for activations"
         );
     }

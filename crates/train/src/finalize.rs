@@ -23,7 +23,7 @@ use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{Context, JobError, PredictJob, ProgressStage, packages};
-use cytoscope_profile::Stage;
+use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, is_finished, move_aside, move_back};
@@ -254,7 +254,7 @@ impl Training<'_> {
     ) -> String {
         let mut summary = vec![
             ("start model".to_owned(), self.start.name.clone()),
-            ("trainable parameters".to_owned(), parameters.to_string()),
+            ("trainable parameters".to_owned(), count_text(parameters as u64)),
             ("training pairs".to_owned(), self.train_pairs.len().to_string()),
             ("validation pairs".to_owned(), self.validator.pairs.len().to_string()),
             ("steps".to_owned(), state.step.to_string()),

@@ -337,5 +337,5 @@ fn is_scored(state: &TrainState) -> bool {
 /// Returns the error for a time budget of `minutes` if at least `least` are needed.
 pub(crate) fn budget_too_small(minutes: f64, least: f64, why: &str) -> JobError {
     let least = (least * 10.0).round() / 10.0;
-    wrong_use(format!("{minutes} min are too short to train on these data: {why}; give at least {least} minutes"))
+    wrong_use(format!("{minutes} min is too short to train on these data: {why}; give at least {least} minutes"))
 }

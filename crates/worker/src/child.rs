@@ -34,7 +34,12 @@ impl Process {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command
             .spawn()
-            .map_err(|e| format!("the engine process cannot be started: {program}: {e}; reinstall Cytoscope"))?;
+            .map_err(|e| {
+                format!(
+                    "the engine process cannot be started: {program}: {e}; quit and start Cytoscope again, and reinstall it \
+                     if that does not help"
+                )
+            })?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             // A process without pipes ends on its own when it reads its input.
             let _ = child.kill();

@@ -7,6 +7,7 @@ use super::{Progress, TaskRun};
 use crate::cli::eprint_line;
 use crate::cli::failure::{Failure, Outcome};
 use cytoscope_engine::select::fingerprint;
+use cytoscope_pipeline::own_program;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -20,7 +21,7 @@ pub(super) fn fingerprint_of(task: &Task, of_branch: Option<&GitInfo>) -> String
 
 /// Identifies this build of the program by its version, and by the size and the time of change of its file.
 fn this_build() -> String {
-    let of_program = std::env::current_exe().and_then(std::fs::metadata).ok();
+    let of_program = own_program().and_then(std::fs::metadata).ok();
     let changed = of_program.as_ref().and_then(|metadata| metadata.modified().ok());
     let secs = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs());
     format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |metadata| metadata.len()))

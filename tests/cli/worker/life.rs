@@ -129,6 +129,39 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     assert!(!folder.exists() && fixture.names("tmp").is_empty(), "{:?}", fixture.names("tmp"));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_finds_models_and_devices_after_its_program_file_was_replaced() {
+    let fixture = Fixture::new();
+    // Beside the built program, so that both can be links to one file.
+    let installed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = installed.path().join("cytoscope");
+    let model = installed.path().join("models/nuclei-dog");
+    std::fs::create_dir_all(&model).unwrap();
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/models/nuclei-dog")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), model.join(file.file_name())).unwrap();
+    }
+    std::fs::hard_link(env!("CARGO_BIN_EXE_cytoscope"), &program).unwrap();
+    let usual = command(&fixture);
+    let mut worker = Command::new(&program);
+    worker.args(usual.get_args()).envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    worker.env_remove("CYTOSCOPE_MODELS").env_remove("CYTOSCOPE_SOFTWARE_GPU");
+    let mut engine = Engine::start_command(&worker);
+    engine.ready();
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, "another version").unwrap();
+    engine.worker.send(Request::Models { id: JobId(1) });
+    let models =
+        engine.reply("the models", |r| if let Reply::Models { models, .. } = r { Some(models.clone()) } else { None });
+    let model = model.canonicalize().unwrap();
+    assert!(models.iter().any(|card| card.name == "nuclei-dog" && card.path == model), "{models:?}");
+    engine.worker.send(Request::Devices { id: JobId(2), again: true });
+    let devices = engine
+        .reply("the devices", |r| if let Reply::Devices { devices, .. } = r { Some(devices.clone()) } else { None });
+    assert!(devices.iter().all(|device| !device.reason.contains("cannot start")), "{devices:?}");
+}
+
 #[cfg(unix)]
 #[test]
 fn killed_worker_leaves_nothing_and_the_next_one_continues_its_prediction() {

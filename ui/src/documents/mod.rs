@@ -1,10 +1,12 @@
 //! Open stacks: which one is active, their files and planes, and how they are shown.
 
 mod live;
+mod names;
 mod opened;
 mod saved;
 
 pub(crate) use live::LiveOutput;
+pub(crate) use names::{distinct_name, namesakes};
 
 use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;
@@ -160,7 +162,7 @@ pub(crate) enum DocumentsAction {
     Ask {
         /// Purpose of the dialog.
         request: FileRequest,
-        /// The folder to start in.
+        /// The folder to start in; by default that of the active document.
         folder: Option<PathBuf>,
         /// The suggested name of a new file.
         name: String,
@@ -367,7 +369,11 @@ impl Documents {
             }
             DocumentsAction::IgnoreBelow(voxels) => self.compare.ignore_below_voxels = voxels,
             DocumentsAction::ColorByMatch(colored) => self.compare.colored = colored,
-            DocumentsAction::Ask { request, folder, name } => self.opener.ask(request, folder, name),
+            DocumentsAction::Ask { request, folder, name } => {
+                let of_stack = || Some(self.active()?.path.parent()?.to_owned());
+                let folder = folder.or_else(of_stack);
+                self.opener.ask(request, folder, name);
+            }
             DocumentsAction::Save { path, content } => {
                 let open = self.all.iter().map(|d| d.path.clone()).collect();
                 self.opener.save(path, open, content);

@@ -49,6 +49,8 @@ pub(crate) enum JobsAction {
     Cancel(JobId),
     /// Cancels the running job, or else the next one.
     CancelNext,
+    /// Cancels all queued and running predictions.
+    CancelPredictions,
     /// Restarts the engine after automatic restarts were given up.
     RestartEngine,
     /// Looks for the devices of this machine again.
@@ -292,8 +294,13 @@ impl Jobs {
 
     /// Number of queued and running predictions.
     pub(crate) fn waiting_predictions(&self) -> usize {
-        let waits = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
-        self.work.jobs.iter().filter(waits).count()
+        self.open_predictions().count()
+    }
+
+    /// Queued and running predictions.
+    fn open_predictions(&self) -> impl Iterator<Item = &JobView> {
+        let is_open = |j: &&JobView| !j.state.is_over() && matches!(j.purpose, Purpose::Predict { .. });
+        self.work.jobs.iter().filter(is_open)
     }
 
     /// Whether predictions are queued, running or about to be queued.
@@ -309,6 +316,11 @@ impl Jobs {
     /// Whether there is a program that can run jobs.
     pub(crate) fn has_engine(&self) -> bool {
         self.work.state().is_some()
+    }
+
+    /// Whether the engine has stopped and does not start again unless the user restarts it.
+    pub(crate) fn has_stopped_engine(&self) -> bool {
+        self.work.state() == Some(WorkerState::Dead)
     }
 
     /// Resident memory of the engine in bytes, current and peak.
@@ -448,6 +460,9 @@ impl Jobs {
                     self.work.cancel(id);
                 }
             }
+            JobsAction::CancelPredictions => {
+                self.open_predictions().for_each(|prediction| self.work.cancel(prediction.id));
+            }
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),
             JobsAction::Tile(tile) => self.tile = tile,
@@ -486,7 +501,7 @@ impl Jobs {
                 }
                 self.continue_predictions(id, &path, series);
             }
-            JobsAction::Closed(id) => self.forget_document(id),
+            JobsAction::Closed(id) => self.forget_document(id, &mut effects),
             JobsAction::ContinueQueue => self.continue_queue(documents, &mut effects),
             JobsAction::DiscardQueue => self.queue.discard_abandoned(),
             JobsAction::AnswerOverwrite { question, answer, for_rest } => {
@@ -518,8 +533,8 @@ impl Jobs {
         }
     }
 
-    /// Forgets a document that was closed, and cancels its jobs.
-    fn forget_document(&mut self, id: u64) {
+    /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was cancelled.
+    fn forget_document(&mut self, id: u64, effects: &mut Effects) {
         self.folders.remove(&id);
         self.corrected_times.remove(&id);
         self.preview_objects.remove(&id);
@@ -532,8 +547,12 @@ impl Jobs {
             matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
                 | Purpose::Diameter { document } if document == id)
         };
-        let ending = self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of);
-        ending.for_each(|job| self.work.cancel(job.id));
+        for job in self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of) {
+            if matches!(job.purpose, Purpose::Predict { .. }) {
+                effects.info("Prediction cancelled", format!("{}: its stack was closed.", job.title));
+            }
+            self.work.cancel(job.id);
+        }
     }
 
     /// Stores the results folder of a document, and shows the results of earlier jobs.

@@ -8,6 +8,7 @@ use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predicted};
 use crate::effect::Effects;
 use crate::models::ModelsAction;
+use crate::number_text::counted;
 use crate::panels::capitalized;
 use crate::training::TrainingAction;
 use crate::work::{JobState, JobView, Outcome, Purpose};
@@ -72,8 +73,7 @@ impl Jobs {
                     effects.act(BatchAction::Finished(id, result));
                 }
                 JobResult::Mesh(ref report) => {
-                    let n = report.objects.len();
-                    let objects = if n == 1 { "1 object".to_owned() } else { format!("{n} objects") };
+                    let objects = counted(report.objects.len() as u64, "object");
                     let details = saved_details(&report.out, &report.notes);
                     effects.success(format!("Saved the meshes of {objects}"), details);
                 }
@@ -131,8 +131,8 @@ impl Jobs {
         effects.act(DocumentsAction::Show { document, output: JobOutput::NotLive });
         let has_one = outcome.done.len() == 1;
         for report in outcome.done {
-            let objects: u32 = report.objects.iter().sum();
-            let what = if report.objects.is_empty() { "Predicted".to_owned() } else { format!("{objects} objects") };
+            let objects: u64 = report.objects.iter().map(|n| u64::from(*n)).sum();
+            let what = if report.objects.is_empty() { "Predicted".to_owned() } else { counted(objects, "object") };
             let mut details = format!("{}: {}", report.device.name, report.device.why);
             for note in &report.notes {
                 details.push_str(". ");
@@ -188,7 +188,7 @@ impl Jobs {
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         let output = if kept {
             let details = saved_details(&report.labels, &report.notes);
-            effects.success(format!("{} objects saved", report.objects), details);
+            effects.success(format!("{} saved", counted(report.objects.into(), "object")), details);
             JobOutput::Kept(time, report.artifacts())
         } else {
             JobOutput::Preview(time, Box::new(report))

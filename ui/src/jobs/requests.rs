@@ -73,7 +73,7 @@ impl Jobs {
         let Some(document) = documents.get(id).filter(|_| self.work.of_document(id).is_none()) else { return effects };
         let Some(model) = self.model(display.settings()).map(|m| m.title.clone()) else { return effects };
         let Some(mut job) = self.prediction_job(document, out, display.settings()) else { return effects };
-        let mut name = document.name.clone();
+        let mut name = documents.title(document);
         if all_series {
             job = for_all_series(job, document);
             name = format!("{} · all series", file_name(&document.path));
@@ -166,7 +166,7 @@ impl Jobs {
             memory_budget_bytes: display.settings().memory_budget_bytes(),
             overwrite: Overwrite::Replace,
         };
-        let title = format!("{} · meshes", document.name);
+        let title = format!("{} · meshes", documents.title(document));
         self.work.run(title, Purpose::Mesh, Job::Mesh(job));
     }
 
@@ -207,7 +207,7 @@ impl Jobs {
             compression: Compression::None,
             overwrite: Overwrite::Replace,
         };
-        let title = format!("{} · preprocess", document.name);
+        let title = format!("{} · preprocess", documents.title(document));
         let copy = self.work.run(title, Purpose::Convert, Job::Convert(job));
         self.copies.insert(copy);
     }
@@ -222,7 +222,7 @@ impl Jobs {
         prediction.diameter = DiameterRequest::Auto;
         prediction.time = (document.extents.times > 1).then_some(document.time);
         self.estimated_from.insert(id, document.object_size.request);
-        let title = format!("{} · object diameter", document.name);
+        let title = format!("{} · object diameter", documents.title(document));
         let job = Job::ObjectDiameter(DiameterJob { prediction });
         self.work.run(title, Purpose::Diameter { document: id }, job);
     }
@@ -272,7 +272,7 @@ impl Jobs {
             options,
             overwrite: Default::default(),
         };
-        let title = format!("{} · objects", document.name);
+        let title = format!("{} · objects", documents.title(document));
         self.work.segment(id, title, job, keep);
     }
 
@@ -332,7 +332,7 @@ impl Jobs {
             voxel_um,
             overwrite: Overwrite::from_force(target.is_own),
         };
-        self.work.measure(id, format!("{} · measuring", document.name), job);
+        self.work.measure(id, format!("{} · measuring", documents.title(document)), job);
         effects
     }
 }

@@ -7,25 +7,29 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
+use crate::panels::capitalized;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::{DiameterRequest, PerformanceRequest};
+use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of bytes of the process' messages that are kept.
-const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// Maximum length in bytes of a line that is read at once; longer ones are read in parts.
+const MAX_LINE_BYTES: u64 = 64 << 10;
 
 /// Tuning of this window.
 pub(super) struct Tuning {
     /// The program; `None` if nothing can be run.
-    program: Option<PathBuf>,
+    program: Option<ChildProgram>,
     /// File of the machine profiles.
     profiles: Option<PathBuf>,
     wake: Wake,
@@ -103,6 +107,8 @@ struct TuningRun {
     child: Arc<Mutex<Child>>,
     /// Whether the user has cancelled it.
     cancelled: bool,
+    /// The latest of its messages that reports progress; empty before the first one.
+    progress: Arc<Mutex<String>>,
     /// Success, or the reason for the failure, once the process has ended.
     ended: Receiver<Result<(), String>>,
 }
@@ -111,7 +117,7 @@ impl Tuning {
     /// Nothing is tuned yet. The machine profiles are stored beside the settings file.
     pub(super) fn new(program: Option<&Path>, settings_path: Option<&Path>, wake: &Wake) -> Self {
         let profiles = settings_path.and_then(Path::parent).map(|home| home.join("machine-profiles.json"));
-        Self { program: program.map(Path::to_owned), profiles, wake: Arc::clone(wake), preparing: None, run: None }
+        Self { program: program.map(ChildProgram::new), profiles, wake: Arc::clone(wake), preparing: None, run: None }
     }
 
     /// Starts the process.
@@ -125,8 +131,9 @@ impl Tuning {
         performance: PerformanceRequest,
         arguments: &[OsString],
     ) -> Result<(), String> {
-        let program = self.program.as_ref().ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
-        let mut command = Command::new(program);
+        let program = self.program.as_ref().map(ChildProgram::path);
+        let program = program.ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
+        let mut command = Command::new(&program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // The runs that it starts are in its group, and are cancelled with it.
         #[cfg(unix)]
@@ -137,14 +144,14 @@ impl Tuning {
         let waited_for = Arc::clone(&child);
         let (sender, ended) = channel();
         let wake = Arc::clone(&self.wake);
+        let progress = Arc::new(Mutex::new(String::new()));
+        let latest = Arc::clone(&progress);
         let wait = move || {
-            let mut messages = Vec::new();
-            if let Some(mut pipe) = stderr {
-                // If reading fails, what was read so far is enough for a message.
-                let _ = pipe.by_ref().take(MAX_MESSAGE_BYTES).read_to_end(&mut messages);
-                // The process would block if the rest were not read.
-                let _ = std::io::copy(&mut pipe, &mut std::io::sink());
-            }
+            let show = |text: String| {
+                *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
+                wake();
+            };
+            let messages = stderr.map_or_else(Vec::new, |pipe| read_messages(pipe, show));
             let ended = waited_for.lock().unwrap_or_else(PoisonError::into_inner).wait();
             let result = match ended {
                 Ok(status) if status.success() => Ok(()),
@@ -157,7 +164,7 @@ impl Tuning {
         };
         let thread = std::thread::Builder::new().name("tune".to_owned()).spawn(wait);
         thread.map_err(|error| error.to_string())?;
-        self.run = Some(TuningRun { model, runs, performance, child, cancelled: false, ended });
+        self.run = Some(TuningRun { model, runs, performance, child, cancelled: false, progress, ended });
         Ok(())
     }
 }
@@ -196,6 +203,30 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
+/// Reads the messages of the process until their end, and returns the first ones. Those that report progress are passed to
+/// `show`.
+fn read_messages(pipe: impl Read, show: impl Fn(String)) -> Vec<u8> {
+    let mut reader = BufReader::new(pipe);
+    let (mut messages, mut line) = (Vec::new(), Vec::new());
+    // If reading fails, what was read so far is enough for a message.
+    while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        if let Some(text) = progress_of(&String::from_utf8_lossy(&line)) {
+            show(text);
+        }
+        if messages.len() + line.len() <= MAX_MESSAGE_BYTES {
+            messages.extend_from_slice(&line);
+        }
+        line.clear();
+    }
+    messages
+}
+
+/// Returns the text of a message that reports progress, such as `[2 of 12] cpu int8: 0.53 s`, for display.
+fn progress_of(message: &str) -> Option<String> {
+    let (at, what) = message.trim().strip_prefix('[')?.split_once("] ")?;
+    Some(format!("{}: {what}", capitalized(at)))
+}
+
 /// Returns the last error among the messages of the process.
 fn reason(messages: &[u8]) -> Option<String> {
     let messages = String::from_utf8_lossy(messages);
@@ -206,6 +237,13 @@ impl Jobs {
     /// Title of the model whose settings are being tuned.
     pub(crate) fn tuning(&self) -> Option<&str> {
         self.tuning.run.as_ref().map(|run| run.model.as_str()).or(self.tuning.preparing.as_deref())
+    }
+
+    /// The progress of tuning in one line, once it is known.
+    pub(crate) fn tuning_progress(&self) -> Option<String> {
+        let progress = &self.tuning.run.as_ref()?.progress;
+        let text = progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (!text.is_empty()).then_some(text)
     }
 
     /// Whether tuning was cancelled and has not ended yet.
@@ -372,6 +410,15 @@ mod tests {
         assert_eq!(words[..3], ["tune", "--save", "--only-training"]);
         assert_eq!(words[3..8], given);
         assert_eq!(words[8..], ["--profiles=/p.json"]);
+    }
+
+    #[test]
+    fn messages_about_progress_are_shown_and_all_are_kept() {
+        let shown = std::cell::RefCell::new(Vec::new());
+        let text = "[round 1] 2 candidates\n  [1 of 2] cpu int8: 0.532 s\nnote: [x] y\nerror: no memory\n";
+        let messages = read_messages(text.as_bytes(), |line| shown.borrow_mut().push(line));
+        assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", "1 of 2: cpu int8: 0.532 s"]);
+        assert_eq!(messages, text.as_bytes());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role, file_name};
-use crate::documents::DocumentsAction;
+use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::state::State;
@@ -17,7 +17,7 @@ use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
 use cytoscope_pipeline::{ProgressStage, StageProgress};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -79,6 +79,7 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
             Some(Command::Train),
             None,
             Some(Command::Cancel),
+            Some(Command::CancelPredictions),
         ],
     ),
     (
@@ -165,9 +166,9 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                             Some(command) => command_button(ui, state, *command, actions),
                             None => _ = ui.separator(),
                         }
-                    }
-                    if name == "File" && !state.settings().recent.is_empty() {
-                        recent_menu(ui, state, actions);
+                        if *command == Some(Command::OpenSample) && !state.settings().recent.is_empty() {
+                            recent_menu(ui, state, actions);
+                        }
                     }
                 });
             }
@@ -177,8 +178,10 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
-        for path in &state.settings().recent {
-            if ui.button(file_name(path)).on_hover_text(path.display().to_string()).clicked() {
+        let recent = &state.settings().recent;
+        for path in recent {
+            let name = distinct_name(&file_name(path), path, &namesakes(path, recent));
+            if ui.button(name).on_hover_text(path.display().to_string()).clicked() {
                 actions.send(DocumentsAction::Open(vec![path.clone()]));
                 ui.close();
             }
@@ -206,7 +209,8 @@ pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<Hover>, ac
 }
 
 fn under_pointer(document: &Document, hover: Hover) -> String {
-    let [z, y, x] = hover.zyx;
+    // Numbers of voxels, as sliders and captions have them; the position in µm is that of the center of the voxel.
+    let [z, y, x] = hover.zyx.map(|at| at + 1);
     let mut text = format!("x {x}  y {y}  z {z}");
     if document.voxel_known {
         let um: Vec<String> =
@@ -227,8 +231,8 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
             let column = r.column(name)?;
             Some(r.value(r.row_of(label, document.time)?, column))
         });
-        if let Some(volume) = volume {
-            text.push_str(&format!(" ({volume:.0} {unit})"));
+        if let Some(volume) = volume.filter(|volume| volume.is_finite()) {
+            text.push_str(&format!(" ({} {unit})", count_text(volume.round() as u64)));
         }
     }
     if let Some(truth) = hover.truth.filter(|l| *l > 0) {

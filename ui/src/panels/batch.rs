@@ -9,7 +9,8 @@ use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
-use crate::documents::DocumentsAction;
+use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
@@ -33,6 +34,10 @@ const FILE_LIST_HEIGHT: f32 = 320.0;
 const MODEL_LIST_WIDTH: f32 = 320.0;
 /// The label that is suggested for voxels that are not annotated.
 const FIRST_UNKNOWN_LABEL: i64 = 255;
+/// The lowest label of images of integers of 32 bits.
+const MIN_LABEL: f64 = i32::MIN as f64;
+/// The highest label of images of integers of 32 bits.
+const MAX_LABEL: f64 = u32::MAX as f64;
 
 /// Draws the page.
 pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
@@ -128,9 +133,10 @@ fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     if let Some(channel) = channel.show(ui, SettingRow::Line, batch.channel.map(|n| n as u64)) {
         actions.send(BatchAction::ConvertChannel(channel.map(|n| n as usize)));
     }
-    let time = part("One time point", "Number of the only time point to convert, from 0");
-    if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64)) {
-        actions.send(BatchAction::ConvertTime(time.map(|n| n as usize)));
+    let hint = "Number of the only time point to convert, from 1; the name of the new file has the number from 0";
+    let time = OptionalNumber { first: 1, range: 1..=1_000_001, ..part("One time point", hint) };
+    if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64 + 1)) {
+        actions.send(BatchAction::ConvertTime(time.map(|n| n.saturating_sub(1) as usize)));
     }
     if batch.format == ConvertFormat::OmeZarr {
         let mut with_labels = batch.with_labels;
@@ -184,7 +190,8 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                 }
                 let output = batch.output_of(file);
                 // The built-in fonts have no arrow.
-                let text = format!("{}  {}  {}", file_name(file), icon::ARROW_RIGHT, file_name(&output));
+                let shown = distinct_name(&file_name(file), file, &namesakes(file, &batch.files));
+                let text = format!("{shown}  {}  {}", icon::ARROW_RIGHT, file_name(&output));
                 ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
             });
         }
@@ -238,7 +245,7 @@ fn unknown_label(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         }
         let Some(label) = batch.ignore_label else { return };
         let mut label = label as f64;
-        if number_field(ui, &mut label, -1e9..=1e9, 1.0, "Label of voxels that are not annotated") {
+        if number_field(ui, &mut label, MIN_LABEL..=MAX_LABEL, 1.0, "Label of voxels that are not annotated") {
             actions.send(BatchAction::IgnoreLabel(Some(label.round() as i64)));
         }
     });
@@ -412,14 +419,14 @@ fn regression_text(scores: &Regression) -> String {
 fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &mut Actions) {
     heading(ui, "Scores");
     let n = report.pairs.len();
-    let pairs = if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") };
+    let pairs = counted(n as u64, "pair");
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
     weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
         weak(ui, note.as_str());
     }
     if report.notes.len() > LISTED_NOTES {
-        weak(ui, format!("{} further notes", report.notes.len() - LISTED_NOTES));
+        weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));
     }
     if !report.instances.is_empty() {
         egui::Grid::new("pooled scores").num_columns(8).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {

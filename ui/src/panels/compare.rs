@@ -8,6 +8,7 @@ use crate::documents::DocumentsAction;
 use crate::state::State;
 use crate::theme;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
+use cytoscope_profile::count_text;
 use eframe::egui::{self, Color32, Ui};
 use egui_phosphor::regular as icon;
 use egui_plot::{Bar, BarChart, Plot};
@@ -77,9 +78,11 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     let m = &agreement.matching;
     ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
     ui.horizontal_wrapped(|ui| {
-        legend_entry(ui, theme::MATCHED, &format!("{} matched", m.tp));
-        legend_entry(ui, theme::MISSED, &format!("{} missed", m.r#fn));
-        legend_entry(ui, theme::FALSE_OBJECT, &format!("{} false", m.fp));
+        // The kinds of errors below count only some of the unmatched objects as missed or false.
+        legend_entry(ui, theme::MATCHED, &format!("{} matched", count_text(m.tp)))
+            .on_hover_text(format!("True objects with a predicted object of an IoU of at least {}", m.threshold));
+        legend_entry(ui, theme::MISSED, &format!("{} true not matched", count_text(m.r#fn)));
+        legend_entry(ui, theme::FALSE_OBJECT, &format!("{} predicted not matched", count_text(m.fp)));
         if agreement.ignored_true > 0 {
             let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
             legend_entry(ui, theme::IGNORED, &text)

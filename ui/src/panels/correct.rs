@@ -6,9 +6,10 @@ use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::correct::tools::{EditAction, StrokeMask, Tool, Tools};
 use crate::correct::{Correction, CorrectionsAction, Phase};
-use crate::document::{DocumentChange, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, DocumentChange, PREVIEW_NAME, Role, file_name};
 use crate::documents::DocumentsAction;
 use crate::measure::table_hint;
+use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
@@ -85,11 +86,21 @@ fn correction_tools(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correct
     other_time(ui, state, id, correction.time, actions);
     tool_buttons(ui, tools.tool, actions);
     current_label(ui, state, id, correction, actions);
-    brush_controls(ui, tools, actions);
+    let unit = length_unit(state.document());
+    brush_controls(ui, tools, unit, actions);
     selection(ui, state, id, actions);
-    label_actions(ui, state, tools, actions);
+    label_actions(ui, state, tools, unit, actions);
     history(ui, state, correction, actions);
     saving_controls(ui, state, correction, actions);
+}
+
+/// Unit of lengths in the slices of a stack: voxels if its file states no voxel size and none is set.
+fn length_unit(document: Option<&Document>) -> &'static str {
+    let is_um = |document: &Document| {
+        let of_file = document.file_voxel_size_um;
+        document.voxel_known || (of_file.y.is_some() && of_file.x.is_some())
+    };
+    if document.is_none_or(is_um) { "µm" } else { "voxels" }
 }
 
 /// If another time point is shown than the one that is corrected, offers to go back to it, or to correct the shown one.
@@ -151,14 +162,14 @@ fn current_label(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction
         action_button(ui, state, EditAction::Delete, "Delete", actions);
     });
     let count = correction.state.as_ref().map_or(0, |s| s.label_count);
-    weak(ui, if count == 1 { "1 label in total".to_owned() } else { format!("{count} labels in total") });
+    weak(ui, format!("{} in total", counted(count as u64, "label")));
     if typed != label {
         actions.send(CorrectionsAction::Label(typed));
         actions.send(DocumentsAction::Change { document: id, change: DocumentChange::Select(Some(typed)) });
     }
 }
 
-fn brush_controls(ui: &mut Ui, tools: &Tools, actions: &mut Actions) {
+fn brush_controls(ui: &mut Ui, tools: &Tools, unit: &str, actions: &mut Actions) {
     if !tools.tool.has_brush() && tools.tool != Tool::Fill {
         return;
     }
@@ -166,7 +177,7 @@ fn brush_controls(ui: &mut Ui, tools: &Tools, actions: &mut Actions) {
     if tools.tool.has_brush() {
         let mut radius = tools.radius_um as f32;
         let [min, max] = tools.radii_um.map(|v| v as f32);
-        if named_slider(ui, &mut radius, min..=max, "Radius (µm)", true) {
+        if named_slider(ui, &mut radius, min..=max, &format!("Radius ({unit})"), true) {
             actions.send(CorrectionsAction::Radius(f64::from(radius)));
         }
     }
@@ -207,11 +218,11 @@ fn selection(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
     });
 }
 
-fn label_actions(ui: &mut Ui, state: State<'_>, tools: &Tools, actions: &mut Actions) {
+fn label_actions(ui: &mut Ui, state: State<'_>, tools: &Tools, unit: &str, actions: &mut Actions) {
     heading(ui, "Label shape");
     let mut margin = tools.margin_um as f32;
     let max = ((tools.radii_um[1] / 2.0) as f32).max(margin);
-    if named_slider(ui, &mut margin, 0.01_f32.min(max)..=max, "Distance (µm)", true) {
+    if named_slider(ui, &mut margin, 0.01_f32.min(max)..=max, &format!("Distance ({unit})"), true) {
         actions.send(CorrectionsAction::Margin(f64::from(margin)));
     }
     ui.horizontal(|ui| {

@@ -38,7 +38,7 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.add_space(8.0);
         // Small windows cannot show all rows.
         let height = (ctx.content_rect().height() - 180.0).max(100.0);
-        egui::ScrollArea::vertical().max_height(height).show(ui, shortcut_grid);
+        egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height).show(ui, shortcut_grid);
         ui.add_space(8.0);
         weak(
             ui,
@@ -105,6 +105,10 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         });
         let edit = ui.add(egui::TextEdit::singleline(&mut text).hint_text("for example ZYX"));
         edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Axes"));
+        let is_entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
+        if ui.memory(|m| m.focused()).is_none() {
+            edit.request_focus();
+        }
         let parsed: Result<Axes, _> = text.trim().to_uppercase().parse();
         if let (Err(error), false) = (&parsed, text.trim().is_empty()) {
             ui.colored_label(crate::theme::bad(ui.visuals()), error.to_string());
@@ -112,7 +116,8 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         weak(ui, "Remembered for all files in this folder.");
         ui.add_space(8.0);
         ui.horizontal(|ui| {
-            apply = ui.add_enabled(parsed.is_ok(), egui::Button::new("Apply")).clicked();
+            let button = ui.add_enabled(parsed.is_ok(), egui::Button::new("Apply"));
+            apply = button.clicked() || (is_entered && parsed.is_ok());
             forget = ui.button("Use the file's axes").clicked();
             ui.button("Cancel").clicked()
         })

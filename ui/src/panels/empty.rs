@@ -4,7 +4,7 @@ use crate::action::Actions;
 use crate::command::Command;
 use crate::display::PanelTask;
 use crate::document::file_name;
-use crate::documents::DocumentsAction;
+use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Color32, FontId, RichText, Stroke, StrokeKind, Ui, vec2};
@@ -44,7 +44,8 @@ pub(super) fn empty(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.add_space(theme::GROUP_GAP);
             ui.label(RichText::new("Recent").weak());
             for path in recent.iter().take(RECENT) {
-                let link = ui.link(file_name(path)).on_hover_text(path.display().to_string());
+                let name = distinct_name(&file_name(path), path, &namesakes(path, recent));
+                let link = ui.link(name).on_hover_text(path.display().to_string());
                 if link.clicked() {
                     actions.send(DocumentsAction::Open(vec![path.clone()]));
                 }

@@ -112,12 +112,11 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         } else {
             icon::STACK
         };
-        let text = RichText::new(format!("{sign}  {}", document.name));
+        let title = state.documents.title(document);
+        let text = RichText::new(format!("{sign}  {title}"));
         let button = egui::Button::selectable(active, text).truncate().min_size(vec2(ui.available_width(), 26.0));
         let response = ui.add(button);
-        response.widget_info(|| {
-            egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &document.name)
-        });
+        response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &title));
         if response.clicked() {
             actions.send(DocumentsAction::Activate(document.id));
         }

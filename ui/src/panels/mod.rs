@@ -282,14 +282,19 @@ fn page_top(ui: &mut Ui, title: &str, actions: &mut Actions) {
 
 /// Formats a duration for display.
 pub(crate) fn seconds(s: f64) -> String {
-    if s < 1.0 {
-        format!("{:.0} ms", s * 1e3)
-    } else if s < 90.0 {
-        format!("{s:.1} s")
-    } else if s < 5400.0 {
-        format!("{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0)
-    } else {
-        format!("{:.0} h {:02.0} min", (s / 3600.0).floor(), (s / 60.0) % 60.0)
+    if s < 0.9995 {
+        return format!("{:.0} ms", s * 1e3);
+    }
+    if s < 89.95 {
+        return format!("{s:.1} s");
+    }
+    // Rounded before it is split, so that no part is 60.
+    match s.round() as u64 {
+        whole @ ..5400 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => {
+            let minutes = (s / 60.0).round() as u64;
+            format!("{} h {:02} min", minutes / 60, minutes % 60)
+        }
     }
 }
 
@@ -319,7 +324,7 @@ pub(crate) fn job_progress(ui: &mut Ui, job: &JobView) {
         return;
     }
     ui.add(egui::ProgressBar::new(job.share()).desired_height(8.0).desired_width(320.0));
-    weak(ui, progress_text(job));
+    weak(ui, capitalized(&progress_text(job)));
     // Keeps the remaining time up to date between events.
     ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
 }
@@ -403,6 +408,14 @@ mod tests {
             .map(|(name, title)| ModelCard { title: title.to_owned(), ..card(name, Path::new("/no/such/model")) });
         let shown = models.each_ref().map(|model| distinct_title(model, &models));
         assert_eq!(shown, ["train (mine)", "train", "Nuclei"]);
+    }
+
+    #[test]
+    fn no_part_of_a_duration_is_sixty() {
+        let shown = [0.25, 0.9999, 1.04, 89.97, 119.7, 5399.6, 7199.0, 7140.0].map(seconds);
+        let expected =
+            ["250 ms", "1.0 s", "1.0 s", "1 min 30 s", "2 min 00 s", "1 h 30 min", "2 h 00 min", "1 h 59 min"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -402,7 +402,7 @@ fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
             ui.label(row.precision.name());
             match (row.run_ms, row.voxels_per_sec) {
                 (Some(run_ms), Some(rate)) => {
-                    ui.label(seconds(run_ms * 1e-3));
+                    ui.label(if run_ms < 100.0 { format!("{run_ms:.1} ms") } else { seconds(run_ms * 1e-3) });
                     ui.label(format!("{:.2} million", rate / 1e6));
                 }
                 _ => {

@@ -8,9 +8,11 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::measure::{has_other_voxel_size, table_hint};
+use crate::number_text::counted;
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
+use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -44,27 +46,57 @@ pub(crate) struct ObjectsPanel {
     y: Option<String>,
 }
 
-/// Title of a column for display.
-pub(crate) fn title(column: &str) -> String {
-    super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " "))
-}
+/// Columns of positions, which count from 0 in saved tables and from 1 in the window. The ends of bounding boxes are not
+/// among them: the voxel after the last one, counted from 0, is the last one, counted from 1.
+const FROM_ZERO: [&str; 4] = ["time", "bbox_z0", "bbox_y0", "bbox_x0"];
 
-fn number(v: f64) -> String {
-    if !v.is_finite() {
-        "–".to_owned()
-    } else if v.fract() == 0.0 && v.abs() < 1e9 {
-        format!("{v:.0}")
-    } else if v.abs() >= 100.0 {
-        format!("{v:.1}")
-    } else {
-        format!("{v:.3}")
+/// Title of a column for display.
+fn title(column: &str) -> String {
+    match column.strip_prefix("bbox_").and_then(|end| end.split_at_checked(1)) {
+        Some((axis, "0")) => format!("First {axis}"),
+        Some((axis, "1")) => format!("Last {axis}"),
+        _ => super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ")),
     }
 }
 
-/// The value of a row as the panel shows it. Tables count time points from 0, as files do; the window counts them from 1.
+/// What a column has, for its tooltip.
+fn column_hint(column: &str) -> String {
+    match column == "time" || column.starts_with("bbox_") {
+        true => format!("{}, counted from 1; saved tables count from 0", title(column)),
+        false => title(column),
+    }
+}
+
+/// The value at a row and column as the window shows it.
 fn shown_value(results: &Results, row: usize, column: usize) -> f64 {
-    let value = results.value(row, column);
-    if results.column("time") == Some(column) { value + 1.0 } else { value }
+    let is_from_zero = results.columns.get(column).is_some_and(|name| FROM_ZERO.contains(&name.as_str()));
+    results.value(row, column) + if is_from_zero { 1.0 } else { 0.0 }
+}
+
+/// The text of a table cell. Labels are names, not counts: they have no commas.
+fn cell(results: &Results, row: usize, column: usize) -> String {
+    match results.columns.get(column).is_some_and(|name| name == "label") {
+        true => results.label(row).to_string(),
+        false => number(shown_value(results, row, column)),
+    }
+}
+
+/// A measurement for display, with commas between the thousands.
+fn number(v: f64) -> String {
+    if !v.is_finite() {
+        return "–".to_owned();
+    }
+    let decimals = match v.abs() {
+        size if size.fract() == 0.0 && size < 1e9 => 0,
+        size if size >= 100.0 => 1,
+        _ => 3,
+    };
+    let text = format!("{:.decimals$}", v.abs());
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    // Numbers that no count reaches stay without commas.
+    let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count_text);
+    let sign = if v < 0.0 { "-" } else { "" };
+    format!("{sign}{whole}{fraction}")
 }
 
 /// Column indices in display order.
@@ -87,7 +119,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         unknown_voxel_size(ui, document, "Voxel size unknown: lengths and volumes may not be in µm.", actions);
     }
     ui.horizontal(|ui| {
-        ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
+        ui.label(RichText::new(counted(results.rows.len() as u64, "object")).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let button = named_button(ui, can_save, icon::DOWNLOAD_SIMPLE, "Save table…");
             if button.on_hover_text("As CSV or Parquet, depending on the file extension").clicked() {
@@ -145,6 +177,9 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
     let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
+        // The fill of a checkbox under the pointer is too close to the color of text to be behind it.
+        let hovered = &mut ui.visuals_mut().widgets.hovered;
+        hovered.bg_fill = hovered.weak_bg_fill;
         let mut table = TableBuilder::new(ui)
             .striped(true)
             .sense(egui::Sense::click())
@@ -171,7 +206,7 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
                         response.widget_info(|| {
                             egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Sort by {name}"))
                         });
-                        if response.on_hover_text(&name).clicked() {
+                        if response.on_hover_text(column_hint(&results.columns[*column])).clicked() {
                             let change = DocumentChange::SortTable(*column);
                             actions.send(DocumentsAction::Change { document: document.id, change });
                         }
@@ -184,7 +219,7 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
                     line.set_selected(selected == Some(row));
                     for column in &columns {
                         line.col(|ui| {
-                            ui.label(RichText::new(number(shown_value(results, row, *column))).size(12.5));
+                            ui.label(RichText::new(cell(results, row, *column)).size(12.5));
                         });
                     }
                     if line.response().clicked() {
@@ -255,8 +290,8 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut 
     let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
     let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
     let (Some(x), Some(y)) = (x, y) else { return };
-    let point = |r: usize| [x, y].map(|column| shown_value(results, r, column));
-    let points: Vec<[f64; 2]> = (0..results.rows.len()).map(point).collect();
+    let points: Vec<[f64; 2]> =
+        (0..results.rows.len()).map(|r| [shown_value(results, r, x), shown_value(results, r, y)]).collect();
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -297,6 +332,19 @@ mod tests {
     use crate::action::Action;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::{Array, VoxelSize};
+    use std::path::Path;
+
+    #[test]
+    fn positions_count_from_one_and_large_numbers_have_commas() {
+        let text = "time,label,voxels,bbox_z0,bbox_z1,volume_um3\n2,1234,33500,4,7,12345.67\n";
+        let results = Results::parse(Path::new("x.csv"), text).unwrap();
+        let cells: Vec<String> = (0..6).map(|column| cell(&results, 0, column)).collect();
+        // Slices 4 to 6 counted from 0 are slices 5 to 7.
+        assert_eq!(cells, ["3", "1234", "33,500", "5", "7", "12,345.7"]);
+        let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
+        assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
+        assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
+    }
 
     #[test]
     fn a_row_shows_its_object_at_its_time_point_whatever_voxel_size_it_was_measured_with() {

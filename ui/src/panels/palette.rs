@@ -7,6 +7,9 @@ use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
 
+/// Maximum height of the list of commands in points.
+const LIST_HEIGHT: f32 = 380.0;
+
 /// State that the palette keeps between frames.
 #[derive(Debug, Default)]
 pub(crate) struct Palette {
@@ -67,7 +70,9 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
             own.chosen = 0;
         }
         ui.add_space(6.0);
-        egui::ScrollArea::vertical().max_height(380.0).show(ui, |ui| {
+        // A dialog keeps its size, so the list would stay as short as after the latest search.
+        let list = egui::ScrollArea::vertical().max_height(LIST_HEIGHT).min_scrolled_height(LIST_HEIGHT);
+        list.show(ui, |ui| {
             for (i, (_, command, title)) in found.iter().enumerate() {
                 let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
                 let is_chosen = i == own.chosen;

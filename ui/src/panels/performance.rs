@@ -66,6 +66,9 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
             }
             weak(ui, format!("Tuning {model}"));
         });
+        if let Some(progress) = state.jobs.tuning_progress() {
+            weak(ui, progress);
+        }
         return false;
     }
     let enabled = state.jobs.can_tune();

@@ -14,7 +14,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, Role};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
-use crate::number_text::short_number;
+use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
 use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
@@ -94,6 +94,8 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
     if !state.jobs.has_engine() {
         Some("The engine is missing: stacks can be viewed but not predicted.")
+    } else if state.jobs.has_stopped_engine() {
+        Some("The engine has stopped: restart it in the status bar.")
     } else if state.jobs.models().is_empty() {
         Some("Loading models…")
     } else if state.model().is_none() {
@@ -403,9 +405,9 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     let mut options = refined.unwrap_or(&usual).clone();
     heading(ui, "Objects");
     let count = match (state.jobs.preview_objects(id).filter(|_| changed_before), rows) {
-        (Some(n), _) => format!("{n} objects, not saved yet"),
-        (None, Some(n)) if document.extents.times > 1 => format!("{n} objects at this time point"),
-        (None, Some(n)) => format!("{n} objects"),
+        (Some(n), _) => format!("{}, not saved yet", counted(n.into(), "object")),
+        (None, Some(n)) if document.extents.times > 1 => format!("{} at this time point", counted(n as u64, "object")),
+        (None, Some(n)) => counted(n as u64, "object"),
         (None, None) => String::new(),
     };
     ui.label(count);

@@ -4,7 +4,7 @@ use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
 use crate::jobs::Jobs;
 use crate::work::{JobState, Purpose};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
 
@@ -54,7 +54,7 @@ impl Wizard {
                  validation in between. Training can be paused at any time.",
                 cost.step_secs,
                 bytes_text(cost.bytes()),
-                cost.steps_in(minutes)
+                count_text(cost.steps_in(minutes))
             ),
             Cost::Failed(reason) => format!("The time per step could not be measured: {reason}"),
         }

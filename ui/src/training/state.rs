@@ -326,7 +326,7 @@ impl Training {
                 return effects;
             }
         };
-        let title = format!("Training {}", self.wizard.plan.name);
+        let title = format!("Training of {}", self.wizard.plan.name);
         let id = jobs.run(title, Purpose::Training, Job::Train(job.clone()));
         let run = &mut self.wizard.run;
         run.state = if finishing { RunState::Finishing(id) } else { RunState::Running(id) };

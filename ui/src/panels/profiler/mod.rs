@@ -206,7 +206,8 @@ pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPa
         .size_range(150.0..=620.0)
         .show(ui, |ui| {
             let run = own.run(state.jobs);
-            egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(egui::Frame::NONE).show(ui, |ui| {
+            let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });
+            egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(frame).show(ui, |ui| {
                 run_list(ui, state, own, run.map(ShownRun::id), actions);
             });
             let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));

@@ -3,7 +3,7 @@
 use super::{TrainPanel, colored, files, icon_text_button, named, page_header, title};
 use crate::action::Actions;
 use crate::document::file_name;
-use crate::number_text::short_number;
+use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
 use crate::panels::{capitalized, weak};
 use crate::state::State;
@@ -269,7 +269,7 @@ fn show_kind(ui: &mut Ui, kind: &ProblemKind, problems: &[Problem]) {
         let id = ui.id().with(&kind.example.message);
         egui::CollapsingHeader::new("Files").id_salt(id).show(ui, |ui| {
             for problem in kind.members.iter().take(FILES_LISTED).filter_map(|i| problems.get(*i)) {
-                weak(ui, format!("{}: {}", file_name(&problem.file), problem.message))
+                weak(ui, format!("{}: {}", file_name(&problem.file), files::counted_from_one(&problem.message)))
                     .on_hover_text(problem.file.display().to_string());
             }
             let left = kind.members.len().saturating_sub(FILES_LISTED);
@@ -293,7 +293,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
             ui.vertical(|ui| {
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
-                ui.add(egui::Label::new(sentence_of(&problem.message)).wrap());
+                ui.add(egui::Label::new(sentence_of(&files::counted_from_one(&problem.message))).wrap());
                 weak(ui, sentence_of(&files::advice_in_window(&problem.next_step)));
                 more(ui);
             });
@@ -329,7 +329,7 @@ fn facts(summary: &PairSummary) -> String {
         parts.push("voxel size unknown".to_owned());
     }
     if let Some(objects) = summary.objects {
-        parts.push(if objects == 1 { "1 object".to_owned() } else { format!("{objects} objects") });
+        parts.push(counted(objects as u64, "object"));
     }
     parts.join("  ·  ")
 }

@@ -32,10 +32,24 @@ const NAMES: [(&str, &str); 12] = [
     ("data.spacing_order", "nnU-Net spacing"),
 ];
 
-/// Advice of a check with the names of this page in place of those of the configuration.
+/// A message of a check with numbers of time points as this page has them, from 1; the configuration counts from 0.
+pub(super) fn counted_from_one(text: &str) -> String {
+    let mut shown = text.to_owned();
+    for before in ["time point ", "data.time in the settings to one of 0 to "] {
+        let Some((head, tail)) = shown.split_once(before) else { continue };
+        let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+        if let Ok(number) = number.parse::<usize>() {
+            shown = format!("{head}{}{}{rest}", before.replace("0 to ", "1 to "), number.saturating_add(1));
+        }
+    }
+    shown
+}
+
+/// Advice of a check with the names and numbers of this page in place of those of the configuration.
 pub(super) fn advice_in_window(text: &str) -> String {
-    let named = NAMES.iter().fold(text.to_owned(), |text, (key, name)| text.replace(key, &format!("\"{name}\"")));
-    if named == text { named } else { named.replace(" in the settings", &format!(" under \"{TITLE}\"")) }
+    let text = &counted_from_one(text);
+    let named = NAMES.iter().fold(text.clone(), |text, (key, name)| text.replace(key, &format!("\"{name}\"")));
+    if named == *text { named } else { named.replace(" in the settings", &format!(" under \"{TITLE}\"")) }
 }
 
 /// Draws the settings of the files; changes are checked shortly after the last one.
@@ -50,8 +64,9 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
     let has_labels = wizard.plan.task == TrainingTask::Segmentation;
     egui::CollapsingHeader::new(TITLE).show(ui, |ui| {
         egui::Grid::new("file settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
-            index(ui, &mut files.image_channel, "Image channel", "Channel of the images, from 0, if they have several");
-            index(ui, &mut files.target_channel, "Target channel", "Channel of labels or stain, from 0");
+            let hint = "Channel of the images, from 0, if they have several";
+            index(ui, &mut files.image_channel, 0, "Image channel", hint);
+            index(ui, &mut files.target_channel, 0, "Target channel", "Channel of labels or stain, from 0");
             let hint = "Several channels as the inputs of the network, by name or number, with commas between them";
             channel_list(ui, &mut files.channels, "Input channels", hint);
             let hint = "Several stains to predict, by name or number, with commas between them";
@@ -64,7 +79,7 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
                 .on_hover_text("Image and target are channels of the same file: set both channels above");
             ui.end_row();
             series(ui, &mut files.series);
-            index(ui, &mut files.time, "Time point", "Time point of images and targets, from 0");
+            time_point(ui, &mut files.time);
             axes(ui, &mut files.axes);
             voxel_size(ui, &mut files.voxel_um);
             ignore_label(ui, &mut files.ignore_label);
@@ -205,11 +220,19 @@ fn switch<T>(ui: &mut Ui, value: &mut Option<T>, first: T, name: &str, hint: &st
     }
 }
 
-fn index(ui: &mut Ui, value: &mut Option<usize>, name: &str, hint: &str) {
-    switch(ui, value, 0, name, hint);
+/// Draws the choice of the time point, which counts from 1 in the window and from 0 in the configuration.
+fn time_point(ui: &mut Ui, time: &mut Option<usize>) {
+    let mut number = time.map(|time| time.saturating_add(1));
+    index(ui, &mut number, 1, "Time point", "Time point of images and targets, from 1");
+    *time = number.map(|number| number.saturating_sub(1));
+}
+
+/// Draws the choice of a number that counts from `first`.
+fn index(ui: &mut Ui, value: &mut Option<usize>, first: usize, name: &str, hint: &str) {
+    switch(ui, value, first, name, hint);
     match value {
         Some(number) => {
-            let response = ui.add(egui::DragValue::new(number).range(0..=10_000).speed(0.1));
+            let response = ui.add(egui::DragValue::new(number).range(first..=10_000).speed(0.1));
             let shown = *number as f64;
             response.widget_info(|| egui::WidgetInfo {
                 value: Some(shown),
@@ -327,6 +350,20 @@ mod tests {
         let place = "under \"Channels and metadata of the files\"";
         assert_eq!(advice, format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\""));
         assert_eq!(advice_in_window("set voxel_um in the settings"), "set voxel_um in the settings");
+    }
+
+    #[test]
+    fn time_points_in_messages_count_from_one_as_on_the_page() {
+        let place = "under \"Channels and metadata of the files\"";
+        let advice = advice_in_window("set data.time in the settings to one of 0 to 1, or data.axes to \"ZYX\"");
+        assert_eq!(advice, format!("set \"Time point\" {place} to one of 1 to 2, or \"Axes\" to \"ZYX\""));
+        assert_eq!(
+            counted_from_one("time point 2 does not exist: there are 2"),
+            "time point 3 does not exist: there are 2"
+        );
+        let only = "it has only one time point, so time point 1 does not exist";
+        assert_eq!(counted_from_one(only), "it has only one time point, so time point 2 does not exist");
+        assert_eq!(counted_from_one("it has 2 time points"), "it has 2 time points");
     }
 
     #[test]

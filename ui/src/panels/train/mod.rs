@@ -12,6 +12,7 @@ use super::weak;
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::effect::Wake;
+use crate::number_text::counted;
 use crate::state::State;
 use crate::theme;
 use crate::training::models::Saving;
@@ -147,7 +148,7 @@ fn step_summary(state: State<'_>, step: WizardStep) -> String {
             (None, _) => "Not chosen".to_owned(),
             (Some(path), Check::Done(report)) => {
                 let usable = report.report.pairs.iter().filter(|p| p.usable).count();
-                format!("{} · {usable} pairs", file_name(path))
+                format!("{} · {}", file_name(path), counted(usable as u64, "pair"))
             }
             (Some(path), _) => file_name(path),
         },

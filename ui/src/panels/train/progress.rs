@@ -13,7 +13,7 @@ use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::ProgressStage;
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -63,7 +63,7 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
 pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
     let wizard = state.wizard();
     let run = &wizard.run;
-    page_header(ui, &format!("Training {}", wizard.plan.name), "");
+    page_header(ui, &format!("Training of {}", wizard.plan.name), "");
     let job = run.job().and_then(|id| state.jobs.get(id));
     let (what, share) = phase(run, job);
     ui.horizontal_wrapped(|ui| {
@@ -74,7 +74,9 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|_| run.job().is_some());
-    figures(ui, run, job.and_then(|job| ShownRun::Job(job).training()), memory);
+    let progress = job.and_then(|job| job.progress).filter(|progress| progress.stage == ProgressStage::Train);
+    let eta_secs = progress.map(|progress| progress.eta_secs).filter(|eta| eta.is_finite() && *eta > 0.0);
+    figures(ui, run, job.and_then(|job| ShownRun::Job(job).training()), memory, eta_secs);
     ui.add_space(theme::GAP);
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
@@ -107,8 +109,15 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     }
 }
 
-/// Draws the figures of a run; `memory` is the resident memory of the engine in bytes.
-fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, memory: Option<u64>) {
+/// Draws the figures of a run; `memory` is the resident memory of the engine in bytes, and `eta_secs` the remaining time that
+/// the job reports, which includes validations.
+fn figures(
+    ui: &mut Ui,
+    run: &TrainingRun,
+    measured: Option<TrainingFigures>,
+    memory: Option<u64>,
+    eta_secs: Option<f64>,
+) {
     if run.steps == 0 {
         return;
     }
@@ -127,9 +136,9 @@ fn figures(ui: &mut Ui, run: &TrainingRun, measured: Option<TrainingFigures>, me
                 lines.into_iter().for_each(|line| drop(ui.label(line)));
             });
         };
-        figure("Step", format!("{} of {}", run.step(), run.steps));
+        figure("Step", format!("{} of {}", count_text(run.step()), count_text(run.steps)));
         if let Some((loss, step, stalled)) = recent(run) {
-            let left = run.steps.saturating_sub(run.step()) as f64 * step;
+            let left = eta_secs.unwrap_or(run.steps.saturating_sub(run.step()) as f64 * step);
             if matches!(run.state, RunState::Running(_)) && left > 0.0 {
                 figure("Remaining", seconds(left));
             }

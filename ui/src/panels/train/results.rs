@@ -6,6 +6,7 @@ use crate::panels::{capitalized, seconds, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::{Wizard, summary_text};
+use cytoscope_profile::count_text;
 use cytoscope_train::{ChosenNetwork, ScoreName, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -86,13 +87,13 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     let facts = format!(
         "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training and {} validation pairs; \
          {} trainable parameters.",
-        report.steps,
+        count_text(report.steps),
         report.batch,
         seconds(report.seconds),
         report.device,
         report.train_pairs,
         report.validation_pairs,
-        report.parameters
+        count_text(report.parameters as u64)
     );
     ui.add_space(theme::GAP);
     weak(ui, facts);

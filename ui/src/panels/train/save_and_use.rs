@@ -8,6 +8,7 @@ use crate::theme;
 use crate::training::TrainingAction;
 use crate::training::models::{Saving, TrainedModelFormat};
 use crate::training::plan::clean_name;
+use cytoscope_profile::bytes_text;
 use cytoscope_train::Quantized;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -21,6 +22,8 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let idle = wizard.saving == Saving::No;
     ui.label("Model name");
     ui.horizontal(|ui| {
+        // Centers the field beside the higher button.
+        ui.set_min_height(theme::MAIN_BUTTON_HEIGHT);
         name_field(ui, &wizard.plan.name, saved.is_none(), egui::vec2(8.0, 6.0), actions);
         if saved.is_none() {
             let may = !clean_name(&wizard.plan.name).is_empty() && !taken && idle;
@@ -79,17 +82,13 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
 /// Draws size and speed of the float and int8 networks, as measured on this machine.
 fn costs(ui: &mut Ui, quantized: &Quantized) {
     title(ui, "Size and speed on this machine");
     let mut rows = vec![(
         "Size".to_owned(),
-        mebibytes(quantized.float_bytes),
-        mebibytes(quantized.int8_bytes),
+        bytes_text(quantized.float_bytes),
+        bytes_text(quantized.int8_bytes),
         quantized.float_bytes as f64 / quantized.int8_bytes.max(1) as f64,
         "smaller",
     )];

@@ -42,6 +42,9 @@ const STILL_SECS: f64 = 0.2;
 /// Step length of rays in texels, at rest and while moving.
 const STEP_TEXELS: [f32; 2] = [0.6, 1.2];
 
+/// Minimum width of the pane in points for its caption, which narrower panes have no room for beside their buttons.
+const CAPTION_FROM: f32 = 180.0;
+
 /// Rotation per arrow key press, as a fraction of a drag across the pane.
 const KEY_TURN: f32 = 1.0 / 24.0;
 
@@ -222,7 +225,9 @@ impl VolumeView {
         if options.bare {
             return view_response;
         }
-        draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, "3-D");
+        if rect.width() >= CAPTION_FROM {
+            draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, "3-D");
+        }
         self.draw_status(&painter, rect);
         if response.has_focus() {
             painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
