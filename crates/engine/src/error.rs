@@ -2,6 +2,7 @@
 
 use crate::{DeviceId, Engine, Precision};
 use cytoscope_graph::GraphError;
+use cytoscope_profile::bytes_text;
 
 /// A failure to compile or run a model.
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +138,24 @@ impl EngineError {
 fn amounts(needed_bytes: u64, available_bytes: u64) -> String {
     match (needed_bytes, available_bytes) {
         (0, _) => String::new(),
-        (needed, 0) => format!(": {needed} bytes needed"),
-        (needed, available) => format!(": {needed} bytes needed, {available} available"),
+        (needed, 0) => format!(": {} needed", bytes_text(needed)),
+        (needed, available) => format!(": {} needed, {} available", bytes_text(needed), bytes_text(available)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_memory_is_stated_in_units_that_are_easy_to_read() {
+        let message = |needed_bytes: u64, available_bytes: u64| {
+            EngineError::OutOfMemory { device: DeviceId::Cuda(0), needed_bytes, available_bytes }.to_string()
+        };
+        let advice = "; use smaller tiles, or in training a smaller batch";
+        assert_eq!(message(0, 0), format!("not enough memory on cuda:0{advice}"));
+        assert_eq!(message(32 << 20, 0), format!("not enough memory on cuda:0: 32 MiB needed{advice}"));
+        let both = format!("not enough memory on cuda:0: 3.00 GiB needed, 512 MiB available{advice}");
+        assert_eq!(message(3 << 30, 512 << 20), both);
     }
 }

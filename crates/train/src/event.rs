@@ -3,6 +3,7 @@
 use crate::history::ValidationPoint;
 use crate::monitor::TrainStatus;
 use crate::train::Training;
+use cytoscope_profile::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -99,8 +100,8 @@ impl TrainingPlan {
         let planned = if *steps == 1 { "1 step is planned".to_owned() } else { format!("{steps} steps are planned") };
         format!(
             "{parameters} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; \
-             {planned} ({epochs:.1} epochs, {duration}); {:.0} MiB for activations",
-            *activation_bytes as f64 / f64::from(1 << 20),
+             {planned} ({epochs:.1} epochs, {duration}); {} for activations",
+            bytes_text(*activation_bytes),
         )
     }
 }
