@@ -4,7 +4,7 @@ use crate::budget;
 use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
-use crate::device_choice;
+use crate::device_choice::{self, StepDevice};
 use crate::error::{data_error, io_error, wrong_use};
 use crate::job::TrainJob;
 use crate::lengths::check_output_size;
@@ -334,7 +334,10 @@ pub(crate) fn prepare<'a>(
         DiameterRequest::Given(diameter) => Some(diameter),
     };
     set_object_diameter(&mut start, &config, given, data)?;
-    let engine = device_choice::choose(context, devices, job.device, &start, &config, job.threads)?;
+    let request = (job.device, job.another_device_may_continue());
+    let chosen = device_choice::choose(context, devices, request, &start, &config, job.threads)?;
+    let StepDevice { engine, precision, failures } = chosen;
+    let config = TrainConfig { precision, ..config };
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
     let sampler = sampler_of(job, context, &config, data, &start, given)?;
@@ -355,6 +358,7 @@ pub(crate) fn prepare<'a>(
         devices,
         engine,
         failed_devices: Vec::new(),
+        device_notes: failures,
         folder,
         options: stepping,
         patch,

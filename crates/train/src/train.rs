@@ -65,6 +65,8 @@ pub(crate) struct Training<'a> {
     pub(crate) engine: Box<dyn Engine>,
     /// Names of the devices that have failed in this run, in order.
     pub(crate) failed_devices: Vec<String>,
+    /// Errors of devices that are not in the history yet, because they failed before there was one.
+    pub(crate) device_notes: Vec<String>,
     pub(crate) folder: RunFolder,
     pub(crate) start: StartModel,
     pub(crate) options: StepperOptions,
@@ -329,7 +331,14 @@ impl Training<'_> {
 
     /// Starts or resumes a run and trains until its end. If the device fails, the last good state is saved.
     fn run_loop(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopOutcome, JobError> {
-        let mut run = self.begin(checkpoint)?;
+        let begun = self.begin(checkpoint);
+        if let Err(error) = &begun
+            && self.has_device_failed(error)
+        {
+            self.device_notes.push(error.to_string());
+        }
+        let mut run = begun?;
+        run.state.history.notes.append(&mut self.device_notes);
         let parameters = run.stepper.parameter_count();
         if let Err(error) = self.train(&mut run) {
             if self.has_device_failed(&error) {

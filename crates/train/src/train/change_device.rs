@@ -1,14 +1,14 @@
 //! Continuing a training run on another device after one has failed.
 
 use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
-use crate::config::{TrainConfig, TrainPrecision};
-use crate::device_choice::{choose_except, step_precision};
+use crate::config::TrainPrecision;
+use crate::device_choice::{StepDevice, choose_except, has_failed, step_precision};
 use crate::job::TrainJob;
 use crate::setup::stepper_options;
 use crate::step::StepperOptions;
-use cytoscope_engine::{DeviceId, Engine, EngineError};
+use cytoscope_engine::{DeviceId, EngineError};
+use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{JobError, JobErrorKind};
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
@@ -44,13 +44,7 @@ impl Training<'_> {
 
     /// Returns whether an error says that the GPU that computes the steps has failed.
     pub(super) fn has_device_failed(&self, error: &JobError) -> bool {
-        let own = self.engine.device().id;
-        let failed = match error {
-            JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
-            JobError::Engine(EngineError::Internal { .. }) => own,
-            _ => return false,
-        };
-        failed == own && own != DeviceId::Cpu
+        has_failed(self.engine.device().id, error)
     }
 
     /// Saves the last good state of a run whose device has failed. If that is not possible, the checkpoint before it is
@@ -86,39 +80,26 @@ impl Training<'_> {
     /// Opens the next device after one has failed with `error`, and trains there from now on, in f32 if it lacks the precision
     /// of the settings.
     fn change_device(&mut self, failed: &[DeviceId], error: &JobError) -> Result<(), JobError> {
-        let (engine, precision) = self.next_engine(failed)?;
+        let (context, threads) = (self.context, self.job.threads);
+        let next = choose_except(context, self.devices, failed, &self.start, &self.config, threads)?;
+        let StepDevice { engine, precision, failures } = next;
         let in_precision = if precision == self.config.precision { "" } else { " in f32" };
         let id = engine.device().id;
-        self.context.note(format!("{error}; continuing on {id}{in_precision} from the last good state"));
+        let message = if self.folder.has_checkpoint() {
+            format!("{error}; continuing on {id}{in_precision} from the last good state")
+        } else {
+            format!("{error}; starting again on {id}{in_precision}")
+        };
+        context.note(message);
         let name = self.engine.device().name.clone();
         self.failed_devices.push(name);
+        self.device_notes.extend(failures);
         self.config.precision = precision;
-        let (threads, further_weights) = (self.job.threads, self.options.further_weights);
-        let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &self.context.recorder)?;
-        self.options = StepperOptions { tuning: self.context.tuning(), further_weights, ..options };
+        let further_weights = self.options.further_weights;
+        let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &context.recorder)?;
+        self.options = StepperOptions { tuning: context.tuning(), further_weights, ..options };
         self.engine = engine;
         Ok(())
-    }
-
-    /// Returns the fastest of the other devices that trains in the precision of the settings; if there is none, the fastest
-    /// one in f32.
-    fn next_engine(&self, failed: &[DeviceId]) -> Result<(Box<dyn Engine>, TrainPrecision), JobError> {
-        let Self { context, devices, start, .. } = self;
-        let threads = self.job.threads;
-        let opened = |config: &TrainConfig| -> Result<Box<dyn Engine>, JobError> {
-            let engine = choose_except(context, devices, failed, start, config, threads)?;
-            stepper_options(config, start, engine.as_ref(), threads, &context.recorder)?;
-            Ok(engine)
-        };
-        let precision = self.config.precision;
-        let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
-        match opened(&self.config) {
-            Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere => {
-                let config = TrainConfig { precision: TrainPrecision::F32, ..self.config.clone() };
-                Ok((opened(&config)?, TrainPrecision::F32))
-            }
-            other => Ok((other?, precision)),
-        }
     }
 
     /// Adds to the error of a device that the user has chosen how the run can be continued.
