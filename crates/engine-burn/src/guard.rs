@@ -12,6 +12,8 @@ static HOOK: Once = Once::new();
 
 /// Length to which panic messages are kept, in characters. Those of Burn's tuning state the cause late.
 const MAX_KEPT_CHARS: usize = 8000;
+/// Size of the smallest buffer that a device may lack memory for.
+const MIN_REQUEST_BYTES: u64 = 1024;
 /// Length to which reasons are truncated, in characters.
 const MAX_REASON_CHARS: usize = 500;
 
@@ -142,13 +144,14 @@ fn is_out_of_memory(said: &str) -> bool {
 }
 
 /// Returns the number of requested bytes: the one after "size", or else the largest number at the start of a message; 0
-/// if there is none. Backtraces, which follow, contain other numbers.
+/// if there is none. Backtraces, which follow, contain other numbers; small ones are codes or indices.
 fn requested_bytes(said: &str) -> u64 {
     let lower: String = said.to_lowercase().chars().take(300).collect();
     let numbers =
         |text: &str| -> Vec<u64> { text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect() };
     let after_size = lower.split_once(" size").and_then(|(_, after)| numbers(after).first().copied());
-    after_size.or_else(|| numbers(&lower).into_iter().max()).unwrap_or(0)
+    let requested = after_size.or_else(|| numbers(&lower).into_iter().max());
+    requested.filter(|bytes| *bytes >= MIN_REQUEST_BYTES).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -231,6 +234,7 @@ mod tests {
         let said = "`Err` value: can't allocate buffer of size: 33554432\n   0: 0x55d0c6a2f3e1 core 99999999999999\n";
         assert_eq!(requested_bytes(said), 33_554_432);
         assert_eq!(requested_bytes("wgpu error: Out of Memory"), 0);
+        assert_eq!(requested_bytes("stream 12: out of memory (code 2)"), 0, "no size is stated");
     }
 
     #[test]
