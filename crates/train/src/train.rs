@@ -65,7 +65,7 @@ pub(crate) struct Training<'a> {
     pub(crate) engine: Box<dyn Engine>,
     /// Names of the devices that have failed in this run, in order.
     pub(crate) failed_devices: Vec<String>,
-    /// Errors of devices that are not in the history yet, because they failed before there was one.
+    /// Notes about devices that have failed, which are added to the history when training goes on.
     pub(crate) device_notes: Vec<String>,
     pub(crate) folder: RunFolder,
     pub(crate) start: StartModel,
@@ -331,13 +331,7 @@ impl Training<'_> {
 
     /// Starts or resumes a run and trains until its end. If the device fails, the last good state is saved.
     fn run_loop(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopOutcome, JobError> {
-        let begun = self.begin(checkpoint);
-        if let Err(error) = &begun
-            && self.has_device_failed(error)
-        {
-            self.device_notes.push(error.to_string());
-        }
-        let mut run = begun?;
+        let mut run = self.begin(checkpoint)?;
         run.state.history.notes.append(&mut self.device_notes);
         let parameters = run.stepper.parameter_count();
         if let Err(error) = self.train(&mut run) {

@@ -90,10 +90,10 @@ impl Training<'_> {
         } else {
             format!("{error}; starting again on {id}{in_precision}")
         };
-        context.note(message);
+        context.note(message.clone());
+        self.device_notes.extend(failures.into_iter().chain([message]));
         let name = self.engine.device().name.clone();
         self.failed_devices.push(name);
-        self.device_notes.extend(failures);
         self.config.precision = precision;
         let further_weights = self.options.further_weights;
         let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &context.recorder)?;

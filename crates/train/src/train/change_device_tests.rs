@@ -151,7 +151,9 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     assert_eq!((report.steps, report.device), (6, format!("a GPU, then {cpu}")));
     // The last validation was after the second step.
     let failed = "cuda:0 failed at step 3: training goes back to step 2".to_owned();
-    assert!(report.history.notes.contains(&failed), "{:?}", report.history.notes);
+    let notes = &report.history.notes;
+    let reason = "cuda:0 failed: it has no power; continuing on cpu from the last good state".to_owned();
+    assert!(notes.contains(&failed) && notes.contains(&reason), "{notes:?}");
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
     let events = events.lock().unwrap();
