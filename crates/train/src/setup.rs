@@ -26,6 +26,7 @@ use cytoscope_training_data::{
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
 /// Default patch shape along Z, Y, X in voxels.
@@ -358,6 +359,7 @@ pub(crate) fn prepare<'a>(
         devices,
         engine,
         failed_devices: Vec::new(),
+        activation_bytes: AtomicU64::new(0),
         device_notes: failures,
         folder,
         options: stepping,

@@ -5,20 +5,25 @@ use crate::config::TrainPrecision;
 use crate::device_choice::{StepDevice, choose_except, has_failed, step_precision};
 use crate::job::TrainJob;
 use crate::setup::stepper_options;
-use crate::step::StepperOptions;
+use crate::step::{StepperOptions, activation_budget};
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
+use cytoscope_profile::bytes_text;
+use std::sync::atomic::Ordering;
+
+/// How often the memory limit of activations is halved on a GPU that runs out of memory, before the next device takes over.
+const MAX_HALVINGS: usize = 3;
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
-    /// chosen the device.
+    /// chosen the device. If its memory does not suffice, more activations are recomputed first.
     pub(super) fn run_on_devices(
         &mut self,
         mut checkpoint: Option<Checkpoint>,
         record: &mut PendingRecord<TrainJob>,
     ) -> Result<LoopOutcome, JobError> {
-        let mut failed = Vec::new();
+        let (mut failed, mut halvings) = (Vec::new(), 0);
         loop {
             let device = self.engine.device();
             record.ran_on(device, step_precision(self.config.precision, device));
@@ -27,13 +32,38 @@ impl Training<'_> {
                 other => return other,
             };
             self.context.report_lost(&error);
+            if halvings < MAX_HALVINGS && self.recompute_more(&error) {
+                halvings += 1;
+                checkpoint = self.last_checkpoint()?;
+                continue;
+            }
             if !self.job.another_device_may_continue() {
                 return Err(self.with_next_step(error));
             }
             failed.push(self.engine.device().id);
             self.change_device(&failed, &error)?;
+            halvings = 0;
             checkpoint = self.last_checkpoint()?;
         }
+    }
+
+    /// Halves the memory limit of activations after the GPU has run out of memory, so that more of them are recomputed, with
+    /// the same results. Returns false if it has failed otherwise, or if its memory is not known and no step was compiled.
+    fn recompute_more(&mut self, error: &JobError) -> bool {
+        let is_full = matches!(error, JobError::Engine(EngineError::OutOfMemory { .. }));
+        let held_bytes = match self.activation_bytes.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            bytes => bytes,
+        };
+        let bytes = activation_budget(self.options.memory_budget_bytes, self.engine.device()).min(held_bytes);
+        if !is_full || bytes == u64::MAX {
+            return false;
+        }
+        self.options.memory_budget_bytes = Some(bytes / 2);
+        let message = format!("{error}; trying again with at most {} of activations", bytes_text(bytes / 2));
+        self.context.note(message.clone());
+        self.device_notes.push(message);
+        true
     }
 
     /// Returns the names of the devices that have computed the steps, in order.
@@ -99,6 +129,7 @@ impl Training<'_> {
         let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &context.recorder)?;
         self.options = StepperOptions { tuning: context.tuning(), further_weights, ..options };
         self.engine = engine;
+        self.activation_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use cytoscope_pipeline::{Context, Event};
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Number of runs of a session after which the GPU fails: three steps that are timed, and three of the run.
@@ -23,6 +24,10 @@ const SHORT_LIVED: DeviceId = DeviceId::Cuda(0);
 const SMALL: DeviceId = DeviceId::Cuda(1);
 /// A GPU that fails at its first run.
 const BROKEN: DeviceId = DeviceId::Cuda(2);
+/// A GPU that runs out of memory at its first run and at no other one.
+const TIGHT: DeviceId = DeviceId::Cuda(3);
+/// Number of runs on [`TIGHT`].
+static RUNS_ON_TIGHT: AtomicUsize = AtomicUsize::new(0);
 
 /// A GPU that computes with the reference executor, as far as it does.
 struct Gpu(Device);
@@ -40,7 +45,8 @@ impl Engine for Gpu {
         if self.0.id == SMALL {
             return Err(EngineError::OutOfMemory { device: SMALL, needed_bytes: 3 << 30, available_bytes: 1 << 30 });
         }
-        Ok(Box::new(GpuSession { graph: graph.clone(), report: CompileReport::default(), id: self.0.id, runs: 0 }))
+        let report = CompileReport { arena_bytes: 2 << 20, ..CompileReport::default() };
+        Ok(Box::new(GpuSession { graph: graph.clone(), report, id: self.0.id, runs: 0 }))
     }
 }
 
@@ -53,7 +59,11 @@ struct GpuSession {
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        if self.runs >= RUNS || self.id == BROKEN {
+        if self.id == TIGHT {
+            if RUNS_ON_TIGHT.fetch_add(1, Ordering::Relaxed) == 0 {
+                return Err(EngineError::OutOfMemory { device: TIGHT, needed_bytes: 4 << 20, available_bytes: 0 });
+            }
+        } else if self.runs >= RUNS || self.id == BROKEN {
             return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
         }
         self.runs += 1;
@@ -191,6 +201,20 @@ fn another_device_starts_if_the_first_step_fails_unless_the_user_chose_the_devic
     let chosen = job(folder, "chosen", BROKEN, false);
     let refused = chosen.run(&Context::default(), &devices(BROKEN), &|_| ()).unwrap_err().to_string();
     assert!(refused.contains("it has no power; no step was completed: choose another device"), "{refused}");
+}
+
+#[test]
+fn a_gpu_that_runs_out_of_memory_recomputes_more_before_another_device_is_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    let (context, events) = recorded_events();
+    let report = job(folder, "tight", TIGHT, false).run(&context, &devices(TIGHT), &|_| ()).unwrap();
+    assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
+    let said = "not enough memory on cuda:3: 4 MiB needed; use smaller tiles, or in training a smaller batch; trying again \
+                with at most 1 MiB of activations";
+    assert!(report.history.notes.iter().any(|note| note == said), "{:?}", report.history.notes);
+    assert!(has_note(&events.lock().unwrap(), said));
 }
 
 #[test]
