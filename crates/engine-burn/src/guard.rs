@@ -55,9 +55,7 @@ impl PanicWatch {
             Ok(result) => result,
             Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
         };
-        let all = device_panics();
-        let since = all.get(self.seen..).unwrap_or_default();
-        self.seen = all.len();
+        let since = self.new_panics();
         // Running out of memory explains all others; the first of equals is usually the cause.
         let full = since.iter().find(|said| is_out_of_memory(said));
         let cause = full.or_else(|| since.iter().min_by_key(|said| rank(said)));
@@ -69,9 +67,25 @@ impl PanicWatch {
             {
                 Err(EngineError::Device { device, reason })
             }
-            (_, Some(said)) => Err(device_error(device, said)),
+            (result, Some(said)) => {
+                let error = device_error(device, said);
+                if matches!(error, EngineError::Device { .. }) {
+                    // Freeing memory of a failed device may fail again and abort the process.
+                    std::mem::forget(result);
+                }
+                Err(error)
+            }
             (result, None) => result,
         }
+    }
+
+    /// Returns the messages of panics since the watch started or last looked. They are copied, because results that are
+    /// dropped after a panic use watches of their own, for which the list must not be locked.
+    fn new_panics(&mut self) -> Vec<String> {
+        let all = device_panics();
+        let since = all.get(self.seen..).unwrap_or_default().to_vec();
+        self.seen = all.len();
+        since
     }
 }
 
@@ -217,6 +231,30 @@ mod tests {
         let full = watch.guard(device, || Ok(2));
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 8192, .. })), "{full:?}");
         assert_eq!(watch.guard(device, || Ok(3)).ok(), Some(3));
+    }
+
+    /// A tensor that is freed on its device, as those that a training step leaves there.
+    struct OnDevice;
+
+    impl Drop for OnDevice {
+        fn drop(&mut self) {
+            guard(DeviceId::Cuda(0), || Ok(())).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_result_that_a_panic_makes_useless_is_freed_without_a_deadlock() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let failed = guard(DeviceId::Cuda(0), || {
+                swallow("test-DSD-0-2", "can't allocate buffer of size: 4096");
+                Ok(OnDevice)
+            });
+            sender.send(failed.err().map(|error| error.to_string())).unwrap();
+        });
+        let failed = receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("the guard waits for itself");
+        assert!(failed.is_some_and(|error| error.contains("4 KiB needed")));
     }
 
     #[test]
