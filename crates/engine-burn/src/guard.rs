@@ -3,12 +3,18 @@
 use crate::explain::{explained, rank};
 use cytoscope_engine::{DeviceId, EngineError};
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// Messages of all panics of device threads since the program started.
 static DEVICE_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static HOOK: Once = Once::new();
+
+thread_local! {
+    /// Whether this thread does work under a watch, which turns its panics into errors.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Length to which panic messages are kept, in characters. Those of Burn's tuning state the cause late.
 const MAX_KEPT_CHARS: usize = 8000;
@@ -51,7 +57,10 @@ impl PanicWatch {
         work: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         // Unwind safety: only device memory may be left inconsistent, and a failed session is not used again.
-        let result = match catch_unwind(AssertUnwindSafe(work)) {
+        let was_guarded = IS_GUARDED.replace(true);
+        let caught = catch_unwind(AssertUnwindSafe(work));
+        IS_GUARDED.set(was_guarded);
+        let result = match caught {
             Ok(result) => result,
             Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
         };
@@ -101,8 +110,9 @@ fn device_panics() -> MutexGuard<'static, Vec<String>> {
     DEVICE_PANICS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Extends the current panic hook by one that records panics of device threads. Those of threads with a device's name are
-/// only logged, not passed on: they become errors, after which a job may continue, and standard error may be lines of JSON.
+/// Extends the current panic hook by one that records panics of device threads. Those of threads with a device's name, and
+/// those of work under a watch, are only logged, not passed on: they become errors, after which a job may continue, and
+/// standard error may be lines of JSON.
 fn count_device_panics() {
     let earlier = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -114,6 +124,8 @@ fn count_device_panics() {
         }
         if of_device == Some(true) {
             tracing::debug!("a device thread has ended a task: {info}");
+        } else if IS_GUARDED.get() {
+            tracing::debug!("a call of a device has failed: {info}");
         } else {
             earlier(info);
         }
@@ -216,9 +228,12 @@ mod tests {
         assert!(
             matches!(failed, Err(EngineError::Device { reason, .. }) if reason == "the buffer of a device is gone")
         );
+        let failed: Result<(), _> = watch.guard(DeviceId::Cuda(0), || panic!("a call of the driver is gone"));
+        assert!(matches!(failed, Err(EngineError::Device { .. })));
         let printed = PRINTED.lock().unwrap().clone();
         let has = |said: &str| printed.iter().any(|line| line == said);
-        assert!(has("a thread of the program is gone") && !has("the buffer of a device is gone"), "{printed:?}");
+        assert!(has("a thread of the program is gone"), "{printed:?}");
+        assert!(!has("the buffer of a device is gone") && !has("a call of the driver is gone"), "{printed:?}");
     }
 
     #[test]
