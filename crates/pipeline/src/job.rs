@@ -244,8 +244,9 @@ impl Context {
         Interrupt::new(move || cancel.is_cancelled())
     }
 
-    /// Returns a listener that reports the tuning of a device as a note, once for each device, and as [`ProgressStage::Tuning`], and the compiling of
-    /// kernels as [`ProgressStage::Compiling`]. The units of both are the seconds so far; their total is unknown, hence 0.
+    /// Returns a listener that reports the tuning of a device as a note, once for each device, and as
+    /// [`ProgressStage::Tuning`], and the compiling of kernels as [`ProgressStage::Compiling`]. The units of both are the
+    /// seconds so far; their total is unknown, hence 0.
     pub fn tuning(&self) -> TuningListener {
         let sink = Arc::clone(&self.sink);
         let announced = Mutex::new(BTreeSet::new());
