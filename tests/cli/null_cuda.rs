@@ -133,6 +133,30 @@ impl NullCuda {
         [own, counted.iter().map(|[_, allocations]| *allocations).max().unwrap_or(0)]
     }
 
+    /// Assembles the compiled kernels with NVIDIA's assembler. Returns their number, and what it says about those that spill
+    /// registers to memory, except kernels for tensor cores, such as that of the probe.
+    fn assembled(&self) -> (usize, Vec<String>) {
+        let entries = std::fs::read_dir(self.folder().join("ptx")).unwrap();
+        let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        let mut spills = Vec::new();
+        for file in &files {
+            let text = std::fs::read_to_string(file).unwrap();
+            let target = text.lines().find_map(|line| line.strip_prefix(".target ")).unwrap();
+            let architecture = format!("-arch={}", target.split(',').next().unwrap().trim());
+            let mut assembler = Command::new(self.home.join("bin/ptxas"));
+            let ran = assembler.args([architecture.as_str(), "-v", "-o", "/dev/null"]).arg(file).output().unwrap();
+            let said = String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned();
+            assert!(ran.status.success(), "{}: {said}", file.display());
+            if text.contains(".entry convolve_tiled") {
+                continue;
+            }
+            let counted = said.lines().filter(|line| line.contains("bytes spill stores"));
+            let spilled = counted.filter(|line| !line.contains(", 0 bytes spill stores, 0 bytes spill loads"));
+            spills.extend(spilled.map(|line| format!("{}: {line}", file.display())));
+        }
+        (files.len(), spills)
+    }
+
     /// Whether a call failed as the test demanded.
     fn has_failed(&self) -> bool {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
@@ -381,6 +405,24 @@ fn a_batch_of_eight_tiles_needs_few_launches_and_moves_only_its_tensors_and_the_
     let needed = runs * 4 * (voxels as u64 + output) + report["weight_bytes"].as_u64().unwrap();
     let moved = count("uploaded_bytes") + count("downloaded_bytes");
     assert!(moved <= needed + needed / 10, "{moved} bytes were moved, {needed} are needed");
+}
+
+#[test]
+fn the_kernels_of_a_network_assemble_for_every_generation_of_gpus_without_spills() {
+    for capability in ["75", "80", "89", "90", "120"] {
+        let Some(null) = NullCuda::find(&format!("sm{capability}")) else { return };
+        if !null.home.join("bin/ptxas").exists() {
+            return skip("the stand-in for CUDA has no assembler (ptxas)");
+        }
+        let fixture = Fixture::new();
+        let shape = [1, 1, 16, 32, 32];
+        std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &vec![0.5; shape.iter().product()])).unwrap();
+        let arguments = ["run", "nuclei", "--input", "x.npy", "--engine", "cuda", "--repeat", "1", "--json"];
+        let ran = null.output(&fixture, &arguments, &[("NULLCUDA_CC", capability)]);
+        assert!(ran.status.success(), "sm_{capability}: {}", String::from_utf8_lossy(&ran.stderr));
+        let (kernels, spills) = null.assembled();
+        assert!(kernels >= 10 && spills.is_empty(), "sm_{capability}, {kernels} kernels: {}", spills.join("\n"));
+    }
 }
 
 #[test]
