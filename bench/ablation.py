@@ -57,6 +57,8 @@ def stacks(options, changes):
     if not (varied / f"nuclei_{options.first_seed + options.stacks - 1}.json").exists():
         run(options, "simulate", "--kind", "nuclei", "--varied", *count, "--out", varied, "--force")
     for file in sorted(varied.glob("*.json")):
+        if file.name.endswith("_provenance.json"):
+            continue
         if (folder / file.name).exists():
             continue
         values = json.loads(file.read_text())

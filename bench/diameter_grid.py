@@ -62,7 +62,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         run("simulate", "--kind", "nuclei", "--shape", "16,32,32", "--out", folder / "default")
-        default = json.loads(next((folder / "default").glob("*.json")).read_text())
+        default = json.loads((folder / "default" / "nuclei_0.json").read_text())
         for d, v, r, seed in np.array(np.meshgrid(DIAMETERS_UM, VOXELS_UM, RATIOS, range(options.seeds))).T.reshape(-1, 4):
             d, v, r, seed = float(d), float(v), int(r), int(seed)
             raw = simulated(folder, default, d, v, r, seed)

@@ -41,7 +41,7 @@ impl From<ExitStatus> for WindowExit {
     }
 }
 
-/// What the supervisor does after the window has ended.
+/// Action of the supervisor after the window has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestartDecision {
     /// Exit with this code.

@@ -1,4 +1,4 @@
-//! Runs of this program in processes of their own, so that each has its own peak memory.
+//! Runs of this program in separate processes, so that each has its own peak memory.
 
 use super::eprint_line;
 use super::failure::Failure;
@@ -55,7 +55,7 @@ impl Drop for Scratch {
 /// Time between two looks at a process that has a time limit.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a run of `predict` or `train` in a process of its own measured; `R` is the type of its report.
+/// Measurements of a run of `predict` or `train` in a separate process; `R` is the type of its report.
 pub(crate) struct ChildRun<R> {
     /// The report that the process printed.
     pub report: R,
@@ -65,13 +65,13 @@ pub(crate) struct ChildRun<R> {
     pub total_secs: f64,
 }
 
-/// What a process printed on standard output, and how long it took in seconds.
-struct Finished {
+/// Standard output of a process, and its duration in seconds.
+struct FinishedProcess {
     stdout: Vec<u8>,
     total_secs: f64,
 }
 
-impl Finished {
+impl FinishedProcess {
     fn report<R: DeserializeOwned>(&self) -> Result<R, Failure> {
         serde_json::from_slice(&self.stdout)
             .map_err(|error| Failure::other(format!("the report of the run cannot be read: {error}")))
@@ -120,7 +120,7 @@ fn this_program() -> Result<PathBuf, Failure> {
 }
 
 /// Runs a program with these arguments until it ends, or until the limit: then `None`.
-fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<Option<Finished>, Failure> {
+fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<Option<FinishedProcess>, Failure> {
     let start = Instant::now();
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -137,7 +137,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     let status = status.map_err(|error| Failure::other(format!("the run cannot be observed: {error}")))?;
     match status {
         None => Ok(None),
-        Some(status) if status.success() => Ok(Some(Finished { stdout, total_secs })),
+        Some(status) if status.success() => Ok(Some(FinishedProcess { stdout, total_secs })),
         Some(status) => Err(failure_of(status.code(), &String::from_utf8_lossy(&stderr))),
     }
 }

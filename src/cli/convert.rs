@@ -58,7 +58,7 @@ pub(crate) struct Convert {
     report: ReportOptions,
 }
 
-/// What `convert --json` prints besides the measurements.
+/// Report of `convert --json` besides the measurements.
 #[derive(Serialize)]
 struct ConvertReport {
     output: PathBuf,

@@ -64,7 +64,7 @@ pub(crate) fn found(request: DeviceRequest, recorder: &Recorder) -> Devices {
     for_request(request)
 }
 
-/// Returns the devices to choose from for `--device`; GPUs are not probed if the CPU is asked for by name.
+/// Returns the devices to choose from for `--device`; GPUs are not probed if the CPU is requested by name.
 pub(crate) fn for_request(request: DeviceRequest) -> Devices {
     if request == DeviceRequest::Device(DeviceId::Cpu) { Devices::cpu_only() } else { discover() }
 }

@@ -54,15 +54,16 @@ pub(crate) struct Evaluate {
     /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
-    /// Channel of the predictions to score, by name or number. Without this option and --truth-channel, all channels of stains
-    /// are scored, paired by name or else in order, and the first channel of label images; a note says which are left out.
+    /// Channel of the predictions to score, by name or number. Without this option and --truth-channel, all channels of
+    /// stains are scored, paired by name or else in order, and the first channel of label images; a note says which are
+    /// left out.
     #[arg(long, value_name = "NAME|N")]
     pred_channel: Option<ChannelRef>,
-    /// Channel of the ground truth to score against, by name or number; by default the one with the name of --pred-channel, or
-    /// else the first.
+    /// Channel of the ground truth to score against, by name or number; by default the one with the name of --pred-channel,
+    /// or else the first.
     #[arg(long, value_name = "NAME|N")]
     truth_channel: Option<ChannelRef>,
-    /// Voxel size Z,Y,X in µm, to use instead of the files' own for the diameters of objects.
+    /// Voxel size Z,Y,X in µm for the diameters of objects, to use instead of the files' own.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Also write the scores to a file (.json), with a provenance record beside it.

@@ -5,7 +5,6 @@ use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, model_error_message};
-use cytoscope_simulate::SimulateError;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::read::refusal;
 use std::io::ErrorKind;
@@ -107,15 +106,5 @@ impl From<PackageError> for Failure {
         }
         let message = model_error_message(&error);
         Self::new(JobError::model("", error).kind(), message)
-    }
-}
-
-impl From<SimulateError> for Failure {
-    fn from(error: SimulateError) -> Self {
-        let kind = match error {
-            SimulateError::Cancelled => JobErrorKind::Cancelled,
-            _ => JobErrorKind::WrongUse,
-        };
-        Self::new(kind, error.to_string())
     }
 }

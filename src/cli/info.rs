@@ -14,7 +14,7 @@ const LISTED_SERIES: usize = 24;
 pub(crate) struct Info {
     /// Image file to describe.
     file: PathBuf,
-    /// Series (position, scene, well) to describe of a multi-series file, by number from 0 or by name.
+    /// Series (position, scene, well) to describe in a multi-series file, by number from 0 or by name.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.

@@ -1,7 +1,7 @@
 //! `cytoscope profile --leaks`: repeats a job in one process, and fails if its memory grows.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, print, print_json, progress};
+use super::{devices, eprint_line, print, print_json, progress};
 use cytoscope_formats::chunk_cache_bytes;
 use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
@@ -39,7 +39,8 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     let available = devices::for_request(job.device());
     let context = progress::context(false, true, Recorder::totals_only());
     let report = repeat(repetitions, &OWNERS, |number| {
-        // A recorder of its own for each repetition, because recorded spans take memory.
+        eprint_line(&format!("[repetition {} of {repetitions}]", number + 1));
+        // A new recorder for each repetition, because recorded spans take memory.
         let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
         let ran = job.run(&context, &available, None, &|_| {}).map_err(Failure::from);
         ran.and_then(failed_inputs).map_err(|failure| of_repetition(failure, number))
@@ -53,7 +54,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     verdict(&report)
 }
 
-/// Adds to the failure of a repetition after the first one, counted from 0, that the job itself works.
+/// Adds to the failure of any repetition but the first (number 0) that the job itself works.
 fn of_repetition(failure: Failure, number: usize) -> Failure {
     if number == 0 || failure.kind() == JobErrorKind::Cancelled {
         return failure;
@@ -166,7 +167,7 @@ mod tests {
         let mut samplers: Vec<Sampler> = Vec::new();
         let failure = held(&["patch cache"], &mut || samplers.push(sampled())).unwrap_err();
         assert!(failure.to_string().contains("patch cache"), "{failure}");
-        // What a job gives back is not held.
+        // Memory that a job frees does not count as held.
         let _ = held(&[], &mut || drop((read(), sampled())));
     }
 

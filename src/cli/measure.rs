@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(crate) struct Measure {
     /// Label image.
     labels: PathBuf,
-    /// The labeled stack, whose channels are measured.
+    /// Stack that the labels belong to, whose channels are measured.
     #[arg(long, value_name = "FILE")]
     intensities: PathBuf,
     /// Table to write: .csv or .parquet.

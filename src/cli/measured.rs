@@ -1,4 +1,4 @@
-//! What a command measured about its run, for its trace and its report.
+//! Measurements of a command about its run, for its trace and its report.
 
 use super::failure::{Failure, Outcome};
 use super::print_json;
@@ -93,9 +93,9 @@ pub(crate) fn check_trace_written() -> Outcome {
 
 /// The measurements of a command that has ended.
 pub(crate) struct MeasuredRun {
-    /// What the trace and the report contain as `run`.
+    /// The entry `run` of the trace and the report.
     pub record: RunRecord,
-    /// What the report contains as `advice`.
+    /// The entry `advice` of the report.
     pub advice: Vec<Advice>,
 }
 
@@ -209,6 +209,7 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
         device: device.into(),
         // The report counts the patches of a whole step.
         batch: report.batch / job.config.accumulate.max(1),
+        accumulate: job.config.accumulate,
         ..TrainingFacts::default()
     };
     match status {

@@ -29,7 +29,7 @@ pub(crate) struct MeshCommand {
     /// Voxel size Z,Y,X in µm, to use instead of the label image's own.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Do not smooth the surfaces: they follow the faces of the voxels.
+    /// Leave the surfaces unsmoothed: they follow the faces of the voxels.
     #[arg(long)]
     unsmoothed: bool,
     /// Maximum memory, such as 2G or 512M, into which the bounding box of each object must fit; by default three quarters

@@ -317,7 +317,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     match open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
         Ok(_) => Ok(bytes),
-        Err(error) => Err(Failure::bad_input(format!("{}: {error}", path.display()))),
+        Err(error) => Err(Failure::bad_input(format!("{}: {error}; {}", path.display(), io_advice(&error)))),
     }
 }
 

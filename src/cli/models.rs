@@ -32,7 +32,7 @@ pub(crate) struct Import {
     #[arg(long, value_name = "NAME",
           value_parser = one_of::<Architecture>(ARCHITECTURES), hide_possible_values = true)]
     architecture: Option<Architecture>,
-    /// What the model predicts, unless its file states it: segmentation (objects) or labelfree (a stain). By default, fnet and
+    /// Task of the model, unless its file states it: segmentation (objects) or labelfree (a stain). By default, fnet and
     /// the label-free models of CytoDL predict a stain, and other networks objects.
     #[arg(long, value_parser = one_of::<ModelTask>(TASKS), hide_possible_values = true)]
     task: Option<ModelTask>,
@@ -42,11 +42,11 @@ pub(crate) struct Import {
           value_parser = one_of::<FinalActivation>(ACTIVATIONS), hide_possible_values = true)]
     final_activation: Option<FinalActivation>,
     /// Voxel size Z,Y,X in µm of the stacks that the network was trained on; stacks are resampled to it. A network on
-    /// slices ignores Z. By default the one in nnU-Net's plans.
+    /// slices ignores Z. By default that of nnU-Net's plans, if the file has any.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is moved
-    /// aside; an input is never replaced.
+    /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is
+    /// moved aside; an input is never replaced.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub(crate) struct Export {
     json: bool,
 }
 
-/// What `export --json` prints besides the measurements.
+/// Report of `export --json` besides the measurements.
 #[derive(Serialize)]
 struct ExportReport {
     output: PathBuf,

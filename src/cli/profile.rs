@@ -1,13 +1,18 @@
 //! `cytoscope profile`: where a stored run spent its time, and what would make it faster.
 
 use super::failure::{Failure, Outcome};
+use super::trace_path::whole_around;
 use super::{bench, leaks, print, print_json};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use cytoscope_profile::{
-    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, SpanRecord, StageTotal,
-    StoredRun, advise, bytes_text, compare_operators, compare_stages, roofline, share_of_peak,
+    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable, SpanRecord,
+    StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, roofline,
+    share_of_peak, step_durations_secs,
 };
+use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_storage::write::atomic_write;
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -40,6 +45,61 @@ pub(crate) struct Profile {
     /// Print the profile as one JSON object.
     #[arg(long)]
     json: bool,
+    /// Write a table of the run to this file instead of printing the profile; with --compare, the times of both runs.
+    #[arg(long, value_name = "OUT.csv", conflicts_with_all = ["leaks", "json"])]
+    csv: Option<PathBuf>,
+    /// Table that --csv writes, by default operators. All but stages and advice need a trace.
+    #[arg(long, value_enum, requires = "csv", conflicts_with = "compare")]
+    table: Option<TableName>,
+    /// Overwrite an existing table; a stored run is never overwritten.
+    #[arg(long, requires = "csv")]
+    force: bool,
+}
+
+/// Tables that `--csv` writes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TableName {
+    /// Totals by stage.
+    Stages,
+    /// Totals by stage and name, such as those of each operator.
+    Operators,
+    /// Every span with its start and duration.
+    Spans,
+    /// Operators beside the machine's peak.
+    Roofline,
+    /// Memory over time.
+    Memory,
+    /// Durations of training steps.
+    Steps,
+    /// Evidence, gain and change of each piece of advice.
+    Advice,
+}
+
+impl TableName {
+    fn table(self) -> RunTable {
+        match self {
+            Self::Stages => RunTable::Stages,
+            Self::Operators => RunTable::Operators,
+            Self::Spans => RunTable::Spans,
+            Self::Roofline => RunTable::Roofline,
+            Self::Memory => RunTable::Memory,
+            Self::Steps => RunTable::Steps,
+            Self::Advice => RunTable::Advice,
+        }
+    }
+}
+
+/// Returns why a table of a run may have no rows; `None` if that needs no explanation.
+fn why_empty(table: RunTable) -> Option<&'static str> {
+    match table {
+        RunTable::Operators | RunTable::Spans => Some("it has no spans; expected a trace (--trace), or --table stages"),
+        RunTable::Roofline => {
+            Some("it contains no peak of its machine; only traces of runs on the CPU with operators do")
+        }
+        RunTable::Memory => Some("it has no samples of the memory; expected a trace (--trace)"),
+        RunTable::Steps => Some("it has no training steps; expected a trace (--trace) of a training run"),
+        RunTable::Stages | RunTable::Advice | RunTable::Comparison => None,
+    }
 }
 
 /// A stored run with the tables that are printed.
@@ -54,11 +114,34 @@ struct RunProfile {
     roofline: Vec<RooflinePoint>,
     /// Share of the machine's peak of all operators together.
     share_of_peak: Option<f64>,
+    /// Durations of the steps of a training run; `None` without single spans of them.
+    training_steps: Option<StepTimes>,
     memory: Vec<MemoryMark>,
     /// The spans during which the memory of the process grew most.
     growing_spans: Vec<SpanRecord>,
     spans_not_kept: u64,
     advice: Vec<Advice>,
+}
+
+/// Durations of the steps of a training run.
+#[derive(Serialize)]
+struct StepTimes {
+    /// Number of steps.
+    count: usize,
+    /// Middle of the durations in seconds.
+    median_secs: f64,
+    /// Longest duration in seconds.
+    longest_secs: f64,
+}
+
+impl StepTimes {
+    /// Returns the durations of the steps among the spans; `None` without steps.
+    fn of(spans: &[SpanRecord]) -> Option<Self> {
+        let mut secs = step_durations_secs(spans);
+        secs.retain(|secs| secs.is_finite());
+        secs.sort_by(f64::total_cmp);
+        Some(Self { count: secs.len(), median_secs: *secs.get(secs.len() / 2)?, longest_secs: *secs.last()? })
+    }
 }
 
 /// Reads a stored run.
@@ -98,6 +181,7 @@ impl RunProfile {
         operators.truncate(top);
         let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
         let growing_spans = stored.growing_spans().into_iter().take(GROWING_SPANS).cloned().collect();
+        let training_steps = StepTimes::of(&stored.spans);
         let StoredRun { record, marks, spans_not_kept, .. } = stored;
         Self {
             run: record,
@@ -105,6 +189,7 @@ impl RunProfile {
             operators_secs,
             roofline,
             share_of_peak,
+            training_steps,
             memory: marks,
             growing_spans,
             spans_not_kept,
@@ -170,6 +255,26 @@ impl RunProfile {
         [peak_line(peak)].into_iter().chain(whole).chain(self.roofline.iter().map(line)).collect()
     }
 
+    /// Lists speed and waiting of a training run.
+    fn training_lines(&self) -> Vec<String> {
+        let facts = &self.run.facts;
+        let Some(training) = &facts.training else { return Vec::new() };
+        let line = |name: &str, text: String| format!("  {name:24} {text}");
+        let rate = training.samples_per_sec().map(|rate| format!(", {rate:.1} samples/s")).unwrap_or_default();
+        let step = (training.step_secs > 0.0).then(|| line("mean step", format!("{:.3} s{rate}", training.step_secs)));
+        let wait = training.data_wait_share().map(|share| {
+            let workers =
+                if training.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", training.workers) };
+            line("waiting for data", format!("{:.1} % of a step, with {workers}", 100.0 * share))
+        });
+        let device = computing_share(&self.run.stages, facts.wall_secs)
+            .map(|share| line("computing", format!("{:.1} % of the run, on {}", 100.0 * share, training.device)));
+        let steps = self.training_steps.as_ref().map(|StepTimes { count, median_secs, longest_secs }| {
+            line("single steps", format!("{count}, median {median_secs:.3} s, longest {longest_secs:.3} s"))
+        });
+        step.into_iter().chain(wait).chain(device).chain(steps).collect()
+    }
+
     fn memory_lines(&self) -> Vec<String> {
         let facts = &self.run.facts;
         let peak = facts.peak_bytes.map(|bytes| format!("  {:24} {}", "peak", bytes_text(bytes)));
@@ -229,10 +334,11 @@ impl RunProfile {
         }
         section("share of the machine's measured peak", &self.roofline_lines());
         if self.roofline.is_empty() && !self.operators.is_empty() {
-            print("  the peak of this machine was not measured: only traces of runs on the CPU hold it");
+            print("  the peak of this machine was not measured: only traces of runs on the CPU contain it");
         }
+        section("training", &self.training_lines());
         section("memory", &self.memory_lines());
-        section("memory of the process that was added during", &self.growth_lines());
+        section("growth of the memory of the process during", &self.growth_lines());
         section("advice", &self.advice_lines());
     }
 }
@@ -307,6 +413,9 @@ impl Profile {
         if let Some(repetitions) = self.leaks {
             return leaks::run(&self.run, repetitions, self.json);
         }
+        if let Some(path) = &self.csv {
+            return self.write_csv(path);
+        }
         let first = read_run(&self.run)?;
         let Some(other) = &self.compare else {
             let profile = RunProfile::new(first, self.top);
@@ -321,6 +430,38 @@ impl Profile {
             return print_json(&comparison);
         }
         comparison.print();
+        Ok(())
+    }
+
+    /// Writes a table of the run, or of its comparison, as CSV.
+    fn write_csv(&self, path: &Path) -> Outcome {
+        let inputs: Vec<&Path> =
+            [Some(&self.run), self.compare.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
+        check_file(path, &inputs, Overwrite::from_force(self.force))?;
+        check_ending(path, &["csv"])?;
+        if let Some(folder) = whole_around(path) {
+            return Err(Failure::wrong_use(format!(
+                "--csv {}: the path is inside {}, which the table would change; write it to another path",
+                path.display(),
+                folder.display()
+            )));
+        }
+        let run = read_run(&self.run)?;
+        let other = self.compare.as_deref().map(read_run).transpose()?;
+        let table = match &other {
+            Some(_) => RunTable::Comparison,
+            None => self.table.unwrap_or(TableName::Operators).table(),
+        };
+        let text = table.csv(&run, other.as_ref());
+        let is_empty = text.lines().nth(1).is_none();
+        if let Some(why) = why_empty(table).filter(|_| is_empty) {
+            return Err(Failure::bad_input(format!(
+                "{}: the table of this run would be empty: {why}",
+                self.run.display()
+            )));
+        }
+        atomic_write(path, text.as_bytes())?;
+        print(&format!("wrote {}", path.display()));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::options::ReportOptions;
+use super::simulate::SimulateJob;
 use super::{check_folder, devices, predict, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
@@ -42,18 +43,18 @@ pub(crate) struct Provenance {
     report: ReportOptions,
 }
 
-/// What `--json` prints about a record.
+/// Report of `provenance --json`.
 #[derive(Serialize)]
-struct Shown<'a, R> {
+struct ShownRecord<'a, R> {
     record: &'a R,
-    /// What differs from when it was written, one sentence each.
+    /// Differences from the time when the record was written, one sentence each.
     differences: Vec<String>,
 }
 
-/// What `--rerun --json` prints.
+/// Report of `provenance --rerun --json`.
 #[derive(Serialize)]
 struct Rerun {
-    /// What differs from the recorded run, one sentence each.
+    /// Differences from the recorded run, one sentence each.
     differences: Vec<String>,
     outputs: Vec<Compared>,
 }
@@ -114,7 +115,7 @@ impl Provenance {
     fn show_prediction(&self, record: &PredictionRecord) -> Outcome {
         let differences = record.differences();
         if self.report.json {
-            return print_json(&Shown { record, differences });
+            return print_json(&ShownRecord { record, differences });
         }
         print(&format!("predict, {}", record.program));
         let options = serde_json::to_value(&record.job);
@@ -145,7 +146,7 @@ impl Provenance {
     fn show_job(&self, record: &JobRecord) -> Outcome {
         let differences = record.differences();
         if self.report.json {
-            return print_json(&Shown { record, differences });
+            return print_json(&ShownRecord { record, differences });
         }
         print(&format!("{}, {}", record.kind.name(), record.program));
         print_options(&record.job);
@@ -175,7 +176,8 @@ impl Provenance {
         let (context, display) =
             progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());
         let mut differences = record.differences();
-        let again = Again { path, record, out: self.out.as_deref(), overwrite: Overwrite::from_force(self.force) };
+        let again =
+            RerunRequest { path, record, out: self.out.as_deref(), overwrite: Overwrite::from_force(self.force) };
         differences.iter().for_each(|message| context.note(message.as_str()));
         let output = match record.kind {
             JobKind::Segment => again.run(|job: &SegmentJob| job.run(&context).map(drop)),
@@ -188,11 +190,18 @@ impl Provenance {
                 let (devices, of_device) = replay_device(&mut job.device, record, || job.precision = None);
                 of_device.iter().for_each(|message| context.note(message.as_str()));
                 differences.extend(of_device);
-                job.run(&context, &devices).map(|_| job.out.unwrap_or_default())
+                let out = job.out.clone().ok_or_else(no_output)?;
+                job.run(&context, &devices).map(|_| out)
             }
+            // The package does not depend on the devices: all of this machine are compared with the reference executor.
             JobKind::Import => again.run(|job: &ImportJob| job.run(&context, &devices::discover()).map(drop)),
             JobKind::Export => again.run(|job: &ExportJob| job.run(&context).map(drop)),
             JobKind::Quantize => again.run(|job: &LimitedQuantization| job.run(&context).map(drop)),
+            JobKind::Simulate => {
+                let job = again.job::<SimulateJob>()?;
+                check_folder(job.folder())?;
+                job.run(&context, &[]).map(|_| job.image_path())
+            }
             JobKind::Train => {
                 let mut job = again.job::<TrainJob>()?;
                 let (devices, of_device) = replay_device(&mut job.device, record, || {
@@ -229,7 +238,7 @@ impl Provenance {
 }
 
 /// A recorded job that is run again.
-struct Again<'a> {
+struct RerunRequest<'a> {
     /// The record's path.
     path: &'a Path,
     record: &'a JobRecord,
@@ -237,7 +246,7 @@ struct Again<'a> {
     overwrite: Overwrite,
 }
 
-impl Again<'_> {
+impl RerunRequest<'_> {
     fn job<J: Recordable + DeserializeOwned>(&self) -> Result<J, JobError> {
         self.record.job_again(self.path, self.out, self.overwrite)
     }
@@ -248,9 +257,15 @@ impl Again<'_> {
         run: impl FnOnce(&J) -> Result<(), JobError>,
     ) -> Result<PathBuf, JobError> {
         let job = self.job::<J>()?;
+        let first = job.outputs().first().map(|path| path.to_path_buf()).ok_or_else(no_output)?;
         run(&job)?;
-        Ok(job.outputs().first().map_or_else(PathBuf::new, |path| path.to_path_buf()))
+        Ok(first)
     }
+}
+
+/// Returns the error for a recorded job that states no output.
+fn no_output() -> JobError {
+    JobError::WrongUse("the recorded job states no output: give a path for its result with --out".to_owned())
 }
 
 /// Compares the outputs of a rerun with the recorded ones, which are in the same order.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// What `predict --json` prints.
+/// Report of `predict --json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PredictCommandReport {
     pub(crate) inputs: Vec<PrintedInput>,
@@ -55,7 +55,7 @@ pub(crate) struct FailedInput {
     pub(crate) exit_code: i32,
 }
 
-/// What `train --json` prints.
+/// Report of `train --json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TrainCommandReport {
     #[serde(flatten)]
@@ -77,7 +77,7 @@ pub(crate) mod tests {
     use cytoscope_train::ScoreName;
     use serde_json::json;
 
-    /// What `train` prints after 4 steps, 2 of which are an epoch.
+    /// Returns the report of `train` after 4 steps, 2 of which are an epoch.
     fn train_json(after: Value) -> Value {
         json!({
             "out": "m", "verdict": "trained", "metric": "panoptic quality at IoU 0.5", "before": {}, "after": after, "after_int8": {},

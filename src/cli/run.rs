@@ -7,11 +7,12 @@ use super::trace_path::check_trace;
 use super::{devices, print, progress, read_file};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
-use cytoscope_engine::{DeviceId, Engine, Precision, Session};
+use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
-use cytoscope_graph::{Graph, GraphError, GraphLimits, Tensor, ValueId, npy};
+use cytoscope_graph::infer::shape_text;
+use cytoscope_graph::{Dim, ElementType, Graph, GraphError, GraphLimits, Tensor, Value, ValueId, npy};
 use cytoscope_model_package::{Package, refuse_inside_package};
-use cytoscope_pipeline::{Context, find_model, with_name};
+use cytoscope_pipeline::{Context, JobError, find_model, with_name};
 use cytoscope_profile::RunFacts;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
@@ -89,9 +90,12 @@ impl RunCommand {
         let context = progress::context(false, true, recorder.clone());
         let options = context.compile_options(self.precision, self.threading.threads);
         let compile_start = Instant::now();
-        let mut session = engine.compile(&graph, &shapes, &options)?;
+        let unfit = |error: JobError| with_shapes(&graph, &inputs, error);
+        let compiled = engine.compile(&graph, &shapes, &options);
+        let mut session = compiled.map_err(|error| unfit(error.into()))?;
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
-        let (outputs, times) = self.time_runs(&context, session.as_mut(), &inputs, compile_ms)?;
+        let timed = self.time_runs(&context, session.as_mut(), &inputs, compile_ms);
+        let (outputs, times) = timed.map_err(unfit)?;
         for (tensor, path) in outputs.iter().zip(outputs_to) {
             context.check()?;
             if let Some(path) = path {
@@ -154,7 +158,7 @@ impl RunCommand {
         session: &mut dyn Session,
         inputs: &[Tensor],
         compile_ms: f64,
-    ) -> Result<(Vec<Tensor>, Times), Failure> {
+    ) -> Result<(Vec<Tensor>, Times), JobError> {
         let first = Instant::now();
         let mut outputs = session.run(inputs)?;
         let first_run_ms = first.elapsed().as_secs_f64() * 1e3;
@@ -244,9 +248,66 @@ impl RunCommand {
                         "no --input was given for the model's input \"{name}\"; add --input {name}=FILE.npy"
                     ))
                 })?;
-                npy::read(&read_file(&path)?).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))
+                let tensor = npy::read(&read_file(&path)?)
+                    .map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+                check_array(graph.value(*id), &tensor, &path)?;
+                Ok(tensor)
             })
             .collect()
+    }
+}
+
+/// Refuses an array that does not have the type and shape of an input of the network.
+fn check_array(input: &Value, array: &Tensor, path: &Path) -> Outcome {
+    let fits = |shape: &[Dim]| {
+        let same = |(stated, length): (&Dim, &usize)| stated.fixed().is_none_or(|stated| stated == *length);
+        shape.len() == array.shape().len() && shape.iter().zip(array.shape()).all(same)
+    };
+    if input.dtype.is_none_or(|dtype| dtype == array.dtype()) && input.shape.as_deref().is_none_or(fits) {
+        return Ok(());
+    }
+    let dtype = input.dtype.map_or("of any type", ElementType::name);
+    let shape =
+        input.shape.as_deref().map_or_else(|| "any shape".to_owned(), |shape| format!("shape {}", shape_text(shape)));
+    let has_names = input.shape.iter().flatten().any(|length| length.fixed().is_none());
+    let any_length = if has_names { " (a name stands for any length)" } else { "" };
+    Err(Failure::bad_input(format!(
+        "{}: the array is {} with shape {:?}, but the model's input \"{}\" is {dtype} with {shape}; give an array \
+         of that type and shape{any_length}",
+        path.display(),
+        array.dtype().name(),
+        array.shape(),
+        input.name
+    )))
+}
+
+/// Returns the failure of compiling or running a network. If the network does not fit its inputs, the message states their
+/// shapes and what to do.
+fn with_shapes(graph: &Graph, inputs: &[Tensor], error: JobError) -> Failure {
+    let is_unfit = matches!(&error, JobError::Engine(EngineError::Graph(cause)) if is_misused(cause));
+    let failure = Failure::from(error);
+    if !is_unfit {
+        return failure;
+    }
+    let described = graph.inputs.iter().zip(inputs);
+    let shapes: Vec<String> =
+        described.map(|(id, array)| format!("\"{}\" {:?}", graph.value(*id).name, array.shape())).collect();
+    Failure::new(
+        failure.kind(),
+        format!(
+            "{failure}; the inputs have the shapes {}: if the network cannot compute these lengths, give arrays with \
+             others, such as multiples of its stride",
+            shapes.join(", ")
+        ),
+    )
+}
+
+/// Whether an operator was given what it does not accept.
+fn is_misused(error: &GraphError) -> bool {
+    match error {
+        GraphError::Misused { .. } => true,
+        GraphError::Node { source, .. } => is_misused(source),
+        _ => false,
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) use precision::PrecisionComparison;
                   far, create an empty file named \"finish\" in the folder OUT.training."
 )]
 pub(crate) struct Train {
-    /// What to train the network for.
+    /// Task to train the network for.
     #[arg(long, value_enum)]
     task: TaskName,
     /// Training data: a folder of images and labels (or stains), or a CSV table of them.
@@ -121,8 +121,8 @@ pub(crate) struct Train {
     without_int8: bool,
     #[command(flatten)]
     tracing: TraceOptions,
-    /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is moved
-    /// aside; an input is never replaced. The package of an earlier training run is always moved aside.
+    /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is
+    /// moved aside; an input is never replaced. The package of an earlier training run is always moved aside.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -403,7 +403,11 @@ fn recomputation_ends_with_a_larger_memory_limit() {
     assert!(advice["evidence"].as_str().unwrap().contains(&format!("{:.0} % more", 100.0 * share)), "{advice} {facts}");
     // A batch has two patches, and a step four.
     assert_eq!((&facts["batch"], &limited["batch"]), (&json!(2), &json!(4)));
-    assert!(advice["change"].as_str().unwrap().starts_with("--batch 1 with accumulate doubled"), "{advice}");
+    let change = advice["change"].as_str().unwrap();
+    assert!(change.starts_with("--batch 1 --set accumulate=4,"), "a step keeps its four patches: {advice}");
+    assert_eq!(advice["setting"], json!({"accumulated_batch": {"batch": 1, "accumulate": 4}}));
+    let smaller = train(&fixture, "sim", "smaller", &["--steps", "3", "--batch", "1", "--set", "accumulate=4"]);
+    assert_eq!(smaller["batch"], limited["batch"]);
     let free = train(&fixture, "sim", "free", &["--steps", "3", "--set", "memory_mib=512"]);
     gone(&free, "recomputation");
     assert!(free["run"]["facts"]["training"]["recomputed_share"].is_null());

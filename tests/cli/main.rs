@@ -5,6 +5,7 @@ mod accuracy;
 mod advice;
 #[cfg(unix)]
 mod bench_branches;
+mod bench_resume;
 mod bioimageio;
 mod common;
 mod diameter;

@@ -83,7 +83,13 @@ fn run_accepts_tensor_names_and_refuses_mismatches() {
     fixture.fails(3, &["run", "m.onnx", "--input", "nothere.npy"], &["nothere.npy"]);
     fixture.fails(3, &["run", "m.onnx", "--input", "m.onnx"], &["m.onnx"]);
     std::fs::write(fixture.path("flat.npy"), npy_f32(&[4, 4], &[0.0; 16])).unwrap();
-    fixture.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &[]);
+    let unfit =
+        ["flat.npy", "shape [4, 4]", "input \"x\" is float32 with shape [", "give an array of that type and shape"];
+    fixture.fails(3, &["run", "m.onnx", "--input", "flat.npy"], &unfit);
+    // The network joins levels whose lengths differ.
+    std::fs::write(fixture.path("odd.npy"), npy_f32(&[1, 1, 7, 31, 33], &[0.0; 7 * 31 * 33])).unwrap();
+    let unfit = ["Concat", "\"x\" [1, 1, 7, 31, 33]", "multiples of its stride"];
+    fixture.fails(3, &["run", "nuclei", "--input", "odd.npy"], &unfit);
 }
 
 #[test]
@@ -137,6 +143,10 @@ fn a_package_survives_export_and_import() {
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\nconfig:\n", "\nconfig: [1]\nunused:\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "unconfigured", "--json"]).json();
     assert_eq!(report["left_out"][0], "config: it is not a map", "{report}");
+    // And an entry of a list that says nothing.
+    std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\ntags:\n", "\ntags:\n- 3\n")).unwrap();
+    let report = fixture.run(&["import", "pkg", "--out", "untagged", "--json"]).json();
+    assert_eq!(report["left_out"][0], "tags[0]: it is not a text", "{report}");
     // A task of another program is not taken for segmentation.
     let other = rdf.replace("task: segmentation", "task: tracking");
     std::fs::write(fixture.path("pkg/rdf.yaml"), &other).unwrap();

@@ -83,8 +83,8 @@ impl NullCuda {
         devices.as_array().unwrap().iter().find(|d| d["id"] == "cuda:0").unwrap().clone()
     }
 
-    /// What the driver counted in the process that launched the most kernels: launches, copies to the device, copies from
-    /// it, and waits.
+    /// Returns the counts of the driver in the process that launched the most kernels: launches, copies to the device,
+    /// copies from it, and waits.
     fn counts(&self) -> [u64; 4] {
         let number = |line: &str, name: &str| -> u64 {
             let mut words = line.split_whitespace().skip_while(|word| *word != name).skip(1);
@@ -120,8 +120,8 @@ impl NullCuda {
         entries.filter(|path| path.is_file()).for_each(|path| std::fs::remove_file(path).unwrap());
     }
 
-    /// How many allocations the driver counted in the process that launched the most kernels, and at most in another one, such
-    /// as the probe of the device.
+    /// How many allocations the driver counted in the process that launched the most kernels, and at most in another one,
+    /// such as the probe of the device.
     fn allocations(&self) -> [usize; 2] {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
         let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());

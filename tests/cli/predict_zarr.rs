@@ -128,7 +128,7 @@ fn an_output_that_ends_in_zarr_is_the_ome_zarr_folder() {
     assert_eq!(fixture.image("seg.ome.zarr"), labels, "without maps, the image is the label image");
     fixture.run(&["predict", "--rerun", "seg_provenance.json", "--out", "again"]).ok();
     assert_eq!(fixture.image("again/nuclei_4_raw_labels.zarr"), labels, "a rerun keeps the format");
-    // The results of an OME-Zarr folder are OME-Zarr, unless another format is asked for.
+    // The results of an OME-Zarr folder are OME-Zarr, unless another format is requested.
     fixture.run(&["convert", &raw, "stack.zarr", "--labels", &raw.replace("_raw", "_labels")]).ok();
     fixture.run(&predict("stack.zarr", "auto", &["--outputs", "labels"])).ok();
     assert_eq!(fixture.image("auto/stack_labels.zarr"), labels);

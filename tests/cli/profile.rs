@@ -274,6 +274,53 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     assert!(names("forward").iter().all(|name| !name.contains("Gradient")), "{:?}", names("forward"));
     let text = fixture.run(&["profile", "train.json"]).ok().stdout;
     assert!(text.contains("backward") && text.contains("data wait"), "{text}");
+    for shown in ["mean step", " samples/s", "waiting for data", " % of the run, on ", "7, median "] {
+        assert!(text.contains(shown), "no {shown:?}: {text}");
+    }
+    assert_eq!((&training["batch"], &training["accumulate"]), (&json!(2), &json!(1)), "two patches in each step");
+}
+
+#[test]
+fn tables_of_a_run_are_saved_as_csv() {
+    let fixture = Fixture::new();
+    let report = predict(&fixture, &[]);
+    std::fs::write(fixture.path("report.json"), report.to_string()).unwrap();
+    let rows_of = |run: &str, more: &[&str]| {
+        let arguments = ["profile", run, "--csv", "t.csv", "--force"];
+        let ran = fixture.run(&[&arguments[..], more].concat()).ok();
+        assert_eq!(ran.stdout.trim(), "wrote t.csv");
+        fixture.table("t.csv")
+    };
+    for (table, header) in [
+        ("stages", "stage,nested,count,seconds,bytes,voxels,macs"),
+        ("operators", "stage,name,count,seconds,bytes,macs"),
+        ("spans", "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes"),
+        ("roofline", "name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak"),
+        ("memory", "seconds,label,resident_bytes,arena_bytes,device_allocated_bytes,device_reserved_bytes"),
+        ("advice", "evidence,expected_gain,change"),
+    ] {
+        let rows = rows_of("trace.json", &["--table", table]);
+        assert_eq!(rows[0].join(","), header);
+        assert!(rows.len() > 1 || table == "advice", "{table} has no rows");
+    }
+    // A report has the stages of its trace, with the same times.
+    for run in ["trace.json", "report.json"] {
+        let rows = rows_of(run, &["--table", "stages"]);
+        let read = rows.iter().find(|row| row[0] == "read").unwrap();
+        assert_eq!(read[3].parse::<f64>().ok(), stage_secs(&report["run"], "read"), "{run}");
+    }
+    assert!(rows_of("trace.json", &[]).iter().any(|row| row[0] == "op"), "by default, operators");
+    let compared = rows_of("trace.json", &["--compare", "report.json"]);
+    assert_eq!(compared[0].join(","), "kind,name,first_secs,second_secs,ratio");
+    assert_eq!((compared[1][0].as_str(), compared[1][4].as_str()), ("total", "1"));
+    let csv = |run: &'static str, path: &'static str| ["profile", run, "--csv", path];
+    fixture.fails(3, &csv("report.json", "u.csv"), &["report.json", "no spans", "--table stages"]);
+    fixture.fails(3, &[&csv("trace.json", "u.csv")[..], &["--table", "steps"]].concat(), &["training"]);
+    fixture.fails(2, &csv("trace.json", "t.csv"), &["t.csv", "--force"]);
+    fixture.fails(2, &csv("trace.json", "u.txt"), &["u.txt", "expected .csv"]);
+    fixture.fails(2, &[&csv("trace.json", "trace.json")[..], &["--force"]].concat(), &["trace.json", "input"]);
+    fixture.fails(2, &["profile", "trace.json", "--table", "spans"], &["--csv"]);
+    assert!(!fixture.path("u.csv").exists());
 }
 
 #[test]
@@ -313,6 +360,18 @@ fn a_bench_measures_every_task_in_its_own_process() {
     {
         assert!(median(2, path).is_some_and(|secs| secs >= 0.0), "no {path}: {:#}", results[2]);
     }
+    // Every metric that the guide lists, except that of GPUs and that of whole epochs.
+    let guide = include_str!("../../docs/guide/measuring.md");
+    for (kind, task) in [("inference", 1), ("training", 2)] {
+        let table = guide.split(&format!("| metric of {kind} |")).nth(1).unwrap().split("\n\n").next().unwrap();
+        let rows = table.lines().filter(|line| line.starts_with("| `"));
+        let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+        for name in names.filter(|name| !["device_peak_bytes", "first_epoch_secs"].contains(name)) {
+            assert!(results[task]["metrics"][name].is_object(), "no {name}: {:#}", results[task]);
+        }
+    }
+    let parts = ["load_secs", "transfer_secs", "forward_secs", "post_secs"];
+    assert_eq!(missing(&results[1]["metrics"]["first_batch"], &parts), Vec::<&str>::new());
     if cfg!(target_os = "linux") {
         assert!(median(0, "/peak_bytes").is_some_and(|bytes| bytes > 1e6));
     }

@@ -125,6 +125,44 @@ fn a_training_run_gives_the_same_network_again() {
 }
 
 #[test]
+fn a_simulated_stack_is_made_again_from_the_record_beside_it() {
+    let fixture = Fixture::new();
+    let simulate = ["simulate", "--kind", "cells", "--shape", "8,40,40", "--seed", "7", "--count", "2"];
+    fixture.run(&[&simulate[..], &["--out", "s"]].concat()).ok();
+    for seed in [7, 8] {
+        let raw = format!("s/cells_{seed}_raw.tif");
+        let made = record(&fixture, &raw);
+        assert_eq!((&made["kind"], &made["job"]["settings"]["seed"]), (&json!("simulate"), &json!(seed)));
+        assert_eq!(made["program"], format!("cytoscope {}", env!("CARGO_PKG_VERSION")));
+        let shown = fixture.run(&["provenance", &raw, "--json"]).json();
+        assert_eq!((&shown["record"], &shown["differences"]), (&made, &json!([])));
+        let report = fixture.run(&["provenance", &raw, "--rerun", "--out", "again", "--json"]).json();
+        let outputs = report["outputs"].as_array().unwrap();
+        assert_eq!((&report["differences"], outputs.len()), (&json!([]), 3), "{report:#}");
+        assert!(outputs.iter().all(|output| output["identical"] == true), "{report:#}");
+        for name in [format!("cells_{seed}_raw.tif"), format!("cells_{seed}_labels.tif"), format!("cells_{seed}.json")]
+        {
+            let [first, again] = ["s", "again"].map(|folder| fixture.bytes(&format!("{folder}/{name}")));
+            assert!(first == again, "{name} differs");
+        }
+    }
+    // An edited stack is replaced only if that is requested.
+    let raw = "s/cells_7_raw.tif";
+    let original = fixture.bytes(raw);
+    std::fs::write(fixture.path(raw), "edited").unwrap();
+    fixture.fails(2, &["provenance", raw, "--rerun"], &["cells_7_raw.tif", "--force"]);
+    assert_eq!(fixture.bytes(raw), b"edited");
+    fixture.run(&["provenance", raw, "--rerun", "--force"]).ok();
+    assert!(fixture.bytes(raw) == original);
+    // Of several stacks none is written if the record of one of them may not be.
+    std::fs::create_dir(fixture.path("t")).unwrap();
+    std::fs::write(fixture.path("t/cells_8_raw.tif_provenance.json"), "written by someone else").unwrap();
+    let over_record = [&simulate[..], &["--out", "t"]].concat();
+    fixture.fails(2, &over_record, &["cells_8_raw.tif_provenance.json", "--force"]);
+    assert_eq!(fixture.names("t"), ["cells_8_raw.tif_provenance.json"]);
+}
+
+#[test]
 fn the_scores_of_a_model_are_made_again_on_another_device_if_necessary() {
     let fixture = prepared();
     simulate_pairs(&fixture, 1);
@@ -251,11 +289,13 @@ fn records_are_not_written_over_files_of_others_and_other_files_are_no_records()
     assert_eq!(fixture.bytes("c.npy_provenance.json"), b"{\"made by\": \"another program\"}");
     fixture.run(&["convert", RAW, "c.npy", "--force"]).ok();
     assert_eq!(record(&fixture, "c.npy")["kind"], "convert");
-    fixture.fails(3, &["provenance", RAW], &[RAW, "no provenance record", "_provenance.json"]);
+    let plain = fixture.write("plain.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    fixture.fails(3, &["provenance", &plain], &[&plain, "no provenance record", "_provenance.json"]);
     fixture.fails(3, &["provenance", "nothere.json"], &["nothere.json"]);
     fixture.fails(2, &["provenance", "c.npy", "--out", "d.npy"], &["--rerun"]);
     // Commands that only read write no record.
+    let before = fixture.names("sim");
     fixture.run(&["info", RAW]).ok();
     fixture.run(&["evaluate", "--pred", LABELS, "--truth", LABELS]).ok();
-    assert!(!fixture.names("sim").iter().any(|name| name.contains("provenance")), "{:?}", fixture.names("sim"));
+    assert_eq!(fixture.names("sim"), before);
 }

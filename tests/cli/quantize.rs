@@ -492,7 +492,7 @@ fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
     }
     assert!(fixture.path("int8.onnx").is_file());
     assert_eq!(fixture.bytes("int8.onnx"), fixture.bytes("q/model_int8.onnx"));
-    // `run` takes packages, too: the float network, or the int8 one if its precision is asked for.
+    // `run` takes packages, too: the float network, or the int8 one if its precision is requested.
     let shape = [1, 1, 8, 16, 16];
     std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &uniform(5, shape.iter().product()))).unwrap();
     for (model, precision, out) in [

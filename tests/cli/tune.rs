@@ -31,6 +31,8 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     let ran: Vec<&Value> = all.iter().filter(|c| !c["secs"].as_array().unwrap().is_empty()).collect();
     assert!(all.len() >= 2 && !ran.is_empty(), "{report:#}");
     assert_eq!(all.iter().filter(|c| c["end"] == "fastest").count(), 1, "{report:#}");
+    // Tiles are cut on the model's grid, on which the stack is larger: one of them is the whole stack.
+    assert!(all.iter().all(|c| c["end"] != "failed"), "{report:#}");
     // All candidates are 32-bit floats, so their maps are equal.
     assert!(ran.iter().all(|c| c["relative_l2"].as_f64().unwrap() < 1e-5), "{report:#}");
     let presets = &report["inference"]["presets"];
@@ -63,7 +65,7 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     std::fs::write(stored, "{}").unwrap();
     let ran = run(&["--performance", "fastest"]);
     assert!(ran.stderr.contains("machine profiles are not used"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("performance fastest sets nothing"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("performance fastest has no effect"), "{}", ran.stderr);
     assert_eq!(profile_of(&ran.stdout), Value::Null);
 }
 

@@ -1,4 +1,4 @@
-//! What a prediction reads: the chosen channel, the previewed preprocessing steps, and the object diameter with its ring.
+//! Inputs of a prediction: the chosen channel, the previewed preprocessing steps, and the object diameter with its ring.
 
 use crate::fixture::{Fixture, bundled_sample, read_json, sees};
 use crate::gestures::{SHAPE, screen_position, voxel_um};

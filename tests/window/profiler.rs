@@ -195,6 +195,21 @@ fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_r
     }
     let plan = &fixture.window.state().wizard().plan;
     assert_eq!((plan.batch, plan.memory_mib, plan.threads), (Some(8), Some(8192), Some(4)));
+    // A smaller batch is set together with the number of batches that keeps the patches of a step.
+    let training = TrainingFacts {
+        step_secs: 0.5,
+        batch: 4,
+        accumulate: 1,
+        recomputed_share: Some(0.3),
+        device: "cpu".into(),
+        ..TrainingFacts::default()
+    };
+    show(&mut fixture, "recomputing", RunFacts { wall_secs: 1.0, training: Some(training), ..RunFacts::default() });
+    fixture.click("Advice (1)");
+    fixture.click("Use 2 batches of 2 per step");
+    assert!(is_disabled(&fixture, "Use 2 batches of 2 per step"));
+    let plan = &fixture.window.state().wizard().plan;
+    assert_eq!((plan.batch, plan.accumulate), (Some(2), Some(2)));
 }
 
 #[test]
@@ -308,7 +323,7 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     fixture.window.state_mut().send(Command::ToggleProfiler);
     open(&mut fixture, &without);
     fixture.click("Roofline");
-    assert!(fixture.sees("The run holds no peak of its machine"), "{}", fixture.on_screen());
+    assert!(fixture.sees("The run contains no peak of its machine"), "{}", fixture.on_screen());
     open(&mut fixture, &path);
     fixture.click("Roofline");
     accessibility::check(&fixture, "roofline");

@@ -63,7 +63,7 @@ pub struct Workbench {
     pub(crate) models: Models,
     pub(crate) batch: Batch,
     pub(crate) display: Display,
-    /// What the panels keep between frames.
+    /// State that the panels keep between frames.
     pub(crate) panels: Panels,
     /// Actions of this frame, applied at its end.
     actions: Actions,

@@ -62,7 +62,7 @@ impl ConvertFormat {
         }
     }
 
-    /// What file names end in.
+    /// Returns the suffix of the names of converted files.
     pub(crate) fn ending(self) -> &'static str {
         match self {
             Self::OmeTiff => ".ome.tif",
@@ -119,8 +119,8 @@ pub(crate) enum BatchAction {
     Pairs(PathBuf),
     /// Sets the object diameter that a model is scored with.
     Diameter(DiameterRequest),
-    /// Scores the predictions, with a voxel size in µm in place of that of the files, which keep their own along the axes where
-    /// it is unknown.
+    /// Scores the predictions, with a voxel size in µm in place of that of the files, which keep their own along the axes
+    /// where it is unknown.
     Evaluate(VoxelSize),
     /// Scores a model on the pairs.
     EvaluateModel(ScoredModel),
@@ -152,7 +152,7 @@ pub(crate) struct Batch {
     pub(crate) with_labels: bool,
     /// Whether existing files are replaced.
     pub(crate) replace: bool,
-    /// What is scored.
+    /// The files or the model to score.
     pub(crate) subject: ScoreSubject,
     /// Predictions to score.
     pub(crate) prediction: ScoredFiles,

@@ -89,7 +89,7 @@ pub(crate) enum DiskEffect {
     Document {
         /// Id of the document.
         document: u64,
-        /// What to read, create or rename.
+        /// The file operation to carry out.
         effect: DocumentEffect,
     },
     /// Creates the folder of a training run.
@@ -206,7 +206,7 @@ pub(crate) struct TableTarget {
     pub(crate) is_own: bool,
 }
 
-/// What a session of corrections needs.
+/// Paths and options that a session of corrections is opened with.
 pub(crate) struct CorrectionsPlace {
     /// The results folder of the stack.
     pub(crate) folder: PathBuf,
@@ -238,7 +238,7 @@ pub(crate) enum DiskEvent {
     Document {
         /// Id of the document.
         document: u64,
-        /// What was read, created or renamed.
+        /// The result of the file operation.
         event: DocumentEvent,
     },
     /// The folder of a training run exists.
@@ -256,14 +256,14 @@ pub(crate) enum DiskEvent {
     RunRead {
         /// Trace or report.
         path: PathBuf,
-        /// What it holds.
+        /// The run, or why it cannot be read.
         run: Result<Box<StoredRun>, String>,
     },
-    /// What a visited path refers to: folder, file, nothing or an error.
+    /// Result of visiting a path: folder, file, nothing or an error.
     Visited(Visited),
     /// The path of a package in the user's models.
     ModelReady {
-        /// What is to be written there.
+        /// The reason for which the path was requested.
         place: ModelPlace,
         /// A path at which nothing exists, or why there is none.
         out: Result<PathBuf, String>,

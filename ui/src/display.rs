@@ -1,4 +1,4 @@
-//! What the window shows: settings, panels, dialogs, tools of the views, notifications, and whether it is closing.
+//! State of the window: settings, panels, dialogs, tools of the views, notifications, and whether it is closing.
 
 use crate::disk::DiskEffect;
 use crate::effect::{Effects, ViewsEffect};
@@ -205,14 +205,14 @@ pub(crate) enum DisplayAction {
     DrawLineProfile {
         /// Id of the document.
         document: u64,
-        /// What the pointer did.
+        /// Events of the pointer, in their order.
         events: Vec<PointerEvent>,
     },
     /// Opens the dialog for screenshots.
     OpenScreenshotDialog,
     /// Stores the choices of the dialog for screenshots.
     ScreenshotChoices {
-        /// What to show.
+        /// Subject of the screenshot.
         of: ScreenshotSubject,
         /// Whether to include a scale bar.
         with_bar: bool,
@@ -221,14 +221,14 @@ pub(crate) enum DisplayAction {
     CloseScreenshotDialog,
     /// Takes a screenshot of the window in the next frame.
     TakeScreenshot {
-        /// What to show.
+        /// Subject of the screenshot.
         of: ScreenshotSubject,
         /// File to write (PNG).
         path: PathBuf,
     },
 }
 
-/// What the window shows.
+/// Settings, panels, dialogs, tools of the views and notifications.
 pub(crate) struct Display {
     settings: Settings,
     /// The settings as they were last saved.

@@ -57,7 +57,7 @@ pub struct ChannelView {
     pub histogram: Option<Histogram>,
 }
 
-/// What an overlay of a document shows.
+/// Role of an overlay: which kind of image it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Predicted or corrected labels.
@@ -72,7 +72,7 @@ pub enum Role {
 
 /// An image shown over the stack, on the same grid.
 pub struct Overlay {
-    /// What the overlay shows.
+    /// Kind of image that the overlay shows.
     pub role: Role,
     /// File name for display.
     pub name: String,
@@ -245,7 +245,7 @@ pub enum DocumentChange {
     },
     /// Sets the histogram of the displayed plane of a channel.
     Contrast {
-        /// Id of the source that the plane was read from; one that is not shown anymore changes nothing.
+        /// Id of the source that the plane was read from; one that is no longer shown changes nothing.
         source: SourceId,
         /// Index of the channel.
         index: usize,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// Carries out disk effects one after another, in the order in which they were asked for.
+/// Carries out disk effects one after another, in the order in which they were requested.
 pub(crate) struct DiskExecutor {
     /// Effects for the thread; `None` if the system started none.
     effects: Option<Sender<DiskEffect>>,

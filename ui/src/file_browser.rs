@@ -31,14 +31,14 @@ pub(crate) struct Entry {
     pub(crate) is_folder: bool,
 }
 
-/// What a visited path refers to: folder, file, nothing or an error.
+/// Result of visiting a path: folder, file, nothing or an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visited {
     /// A folder that can be listed.
     Folder {
         /// Absolute path of the folder.
         path: PathBuf,
-        /// What it contains, folders first, each kind by name; not hidden.
+        /// Its entries, folders first, each kind by name; without hidden ones.
         entries: Vec<Entry>,
     },
     /// A file or an OME-Zarr folder.
@@ -153,7 +153,7 @@ pub(crate) struct FileBrowser {
     replace: Option<PathBuf>,
 }
 
-/// What an action on the dialog leads to.
+/// Result of an action on the dialog.
 pub(crate) enum BrowserResult {
     /// The dialog stays open.
     Open,
@@ -461,7 +461,7 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
     if listed.is_empty() && !browser.visiting {
         let text = match browser.spec.choice {
             Choice::Folder => "This folder contains no other folders. Enter chooses it.",
-            Choice::File | Choice::Files | Choice::NewFile => "Nothing to choose here.",
+            Choice::File | Choice::Files | Choice::NewFile => "This folder contains no matching files.",
         };
         weak(ui, text);
     }

@@ -1,4 +1,4 @@
-//! What file dialogs ask for, and whether the desktop offers one.
+//! Purposes of file dialogs, and whether the desktop offers one.
 
 use crate::opener::{EXTENSIONS, FileRequest, ProfileFormat, ROI_EXTENSIONS, ZARR_EXTENSIONS};
 use crate::training::models::TrainedModelFormat;
@@ -27,10 +27,10 @@ pub(crate) enum Choice {
     NewFile,
 }
 
-/// What a file dialog asks for.
+/// Description of a file dialog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DialogSpec {
-    /// What the chosen path is for.
+    /// Purpose of the chosen path.
     pub(crate) request: FileRequest,
     /// Kind of path that the user chooses.
     pub(crate) choice: Choice,

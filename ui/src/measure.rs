@@ -82,7 +82,7 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let enabled = state.is_enabled(Command::Measure);
     let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Measure", icon::RULER)));
     button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, Command::Measure.title()));
-    if button.on_hover_text("Saves corrected labels first").clicked() {
+    if button.on_hover_text("Corrected labels are saved first").clicked() {
         actions.command(Command::Measure);
     }
     if table == TableState::Old {

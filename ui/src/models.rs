@@ -59,7 +59,7 @@ pub(crate) enum ModelsAction {
     Quantize,
     /// Asks for the file of an export of the shown model.
     AskExport(ExportFormat),
-    /// Exports the model whose file was asked for.
+    /// Exports the model whose file was requested.
     Export {
         /// Format of the file.
         format: ExportFormat,
@@ -84,13 +84,13 @@ struct ModelJob {
     model: PathBuf,
     /// Path of the package that the job writes, if any.
     out: Option<PathBuf>,
-    /// What a quantization is calibrated with; empty for other jobs.
+    /// Stacks that a quantization is calibrated with; empty for other jobs.
     calibrated_with: &'static str,
     /// Whether the job is a test with a voxel size that the user states.
     has_stated_um: bool,
 }
 
-/// What a job is calibrated with, if it is a quantization.
+/// Returns the name of the data that a job is calibrated with; empty if the job is not a quantization.
 fn calibrated_with(job: &Job) -> &'static str {
     match job {
         Job::Quantize { quantization, .. } if quantization.mode == QuantizeMode::Dynamic => "no data",
@@ -100,7 +100,7 @@ fn calibrated_with(job: &Job) -> &'static str {
     }
 }
 
-/// What is known about a model besides its card.
+/// Results about a model besides its card.
 #[derive(Default)]
 pub(crate) struct ModelFindings {
     /// Result of its test.
@@ -125,7 +125,7 @@ pub(crate) struct Models {
     files: Vec<PathBuf>,
     /// Name under which the shown file would be added.
     name: String,
-    /// What the user stated about model files.
+    /// Settings that the user entered for model files.
     settings: BTreeMap<PathBuf, ImportSettings>,
     mode: QuantizeMode,
     qat_minutes: f64,
@@ -134,7 +134,7 @@ pub(crate) struct Models {
     accuracy_budget: f64,
     /// The model that the user was asked to remove.
     removal: Option<PathBuf>,
-    /// Models whose export was asked for; the number of a request is its index.
+    /// Models whose export was requested; the number of a request is its index.
     export_requests: Vec<PathBuf>,
     findings: BTreeMap<PathBuf, ModelFindings>,
     jobs: BTreeMap<JobId, ModelJob>,
@@ -178,7 +178,7 @@ impl Models {
         &self.name
     }
 
-    /// What the user stated about a model file.
+    /// Returns the settings that the user entered for a model file.
     pub(crate) fn settings(&self, model: &Path) -> ImportSettings {
         self.settings.get(model).cloned().unwrap_or_default()
     }
@@ -213,7 +213,7 @@ impl Models {
         self.removal.as_deref()
     }
 
-    /// What is known about a model.
+    /// Returns the results about a model.
     pub(crate) fn findings(&self, model: &Path) -> Option<&ModelFindings> {
         self.findings.get(model)
     }
@@ -343,7 +343,7 @@ impl Models {
         self.run(jobs, model, ModelWork::Test, None, job);
     }
 
-    /// Exports the model that was shown when the file was asked for.
+    /// Exports the model that was shown when the file was requested.
     fn export(&mut self, format: ExportFormat, request: usize, out: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
         let Some(model) = self.export_requests.get(request).cloned() else { return };
         if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {

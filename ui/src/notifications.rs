@@ -24,7 +24,7 @@ const MAX_ERRORS: usize = 100;
 /// Severity of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// What the user asked for is done.
+    /// An action of the user has succeeded.
     Success,
     /// Something that the user should know.
     Info,

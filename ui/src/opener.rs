@@ -10,6 +10,7 @@ use crate::screenshots::ScreenshotSubject;
 use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_pipeline::ExportFormat;
+use cytoscope_profile::RunTable;
 use cytoscope_storage::target::refuse_input;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use std::thread::JoinHandle;
 /// Makes the content of a file to be saved; runs on a worker thread.
 pub type Content = Box<dyn FnOnce() -> Result<Vec<u8>, String> + Send>;
 
-/// What a request to the opener has led to.
+/// Result of a request to the opener.
 pub enum OpenerResult {
     /// A stack was opened as a document.
     Document {
@@ -51,7 +52,7 @@ pub enum OpenerResult {
     Browse(Box<DialogSpec>),
     /// The request failed; what was attempted, and why it failed.
     Failed {
-        /// What was attempted, such as "Opening a.tif".
+        /// The attempted work, such as "Opening a.tif".
         what: String,
         /// Message of the error.
         reason: String,
@@ -66,7 +67,7 @@ pub enum OpenerResult {
     FolderShown,
 }
 
-/// What a file dialog asks for.
+/// Purpose of a file dialog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRequest {
     /// One or more stacks to open.
@@ -94,7 +95,7 @@ pub enum FileRequest {
     StartModel,
     /// Destination of an exported model.
     Model(TrainedModelFormat),
-    /// Destination of a screenshot, and the document that was active when it was asked for.
+    /// Destination of a screenshot, and the document that was active when it was requested.
     Screenshot(ScreenshotSubject, Option<u64>),
     /// Destination of the line profile of a document.
     LineProfile(u64),
@@ -173,6 +174,19 @@ impl ProfileTable {
             ProfileTable::Memory => "memory.csv",
             ProfileTable::Steps => "steps.csv",
             ProfileTable::Comparison(_) => "comparison.csv",
+        }
+    }
+
+    /// Returns the table of a run that is written.
+    pub(crate) fn of_run(self) -> RunTable {
+        match self {
+            ProfileTable::Advice => RunTable::Advice,
+            ProfileTable::Spans => RunTable::Spans,
+            ProfileTable::Operators => RunTable::Operators,
+            ProfileTable::Roofline => RunTable::Roofline,
+            ProfileTable::Memory => RunTable::Memory,
+            ProfileTable::Steps => RunTable::Steps,
+            ProfileTable::Comparison(_) => RunTable::Comparison,
         }
     }
 }

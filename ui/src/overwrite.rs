@@ -18,7 +18,7 @@ pub(crate) struct OverwriteQuestion {
     pub(crate) refused: RefusedJob,
 }
 
-/// What the user has decided about a refused job.
+/// Decision of the user about a refused job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OverwriteAnswer {
     /// The existing files are kept, and the job is left out.

@@ -49,7 +49,7 @@ impl PreprocessPreview {
 }
 
 impl Drop for PreprocessPreview {
-    /// Ends reads that nobody waits for.
+    /// Ends reads whose result is no longer needed.
     fn drop(&mut self) {
         self.cancel.cancel();
     }
@@ -68,7 +68,7 @@ impl PlaneSource for PreviewSource {
     }
 }
 
-/// What the controls keep between frames.
+/// State that the controls keep between frames.
 #[derive(Default)]
 pub(crate) struct StepEditor {
     /// The text of the step that is being edited, with document and index.

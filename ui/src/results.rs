@@ -138,7 +138,7 @@ impl Results {
         String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Volume in µm³ of the voxels that the objects were measured with; `None` if the table does not tell.
+    /// Volume in µm³ of the voxels that the objects were measured with; `None` if the table does not state it.
     pub fn voxel_um3(&self) -> Option<f64> {
         let (volume, voxels) = (self.column("volume_um3")?, self.column("voxels")?);
         Some(self.value(0, volume) / self.value(0, voxels)).filter(|um3| um3.is_finite() && *um3 > 0.0)

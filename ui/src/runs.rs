@@ -3,8 +3,7 @@
 use crate::document::file_name;
 use crate::work::{JobState, JobView, TrainingTimes};
 use cytoscope_profile::{
-    DeviceMemory, MemorySample, RunFacts, SpanRecord, Stage, StageTotal, StoredRun, TrainingFacts, bytes_text,
-    computing_share,
+    DeviceMemory, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts, bytes_text, computing_share,
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_worker::JobId;
@@ -42,7 +41,7 @@ pub(crate) struct FileRun {
     pub(crate) title: String,
     /// Where it was read from.
     pub(crate) path: PathBuf,
-    /// What the file holds.
+    /// The run that the file contains.
     pub(crate) run: StoredRun,
 }
 
@@ -179,7 +178,7 @@ impl<'a> ShownRun<'a> {
         }
     }
 
-    /// What is known about the run besides its spans.
+    /// Returns the facts about the run besides its spans.
     pub(crate) fn facts(self) -> RunFacts {
         match self {
             ShownRun::Job(job) => job.facts(),
@@ -242,7 +241,7 @@ impl<'a> ShownRun<'a> {
 /// Figures of the steps of a training run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TrainingFigures {
-    /// Patches per second; `None` if the number of patches per step is unknown, as in files.
+    /// Patches per second; `None` if the number of patches per step is unknown, as in files of earlier versions.
     pub(crate) samples_per_sec: Option<f64>,
     /// Mean duration of the latest steps in seconds.
     pub(crate) step_secs: f64,
@@ -260,7 +259,7 @@ impl TrainingFigures {
     fn new(facts: &TrainingFacts, patches: Option<usize>, stages: &[StageTotal], wall_secs: f64) -> Option<Self> {
         let step_secs = Some(facts.step_secs).filter(|secs| secs.is_finite() && *secs > 0.0)?;
         Some(Self {
-            samples_per_sec: patches.map(|n| n as f64 / step_secs),
+            samples_per_sec: patches.map(|n| n as f64 / step_secs).or_else(|| facts.samples_per_sec()),
             step_secs,
             data_wait_share: (facts.stalled_secs / step_secs).clamp(0.0, 1.0),
             device_share: computing_share(stages, wall_secs),
@@ -276,32 +275,7 @@ pub(crate) fn rate_text(rate: f64) -> String {
     format!("{rate:.digits$}")
 }
 
-/// Durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step. Time
-/// between the parts, such as a validation, does not count.
-pub(crate) fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
-    let is_relevant = |s: &&SpanRecord| {
-        use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};
-        matches!(s.stage, DataWait | Forward | Backward | Compute | Optimizer | Validate)
-    };
-    let mut parts: Vec<&SpanRecord> = spans.iter().filter(is_relevant).collect();
-    parts.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
-    let (mut steps, mut step_us, mut validating_until_us) = (Vec::new(), 0.0, f64::NEG_INFINITY);
-    for part in parts {
-        match part.stage {
-            Stage::Validate => validating_until_us = part.start_us + part.duration_us,
-            // A validation predicts, which is not part of a step.
-            _ if part.start_us < validating_until_us => {}
-            Stage::Optimizer => {
-                steps.push((step_us + part.duration_us) / 1e6);
-                step_us = 0.0;
-            }
-            _ => step_us += part.duration_us,
-        }
-    }
-    steps
-}
-
-/// A histogram of durations.
+/// Durations of the steps of a training run, counted in bars of equal width.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DurationHistogram {
     /// Shortest duration in seconds, where the first bar starts.
@@ -339,32 +313,8 @@ impl DurationHistogram {
 mod tests {
     use super::*;
     use crate::opener::ProfileTable;
-    use crate::panels::profiler::csv;
     use crate::work::Purpose;
-    use cytoscope_profile::MemoryMark;
-
-    fn span(stage: Stage, start_secs: f64, secs: f64) -> SpanRecord {
-        SpanRecord::new(stage, "part", 1e6 * start_secs, 1e6 * secs)
-    }
-
-    #[test]
-    fn a_step_is_the_sum_of_its_parts_without_validations() {
-        let spans = [
-            span(Stage::DataWait, 0.0, 0.5),
-            span(Stage::Forward, 0.5, 1.0),
-            span(Stage::Backward, 1.5, 2.0),
-            span(Stage::Optimizer, 3.5, 0.25),
-            // Reported at their ends: the validation after the prediction in it.
-            span(Stage::Compute, 4.0, 3.0),
-            span(Stage::Validate, 3.9, 4.0),
-            span(Stage::Augment, 8.0, 9.0),
-            span(Stage::Compute, 8.0, 1.5),
-            span(Stage::Optimizer, 9.5, 0.5),
-            span(Stage::Forward, 10.0, 1.0),
-        ];
-        assert_eq!(step_durations_secs(&spans), [3.75, 2.0], "the last step has not ended");
-        assert!(step_durations_secs(&[]).is_empty());
-    }
+    use cytoscope_profile::{MemoryMark, Stage};
 
     #[test]
     fn the_memory_table_of_a_job_has_its_marks() {
@@ -372,7 +322,7 @@ mod tests {
         let sample = |at_us, resident_bytes| MemorySample { at_us, resident_bytes, arena_bytes: Some(7), device: None };
         job.timeline = vec![sample(0.0, 100), sample(2e6, 300)];
         job.marks = vec![MemoryMark { label: "reading".into(), at_us: 1e6, resident_bytes: 200 }];
-        let csv = csv(ProfileTable::Memory, &ShownRun::Job(&job).to_stored(), None);
+        let csv = ProfileTable::Memory.of_run().csv(&ShownRun::Job(&job).to_stored(), None);
         let lines: Vec<&str> = csv.lines().skip(1).collect();
         assert_eq!(lines, ["0,\"\",100,7,,", "1,\"reading\",200,,,", "2,\"\",300,7,,"]);
     }

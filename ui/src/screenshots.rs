@@ -22,7 +22,7 @@ const SCREENSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of pixels of a screenshot.
 const MAX_PIXELS: usize = 1 << 28;
 
-/// What a screenshot shows.
+/// Part of the window that a screenshot shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScreenshotSubject {
     /// A slice at full resolution.

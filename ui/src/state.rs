@@ -29,7 +29,7 @@ pub(crate) struct State<'a> {
     pub(crate) models: &'a Models,
     /// The page for converting and scoring files.
     pub(crate) batch: &'a Batch,
-    /// What the window shows.
+    /// Settings, panels, dialogs and notifications of the window.
     pub(crate) display: &'a Display,
 }
 

@@ -238,7 +238,7 @@ fn dark() -> Visuals {
 fn light() -> Visuals {
     let mut v = rounded(Visuals::light());
     v.panel_fill = Color32::from_rgb(246, 247, 249);
-    // Fields for text, which are white, are seen on it.
+    // White text fields stand out against it.
     v.window_fill = Color32::from_rgb(242, 244, 247);
     v.extreme_bg_color = Color32::from_rgb(255, 255, 255);
     v.faint_bg_color = Color32::from_rgb(238, 240, 243);

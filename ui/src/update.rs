@@ -16,7 +16,6 @@ use crate::line_profile::line_profile_csv;
 use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::overwrite::OverwriteAnswer;
-use crate::panels::profiler;
 use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
@@ -155,7 +154,7 @@ impl Workbench {
                     Some(text) => effects.act(save(first, move || Ok(text.into_bytes()))),
                     None => effects.error(
                         "The line profile was not saved",
-                        "Its line is not on screen anymore: show its stack, then save again.",
+                        "Its line is no longer on screen: show its stack, then save again.",
                     ),
                 }
             }
@@ -194,12 +193,12 @@ impl Workbench {
         effects
     }
 
-    /// The object table of a document, which may not be the active one anymore.
+    /// The object table of a document, which may no longer be the active one.
     fn results_of(&self, document: u64) -> Option<&Results> {
         self.documents.get(document)?.results.as_ref()
     }
 
-    /// What is written for the profile of a run, if the run still exists.
+    /// Returns the bytes to write for the profile of a run, if the run still exists.
     fn profile_content(&self, format: ProfileFormat, id: RunId) -> Option<Content> {
         let run = self.jobs.stored(id)?;
         match format {
@@ -213,7 +212,7 @@ impl Workbench {
                     ProfileTable::Comparison(other) => Some(self.jobs.stored(other)?),
                     _ => None,
                 };
-                Some(Box::new(move || Ok(profiler::csv(table, &run, other.as_ref()).into_bytes())))
+                Some(Box::new(move || Ok(table.of_run().csv(&run, other.as_ref()).into_bytes())))
             }
         }
     }

@@ -80,7 +80,7 @@ impl Document {
 /// typed.
 ///
 /// # Errors
-/// What is wrong with the voxel size, completed by the one that the file states.
+/// The problem with the voxel size after it is completed by the one that the file states.
 fn typed(zyx: &[String; 3], file_um: VoxelSize, slices: usize) -> Result<VoxelSize, String> {
     let texts = zyx.each_ref().map(|text| text.trim());
     if texts.iter().all(|text| text.is_empty()) {

@@ -146,7 +146,7 @@ pub enum Outcome {
     Finished {
         /// Id of the job.
         id: JobId,
-        /// Its result.
+        /// Result of the job.
         result: Box<JobResult>,
     },
     /// A job failed.
@@ -155,7 +155,7 @@ pub enum Outcome {
         title: String,
         /// Message of the error.
         reason: String,
-        /// What the job does; `None` if the engine process reports a failure of its own.
+        /// Subject of the job; `None` if the engine process reports a failure of its own.
         about: Option<JobSubject>,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.

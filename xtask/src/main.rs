@@ -147,8 +147,8 @@ fn lint() -> Outcome {
 /// several minutes shorter and the tests no slower; released programs are optimized (profile `release`).
 const UNOPTIMIZED_FOR_TESTS: [&str; 4] = ["cytoscope", "cytoscope-worker", "cytoscope-train", "cytoscope-engine-burn"];
 
-/// Returns a cargo command in which Clippy compiles the crates of the workspace, and fails on warnings. Unlike `cargo clippy`,
-/// which checks all dependencies without generating code, it leaves programs that the tests run.
+/// Returns a cargo command in which Clippy compiles the crates of the workspace, and fails on warnings. Unlike `cargo
+/// clippy`, which checks all dependencies without generating code, it leaves programs that the tests run.
 fn linted(arguments: &[&str]) -> Result<Command, String> {
     let cargo = std::env::var_os("CARGO").ok_or("run this program as `cargo xtask`")?;
     let driver = Path::new(&cargo).with_file_name("clippy-driver").with_extension(std::env::consts::EXE_EXTENSION);
@@ -195,7 +195,7 @@ fn test() -> Outcome {
     programs.and(examples).and(skipped.map(|_| ()))
 }
 
-/// What tests skipped, by reason, from lines `program::test: reason`.
+/// Returns the skipped tests by reason, from lines `program::test: reason`.
 fn skipped_summary(lines: &str) -> String {
     let reports: BTreeSet<(&str, &str)> = lines.lines().filter_map(|line| line.split_once(": ")).collect();
     let tests: BTreeSet<&str> = reports.iter().map(|(test, _)| *test).collect();

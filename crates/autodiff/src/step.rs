@@ -94,7 +94,7 @@ pub struct GradientGraph {
     pub parameters: Vec<Parameter>,
     /// Batch norms with running statistics.
     pub norms: Vec<RunningNorm>,
-    /// What is recomputed to stay within a memory budget; `None` without a budget or if it was met without
+    /// Tensors that are recomputed to stay within a memory budget; `None` without a budget or if it was met without
     /// recomputation.
     pub recomputed: Option<cytoscope_graph_passes::RecomputeStats>,
     /// How much of the graph computes in 16 bits, if mixed precision was requested.

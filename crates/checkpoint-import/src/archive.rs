@@ -1,4 +1,4 @@
-//! The zip containers that `torch.save` writes: a pickle, and the bytes of each storage in a file of its own.
+//! The zip containers that `torch.save` writes: a pickle, and the bytes of each storage in a separate file.
 
 use crate::MAX_CHECKPOINT_BYTES;
 use crate::error::ImportError;

@@ -1,4 +1,4 @@
-//! What CytoDL stores in a checkpoint about the output of its network.
+//! Settings about the output of a network that CytoDL stores in a checkpoint.
 
 use serde_json::Value as Json;
 

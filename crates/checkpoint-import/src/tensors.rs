@@ -22,7 +22,7 @@ impl StoredTensor {
     /// Creates a view; `strides` and `offset` count elements.
     ///
     /// # Errors
-    /// [`ImportError::Malformed`], which names the tensor, if the view reaches out of the storage or is larger than it.
+    /// [`ImportError::Malformed`], which names the tensor, if the view extends beyond the storage or is larger than it.
     pub(crate) fn new(
         name: &str,
         dtype: ElementType,
@@ -40,7 +40,7 @@ impl StoredTensor {
             && elements.is_some_and(|n| n <= stored && (n == 0 || last.is_some_and(|last| last < stored)));
         if !fits {
             return Err(ImportError::malformed(format!(
-                "tensor \"{name}\" of shape {shape:?}, strides {strides:?} and offset {offset} reaches out of its \
+                "tensor \"{name}\" of shape {shape:?}, strides {strides:?} and offset {offset} extends beyond its \
                  storage of {stored} elements"
             )));
         }

@@ -382,11 +382,14 @@ fn plans_of_nnunet_are_read() {
             "3d_cascade": {"inherits_from": "3d_fullres", "spacing": [4.0, 1.0, 1.0]},
             "ct": {"normalization_schemes": ["CTNormalization"]},
             "loop": {"inherits_from": "loop"},
+            "text": {"inherits_from": "3d_fullres", "spacing": [2.0, "0.5", 0.5]},
         },
     });
     let read = Plans::read(&plans, "3d_cascade").unwrap();
     assert_eq!(read, Plans { normalization: Normalization::ZScore, spacing: vec![4.0, 1.0, 1.0] });
-    for (configuration, words) in [("ct", "CTNormalization"), ("loop", "one way"), ("2d", "3d_cascade")] {
+    for (configuration, words) in
+        [("ct", "CTNormalization"), ("loop", "one way"), ("text", "expected numbers"), ("2d", "3d_cascade")]
+    {
         let error = Plans::read(&plans, configuration).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }

@@ -331,7 +331,7 @@ impl LabelSnapshot {
         }
     }
 
-    /// The voxels along X around `x` that have the same label as `x` and are connected to it, as far as they are in `xs`.
+    /// The voxels along X, within `xs`, that have the same label as `x` and are connected to it.
     pub(crate) fn run_around(&self, z: usize, y: usize, x: usize, xs: &Range<usize>) -> Range<usize> {
         let label = self.at([z, y, x]);
         let piece = |x: usize| {

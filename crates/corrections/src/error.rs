@@ -45,7 +45,7 @@ pub enum CorrectionError {
     /// A position is outside the volume.
     #[error("{what} {at:?} is outside the volume of Z, Y, X = {shape_zyx:?}; choose a position inside")]
     OutOfBounds {
-        /// What the position is used for.
+        /// Purpose of the position.
         what: &'static str,
         /// The position: Z, Y, X in voxels, or the index of a slice.
         at: Vec<usize>,

@@ -11,7 +11,7 @@ const STEP_BYTES: u64 = size_of::<UndoStep>() as u64 + 64;
 pub(crate) struct UndoStep {
     /// Number of the state after the step; numbers increase and are never reused.
     pub id: u64,
-    /// What the edit did, as menus show it: "Paint 3".
+    /// Name of the edit, as menus show it: "Paint 3".
     pub name: String,
     /// The voxels that the edit changed, with their old and new labels.
     pub diff: EditDiff,

@@ -19,8 +19,8 @@ pub enum KnownVoxels {
     All,
     /// Voxels of Z slices in which a label was changed.
     CorrectedSlices,
-    /// Voxels of changed objects, erased voxels, and a rim of background around both: three voxels wide within a slice, and
-    /// the voxels above and below in the adjacent slices.
+    /// Voxels of changed objects, which gained or lost voxels, erased voxels, and a rim of background around both: three voxels
+    /// wide within a slice, and the voxels above and below in the adjacent slices.
     CorrectedObjects,
 }
 
@@ -46,8 +46,9 @@ impl<'a> KnownLabels<'a> {
         if which == KnownVoxels::CorrectedObjects {
             for z in 0..labels.shape_zyx()[0] {
                 let (now, before) = known.both(z)?;
-                let changed = now.iter().zip(&before).filter(|(n, b)| n != b && **n > 0);
-                known.objects.extend(changed.map(|(n, _)| *n));
+                // An object that lost voxels has changed, too.
+                let changed = now.iter().zip(&before).filter(|(n, b)| n != b).flat_map(|(n, b)| [*n, *b]);
+                known.objects.extend(changed.filter(|label| *label > 0));
             }
         }
         Ok(known)

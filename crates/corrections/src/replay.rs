@@ -44,7 +44,7 @@ pub(crate) struct ReplayedJournal {
     pub base_state: Option<u64>,
     /// Fingerprint of the given labels.
     pub fingerprint: Fingerprint,
-    /// What replaying the journal found.
+    /// Result of replaying the journal.
     pub report: Replay,
 }
 

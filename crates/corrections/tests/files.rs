@@ -307,6 +307,29 @@ fn only_corrected_voxels_are_known() {
 }
 
 #[test]
+fn what_is_left_of_a_corrected_object_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let raw = folder.path().join("raw.tif");
+    write(&raw, "ZYX", &[1, 12, 12], vec![7u16; 144]);
+    let at = |y: usize, x: usize| y * 12 + x;
+    let mut before = vec![0u32; 144];
+    before[at(4, 2)..=at(4, 6)].fill(5);
+    before[at(10, 10)] = 6;
+    // One end of object 5 becomes an object of its own, the other end is erased.
+    let mut after = before.clone();
+    after[at(4, 2)] = 7;
+    after[at(4, 6)] = 0;
+    let volume = |labels: &[u32]| LabelVolume::from_dense([1, 12, 12], VoxelSize::default(), labels).unwrap();
+    let (old, new) = (volume(&before), volume(&after));
+    let source = RawSource { path: &raw, series: 0, axes: None, voxel_um: None, channel: None, time: None };
+    let which = KnownVoxels::CorrectedObjects;
+    let pair = export_part(&source, new.labels(), Some(old.labels()), which, folder.path(), "a").unwrap();
+    let known = open(&pair.labels, &OpenOptions::default()).unwrap().read_all().unwrap().into_samples().to_f32();
+    assert_eq!(known[at(4, 2)..=at(4, 6)], [7.0, 5.0, 5.0, 5.0, 0.0]);
+    assert_eq!(known[at(10, 10)], UNKNOWN_LABEL as f32);
+}
+
+#[test]
 fn raw_stacks_are_read_with_corrected_axes() {
     let folder = tempfile::tempdir().unwrap();
     let raw = folder.path().join("raw.ome.tif");

@@ -10,7 +10,7 @@ use wgpu::{AdapterInfo, Backend, DeviceType};
 /// A wgpu adapter. Its position in [`list`] is the index of its device.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapter {
-    /// What wgpu reports of it: name, driver, kind and graphics API.
+    /// wgpu's description of it: name, driver, kind and graphics API.
     pub info: AdapterInfo,
     /// The device in Burn; `None` if Burn has none for this kind of adapter.
     pub device: Option<WgpuDevice>,

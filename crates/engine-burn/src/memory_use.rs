@@ -1,8 +1,8 @@
 //! The device memory that this process holds, by the streams of its sessions.
 //!
 //! CubeCL has a memory pool for each stream of a device and reports it by `ComputeClient::memory_usage`. The answer comes
-//! from the thread that submits the work of the device, so it is that of the moment between two launches, and the device
-//! itself is not waited for.
+//! from the thread that submits the work of the device: it states the memory between two launches, without waiting for
+//! the device itself.
 
 use crate::Backend;
 use crate::guard::guard;
@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 /// default (`StreamingConfig::max_streams`), which is not changed here.
 const POOLS: u64 = 128;
 
-/// What holds device memory: a session, and the tensors that it left on the device.
+/// Owner of device memory: a session, and the tensors that it left on the device.
 #[derive(Clone)]
 struct Holder {
     backend: Backend,

@@ -50,17 +50,17 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
     unwaited_runs: usize,
 }
 
-/// What a session holds in device memory.
+/// Tensors that a session holds in device memory.
 enum DeviceMemory<B: Backend> {
     /// Nothing yet. Weights are uploaded before the first run: some sessions are compiled for their report alone.
     Empty,
     /// Weights, and maybe a slab.
     Held(Held<B>),
-    /// Nothing any more: the device has failed or run out of memory.
+    /// Nothing: the device has failed or run out of memory.
     Released,
 }
 
-/// What is uploaded before a run.
+/// Data that are uploaded before a run.
 struct Held<B: Backend> {
     weights: Uploaded<B>,
     /// Slices of a volume that input tiles are cut from.
@@ -238,7 +238,8 @@ impl<B: DeviceBackend> DeviceSession<B> {
         matches!(self.memory, DeviceMemory::Empty)
     }
 
-    /// Abandons what the session holds on a device that failed, because none of it can be trusted. Frees it if memory ran out.
+    /// Abandons what the session holds on a device that failed, because none of it can be trusted. Frees it if memory ran
+    /// out.
     fn after<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         match &result {
             // The memory is needed for a smaller session.

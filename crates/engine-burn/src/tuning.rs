@@ -34,7 +34,7 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 /// The markers of the sessions whose kernels this process has compiled.
 static COMPILED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// The GPUs of this machine, usable or not, as far as they are known.
+/// The known GPUs of this machine, usable or not.
 static KNOWN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 /// Returns the folder of Burn's kernel timings and compiled kernels: `gpu-tuning` in the folder named by
@@ -214,7 +214,7 @@ fn compiled() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work`, and tells a listener every second how long it has taken; if it is tuning, also at the start.
+/// Runs `work`, and reports to a listener every second how long it has taken; if it is tuning, also at the start.
 fn run_reporting<T>(
     listener: &TuningListener,
     device: DeviceId,

@@ -1,4 +1,4 @@
-//! What a step sees of a run: memory, and the program's tables.
+//! The parts of a run that a step has access to: memory, and the program's tables.
 
 use crate::split::Split;
 use crate::step::{Elem, Slot};
@@ -78,7 +78,7 @@ impl StepError {
 /// Result of a step, or of a part of one.
 pub(crate) type StepResult<T> = Result<T, StepError>;
 
-/// What a step reads and writes.
+/// Slots that a step reads and writes.
 pub(crate) struct Context<'a> {
     /// Instruction set whose kernels the steps run.
     pub isa: Isa,

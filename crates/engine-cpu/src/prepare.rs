@@ -28,7 +28,7 @@ pub(crate) struct Prepared {
     pub graph: Graph,
     /// The integers that weights are dequantized from, by weight.
     pub stored: BTreeMap<ValueId, StoredWeight>,
-    /// What the graph is compiled for.
+    /// Purpose that the graph is compiled for.
     pub purpose: Purpose,
 }
 

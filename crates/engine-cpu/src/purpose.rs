@@ -1,11 +1,11 @@
-//! What a graph is compiled for, and the rules that follow from it.
+//! The purpose that a graph is compiled for, and the rules that follow from it.
 
 use crate::Optimizations;
 use crate::lower::sharing::Sharing;
 use cytoscope_engine::{EngineError, Precision};
 use cytoscope_graph::Graph;
 
-/// What a graph is compiled for.
+/// Purpose that a graph is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Computing outputs. Weights are constants, so they are packed, folded and quantized at compile time.
@@ -44,7 +44,7 @@ impl Purpose {
             other => {
                 return Err(EngineError::UnsupportedPrecision {
                     engine: "cpu",
-                    precision: other.to_string(),
+                    precision: other,
                     has: "f32 and int8".to_owned(),
                 });
             }

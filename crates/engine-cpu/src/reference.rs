@@ -52,7 +52,7 @@ impl Engine for ReferenceEngine {
         if options.precision != Precision::F32 {
             return Err(EngineError::UnsupportedPrecision {
                 engine: "reference",
-                precision: options.precision.to_string(),
+                precision: options.precision,
                 has: "f32".to_owned(),
             });
         }

@@ -58,7 +58,7 @@ impl Slot {
     }
 }
 
-/// What a step does; slots are indices into the program's slot table.
+/// An operation of a program; slots are indices into the program's slot table.
 pub(crate) trait StepOp: Debug + Send + Sync {
     /// Runs the step.
     ///

@@ -172,7 +172,7 @@ pub enum Shortcoming {
     MissingHeaders {
         /// Names of the headers.
         headers: Vec<String>,
-        /// What needs the headers, and how to install them.
+        /// The feature that needs the headers, and how to install them.
         advice: String,
     },
     /// The hardware has these precisions, but a test of them failed.
@@ -217,8 +217,8 @@ pub struct Device {
     pub shortcomings: Vec<Shortcoming>,
     /// Precisions that networks can run in on this device.
     pub precisions: Vec<Precision>,
-    /// What decides which kernels run, such as driver, architecture and compiler, or the CPU's instruction set; part of
-    /// the key of everything that is cached by device.
+    /// Identity of the code that runs kernels, such as driver, architecture and compiler, or the CPU's instruction set;
+    /// part of the key of everything that is cached by device.
     #[serde(default)]
     pub driver: String,
 }

@@ -24,7 +24,7 @@ pub enum EngineError {
         /// Name of the engine.
         engine: &'static str,
         /// The requested precision.
-        precision: String,
+        precision: Precision,
         /// The supported precisions, as text.
         has: String,
     },
@@ -32,7 +32,7 @@ pub enum EngineError {
     #[error("no device here computes in {precision}; supported: {has}")]
     NoPrecision {
         /// The requested precision.
-        precision: String,
+        precision: Precision,
         /// The devices and their precisions, as text.
         has: String,
     },
@@ -128,7 +128,7 @@ impl EngineError {
         let names = offered.iter().map(|p| p.name()).collect::<Vec<_>>().join(", ");
         Self::UnsupportedPrecision {
             engine: engine.name(),
-            precision: precision.to_string(),
+            precision,
             has: [Some(names), engine.device().shortcoming()].into_iter().flatten().collect::<Vec<_>>().join("; "),
         }
     }

@@ -191,7 +191,7 @@ pub struct Probe<'a> {
     pub fingerprint: &'a str,
     /// Input tensors of one run, in the order of the graph's inputs.
     pub inputs: &'a [Tensor],
-    /// What one run computes, such as `tile`, for the sentence about the choice.
+    /// Work of one run, such as `tile`, for the sentence about the choice.
     pub unit: &'a str,
     /// Number of threads to compile for; 0 uses all cores.
     pub threads: usize,
@@ -559,7 +559,7 @@ mod tests {
     #[test]
     fn a_time_without_a_comparison_does_not_make_a_precision_eligible() {
         let mut cache = Cache::in_memory();
-        // Measured because it was asked for: there was nothing to compare it with.
+        // Measured because it was requested: there was nothing to compare it with.
         let asked = [fake(DeviceId::Cuda(0), &[Precision::Bf16]), fake(DeviceId::Cpu, &[Precision::F32])];
         assert_eq!(chosen(&asked, &session, &mut cache).unwrap().precision, Precision::Bf16);
         let choice = chosen(&[fake(DeviceId::Cuda(0), &ALL)], &session, &mut cache).unwrap();

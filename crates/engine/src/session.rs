@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What makes the first run of a session slower than the others.
+/// Work that makes the first run of a session slower than the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preparation {
     /// Several kernels are timed for each step, which takes up to a minute.
@@ -120,7 +120,7 @@ pub trait Engine: Send + Sync {
     ) -> Result<Box<dyn Session>, EngineError>;
 
     /// Plans one pass of a stack of shape N, C, Z, Y, X through a network, with the fastest slabs and bands within the
-    /// memory budget of `options`. The results are those of a session for the whole stack.
+    /// memory budget of `options`. The results are identical to those of a session for the whole stack.
     ///
     /// # Errors
     /// [`NotRolling`], with the reason, if the network cannot be run in one pass or the budget is too small. Engines

@@ -27,7 +27,7 @@ pub trait DerivedPixels: fmt::Debug + Send + Sync {
     }
 }
 
-/// What differs between a derived image and its source.
+/// Differences between a derived image and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DerivedSpec {
     /// Number of samples along T, Z, C, Y, X, S.

@@ -421,7 +421,7 @@ impl Image {
     }
 
     /// Whether the file states that the image holds labels of objects: a label image of OME-Zarr, masks of Cellpose, or
-    /// regions of interest. Other formats do not tell labels from intensities.
+    /// regions of interest. Other formats do not distinguish labels from intensities.
     pub fn is_label_image(&self) -> bool {
         match &self.inner.data {
             Data::OmeZarr(zarr) => zarr.is_labels,
@@ -481,8 +481,8 @@ impl Image {
         Ok(Image::new(meta, data, limits, Arc::clone(&self.inner.counters)))
     }
 
-    /// Maximum number of bytes of decoded samples that reading level 0 holds in addition to what it returns: those that are kept
-    /// for the next read, and those that are being decoded. 0 for formats that keep none.
+    /// Maximum number of bytes of decoded samples that reading level 0 holds in addition to what it returns: those that are
+    /// kept for the next read, and those that are being decoded. 0 for formats that keep none.
     pub fn cache_bytes(&self) -> u64 {
         match &self.inner.data {
             Data::OmeZarr(zarr) => zarr.cache_bytes(),

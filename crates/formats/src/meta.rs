@@ -110,6 +110,18 @@ pub struct ImageMeta {
     pub regions_outside: Vec<String>,
 }
 
+impl ImageMeta {
+    /// Whether the file stores its pixels compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.compression != "none"
+    }
+
+    /// Whether the image was read from a PNG or JPEG file, or from a numbered series of them.
+    pub fn is_picture(&self) -> bool {
+        self.format.starts_with("png") || self.format.starts_with("jpeg")
+    }
+}
+
 fn is_at_zero(position: &[f64; 3]) -> bool {
     *position == [0.0; 3]
 }

@@ -1,4 +1,4 @@
-//! What every reader apart from TIFF's provides: a description of the image, and its pixels on demand.
+//! Interface of every reader apart from TIFF's: a description of the image, and its pixels on demand.
 
 use crate::{
     error::{Fault, FormatError},

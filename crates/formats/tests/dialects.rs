@@ -139,7 +139,8 @@ fn lsm_files_that_are_not_stacks_are_refused() {
     assert_eq!(opened(lsm(6, 3)).unwrap_err(), FormatErrorKind::Unsupported);
 }
 
-/// Three planes of 2 × 2 pixels, of which the file declares `declared`; `distance` is the distance of each plane to the one before, in tenths of µm.
+/// Three planes of 2 × 2 pixels, of which the file declares `declared`; `distance` is the distance of each plane to the one
+/// before, in tenths of µm.
 fn stk(distance: u32, declared: u32) -> Vec<u8> {
     let mut tiff = Tiff::new();
     let pixels = tiff.data(&(0..12).flat_map(|v: u16| v.to_le_bytes()).collect::<Vec<u8>>());
@@ -446,7 +447,7 @@ fn a_print_resolution_that_imagej_kept_is_no_voxel_size() {
     assert_eq!(size("cm", 300), [Some(1.0), Some(33.333), Some(33.333)]);
 }
 
-/// Pages of 2 x 3 pixels with three samples in planes of their own, which count up.
+/// Pages of 2 x 3 pixels with three samples in separate planes, which count up.
 fn separate_samples(description: &str, count: u8) -> Vec<u8> {
     let mut tiff = Tiff::new();
     for page in 0..count {

@@ -17,7 +17,7 @@ fn value([t, z, c, y, x]: [usize; 5]) -> f64 {
     (10_000 * t + 2000 * c + 200 * z + 10 * y + x) as f64
 }
 
-/// The samples of a region, computed; `step` is that of rows and columns.
+/// The samples of a region, computed; `step` is the step of rows and columns.
 fn expected(region: &Region, step: usize, dtype: DType) -> Samples {
     let mut values = Vec::new();
     let axis = |i: usize| region.start[i]..region.start[i] + region.size[i];
@@ -411,6 +411,9 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
     let plate = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "B/2"}]}}));
     let text = open(&plate, &OpenOptions::default()).unwrap_err().to_string();
     assert!(text.contains("plate") && text.contains("none of its wells"), "{text}");
+    let unnamed = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "B/2"}, {}]}}));
+    let text = open(&unnamed, &OpenOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("an entry of its wells states no path"), "{text}");
     let outside = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "../A"}]}}));
     assert_eq!(refused(&outside), Unsupported);
     std::fs::write(plate.join("zarr.json"), "[".repeat(100_000)).unwrap();

@@ -1,4 +1,4 @@
-//! Joining the inputs of a network into one whose channels are those of all.
+//! Joining all inputs of a network into one input with the channels of all.
 
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, GraphError, Node, Op, Result, Tensor, ValueId};
 

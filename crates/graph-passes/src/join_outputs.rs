@@ -1,4 +1,4 @@
-//! Joining the outputs of a network into one whose channels are those of all.
+//! Joining all outputs of a network into one output with the channels of all.
 
 use crate::analysis::analyze;
 use cytoscope_graph::{ElementType, Graph, GraphError, Op, Result, ValueId};

@@ -17,7 +17,7 @@ pub fn recognize_trainable_group_norms(graph: &mut Graph) -> usize {
     recognize_all(graph, Affine::Kept)
 }
 
-/// What becomes of the constants that scale and shift a norm.
+/// Whether the constants that scale and shift a norm are folded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Affine {
     /// They are multiplied into new constants.

@@ -1,4 +1,4 @@
-//! Networks on slices as networks on stacks that compute each slice by itself.
+//! Networks on slices as networks on stacks that compute each slice separately.
 
 use cytoscope_graph::{Dim, Graph, Node, Op, Padding, Tensor, ValueId, axis_over_slices};
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 /// Name of the free length of the new axis; no axis of a file has it.
 const SLICES: &str = "slices of the stack";
 
-/// Returns the network that applies a network on slices (batch, channel, Y, X) to each slice of a stack (batch, channel, Z, Y,
-/// X): along Z, kernels have length 1, and nothing is padded or resized. `None` for networks with an operator for which that
-/// is not certain, such as one that reads lengths or computes statistics over all spatial axes.
+/// Returns the network that applies a network on slices (batch, channel, Y, X) to each slice of a stack (batch, channel, Z,
+/// Y, X): along Z, kernels have length 1, and nothing is padded or resized. `None` for networks with an operator for which
+/// that is not certain, such as one that reads lengths or computes statistics over all spatial axes.
 pub fn over_slices(graph: &Graph) -> Option<Graph> {
     let mut lifted = graph.clone();
     for (index, value) in lifted.values.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ pub struct EinsumPlan {
     pub strides: Vec<Vec<usize>>,
 }
 
-/// Returns the number of products that an Einsum sums; the maximum if the equation does not fit its inputs.
+/// Returns the number of products that an Einsum sums; `u128::MAX` if the equation does not fit its inputs.
 pub fn einsum_products(equation: &str, shapes: &[Vec<usize>]) -> u128 {
     let plan = einsum_plan(equation, shapes);
     plan.map_or(u128::MAX, |p| p.lengths.iter().fold(1u128, |t, n| t.saturating_mul(*n as u128)))

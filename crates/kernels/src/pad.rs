@@ -4,7 +4,7 @@ use crate::parallel::{Shared, for_each};
 use crate::{Blocked, KernelError, check_moved};
 use std::ops::Range;
 
-/// What is written where there is no input voxel.
+/// Values that are written where there is no input voxel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Filling<T> {
     /// Value that is written to every channel of the image.

@@ -12,7 +12,7 @@ use std::path::Path;
 pub(crate) struct Parsed {
     /// Name of the model, for people.
     pub name: String,
-    /// What the model does, in a sentence or more.
+    /// Description of the model, in a sentence or more.
     pub description: String,
     /// Version of the specification as the description states it, such as `0.5.4`.
     pub format_version: String,

@@ -13,7 +13,7 @@ pub struct FileRef {
     pub sha256: Option<String>,
 }
 
-/// What an axis of a tensor means.
+/// Meaning of an axis of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AxisKind {
     /// The samples of a batch, `b` in specification 0.4.
@@ -82,7 +82,7 @@ pub enum AxisSize {
 /// One axis of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AxisSpec {
-    /// What the axis counts: samples, channels, or voxels along Z, Y or X.
+    /// Meaning of the axis: samples, channels, or voxels along Z, Y or X.
     pub kind: AxisKind,
     /// Lengths that the network accepts along the axis.
     pub size: AxisSize,

@@ -1,9 +1,9 @@
-//! What bioimage.io would refuse in the description of a package, or ask to complete, when it is uploaded.
+//! Parts of a package description that bioimage.io would refuse, or ask to complete, when the package is uploaded.
 //!
-//! The rules are those of specification 0.5 as its reference implementation applies them
-//! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12), as far as they concern metadata. Nothing is
-//! downloaded: whether an address or a GitHub user exists is not checked. Tensors, weights and processing steps are checked
-//! when a package is opened, and their values by its own test.
+//! The rules are those that the reference implementation of specification 0.5 applies
+//! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12), as far as they concern metadata. Nothing
+//! is downloaded: whether an address or a GitHub user exists is not checked. Tensors, weights and processing steps are
+//! checked when a package is opened, and their values by its own test.
 
 mod files;
 mod image_size;
@@ -293,7 +293,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// What identifiers of bioimage.io consist of.
+/// Characters of bioimage.io's identifiers.
 const RESOURCE_ID_RULE: &str = "use lower-case letters, digits and _ - / . only, with / neither first nor last";
 
 fn is_resource_id(text: &str) -> bool {

@@ -91,7 +91,7 @@ pub struct PackageBuilder {
 
 impl PackageBuilder {
     /// Writes a folder, or a zip if the path ends in `.zip`. The package is written completely or not at all. A marker
-    /// file in it lists its files, so that a later write can tell whether it may be replaced. An existing package is
+    /// file in it lists its files, so that a later write knows whether it may be replaced. An existing package is
     /// replaced if this program wrote it and it is unchanged; otherwise `overwrite` decides.
     ///
     /// # Errors

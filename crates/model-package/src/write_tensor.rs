@@ -35,7 +35,7 @@ impl TensorRole {
 
 /// A tensor to be described.
 pub(super) struct Entry<'a> {
-    /// What is described: axes, element type and processing steps.
+    /// Description of the tensor: axes, element type and processing steps.
     pub spec: &'a TensorSpec,
     /// Id of the tensor in the description.
     pub id: String,

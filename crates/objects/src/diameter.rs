@@ -2,11 +2,17 @@
 //! [`FLAT_SLICES`] slices, which show sections of objects, it is the diameter of the circle with the area of the median
 //! object's largest section.
 
+use std::ops::RangeInclusive;
+
 /// Minimum number of whole objects; with fewer, cut objects are included.
 const MIN_WHOLE_OBJECTS: usize = 3;
-/// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their diameters
-/// are those of sections.
+/// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their
+/// diameters are those of their largest sections.
 pub const FLAT_SLICES: usize = 4;
+/// Plausible ratios of object lengths along Z to those in the plane; microscopes elongate objects along Z.
+pub const PLAUSIBLE_ELONGATION: RangeInclusive<f64> = 0.7..=1.9;
+/// Most likely ratio.
+pub const LIKELY_ELONGATION: f64 = 1.2;
 
 /// Returns the diameter of a sphere from its volume, in the corresponding unit of length.
 pub fn of_sphere(volume: f64) -> f64 {
@@ -86,6 +92,26 @@ pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 
     Some(if are_spheres { of_sphere(size * voxel.iter().product::<f64>()) } else { of_circle(size * y * x) })
 }
 
+/// Returns the slice spacing, in voxels along X, of a stack of `shape` (Z, Y, X) whose voxel size is unknown: `assumed` or, if its
+/// objects would then have an implausible elongation along Z, the spacing that gives them a likely one. Stacks of a few slices, and
+/// objects most of which are not known completely, show no elongation.
+pub fn likely_spacing(objects: &[KnownObject], shape: [usize; 3], assumed: f64) -> f64 {
+    let complete: Vec<KnownObject> = objects.iter().filter(|o| !o.is_partial).copied().collect();
+    if shape[0] <= FLAT_SLICES || 2 * complete.len() < objects.len() {
+        return assumed;
+    }
+    let elongation = |o: &KnownObject| {
+        let [z, y, x] = [0, 1, 2].map(|a| (o.high[a] + 1).saturating_sub(o.low[a]).max(1) as f64);
+        z * assumed / (y * x).sqrt()
+    };
+    let mut ratios: Vec<f64> = whole(complete, |o| is_cut(o.low, o.high, shape)).iter().map(elongation).collect();
+    ratios.sort_by(f64::total_cmp);
+    match ratios.get(ratios.len() / 2) {
+        Some(ratio) if !PLAUSIBLE_ELONGATION.contains(ratio) => assumed * LIKELY_ELONGATION / ratio,
+        _ => assumed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
@@ -122,6 +148,22 @@ mod tests {
             is_partial: *is_partial,
         };
         sizes.iter().map(object).collect()
+    }
+
+    #[test]
+    fn an_implausible_slice_spacing_is_replaced_by_a_likely_one() {
+        // Objects of 5 slices with 10 × 10 voxels each.
+        let shape = [20, 50, 50];
+        let some = |is_partial: bool| objects(&[(300, 78, is_partial); 4]);
+        // As long as wide at a spacing of 2: plausible.
+        assert_eq!(likely_spacing(&some(false), shape, 2.0), 2.0);
+        // Half as long as wide at a spacing of 1, and twice as long at 4: 2.4 makes them longer than wide by a fifth.
+        for assumed in [1.0, 4.0] {
+            assert!((likely_spacing(&some(false), shape, assumed) - 2.4).abs() < 1e-9);
+        }
+        for (known, shape) in [(some(true), shape), (some(false), [4, 50, 50]), (Vec::new(), shape)] {
+            assert_eq!(likely_spacing(&known, shape, 1.0), 1.0);
+        }
     }
 
     #[test]

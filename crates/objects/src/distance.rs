@@ -33,8 +33,9 @@ pub fn own_distance_um<T: Copy + PartialEq>(
     known_distance_um(labels, shape_zyx, voxel_um, is_object, |_| true)
 }
 
-/// As [`own_distance_um`], but voxels for which `is_known` is false are no boundary. Where no such voxel is closer than the
-/// nearest known voxel of another label, the distance is that to the latter. Elsewhere, it is that distance or a larger one.
+/// As [`own_distance_um`], but voxels for which `is_known` is false do not count as boundary. Where no such voxel is
+/// closer than the nearest known voxel of another label, the result is the distance to that known voxel. Elsewhere, it is
+/// that distance or a larger one.
 ///
 /// # Errors
 /// As [`own_distance_um`].
@@ -156,7 +157,7 @@ impl Envelope {
         }
     }
 
-    /// Processes one run of a line; `before` and `after` tell whether a known voxel of another label precedes or follows it.
+    /// Processes one run of a line; `before` and `after` state whether a known voxel of another label precedes or follows it.
     fn run(&mut self, out: &mut [f32], run: Line, before: bool, after: bool) {
         let Line { first, stride, count: len, step_um } = run;
         let weight = step_um * step_um;

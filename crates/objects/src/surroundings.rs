@@ -76,7 +76,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Adds a slice.
+    /// Adds the shares around the labeled voxels of slice `z`.
     pub(crate) fn add_slice(&mut self, z: usize, labels: &[u32]) {
         for (first, row) in self.blocks.rows(z, labels) {
             for (share, part) in self.around.iter().skip(first).zip(row.chunks(self.blocks.size[2])) {

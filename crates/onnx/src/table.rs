@@ -168,7 +168,7 @@ const OTHERS: &[SupportedOperator] = &{
     ]
 };
 
-/// What GPUs run of the table, which `cytoscope-engine-burn` decides.
+/// Operators of the table that GPUs run, which `cytoscope-engine-burn` decides.
 const ON_GPUS: &str = "
 The CPU runs all of them. GPUs run all but Acos, Acosh, Asin, Asinh, Atan, Atanh, Cosh, CumSum, GatherElements, GatherND,
 GridSample, IsNaN, Mod, ReduceProd, ScatterND, Sinh, Tan, TopK, Trilu and those under Quantization, within these limits:

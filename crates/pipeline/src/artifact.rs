@@ -7,7 +7,7 @@ use crate::{ModelTask, TableFormat};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What a file that a job wrote contains.
+/// Content of a file that a job wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactKind {
@@ -133,7 +133,7 @@ pub(crate) fn table_name(stem: &str, format: TableFormat) -> String {
 /// A file that a job wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// What the file contains.
+    /// Content of the file.
     pub kind: ArtifactKind,
     /// Path of the written file or folder.
     pub path: PathBuf,

@@ -29,9 +29,9 @@ pub struct CalibrationTile {
     pub from: String,
 }
 
-/// Cuts at most `max_tiles` tiles out of the stacks of predictions, which are not run, as they would read them for the model.
-/// Of a time series, one time point is read: that of the prediction, or else the first. Tiles are distributed evenly over the
-/// stacks and inside each; stacks are read slab by slab.
+/// Cuts at most `max_tiles` tiles out of the stacks of predictions, read as the predictions (which are not run) would
+/// read them for the model. Of a time series, one time point is read: that of the prediction, or else the first. Tiles
+/// are distributed evenly over the stacks and inside each; stacks are read slab by slab.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model or contains values that are

@@ -1,6 +1,6 @@
 //! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
-use crate::model::{entries, read_alias};
+use crate::installed_models::{entries, read_alias};
 use crate::model_outputs::outputs_of;
 use crate::{Model, ModelTask, model_folders};
 use cytoscope_model_package::{AxisKind, Package, PackageError};
@@ -32,7 +32,7 @@ pub struct ModelCard {
     pub path: PathBuf,
     /// Why the model cannot be used; most other fields are empty then.
     pub problem: Option<String>,
-    /// What the network predicts; `None` if the package does not say.
+    /// Task of the model; `None` if the package does not say.
     pub task: Option<ModelTask>,
     /// One-sentence description.
     pub description: String,

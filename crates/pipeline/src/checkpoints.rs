@@ -73,20 +73,21 @@ fn convert(state: &StateDict, requested: Option<Architecture>) -> Result<Importe
     Checkpoint::from_bytes(&state.bytes)?.network(requested, &kwargs)
 }
 
-/// What a checkpoint states about the use of its network.
-struct Found {
+/// How the network of a checkpoint is used, as far as the checkpoint states it.
+struct CheckpointUse {
     preprocessing: Vec<Processing>,
     task: Option<ModelTask>,
-    /// Activation after the network, if the network is used for [`Found::task`].
+    /// Activation after the network, if the network is used for [`CheckpointUse::task`].
     final_activation: Option<FinalActivation>,
     /// Voxel size Z, Y, X in µm of the training data.
     voxel_um: Option<[f64; 3]>,
-    /// What was assumed, one sentence each.
+    /// Assumptions, one sentence each.
     assumptions: Vec<String>,
 }
 
-impl Found {
-    /// Returns the settings of the package: those of the user, and else what was found. What neither states is assumed.
+impl CheckpointUse {
+    /// Returns the settings of the package: those of the user, or else those of the checkpoint. Settings that neither
+    /// states are assumed.
     fn completed(&mut self, stated: &ImportSettings) -> ImportSettings {
         let task = stated.task.or(self.task);
         let found = self.final_activation.filter(|_| task == self.task);
@@ -135,10 +136,10 @@ fn open_checkpoint(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
 
 /// Returns what is known about a network of an architecture other than nnU-Net, whose checkpoint states no
 /// normalization.
-fn of_head(architecture: Architecture, head: Option<CytoDlHead>) -> Found {
+fn of_head(architecture: Architecture, head: Option<CytoDlHead>) -> CheckpointUse {
     let is_stain = architecture == Architecture::Fnet || head.is_some_and(|head| head.predicts_intensities);
     let task = if is_stain { Some(ModelTask::LabelFree) } else { head.map(|_| ModelTask::Segmentation) };
-    Found {
+    CheckpointUse {
         preprocessing: vec![Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }],
         task,
         final_activation: head.filter(|head| head.has_sigmoid).map(|_| FinalActivation::Sigmoid),
@@ -154,7 +155,7 @@ fn of_plans(
     checkpoint: &Checkpoint,
     graph: &Graph,
     settings: &ImportSettings,
-) -> Result<Found, PlansError> {
+) -> Result<CheckpointUse, PlansError> {
     let plans = plans(file, checkpoint.nnunet_arguments())?;
     let per_channel = StatisticsAxes { batch: false, channel: false };
     let z_score = || vec![Processing::ZeroMeanUnitVariance { eps: 1e-8, axes: per_channel }];
@@ -186,7 +187,7 @@ fn of_plans(
     let has_regions = regions.is_some_and(|regions| !regions.is_null());
     let is_softmax = !has_regions && channels_of(graph, 0) != Some(1);
     let final_activation = if is_softmax { FinalActivation::Softmax } else { FinalActivation::Sigmoid };
-    Ok(Found {
+    Ok(CheckpointUse {
         preprocessing,
         task: Some(ModelTask::Segmentation),
         final_activation: Some(final_activation),

@@ -56,7 +56,7 @@ pub struct ConvertJob {
     pub overwrite: Overwrite,
 }
 
-/// Bytes of a slab.
+/// Size in bytes of a slab that is read and written at once.
 const SLAB_BYTES: usize = 32 << 20;
 
 impl ConvertJob {

@@ -64,7 +64,7 @@ pub struct SelectedEngine {
     pub(crate) lost: Vec<DeviceId>,
 }
 
-/// Memory for sessions on a device in bytes, as far as it is known.
+/// Known limits of the memory of sessions on a device, in bytes.
 #[derive(Debug)]
 struct SessionMemory {
     /// Maximum size of a session.
@@ -410,7 +410,7 @@ fn check_precision<'d>(
         format!("{} on {}{lacks}", names.join(", "), device.id)
     };
     let has = devices.map(of_device).collect::<Vec<String>>().join("; ");
-    Err(EngineError::NoPrecision { precision: precision.to_string(), has })
+    Err(EngineError::NoPrecision { precision, has })
 }
 
 /// Returns the fastest device and precision. If no precision of a requested device can be measured, returns the first one.

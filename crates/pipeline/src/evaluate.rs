@@ -62,9 +62,9 @@ pub struct EvaluateJob {
 /// The role of an image in its pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairRole {
-    /// A prediction.
+    /// A label image or a stain that is scored.
     Prediction,
-    /// The ground truth of a prediction.
+    /// The ground truth that it is compared with.
     Truth,
 }
 
@@ -177,7 +177,7 @@ const ROLES: [&str; 17] = [
 /// The [`ROLES`] of images that a model reads: such a file is neither a prediction nor ground truth.
 const INPUT_ROLES: [&str; 4] = ["raw", "img", "image", "signal"];
 
-/// What a file of a folder is by its name; of several files with the same key, the greatest is scored.
+/// Role of a file in a folder, by its name; of several files with the same key, the one with the greatest role is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FileRole {
     /// An image that a model reads, or one without a role.
@@ -258,13 +258,13 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
 }
 
 /// Returns the options for opening `file`, which was found in the folder `given`, or is `given` itself. In a folder,
-/// each TIFF file is an image of its own, as in training data: numbers in names count images more often than slices.
+/// each TIFF file is a separate image, as in training data: numbers in names count images more often than slices.
 fn options_for(file: &Path, given: &Path) -> OpenOptions {
     OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }
 
-/// Returns whether two images are of one slice each, or would be if they were opened without the other files of their numbered
-/// series, which do not have the same number of slices.
+/// Returns whether two images are of one slice each, or would be if they were opened without the other files of their
+/// numbered series, which do not have the same number of slices.
 fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     let depth = |image: &Image| Extents::of(image.meta()).zyx[0];
     let can_be_slice = |image: &Image| depth(image) == 1 || image.meta().is_numbered_series();

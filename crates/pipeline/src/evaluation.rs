@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub struct ScoredImage<'a> {
     /// Path that the report and errors name.
     pub path: &'a Path,
-    /// The image.
+    /// The opened image, whose samples are read slab by slab.
     pub image: &'a Image,
     /// The channel to score, if one was chosen.
     pub channel: Option<&'a ChannelRef>,

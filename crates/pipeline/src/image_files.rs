@@ -18,11 +18,11 @@ const MAX_NAMED: usize = 3;
 pub enum ImageFiles {
     /// Each of them, with its size and time of modification.
     Listed(Vec<InputRecord>),
-    /// What sums them up, if there are thousands.
+    /// Summary of the files, if there are thousands.
     Summed(FileSum),
 }
 
-/// What identifies a large number of files.
+/// Identity of a large number of files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSum {
     /// Number of the files.

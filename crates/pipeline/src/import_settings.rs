@@ -1,4 +1,4 @@
-//! What the user states about a model that is imported, where its file does not state it.
+//! Settings that the user gives for a model to import, where its file does not state them.
 
 use crate::JobError;
 use crate::model::ModelTask;
@@ -58,13 +58,13 @@ impl FromStr for FinalActivation {
     }
 }
 
-/// What the user states about a model that is imported. Settings that are absent are taken from the file, or assumed.
+/// Settings that the user gives for a model to import. Absent ones are taken from the file, or assumed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ImportSettings {
     /// Architecture of the network that PyTorch weights belong to; recognized from their tensors if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
-    /// What the model predicts.
+    /// Task of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<ModelTask>,
     /// Activation that is applied to the network's first output.
@@ -134,7 +134,7 @@ fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<
     }
     let is_softmax = step == Processing::Softmax;
     if is_softmax && channels_of(&package.graph, 0) == Some(1) {
-        let problem = "the network has one output channel, of which softmax makes 1 everywhere; choose sigmoid or none";
+        let problem = "the network has one output channel, for which softmax is 1 everywhere; choose sigmoid or none";
         return Err(problem.to_owned());
     }
     if let Some(output) = package.outputs.first_mut() {

@@ -1,4 +1,4 @@
-//! What a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
+//! Parts that a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
 use cytoscope_model_package::{InheritedContent, Package, is_reserved};
 use serde_json::{Map, Value, json};
@@ -35,7 +35,7 @@ const FIELDS: [&str; 11] = [
 /// Fields taken over from version 0.5 only; they have another form in 0.4.
 const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
-/// What is taken over from a package, and what is left out.
+/// Parts that are taken over from a package, and those that are left out.
 pub(crate) struct Inherited {
     /// Fields, settings, attachments and sample files, in the form of the new package.
     pub content: InheritedContent,
@@ -73,12 +73,19 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
         }
     }
     let list = |key: &str| rdf.get(key).and_then(Value::as_array).into_iter().flatten();
-    let authors: Vec<&Value> = list("authors").filter(|a| a.get("name").is_some_and(Value::is_string)).collect();
+    let mut files = Attachments::new(package);
+    let has_text = |entry: &Value, key: &str| entry.get(key).is_some_and(Value::is_string);
+    let is_named = |author: &Value| has_text(author, "name");
+    let unnamed = list("authors").enumerate().filter(|(_, author)| !is_named(author));
+    files.left_out.extend(unnamed.map(|(index, _)| format!("authors[{index}]: there is no name")));
+    let authors: Vec<&Value> = list("authors").filter(|author| is_named(author)).collect();
     fields.insert("authors".to_owned(), json!(authors));
     // The specification requires a DOI or a URL for each citation.
-    let linked = |c: &&Value| ["doi", "url"].iter().any(|key| c.get(key).is_some_and(Value::is_string));
-    fields.insert("cite".to_owned(), json!(list("cite").filter(linked).collect::<Vec<_>>()));
-    let mut files = Attachments::new(package);
+    let is_linked = |work: &Value| has_text(work, "doi") || has_text(work, "url");
+    let unlinked = list("cite").enumerate().filter(|(_, work)| !is_linked(work));
+    files.left_out.extend(unlinked.map(|(index, _)| format!("cite[{index}]: there is neither a DOI nor a URL")));
+    let cited: Vec<&Value> = list("cite").filter(|work| is_linked(work)).collect();
+    fields.insert("cite".to_owned(), json!(cited));
     let license = match some("license") {
         Some(Value::Object(file)) => file.get("source").and_then(Value::as_str).and_then(|name| files.take(name)),
         other => other,

@@ -1,4 +1,4 @@
-//! What all long jobs share: progress events, cancellation, and time measurement.
+//! Functions that all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
 use crate::predict::TilePlan;
@@ -85,7 +85,7 @@ impl CancelToken {
     }
 }
 
-/// What every job reports while it runs.
+/// Event that any job may report while it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {

@@ -31,6 +31,7 @@ mod folder_digest;
 mod image_files;
 mod import_settings;
 mod inherited;
+mod installed_models;
 mod job;
 pub mod job_record;
 mod machine_peak;
@@ -72,6 +73,7 @@ pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairRepo
 pub use evaluation::{Evaluation, ScoredImage};
 pub use export::{ExportFormat, ExportJob};
 pub use import_settings::{FinalActivation, ImportSettings};
+pub use installed_models::{find_model, log_folder, model_folders, user_folder};
 pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, check_threads};
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
@@ -80,7 +82,7 @@ pub use machine_profile::{
 };
 pub use measure::{MeasureJob, MeasureReport};
 pub use mesh::{MeshJob, MeshReport, MeshedObject};
-pub use model::{Model, ModelTask, find_model, log_folder, model_folders, user_folder};
+pub use model::{Model, ModelTask};
 pub use model_check::{
     ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,
 };

@@ -20,7 +20,7 @@ const MAX_PROFILES: usize = 500;
 /// Key of training runs from scratch, in place of a model's fingerprint.
 pub const SCRATCH: &str = "scratch";
 
-/// What a profile's settings were chosen for.
+/// Goal that a profile's settings were chosen for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
@@ -28,7 +28,7 @@ pub enum Preset {
     Fastest,
     /// The lowest peak memory of the process.
     LeastMemory,
-    /// The smallest difference to 32-bit floats, then the shortest time.
+    /// The smallest difference from 32-bit floats, then the shortest time.
     MostAccurate,
 }
 

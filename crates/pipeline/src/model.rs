@@ -1,6 +1,7 @@
 //! A model as jobs use it: network, axes, pre- and postprocessing, receptive field.
 
 use crate::JobError;
+use crate::installed_models::find_model;
 use crate::model_inputs::{self, ModelInput};
 use crate::model_outputs::{self, ModelOutput};
 use crate::provenance::InputRecord;
@@ -12,12 +13,10 @@ use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_storage::read::open_regular;
-use directories::BaseDirs;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -105,7 +104,7 @@ pub struct Model {
     pub object_diameter_um: Option<f64>,
     /// Steps that are applied to the predicted output after inference, in order.
     pub postprocessing: Vec<Processing>,
-    /// What the network predicts.
+    /// Task of the model: objects or a stain.
     pub task: ModelTask,
     /// Settings with which maps are segmented unless the user gives others.
     pub segment: SegmentOptions,
@@ -113,120 +112,6 @@ pub struct Model {
     pub segment_channel: usize,
     /// Output channel that separates touching objects; the segmentation channel if there is no other.
     pub seed_channel: usize,
-}
-
-/// Returns the folders in which models are looked up by name: the one that `CYTOSCOPE_MODELS` names, `models/` beside
-/// the program (or above it, in a source tree), then the user's folder.
-pub fn model_folders() -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    if let Some(folder) = std::env::var_os("CYTOSCOPE_MODELS") {
-        folders.push(PathBuf::from(folder));
-    }
-    if let Ok(program) = std::env::current_exe().and_then(|p| p.canonicalize()) {
-        folders.extend(
-            program
-                .ancestors()
-                .skip(1)
-                .take(5)
-                .flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]),
-        );
-    }
-    folders.extend(user_folder().map(|f| f.join("models")));
-    folders.retain(|f| f.is_dir());
-    folders.dedup();
-    folders
-}
-
-/// Returns the user's folder for models, settings and logs: `cytoscope` in `$XDG_DATA_HOME` or `~/.local/share` on
-/// Linux, `Cytoscope` in `~/Library/Application Support` on macOS and in the roaming application data on Windows.
-/// `None` if the user has no home folder.
-pub fn user_folder() -> Option<PathBuf> {
-    let name = if cfg!(any(windows, target_os = "macos")) { "Cytoscope" } else { "cytoscope" };
-    Some(BaseDirs::new()?.data_dir().join(name))
-}
-
-/// Returns the folder of the log files, one for each of the last seven days: `logs` in the user's folder.
-pub fn log_folder() -> Option<PathBuf> {
-    user_folder().map(|folder| folder.join("logs"))
-}
-
-/// Maximum size in bytes of a file `NAME.alias` or `NAME.trainable`, which contains the name of a model.
-const MAX_ALIAS_BYTES: u64 = 4096;
-
-/// Reads a file `NAME.alias` or `NAME.trainable` of a model folder.
-pub(crate) fn read_alias(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    open_regular(path)?.take(MAX_ALIAS_BYTES).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// Returns what `NAME.alias` in a model folder contains; `None` if there is no such file.
-fn alias_of(folder: &Path, name: &str) -> Result<Option<String>, JobError> {
-    let path = folder.join(format!("{name}.alias"));
-    if !path.is_file() {
-        return Ok(None);
-    }
-    read_alias(&path).map(Some).map_err(|error| JobError::Io { path, error })
-}
-
-/// Returns the paths in a model folder. What cannot be listed is logged and left out.
-pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
-    let log = |error: &std::io::Error| tracing::warn!("models in {} cannot be listed: {error}", folder.display());
-    let mut paths = Vec::new();
-    match std::fs::read_dir(folder) {
-        Err(error) => log(&error),
-        Ok(entries) => {
-            for entry in entries {
-                match entry {
-                    Ok(entry) => paths.push(entry.path()),
-                    Err(error) => log(&error),
-                }
-            }
-        }
-    }
-    paths
-}
-
-/// Returns the path of a package that is given by path or by name. A file `NAME.alias` beside the packages contains the
-/// name of the model that NAME stands for.
-///
-/// # Errors
-/// [`JobError::WrongUse`] if there is no such model; it lists the known names. [`JobError::Io`] if the alias file cannot
-/// be read.
-pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
-    let path = Path::new(text);
-    // If a replacement was interrupted, the package may still have a hidden name.
-    cytoscope_storage::folder::recover(path);
-    if path.exists() {
-        return Ok(path.to_owned());
-    }
-    let mut known = Vec::new();
-    for folder in model_folders() {
-        let alias = alias_of(&folder, text)?;
-        let name = alias.as_deref().map_or(text, str::trim);
-        if Path::new(name).components().count() == 1 {
-            cytoscope_storage::folder::recover(&folder.join(name));
-        }
-        for candidate in [folder.join(name), folder.join(format!("{name}.zip")), folder.join(format!("{name}.onnx"))] {
-            if candidate.exists() && Path::new(name).components().count() == 1 {
-                return Ok(candidate);
-            }
-        }
-        for path in entries(&folder) {
-            let is_model = path.join("rdf.yaml").exists()
-                || path.extension().is_some_and(|e| e == "alias" || e == "zip" || e == "onnx");
-            if is_model {
-                known.extend(path.file_stem().map(|s| s.to_string_lossy().into_owned()));
-            }
-        }
-    }
-    known.sort();
-    known.dedup();
-    let known =
-        if known.is_empty() { "none is installed".to_owned() } else { format!("known are {}", known.join(", ")) };
-    Err(JobError::WrongUse(format!(
-        "no model \"{text}\" was found: give the path of a package or the name of an installed model ({known})"
-    )))
 }
 
 /// Returns the number of spatial axes of input and output, or why stacks cannot be run through the network.
@@ -491,8 +376,8 @@ impl Model {
         compile(self.network(options.precision), engine, &[shape.to_vec()], options)
     }
 
-    /// Plans one pass of a stack of shape N, C, Z, Y, X through the network; see [`Engine::plan_rolling`]. A network on slices
-    /// computes each slice by itself.
+    /// Plans one pass of a stack of shape N, C, Z, Y, X through the network; see [`Engine::plan_rolling`]. A network on
+    /// slices computes each slice separately.
     ///
     /// # Errors
     /// [`NotRolling`], with the reason, if the network, the engine or the memory budget does not allow it.
@@ -616,16 +501,5 @@ mod tests {
         let refused = task_of(Some(&json!("denoising"))).unwrap_err();
         assert_eq!(refused, "config.cytoscope.task is \"denoising\", expected segmentation or labelfree");
         assert!(task_of(Some(&json!(1))).is_err());
-    }
-
-    #[test]
-    fn an_alias_that_is_not_text_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("good.alias"), "nuclei\n").unwrap();
-        std::fs::write(folder.path().join("bad.alias"), [0xff, 0xfe]).unwrap();
-        assert_eq!(alias_of(folder.path(), "good").unwrap().as_deref(), Some("nuclei\n"));
-        assert!(alias_of(folder.path(), "none").unwrap().is_none());
-        let refused = alias_of(folder.path(), "bad").unwrap_err().to_string();
-        assert!(refused.contains("bad.alias"), "{refused}");
     }
 }

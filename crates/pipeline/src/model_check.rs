@@ -24,7 +24,7 @@ const SPEED_RUNS: usize = 5;
 pub struct ModelTestJob {
     /// Model: an installed package, or a file that [`crate::packages::ImportJob`] could import.
     pub file: PathBuf,
-    /// What the user states about the model.
+    /// Settings that the user gives for the model.
     #[serde(flatten)]
     pub settings: ImportSettings,
 }
@@ -50,7 +50,7 @@ pub struct ModelTestReport {
     /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// What bioimage.io would refuse in the metadata, or ask to complete.
+    /// Parts of the metadata that bioimage.io would refuse, or ask to complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upload: Vec<UploadFinding>,
 }
@@ -62,7 +62,7 @@ pub struct UploadReport {
     pub name: String,
     /// Whether bioimage.io would accept the metadata.
     pub accepted: bool,
-    /// What it would refuse, or ask to complete.
+    /// Parts that it would refuse, or ask to complete.
     pub findings: Vec<UploadFinding>,
 }
 

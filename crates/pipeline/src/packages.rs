@@ -3,7 +3,7 @@
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit};
-use crate::job_record::{is_trained, recorded};
+use crate::job_record::{recorded, recorded_training};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
@@ -50,7 +50,7 @@ pub struct ImportJob {
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
-    /// What the user states about the model.
+    /// Settings that the user gives for the model.
     #[serde(flatten)]
     pub settings: ImportSettings,
 }
@@ -200,7 +200,7 @@ pub(crate) fn check_engines(
     Ok(checks)
 }
 
-/// What quantization changes in a package; everything else is kept.
+/// Parts of a package that quantization changes; everything else is kept.
 #[derive(Debug, Clone)]
 pub struct Quantized {
     /// The quantized network, which is attached to the package.
@@ -301,7 +301,10 @@ fn builder(
 ) -> PackageBuilder {
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = documentation(package, left_out);
-    let tags = list("tags").iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let listed = list("tags");
+    let others = listed.iter().enumerate().filter(|(_, tag)| !tag.is_string());
+    left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not a text")));
+    let tags = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let config = match package.config() {
         config @ (Value::Null | Value::Object(_)) => config.clone(),
         _ => {
@@ -337,6 +340,18 @@ fn builder(
 /// [`JobError::Model`] if the network cannot be expressed in ONNX.
 pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result<Replaced, JobError> {
     write_with(&builder, &InheritedContent::default(), to, overwrite)
+}
+
+/// Returns whether something exists at a path that a training run wrote: according to the record beside it or, for a folder that has
+/// none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows it.
+fn is_trained(path: &Path) -> bool {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return false };
+    let states_training = || {
+        let package = if meta.is_dir() { Package::open(path).ok() } else { None };
+        let training = package.as_ref().and_then(|package| package.config().get("training")?.as_object());
+        training.is_some_and(|training| !training.is_empty())
+    };
+    recorded_training(path).unwrap_or_else(states_training)
 }
 
 fn write_with(
@@ -400,5 +415,16 @@ mod tests {
         let valid = PackageBuilder { name: "another".to_owned(), ..invalid };
         assert_eq!(write(valid, &path, Overwrite::Replace).unwrap(), Replaced::MovedTo(aside.clone()));
         assert!(aside.join("notes.txt").is_file() && !path.join("notes.txt").exists());
+    }
+    #[test]
+    fn a_trained_package_without_its_record_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("renamed");
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        let trained = PackageBuilder { config: json!({"training": {"steps": 3}}), ..builder.clone() };
+        assert_eq!(write(trained, &path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        let aside = folder.path().join("renamed.before-1");
+        assert_eq!(write(builder.clone(), &path, Overwrite::Refuse).unwrap(), Replaced::MovedTo(aside));
+        assert_eq!(write(builder, &path, Overwrite::Refuse).unwrap(), Replaced::Ours, "it was not trained");
     }
 }

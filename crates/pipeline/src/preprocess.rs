@@ -23,7 +23,7 @@ const Y: usize = 3;
 const X: usize = 4;
 const S: usize = 5;
 
-/// What preprocessing did to a stack.
+/// Effect of preprocessing on a stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PreprocessRecord {
     /// The steps as text, in order.
@@ -106,8 +106,8 @@ pub(crate) fn options_after(job: &PredictJob) -> PredictOptions {
     if job.preprocess.is_empty() { options } else { PredictOptions { voxel_um: None, ..options } }
 }
 
-/// Returns an image whose pixels are those of `image` after some steps; without steps, the image itself. Nothing is
-/// computed before pixels are read. Its samples are 32-bit floats, unless all steps are crops.
+/// Returns an image with the pixels of `image` after the steps; without steps, the image itself. Nothing is computed
+/// before pixels are read. Its samples are 32-bit floats, unless all steps are crops.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for an invalid step, [`JobError::Mismatch`] for one that does not fit the image.

@@ -80,7 +80,7 @@ impl fmt::Display for ProgressStage {
     }
 }
 
-/// What the units are that the progress of a stage counts; serialized as its [name](ProgressUnit::name).
+/// Unit in which the progress of a stage is counted; serialized as its [name](ProgressUnit::name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressUnit {
@@ -134,13 +134,13 @@ impl fmt::Display for ProgressUnit {
 /// Progress of a stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StageProgress {
-    /// The stage.
+    /// Stage whose units are counted.
     pub stage: ProgressStage,
     /// Number of units done so far.
     pub done: u64,
     /// Number of units of the whole stage.
     pub total: u64,
-    /// What the units are.
+    /// Unit of the counts.
     pub unit: ProgressUnit,
     /// Units per second so far.
     pub rate: f64,

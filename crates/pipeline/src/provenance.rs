@@ -67,11 +67,11 @@ pub struct Provenance {
     pub diameter: Option<ObjectDiameter>,
     /// The tile plan: tile size, halo, blending.
     pub plan: Recorded<TilePlan>,
-    /// What the statistics of the model's processing steps were computed over; absent if none needs statistics. Earlier versions
-    /// always used the whole stack.
+    /// Extent over which the statistics of the model's processing steps were computed; absent if none needs statistics.
+    /// Earlier versions always used the whole stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<StatisticsScope>,
-    /// What preprocessing steps did to the stack, whose results have the shape and voxel size after them; absent if the
+    /// Effect of preprocessing steps on the stack, whose results have the shape and voxel size after them; absent if the
     /// job has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preprocessed: Option<PreprocessRecord>,
@@ -158,7 +158,7 @@ impl InputRecord {
     }
 }
 
-/// What an input tensor of the model was read from.
+/// Source of an input tensor of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputTensorRecord {
     /// Id of the tensor in the model.
@@ -217,7 +217,7 @@ pub(crate) struct NewRecord<'a> {
     pub fingerprint: &'a str,
     /// Precision that the network ran in, which may differ from the requested one.
     pub precision: Precision,
-    /// What was computed for the input: device, tiles, diameter, objects.
+    /// Details of the computation for the input: device, tiles, diameter, objects.
     pub report: &'a InputReport,
     /// The user's preprocessing steps; `None` without any.
     pub preprocessed: Option<PreprocessRecord>,

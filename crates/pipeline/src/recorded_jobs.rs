@@ -1,4 +1,4 @@
-//! What the jobs of this crate read and write, for their provenance records.
+//! Inputs and outputs of the jobs of this crate, for their provenance records.
 
 use crate::job_record::{JobKind, Recordable, beside};
 use crate::packages::ImportJob;

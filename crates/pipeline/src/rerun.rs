@@ -17,7 +17,7 @@ pub struct Rerun {
     pub job: PredictJob,
     /// The devices to run it with.
     pub devices: Devices,
-    /// What differs from the recorded run, one sentence each.
+    /// Differences from the recorded run, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ impl Provenance {
     }
 }
 
-/// Returns a note if the recorded statistics are those of the whole stack, but `now` they are those of each slice.
+/// Returns a note if the recorded run used statistics of the whole stack, but each slice `now` has its own.
 fn statistics_note(recorded: Option<StatisticsScope>, now: Option<StatisticsScope>) -> Option<&'static str> {
     let differs = now == Some(StatisticsScope::Slice) && recorded != now;
     differs.then_some(

@@ -1,4 +1,4 @@
-//! The extent of statistics in processing steps: a network on slices sees each slice as an image of its own, so percentiles
+//! The extent of statistics in processing steps: a network on slices treats each slice as a separate image, so percentiles
 //! and moments are those of each slice; other networks see the whole stack.
 
 use crate::ops::{self, Elementwise, Reference, Statistics, Volume, apply};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// What the statistics of a model's processing steps, such as percentiles, are computed over.
+/// Extent over which the statistics of a model's processing steps, such as percentiles, are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatisticsScope {
@@ -59,7 +59,7 @@ pub(crate) fn are_of_slices<'a>(model: &Model, depth: usize, steps: impl IntoIte
     model.spatial_axes == 2 && depth > 1 && steps.into_iter().any(Processing::needs_statistics)
 }
 
-/// Resolves a model's preprocessing for each slice of a stack, which is read once; `channels` are those of all inputs.
+/// Resolves a model's preprocessing for each slice of a stack, which is read once; `channels` are the channels of all inputs.
 ///
 /// # Errors
 /// [`JobError`] if the stack cannot be read, or a step is not supported.

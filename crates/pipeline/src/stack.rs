@@ -159,7 +159,7 @@ impl Stack {
         Ok(Chains::Stack(chains))
     }
 
-    /// Returns the input tensors of a model before preprocessing, with their ids; `channels` are those of all inputs.
+    /// Returns the input tensors of a model before preprocessing, with their ids; `channels` are the channels of all inputs.
     pub(crate) fn input_tensors<'a>(
         &'a self,
         context: &'a Context,

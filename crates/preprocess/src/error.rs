@@ -26,7 +26,7 @@ pub enum PreprocessError {
     Unfit {
         /// Name of the step, as in its text.
         step: &'static str,
-        /// What about the stack does not fit.
+        /// Property of the stack that does not fit.
         problem: String,
         /// What the user can do, as a clause.
         next_step: String,

@@ -9,7 +9,7 @@ use cytoscope_volume::BoxZyx;
 const VALUE_BYTES: u64 = size_of::<f32>() as u64;
 /// Bytes of a voxel that a step of whole slices holds besides its input and output: a copy, bins, sorted values.
 const SLICE_STEP_BYTES: u64 = 12;
-/// Bytes of the histogram of one tile of CLAHE, as a mapping; there are up to four times as many tiles as asked for.
+/// Bytes of the histogram of one tile of CLAHE, as a mapping; there are up to four times as many tiles as requested.
 const TILE_BYTES: u64 = 4 * 256 * VALUE_BYTES;
 
 fn bytes(bounds: &BoxZyx) -> u64 {
@@ -83,7 +83,7 @@ impl Chain {
 }
 
 impl Stage {
-    /// Returns the bytes that computing `bounds` from the box `sources` holds besides the latter.
+    /// Returns the bytes that computing `bounds` from the box `sources` takes in addition to `sources`.
     fn applied_bytes(&self, sources: &BoxZyx, bounds: &BoxZyx) -> u64 {
         let threads = rayon::current_num_threads();
         let [_, source_rows, source_columns] = lengths(sources);

@@ -47,7 +47,7 @@ pub(crate) enum Operation {
 /// A step for a stack of a certain shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stage {
-    /// What is computed, with all lengths in voxels.
+    /// The computation, with all lengths in voxels.
     pub operation: Operation,
     /// Shape Z, Y, X of the input and of the output.
     pub from: [usize; 3],

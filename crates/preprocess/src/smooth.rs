@@ -19,7 +19,7 @@ pub(crate) fn gaussian_weights(sigma: f64) -> Vec<f32> {
     raw.iter().map(|w| (w / sum) as f32).collect()
 }
 
-/// Smooths along Z, Y, X. `weights` are those of [`gaussian_weights`]; `input` holds every voxel of the volume (of this
+/// Smooths along Z, Y, X. `weights` come from [`gaussian_weights`]; `input` holds every voxel of the volume (of this
 /// shape) within their reach of `bounds`.
 pub(crate) fn gaussian(input: &Block, bounds: &BoxZyx, shape: [usize; 3], weights: &[Vec<f32>; 3]) -> Vec<f32> {
     let [_, in_y, in_x] = lengths(&input.bounds);

@@ -5,6 +5,8 @@ mod objects;
 mod passes;
 mod training;
 
+pub use training::smaller_batch;
+
 use crate::device::RunDevice;
 use crate::facts::{InputFacts, Joining, RunFacts, TileFacts, TileReason};
 use crate::{OperatorTotal, bytes_text};
@@ -85,7 +87,7 @@ pub enum AdvisedSetting {
     /// The default way of joining tiles, which is cropping, or no tiles at all.
     #[serde(alias = "crop")]
     DefaultBlend,
-    /// The device.
+    /// Device that computes the network.
     Device(RunDevice),
     /// Number of threads.
     Threads(usize),
@@ -93,6 +95,13 @@ pub enum AdvisedSetting {
     Workers(usize),
     /// Number of patches per training batch.
     Batch(usize),
+    /// A smaller training batch, and more of them for each optimizer step, so that a step has the same patches.
+    AccumulatedBatch {
+        /// Number of patches per batch.
+        batch: usize,
+        /// Number of batches per optimizer step.
+        accumulate: usize,
+    },
     /// Memory limit for the activations of a training step in MiB.
     ActivationMib(u64),
     /// An object diameter that is estimated from each stack.
@@ -110,11 +119,11 @@ pub struct Advice {
     pub rule: AdviceRule,
     /// Measurement that the advice is based on, as a sentence.
     pub evidence: String,
-    /// What the change is expected to bring.
+    /// Gain that the change is expected to bring.
     pub expected_gain: String,
     /// The option or setting that makes the change.
     pub change: String,
-    /// The setting, if one value of one setting is the change.
+    /// The setting, if a program can apply the change without asking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setting: Option<AdvisedSetting>,
     /// Number of further inputs that the rule applies to; the evidence is that of the input with the largest gain.
@@ -132,7 +141,7 @@ impl Advice {
     }
 }
 
-/// Returns the advice for a run. `operators` are those of its trace; without a trace, none.
+/// Returns the advice for a run. `operators` are the operators of its trace; without a trace, none.
 pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
     let inputs = &facts.inputs;
     let all = [

@@ -1,4 +1,4 @@
-//! What a run knows about itself besides its spans: the input of [`crate::advise`].
+//! Facts about a run besides its spans: the input of [`crate::advise`].
 
 use crate::device::{RunDevice, RunPrecision};
 use crate::memory::bytes_text;
@@ -64,7 +64,7 @@ pub struct InputFacts {
     pub voxels: u64,
     /// Whether it has a single slice.
     pub is_plane: bool,
-    /// The device.
+    /// Device that computed the network.
     pub device: RunDevice,
     /// Number format of the network.
     pub precision: RunPrecision,
@@ -76,7 +76,7 @@ pub struct InputFacts {
     pub seam_energy: Option<f64>,
     /// The object diameter, for models with a nominal one.
     pub diameter: Option<DiameterFacts>,
-    /// What passed between the host and the device; `None` on the CPU.
+    /// Traffic between the host and the device; `None` on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<DeviceTraffic>,
     /// Seconds of the copies between host and device; `None` on the CPU.
@@ -87,7 +87,7 @@ pub struct InputFacts {
     pub objects: Option<u64>,
 }
 
-/// What passes between the host and a device that has memory of its own, and how often both wait for each other. Runs
+/// Traffic between the host and a device that has memory of its own, and how often both wait for each other. Runs
 /// that only serve to time kernels are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -260,12 +260,29 @@ pub struct TrainingFacts {
     /// Patches per batch; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub batch: usize,
+    /// Batches whose gradients are accumulated before each optimizer step; 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub accumulate: usize,
     /// A batch size for which the device has memory, if it is larger.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub larger_batch: Option<usize>,
     /// Multiply-accumulates that a step computes a second time to save memory, relative to those of a step that does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recomputed_share: Option<f64>,
+}
+
+impl TrainingFacts {
+    /// Returns the patches per second; `None` if the duration of a step or the number of its patches is unknown.
+    pub fn samples_per_sec(&self) -> Option<f64> {
+        let patches = self.batch.saturating_mul(self.accumulate);
+        (patches > 0 && self.step_secs > 0.0).then(|| patches as f64 / self.step_secs)
+    }
+
+    /// Returns the share of a step that was spent waiting for patches, 0 to 1; `None` if the duration of a step is unknown.
+    pub fn data_wait_share(&self) -> Option<f64> {
+        let share = self.stalled_secs / self.step_secs;
+        share.is_finite().then(|| share.clamp(0.0, 1.0))
+    }
 }
 
 /// Returns whether a number is 0, which stands for an unknown one.
@@ -299,6 +316,16 @@ mod tests {
         assert_eq!(larger([8, 64, 64], [0; 3], [8, 64, 200]), Some([8, 64, 128]), "the other axes are covered");
         assert_eq!(larger([8, 64, 64], [0; 3], [20, 64, 64]), Some([16, 64, 64]));
         assert_eq!(larger([1, 64, 64], [0; 3], [20, 64, 64]), None, "a network for single slices");
+    }
+
+    #[test]
+    fn rates_of_a_training_run_need_the_patches_of_a_step() {
+        let facts = TrainingFacts { step_secs: 0.5, stalled_secs: 0.125, batch: 2, ..TrainingFacts::default() };
+        assert_eq!((facts.samples_per_sec(), facts.data_wait_share()), (None, Some(0.25)));
+        let known = TrainingFacts { accumulate: 3, ..facts };
+        assert_eq!(known.samples_per_sec(), Some(12.0));
+        let none = TrainingFacts { step_secs: 0.0, stalled_secs: 0.0, ..known };
+        assert_eq!((none.samples_per_sec(), none.data_wait_share()), (None, None));
     }
 
     #[test]

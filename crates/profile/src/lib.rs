@@ -34,10 +34,12 @@ mod roofline;
 mod run;
 mod slowdown;
 mod stage;
+mod tables;
 mod timeline;
+mod totals;
 mod trace;
 
-pub use advice::{Advice, AdviceRule, AdvisedSetting, advise};
+pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use device::{RunDevice, RunPrecision};
 pub use facts::{
@@ -50,7 +52,9 @@ pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
 pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, computing_share, since};
+pub use tables::RunTable;
 pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
+pub use totals::{SpanTotal, span_totals, step_durations_secs};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};

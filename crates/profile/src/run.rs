@@ -1,4 +1,4 @@
-//! What a run measured, as traces and reports store it, and reading it back.
+//! Measurements of a run, as traces and reports store them, and reading them back.
 
 use crate::trace::{ARENA_COUNTER, DEVICE_ALLOCATED_COUNTER, DEVICE_RESERVED_COUNTER, RESIDENT_COUNTER, TracedMemory};
 use crate::{DeviceMemory, MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
@@ -22,7 +22,7 @@ pub struct RunRecord {
     pub command: String,
     /// Time, bytes and voxels of each stage.
     pub stages: Vec<StageTotal>,
-    /// What else is known about the run.
+    /// Further facts about the run.
     pub facts: RunFacts,
 }
 
@@ -129,7 +129,7 @@ struct RunFile {
     other: OtherData,
     #[serde(default)]
     run: Option<Value>,
-    /// What `train --search` reports of the run that wrote the package.
+    /// Report of the run that wrote the package, in reports of `train --search`.
     #[serde(default)]
     report: Option<Value>,
 }

@@ -56,7 +56,7 @@ pub(crate) struct Variant {
 
 /// The variant and calibration methods with the smallest error, with every layer in int8.
 pub(crate) struct BestVariant {
-    /// The variant.
+    /// The float network of the variant, with the histograms of its tensors.
     pub variant: Variant,
     /// Calibration methods; `None` for dynamic ranges.
     pub methods: Option<Methods>,

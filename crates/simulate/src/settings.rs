@@ -16,7 +16,7 @@ pub const MAX_OBJECTS: usize = 1_000_000;
 /// Largest fraction of the light that becomes haze.
 pub(crate) const MAX_HAZE: f64 = 0.9;
 
-/// What a simulated stack shows.
+/// Content of a simulated stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Kind {
@@ -206,7 +206,7 @@ pub struct Camera {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// What the stack shows.
+    /// Content of the stack.
     pub kind: Kind,
     /// Number of slices, rows and columns.
     pub shape_zyx: [usize; 3],

@@ -74,7 +74,7 @@ pub fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
-/// What the user can do about an error of the operating system, as the end of a sentence.
+/// Returns advice on an error of the operating system, as the end of a sentence.
 pub fn io_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         _ if crate::read::refusal(error).is_some() => "choose a regular file instead",

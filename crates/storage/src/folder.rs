@@ -218,7 +218,7 @@ pub fn content_of_finished(path: &Path, kind: &str) -> Option<(u64, String)> {
     Some((files.iter().map(|file| file.bytes).sum(), sha256))
 }
 
-/// What existed at the path of a new folder, and what happened to it.
+/// State of the path of a new folder before it was written, and what happened to its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "tell the user where their folder was moved to"]
 pub enum Replaced {

@@ -31,17 +31,17 @@ struct Record {
     bytes: u64,
     /// SHA-256 of these bytes in lower-case hexadecimal.
     sha256: String,
-    /// What the job states about these bytes.
+    /// Description of these bytes that the job gave.
     #[serde(default)]
     about: String,
 }
 
-/// What the record of a growing file says about the job that kept it.
+/// Record of a growing file about the job that kept it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     /// Fingerprint of the job.
     pub fingerprint: String,
-    /// What the job stated about the kept bytes.
+    /// Description of the kept bytes that the job gave.
     pub about: String,
 }
 

@@ -28,7 +28,7 @@ impl<R> LimitedReader<R> {
 }
 
 impl ReadLimit {
-    /// Whether no byte may be read any more.
+    /// Whether no more bytes may be read.
     pub fn is_reached(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }

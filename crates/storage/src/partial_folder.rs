@@ -1,7 +1,7 @@
 //! Folders of many files that appear at once: they are written under a hidden name next to their target and renamed.
 //!
 //! A folder created by [`PartialFolder::create_listed`] keeps a marker that lists its files, so that a later run may replace
-//! it as long as nobody has changed it.
+//! it as long as no one has changed it.
 
 use crate::folder::{Replaced, move_aside, move_into_place, remove_marked};
 use crate::manifest::{MARKER, Manifest, ManifestFile, sha256_of_bytes};

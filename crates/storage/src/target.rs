@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What to do if an output path exists and was not created by this program.
+/// Policy for an output path that exists and was not created by this program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overwrite {
@@ -27,8 +27,8 @@ impl Overwrite {
 /// replaced.
 ///
 /// # Errors
-/// [`StorageError::IsInput`], [`StorageError::NotReplaceable`] for a folder, [`StorageError::Exists`], [`StorageError::Io`] if
-/// its folder does not exist.
+/// [`StorageError::IsInput`], [`StorageError::NotReplaceable`] for a folder, [`StorageError::Exists`], [`StorageError::Io`]
+/// if its folder does not exist.
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     check_parent(path)?;

@@ -207,7 +207,7 @@ impl CheckpointSummary {
     }
 }
 
-/// What a checkpoint states about the run that it belongs to.
+/// Description of the run that a checkpoint belongs to.
 #[derive(Deserialize)]
 struct StartedRun {
     /// The job that the run was started with.
@@ -567,7 +567,7 @@ mod tests {
         assert_eq!(resumed_scale(&saved(Some(F16), 1024.0), F32, 1.0), (1.0, 0));
         assert_eq!(resumed_scale(&saved(Some(F16), 1.0), F32, 1.0), (1.0, 0));
         assert_eq!(resumed_scale(&saved(Some(Auto), 1.0), F16, 32_768.0), (32_768.0, 0));
-        // Checkpoints of earlier versions tell the precision only by the loss scale.
+        // Checkpoints of earlier versions show the precision only by the loss scale.
         assert_eq!(resumed_scale(&saved(None, 1024.0), F16, 32_768.0), (1024.0, 7));
         assert_eq!(resumed_scale(&saved(None, 1024.0), F32, 1.0), (1.0, 0));
     }

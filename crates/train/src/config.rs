@@ -1,10 +1,11 @@
 //! All training settings with their defaults. The `--config` option of the command line reads them from a TOML file.
 
+mod optimization;
+
 use crate::data_config::DataConfig;
 use crate::error::wrong_use;
-use cytoscope_autodiff::{Decay, Schedule};
 use cytoscope_engine::Precision;
-use cytoscope_graph::{ElementType, Loss, LossKind, LossTerm, Optimizer};
+use cytoscope_graph::ElementType;
 use cytoscope_objects::{SegmentOptions, TissueOptions};
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
@@ -13,16 +14,15 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::Table;
 
-/// Default maximum learning rate of a network that is trained from scratch.
-const SCRATCH_RATE: f64 = 2e-3;
-/// Default maximum learning rate of fine-tuning: training that starts from a model.
-const FINE_TUNING_RATE: f64 = 1e-3;
+pub(crate) use optimization::loss;
+pub use optimization::{LossConfig, OptimizerConfig, ScheduleConfig};
+
 /// Default number of patches per batch.
 const BATCH: usize = 2;
 /// Maximum number of patches per batch; larger batches do not train faster.
 pub const MAX_BATCH: usize = 4096;
 /// Maximum number of batches for gradient accumulation.
-const MAX_ACCUMULATE: usize = 1 << 16;
+pub const MAX_ACCUMULATE: usize = 1 << 16;
 /// Maximum edge length of a patch in voxels.
 const MAX_PATCH_EDGE: usize = 4096;
 /// Sections whose types ignore unknown keys: packages of other versions may have more segmentation settings, and serde
@@ -341,175 +341,6 @@ impl NetworkConfig {
     }
 }
 
-/// Training loss: its kind and parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum LossConfig {
-    /// Binary cross entropy.
-    Bce,
-    /// Dice loss.
-    Dice,
-    /// Sum of Dice loss and binary cross entropy.
-    DiceCe,
-    /// Tversky loss.
-    Tversky {
-        /// Weight of false positives.
-        alpha: f32,
-        /// Weight of false negatives.
-        beta: f32,
-    },
-    /// Focal loss.
-    Focal {
-        /// Focusing parameter γ.
-        gamma: f32,
-    },
-    /// Mean squared error.
-    Mse,
-    /// Mean absolute error.
-    L1,
-    /// Huber loss.
-    Huber {
-        /// The loss is quadratic for smaller errors and linear for larger ones.
-        delta: f32,
-    },
-}
-
-impl LossConfig {
-    fn kind(self) -> LossKind {
-        match self {
-            Self::Bce => LossKind::BinaryCrossEntropy,
-            Self::Dice => LossKind::Dice { smooth: 1.0 },
-            Self::DiceCe => LossKind::DiceCrossEntropy { smooth: 1.0 },
-            Self::Tversky { alpha, beta } => LossKind::Tversky { alpha, beta, smooth: 1.0 },
-            Self::Focal { gamma } => LossKind::Focal { gamma },
-            Self::Mse => LossKind::MeanSquared,
-            Self::L1 => LossKind::MeanAbsolute,
-            Self::Huber { delta } => LossKind::Huber { delta },
-        }
-    }
-}
-
-/// Returns the loss of a target. The foreground channel uses `requested` (by default Dice plus cross entropy), the
-/// channels that separate objects use cross entropy with soft targets (0 to 1). The default for regression is the mean
-/// squared error. The loss of several `stains` is averaged over them.
-pub(crate) fn loss(target: TargetKind, stains: usize, requested: Option<LossConfig>) -> Loss {
-    let default = if target.of_labels() { LossConfig::DiceCe } else { LossConfig::Mse };
-    let kind = requested.unwrap_or(default).kind();
-    let sigmoid = target.of_labels();
-    let first = if target.of_labels() { 1 } else { stains };
-    let mut terms = vec![LossTerm { kind, channels: 0..first, factor: 1.0, sigmoid, within: None }];
-    if target.channels() > 1 {
-        // Most voxels of a patch are background, so the loss of these channels is counted a second time inside objects.
-        let kind = LossKind::BinaryCrossEntropy;
-        for within in [None, Some(0)] {
-            terms.push(LossTerm { kind, channels: 1..target.channels(), factor: 1.0, sigmoid, within });
-        }
-    }
-    Loss { terms }
-}
-
-/// An optimizer with its hyperparameters, named as in PyTorch.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum OptimizerConfig {
-    /// Adam with decoupled weight decay.
-    Adamw {
-        /// Weights shrink by this times the learning rate at every step.
-        #[serde(default = "decay")]
-        weight_decay: f32,
-    },
-    /// Adam; weight decay is part of the gradient.
-    Adam {
-        /// Factor of the weights that are added to their gradient.
-        #[serde(default)]
-        weight_decay: f32,
-    },
-    /// Stochastic gradient descent.
-    Sgd {
-        /// Share of the previous update that is added to the next one, 0 to 1.
-        #[serde(default = "momentum")]
-        momentum: f32,
-        /// Whether to use Nesterov momentum.
-        #[serde(default)]
-        nesterov: bool,
-        /// Factor of the weights that are added to their gradient.
-        #[serde(default)]
-        weight_decay: f32,
-    },
-}
-
-fn decay() -> f32 {
-    1e-4
-}
-
-fn momentum() -> f32 {
-    0.9
-}
-
-impl Default for OptimizerConfig {
-    fn default() -> Self {
-        Self::Adamw { weight_decay: decay() }
-    }
-}
-
-impl OptimizerConfig {
-    /// Returns the update rule; β₁ 0.9, β₂ 0.999 and ε 10⁻⁸ of Adam are fixed.
-    pub(crate) fn rule(self) -> Optimizer {
-        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
-        match self {
-            Self::Adamw { weight_decay } => Optimizer::AdamW { beta1, beta2, epsilon, weight_decay },
-            Self::Adam { weight_decay } => Optimizer::Adam { beta1, beta2, epsilon, weight_decay },
-            Self::Sgd { momentum, nesterov, weight_decay } => Optimizer::Sgd { momentum, nesterov, weight_decay },
-        }
-    }
-}
-
-/// Decay of the learning rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecayConfig {
-    /// No decay.
-    Constant,
-    /// Multiplied by the same factor in every step.
-    Exponential,
-    /// Half a cosine period.
-    #[default]
-    Cosine,
-}
-
-/// How the learning rate changes over a run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ScheduleConfig {
-    /// Maximum learning rate; by default 0.002 from scratch and 0.001 for fine-tuning.
-    pub rate: Option<f64>,
-    /// Decay after the warm-up.
-    pub decay: DecayConfig,
-    /// Fraction of the training run used for the warm-up.
-    pub warm_up: f64,
-    /// Final learning rate as a fraction of the maximum.
-    pub end: f64,
-}
-
-impl Default for ScheduleConfig {
-    fn default() -> Self {
-        Self { rate: None, decay: DecayConfig::Cosine, warm_up: 0.03, end: 0.01 }
-    }
-}
-
-impl ScheduleConfig {
-    /// Returns the schedule; its default learning rate depends on whether training starts from scratch.
-    pub(crate) fn schedule(&self, from_scratch: bool) -> Schedule {
-        let peak = self.rate.unwrap_or(if from_scratch { SCRATCH_RATE } else { FINE_TUNING_RATE });
-        let decay = match self.decay {
-            DecayConfig::Constant => Decay::Constant,
-            DecayConfig::Exponential => Decay::Exponential { end: self.end },
-            DecayConfig::Cosine => Decay::Cosine { end: self.end },
-        };
-        Schedule { peak, warm_up: self.warm_up, decay }
-    }
-}
-
 /// Budget of a training run: the smallest of the limits that are set; 30 epochs if none is set.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -556,14 +387,6 @@ mod tests {
     use super::*;
     use cytoscope_objects::Threshold;
     use cytoscope_objects::components::Connectivity;
-
-    #[test]
-    fn a_given_learning_rate_replaces_the_defaults_of_training_from_scratch_and_of_fine_tuning() {
-        let peak =
-            |rate, from_scratch| ScheduleConfig { rate, ..ScheduleConfig::default() }.schedule(from_scratch).peak;
-        assert_eq!((peak(None, true), peak(None, false)), (SCRATCH_RATE, FINE_TUNING_RATE));
-        assert_eq!((peak(Some(0.01), true), peak(Some(0.01), false)), (0.01, 0.01));
-    }
 
     #[test]
     fn unknown_settings_of_every_section_are_refused_by_name() {

@@ -2,6 +2,7 @@
 
 use crate::stacks::Stack;
 use cytoscope_training_data::StackWindow;
+use std::convert::Infallible;
 
 /// Bisection steps in the search for the edge length of a box: enough for single-voxel precision on any stack.
 const HALVINGS: usize = 60;
@@ -24,20 +25,59 @@ fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 
     with_edge(fits)
 }
 
-/// Returns the centroid of the voxels that are neither background nor `ignored`, or the middle of the stack if there
-/// are none.
-fn center((values, shape): &Stack, ignored: Option<f32>) -> [f64; 3] {
-    let (mut sum, mut count) = ([0.0; 3], 0.0);
-    for (i, _) in values.iter().enumerate().filter(|(_, v)| **v > 0.0 && Some(**v) != ignored) {
-        let at = [i / (shape[1] * shape[2]), i / shape[2] % shape[1], i % shape[2]];
-        at.iter().zip(&mut sum).for_each(|(at, sum)| *sum += *at as f64);
-        count += 1.0;
+/// Returns the start of a range of `size` positions with the highest sum of `counts`; of several successive ones, the one in the
+/// middle.
+fn fullest_range(counts: &[u64], size: usize) -> usize {
+    let mut sum: u64 = counts.iter().take(size).sum();
+    let (mut most, mut first, mut last) = (sum, 0, 0);
+    for (before, (gone, added)) in counts.iter().zip(counts.iter().skip(size)).enumerate() {
+        sum = sum + added - gone;
+        let start = before + 1;
+        if sum > most {
+            (most, first, last) = (sum, start, start);
+        } else if sum == most && start == last + 1 {
+            last = start;
+        }
     }
-    if count == 0.0 { shape.map(|n| n as f64 / 2.0) } else { sum.map(|s| s / count) }
+    usize::midpoint(first, last)
 }
 
-/// Returns a window with at most `voxels` voxels around the centroid of the foreground, or `None` if the whole stack is
-/// no larger.
+/// Returns the window of this size in a stack of this shape that holds the most voxels of objects: the slices with the most, in
+/// these the rows with the most, and of these the columns with the most. `count` returns the number of such voxels in a window for
+/// each position along an axis.
+///
+/// # Errors
+/// Those of `count`.
+pub(crate) fn fullest_window<E>(
+    shape: [usize; 3],
+    size_zyx: [usize; 3],
+    mut count: impl FnMut(&StackWindow, usize) -> Result<Vec<u64>, E>,
+) -> Result<StackWindow, E> {
+    let mut window = StackWindow { start_zyx: [0; 3], size_zyx: shape };
+    for axis in 0..3 {
+        if size_zyx[axis] < shape[axis] {
+            window.start_zyx[axis] = fullest_range(&count(&window, axis)?, size_zyx[axis]);
+            window.size_zyx[axis] = size_zyx[axis];
+        }
+    }
+    Ok(window)
+}
+
+/// Adds the number of voxels of objects in labels of this size Z, Y, X to `counts`, at their position along an axis; voxels that are
+/// background or `ignored` do not count.
+pub(crate) fn count_objects(values: &[f32], size: [usize; 3], ignored: Option<f32>, axis: usize, counts: &mut [u64]) {
+    let [_, ny, nx] = size;
+    for (row, values) in values.chunks_exact(nx.max(1)).enumerate() {
+        for (x, _) in values.iter().enumerate().filter(|(_, v)| **v > 0.0 && Some(**v) != ignored) {
+            let at = [row / ny.max(1), row % ny.max(1), x][axis];
+            if let Some(count) = counts.get_mut(at) {
+                *count += 1;
+            }
+        }
+    }
+}
+
+/// Returns a window with at most `voxels` voxels where most voxels of objects are, or `None` if the whole stack is no larger.
 pub(crate) fn crop_window(
     truth: &Stack,
     voxel_um: [f64; 3],
@@ -48,13 +88,12 @@ pub(crate) fn crop_window(
     if volume(shape) <= voxels {
         return None;
     }
-    let size_zyx = size_of_box(shape, voxel_um, voxels);
-    let center = center(truth, ignored);
-    let start_zyx = std::array::from_fn(|a| {
-        let start = (center[a] - size_zyx[a] as f64 / 2.0).max(0.0) as usize;
-        start.min(shape[a].saturating_sub(size_zyx[a]))
-    });
-    Some(StackWindow { start_zyx, size_zyx })
+    let count = |window: &StackWindow, axis: usize| -> Result<Vec<u64>, Infallible> {
+        let mut counts = vec![0; window.size_zyx[axis]];
+        count_objects(&crop(truth, window).0, window.size_zyx, ignored, axis, &mut counts);
+        Ok(counts)
+    };
+    fullest_window(shape, size_of_box(shape, voxel_um, voxels), count).ok()
 }
 
 /// Returns the values inside a window of a stack.
@@ -72,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crop_is_centered_on_objects_and_isotropic_in_um() {
+    fn the_crop_is_where_objects_are_and_isotropic_in_um() {
         let shape = [20, 100, 200];
         let mut values = vec![0.0f32; 20 * 100 * 200];
         // One object around z 4, y 80, x 150; slice 19 has the ignore label everywhere.
@@ -88,7 +127,7 @@ mod tests {
         let window = crop_window(&truth, [2.0, 0.5, 0.5], Some(255.0), 16_000).unwrap();
         // 10 slices of 2 µm, 40 rows and columns of 0.5 µm: a cube of 20 µm.
         assert_eq!(window.size_zyx, [10, 40, 40]);
-        assert_eq!(window.start_zyx, [0, 60, 130]);
+        assert_eq!(window.start_zyx, [1, 55, 130]);
         let (cut, cut_shape) = crop(&truth, &window);
         assert_eq!((cut.len(), cut_shape), (16_000, [10, 40, 40]));
         assert_eq!(cut.iter().filter(|v| **v == 3.0).count(), 5 * 21 * 21, "the whole object");
@@ -96,5 +135,31 @@ mod tests {
         let empty = (vec![0.0; 90 * 300], [1, 90, 300]);
         let window = crop_window(&empty, [1.0; 3], None, 10_000).unwrap();
         assert_eq!((window.size_zyx, window.start_zyx), ([1, 90, 111], [0, 0, 94]));
+    }
+
+    #[test]
+    fn the_crop_of_annotations_that_lie_far_apart_holds_some_of_them() {
+        // Two slices are annotated, each with an object; their centroid lies between, where nothing is known.
+        let shape = [40, 20, 30];
+        let mut values = vec![255.0f32; 40 * 600];
+        for (z, from, size) in [(3, 2, 4), (36, 10, 6)] {
+            values[z * 600..(z + 1) * 600].fill(0.0);
+            for (y, x) in (from..from + size).flat_map(|y| (from..from + size).map(move |x| (y, x))) {
+                values[z * 600 + y * 30 + x] = 1.0;
+            }
+        }
+        let truth = (values, shape);
+        let window = crop_window(&truth, [1.0; 3], Some(255.0), 1000).unwrap();
+        assert_eq!(window.size_zyx, [10, 10, 10]);
+        let (cut, _) = crop(&truth, &window);
+        assert_eq!(cut.iter().filter(|v| **v == 1.0).count(), 36, "{window:?}");
+    }
+
+    #[test]
+    fn the_fullest_range_is_in_the_middle_of_equal_ones() {
+        assert_eq!(fullest_range(&[0, 0, 3, 1, 0, 0], 2), 2);
+        assert_eq!(fullest_range(&[0, 0, 0, 5, 0, 0, 0], 3), 2);
+        assert_eq!(fullest_range(&[1, 0, 0, 0, 1], 2), 0);
+        assert_eq!((fullest_range(&[0; 9], 3), fullest_range(&[2; 4], 4), fullest_range(&[], 3)), (3, 0, 0));
     }
 }

@@ -31,10 +31,12 @@ const CHECK_PASSES: f64 = 2.0;
 pub(crate) struct Data {
     /// All pairs that were found, usable or not, with the ignore label.
     pub dataset: Dataset,
-    /// What the check measured for each pair, and its problems.
+    /// Result of the check: measurements and problems of each pair.
     pub report: Report,
     /// The usable pairs, divided; validation pairs that the start model was trained on are left out if others remain.
     pub split: Split,
+    /// Names of the validation pairs for [`DataRequest::keep`], with those that are left out: a resumed run leaves them out, too.
+    pub validation_names: Vec<String>,
     /// Images that the start model was trained on.
     pub known: TrainedImages,
     /// Whether the start model can be scored on the validation set: it was not trained on all of it.
@@ -79,8 +81,11 @@ pub(crate) fn load(
         data_error(error)
     })?;
     let report = check_pairs(context, &dataset, config, config.budget.minutes.zip(started))?;
-    problems::report(context, path, &report.problems, None);
     let usable: Vec<Pair> = report.usable(&dataset);
+    // The error below reports a single problem by itself.
+    if !usable.is_empty() || report.problems.len() > 1 {
+        problems::report(context, path, &report.problems, None);
+    }
     if usable.is_empty() {
         let first = report.problems.first();
         return Err(JobError::Mismatch {
@@ -100,8 +105,9 @@ pub(crate) fn load(
         counted(split.validation.len(), "validation"),
         split.how.trim_end_matches('.')
     ));
+    let validation_names = split.validation_names();
     let start_is_scored = leave_out_known(context, &mut split, &known, &digests(&report));
-    Ok(Data { dataset, report, split, known, start_is_scored })
+    Ok(Data { dataset, report, split, validation_names, known, start_is_scored })
 }
 
 /// Leaves those validation pairs out that the start model was trained on, if others remain. Returns whether the start
@@ -239,7 +245,8 @@ fn projected_check(
     (least > minutes).then(|| (whole, (least * 2.0).ceil()))
 }
 
-/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no stacks.
+/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no
+/// stacks.
 pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
     let of = |are_planes: bool| -> Vec<[f64; 3]> {
@@ -314,7 +321,9 @@ mod tests {
     use super::*;
     use crate::check::CheckJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_pipeline::Event;
     use cytoscope_volume::{Array, Axes};
+    use std::sync::Arc;
 
     /// Writes files of two channels, an image and its labels, with two time points, the first of which is empty.
     fn write_time_series(folder: &Path, numbers: std::ops::Range<usize>) {
@@ -327,6 +336,38 @@ mod tests {
             let spec = WriteSpec::of(&array, Container::OmeTiff);
             write_array(&folder.join(format!("film{number}.ome.tif")), &array, &spec).unwrap();
         }
+    }
+
+    #[test]
+    fn a_single_problem_is_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, depth: usize| {
+            let values: Vec<u16> = (0..depth * 64).map(|i| (i % 7) as u16).collect();
+            let array = Array::new(Axes::zyx(), vec![depth, 8, 8], values).unwrap();
+            let spec = WriteSpec::of(&array, Container::ImageJ);
+            write_array(&folder.path().join(name), &array, &spec).unwrap();
+        };
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&notes);
+        let sink = move |event: &Event| {
+            if let Event::Note { message } = event {
+                seen.lock().unwrap().push(message.clone());
+            }
+        };
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
+        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None };
+        let failure = || load(&context, request, TrainedImages::default(), None).err().unwrap().to_string();
+        write("a_raw.tif", 2);
+        write("a_labels.tif", 3);
+        let error = failure();
+        assert!(error.contains("a_labels.tif: its shape Z, Y, X is [3, 8, 8]"), "{error}");
+        assert_eq!(*notes.lock().unwrap(), Vec::<String>::new());
+        // Of several, the error names one, so that all are listed.
+        write("b_raw.tif", 2);
+        write("b_labels.tif", 4);
+        failure();
+        assert_eq!(notes.lock().unwrap().len(), 2);
     }
 
     #[test]
@@ -435,6 +476,9 @@ mod tests {
         let both = [later.split.validation_names(), vec![grown.split.validation[0].name.clone()]].concat();
         let fixed = load_known(Some(&both), known(&later));
         assert_eq!((fixed.split.validation_names(), fixed.start_is_scored), (later.split.validation_names(), true));
+        // A resumed run does not train on those that were left out.
+        let resumed = load_known(Some(&fixed.validation_names), known(&later));
+        assert_eq!((fixed.validation_names.len(), resumed.split.train), (both.len(), fixed.split.train));
         let all = load_known(Some(&both[1..]), known(&later));
         assert_eq!((all.split.validation.len(), all.start_is_scored), (1, false));
     }

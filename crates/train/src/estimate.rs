@@ -24,7 +24,7 @@ const STEPS_SHARE: f64 = 0.75;
 pub struct EstimateJob {
     /// The task: segmentation or label-free prediction.
     pub task: TrainingTask,
-    /// What the training run starts from.
+    /// Starting point of the training run.
     pub from: TrainStart,
     /// Training settings to estimate.
     #[serde(default)]

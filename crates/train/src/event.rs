@@ -1,4 +1,4 @@
-//! What a training run reports while it runs, in addition to the events of every job.
+//! Events of a training run, in addition to those of every job.
 
 use crate::history::ValidationPoint;
 use crate::monitor::TrainStatus;

@@ -18,6 +18,7 @@ use crate::tuning::{self, TuneEffort};
 use crate::validator::Scores;
 use crate::workers::DataWorkers;
 use cytoscope_engine::Precision;
+use cytoscope_graph::Graph;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::ChannelRef;
@@ -55,6 +56,15 @@ fn recent_mean(points: &[StepPoint], of: fn(&StepPoint) -> f64) -> Option<f64> {
     Some(last.iter().map(of).sum::<f64>() / last.len() as f64)
 }
 
+/// The float network of the final package, with its scores.
+struct FinalNetwork {
+    graph: Graph,
+    /// Scores with the final segmentation settings; `None` without a validation set.
+    scores: Option<Scores>,
+    /// The prediction of each validation pair.
+    thumbnails: Vec<Option<Thumbnail>>,
+}
+
 /// The package to save at the output path, still in the checkpoint folder.
 struct FinalPackage {
     path: PathBuf,
@@ -72,38 +82,39 @@ impl FinalPackage {
 impl Training<'_> {
     /// Tunes the segmentation settings, writes the package, quantizes it and scores both networks.
     pub(crate) fn finalize(&mut self, outcome: LoopOutcome) -> Result<TrainReport, JobError> {
-        let LoopOutcome { state, before, parameters } = outcome;
+        let LoopOutcome { mut state, before, parameters } = outcome;
         let before_is_int8 = before.as_ref().is_some_and(|b| b.is_int8);
+        let start_scores = before.as_ref().map(|b| b.tuned.clone());
         let (before, thumbnails_before) = before.map_or((None, Vec::new()), |b| (Some(b.untuned), b.thumbnails));
         let context = self.context;
         let end = self.deadline(&state);
         // Without a validation set, the final network is used.
         let best = if self.validator.is_empty() { state.step } else { state.best.map_or(0, |(_, step)| step) };
-        let verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
-        let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
+        let mut verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
         if verdict == ChosenNetwork::Start {
             let reason = kept_reason(state.best_comparison.as_ref());
             context.note(format!(
                 "no trained network scored clearly better than the start model, which is kept: {reason}"
             ));
         }
-        let graph = Package::open(&chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
-        if self.tunes_segmentation() {
-            self.segment = self.tune_segmentation(&chosen, end)?;
+        let (float, fitted) = (self.folder.path.join("float"), self.segment.clone());
+        let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
+        let mut last = self.final_network(&chosen, &float, end)?;
+        let start = start_scores.as_ref().filter(|_| verdict == ChosenNetwork::Trained);
+        if let Some((start, lower)) = start.and_then(|start| Some((start, last.scores.as_ref()?.if_lower_than(start)?)))
+        {
+            // The scores during training are those of other segmentation settings, and perhaps of other crops.
+            let reason = lower.reason();
+            context.note(format!(
+                "the trained network scores lower in the end than the start model, which is kept: {reason}"
+            ));
+            (state.best, state.best_comparison) = (Some((start.score, 0)), Some(lower));
+            (verdict, self.segment) = (ChosenNetwork::Start, fitted);
+            last = self.final_network(&self.kept_start()?, &float, end)?;
         }
+        let FinalNetwork { graph, scores: after, thumbnails } = last;
         let name = package::package_name(&self.job.out);
         let metric = SelectionMetric::of(self.start.target);
-        let float = self.folder.path.join("float");
-        self.write_candidate(&graph, &float)?;
-        let (mut after, mut thumbnails) = (None, Vec::new());
-        if !self.validator.is_empty() {
-            let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
-            let precision = Some(Precision::F32);
-            let _span = context.recorder.span(Stage::Validate, "final network");
-            let candidate = Candidate::load(&context.cancel, self.devices, &float, precision, self.job.threads)?;
-            let score = || self.validator.score_with(&context.cancel, &candidate, None, &mut on_case);
-            after = Some(context.report_alive(ProgressStage::Evaluate, score)?);
-        }
         let record = self.record(&state, verdict, before.as_ref(), parameters);
         let examples = self.examples(before.as_ref(), &thumbnails_before, after.as_ref(), &thumbnails);
         let card = self.card(&name, &state, before.as_ref(), parameters, metric, &examples);
@@ -113,7 +124,7 @@ impl Training<'_> {
         let writing = context.recorder.span(Stage::Write, "package");
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
         writing.finish();
-        let floor = before.as_ref().map(|b| b.score).filter(|_| verdict == ChosenNetwork::Trained);
+        let floor = start_scores.as_ref().map(|start| start.score).filter(|_| verdict == ChosenNetwork::Trained);
         let packed = self.quantize(verdict, &float, after.as_ref(), floor, &state)?;
         let writing = context.recorder.span(Stage::Write, "publish");
         self.save_package(&packed.path)?;
@@ -138,7 +149,7 @@ impl Training<'_> {
             patch_zyx: self.patch,
             parameters,
             train_pairs: self.train_pairs.len(),
-            validation_pairs: self.validation.len(),
+            validation_pairs: self.validator.pairs.len(),
             workers,
             prefetch,
             seconds: self.seconds(&state),
@@ -148,6 +159,36 @@ impl Training<'_> {
             device: self.device_names(),
             history: state.history,
         })
+    }
+
+    /// Tunes the segmentation settings for the network of the package `chosen`, writes the network to `float` and scores it with
+    /// these settings.
+    fn final_network(&mut self, chosen: &Path, float: &Path, end: Option<Instant>) -> Result<FinalNetwork, JobError> {
+        let context = self.context;
+        let graph = Package::open(chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
+        if self.tunes_segmentation() {
+            self.segment = self.tune_segmentation(chosen, end)?;
+        }
+        self.write_candidate(&graph, float)?;
+        let (mut scores, mut thumbnails) = (None, Vec::new());
+        if !self.validator.is_empty() {
+            let mut on_case = |case: usize, made: &[f32]| thumbnails.push(self.previews.thumbnail(case, made));
+            let precision = Some(Precision::F32);
+            let _span = context.recorder.span(Stage::Validate, "final network");
+            let candidate = Candidate::load(&context.cancel, self.devices, float, precision, self.job.threads)?;
+            let score = || self.validator.score_with(&context.cancel, &candidate, None, &mut on_case);
+            scores = Some(context.report_alive(ProgressStage::Evaluate, score)?);
+        }
+        Ok(FinalNetwork { graph, scores, thumbnails })
+    }
+
+    /// Returns the package of the start model in the checkpoint folder, which is written if it is not there.
+    fn kept_start(&self) -> Result<PathBuf, JobError> {
+        let path = self.folder.start();
+        if !path.is_dir() {
+            self.write_candidate(&self.start.graph, &path)?;
+        }
+        Ok(path)
     }
 
     /// Returns the segmentation settings with the best validation score of the network `chosen`.
@@ -215,7 +256,7 @@ impl Training<'_> {
             ("start model".to_owned(), self.start.name.clone()),
             ("trainable parameters".to_owned(), parameters.to_string()),
             ("training pairs".to_owned(), self.train_pairs.len().to_string()),
-            ("validation pairs".to_owned(), self.validation.len().to_string()),
+            ("validation pairs".to_owned(), self.validator.pairs.len().to_string()),
             ("steps".to_owned(), state.step.to_string()),
             ("patch".to_owned(), format!("{} x {:?} voxels", self.batch, self.patch)),
         ];
@@ -226,7 +267,8 @@ impl Training<'_> {
             summary.push(("score of the start model".to_owned(), format!("{:.4}", before.score)));
         }
         if let Some((score, step)) = state.best {
-            summary.push(("best score".to_owned(), format!("{score:.4} at step {step}")));
+            let of = if step == 0 { "of the start model, which is kept".to_owned() } else { format!("at step {step}") };
+            summary.push(("best score".to_owned(), format!("{score:.4} {of}")));
         }
         let legend = self.previews.legend(before.is_some());
         package::card(name, &summary, &state.history, metric.name(), &legend, examples)

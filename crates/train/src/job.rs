@@ -27,7 +27,7 @@ pub struct TrainJob {
     pub task: TrainingTask,
     /// Folder or table (`.csv`) of the training pairs.
     pub data: PathBuf,
-    /// What training starts from.
+    /// Starting point of the training run.
     pub from: TrainStart,
     /// Path of the package to write: a folder, or a zip file if it ends in `.zip`.
     pub out: PathBuf,
@@ -58,7 +58,7 @@ pub struct TrainJob {
     /// If `device` is `auto`, another one may always continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_change_device: bool,
-    /// What to do with a file or folder at `out` that is not a Cytoscope package.
+    /// Treatment of a file or folder at `out` that is not a Cytoscope package.
     #[serde(default)]
     pub overwrite: Overwrite,
 }

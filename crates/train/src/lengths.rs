@@ -16,9 +16,9 @@ const TRIED_BATCH: usize = 2;
 pub(crate) struct Lengths {
     /// The only number of patches in a batch; `None` if it takes any.
     pub batch: Option<usize>,
-    /// The only length along each axis of space; `None` if it takes others.
+    /// The only length that the network accepts along each spatial axis; `None` if it accepts several.
     pub space: Vec<Option<usize>>,
-    /// What lengths along the axes of space must be a multiple of, if they were fixed before.
+    /// Numbers of which the lengths along the spatial axes must be multiples, if the network had fixed lengths before.
     pub multiples: Option<Vec<usize>>,
 }
 
@@ -98,7 +98,7 @@ fn with_free(graph: &Graph, axes: &[usize], tried: &[usize]) -> Option<Graph> {
 }
 
 /// Refuses a network whose output does not have the size of its input for a batch of the shape `batch`, which has the
-/// channels of all inputs: targets have the size of the input. `name` is that of the model.
+/// channels of all inputs: targets have the size of the input. `name` is the name of the model.
 ///
 /// # Errors
 /// [`JobError::Model`] with both sizes.

@@ -41,7 +41,7 @@ impl EstimateJob {
 
 /// The settings of a training run, or of its estimate, that a machine profile may set.
 pub struct OpenSettings<'a> {
-    /// What training starts from.
+    /// Starting point of the training run.
     from: &'a TrainStart,
     config: &'a mut TrainConfig,
     device: &'a mut DeviceRequest,

@@ -6,7 +6,7 @@ use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::engine_memory;
-use cytoscope_profile::{DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes};
+use cytoscope_profile::{DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes, smaller_batch};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,13 @@ pub enum BatchAdvice {
         /// Patches per batch.
         batch: usize,
     },
-    /// Activations are computed twice to save memory; a batch of this size with `accumulate` doubled needs less.
+    /// Activations are computed twice to save memory; smaller batches need less memory, and more of them for each optimizer
+    /// step keep its number of patches.
     Smaller {
         /// Patches per batch.
         batch: usize,
+        /// Batches per optimizer step.
+        accumulate: usize,
     },
 }
 
@@ -38,8 +41,8 @@ impl BatchAdvice {
     pub fn text(self) -> String {
         match self {
             Self::Larger { batch } => format!("--batch {batch} fits into the memory of the device"),
-            Self::Smaller { batch } => {
-                format!("--batch {batch} with accumulate doubled would need no recomputation")
+            Self::Smaller { batch, accumulate } => {
+                format!("--batch {batch} --set accumulate={accumulate} would compute fewer activations twice")
             }
         }
     }
@@ -112,13 +115,15 @@ impl TrainStatus {
     }
 }
 
-/// What the advice on the batch size depends on.
+/// Measurements that the advice on the batch size depends on.
 #[derive(Clone, Copy)]
 struct BatchFacts {
     device: DeviceId,
     /// Memory for activations in bytes, if known: the limit of the settings, or what the device has available.
     limit_bytes: Option<u64>,
     batch: usize,
+    /// Batches per optimizer step.
+    accumulate: usize,
     activation_bytes: u64,
     recomputes: bool,
     data_wait_share: f64,
@@ -126,9 +131,10 @@ struct BatchFacts {
 
 impl BatchFacts {
     fn advice(self) -> Option<BatchAdvice> {
-        let Self { device, limit_bytes, batch, activation_bytes, recomputes, data_wait_share } = self;
+        let Self { device, limit_bytes, batch, accumulate, activation_bytes, recomputes, data_wait_share } = self;
         if recomputes {
-            return (batch > 1).then_some(BatchAdvice::Smaller { batch: batch / 2 });
+            let smaller = smaller_batch(batch, accumulate);
+            return smaller.map(|(batch, accumulate)| BatchAdvice::Smaller { batch, accumulate });
         }
         // On the CPU, a larger batch makes no patch faster.
         if device == DeviceId::Cpu || data_wait_share > MAX_DATA_WAIT {
@@ -162,6 +168,7 @@ impl Training<'_> {
             device: device.id,
             limit_bytes: self.options.memory_budget_bytes.or_else(|| device.available_bytes()),
             batch: self.batch,
+            accumulate: self.config.accumulate,
             activation_bytes: stepper.arena_bytes(),
             recomputes: stepper.recompute().is_some(),
             data_wait_share,
@@ -194,6 +201,7 @@ mod tests {
             device: DeviceId::Cuda(0),
             limit_bytes: Some(1000),
             batch: 4,
+            accumulate: 3,
             activation_bytes: 250,
             recomputes: false,
             data_wait_share: 0.1,
@@ -208,7 +216,9 @@ mod tests {
         ];
         assert!(others.iter().all(|facts| facts.advice().is_none()));
         let recomputing = BatchFacts { recomputes: true, device: DeviceId::Cpu, ..gpu };
-        assert_eq!(recomputing.advice(), Some(BatchAdvice::Smaller { batch: 2 }));
+        let smaller = BatchAdvice::Smaller { batch: 2, accumulate: 6 };
+        assert_eq!(recomputing.advice(), Some(smaller));
+        assert!(smaller.text().starts_with("--batch 2 --set accumulate=6 "), "{}", smaller.text());
     }
 
     #[test]

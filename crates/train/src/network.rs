@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The start model.
+/// The network that training starts from, in its trainable form, with the facts of its package.
 pub(crate) struct StartModel {
     /// The network in the form that is trained: its output is probabilities for labels, intensities for a stain.
     pub graph: Graph,
@@ -222,7 +222,7 @@ fn trainable_form(source: &Graph, shown: &str) -> Result<Graph, JobError> {
     Ok(graph)
 }
 
-/// Returns the values for Z, Y, X of those of the axes of space; networks for single slices have none for Z.
+/// Returns the values for Z, Y, X, given those for the spatial axes; networks for single slices get `missing` for Z.
 fn by_axis<T: Copy>(values: &[T], spatial_axes: usize, missing: T) -> [T; 3] {
     std::array::from_fn(|a| (a + spatial_axes).checked_sub(3).and_then(|a| values.get(a)).copied().unwrap_or(missing))
 }

@@ -122,7 +122,7 @@ pub(crate) fn write(d: &Description<'_>, graph: &Graph, to: &Path) -> Result<(),
     packages::write(PackageBuilder { test_inputs, test_outputs, ..untested }, to, Overwrite::Refuse).map(|_| ())
 }
 
-/// Returns the test tensors of all inputs; `values` are those of their channels, of shape Z, Y, X.
+/// Returns the test tensors of all inputs; `values` are the values of their channels, of shape Z, Y, X.
 fn test_tensors(d: &Description<'_>, values: &[f32], zyx: [usize; 3]) -> Result<Vec<Tensor>, JobError> {
     let voxels: usize = zyx.iter().product();
     let mut rest = values;

@@ -9,6 +9,7 @@ use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{StackWindow, TargetKind};
 use image::ImageEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use std::borrow::Cow;
 
 /// Maximum side length of a panel in pixels.
 const PANEL: usize = 320;
@@ -105,6 +106,14 @@ fn fullest_slice(truth: &[f32], [nz, ny, nx]: [usize; 3], labels: bool) -> usize
     truth.chunks(plane).position(|slice| count(slice) == max).unwrap_or(nz / 2)
 }
 
+/// Returns labels with background in place of the ignore label, which is no object.
+fn without_ignored(truth: &[f32], ignored: Option<f32>) -> Cow<'_, [f32]> {
+    match ignored.filter(|label| truth.contains(label)) {
+        None => Cow::Borrowed(truth),
+        Some(label) => Cow::Owned(truth.iter().map(|own| if *own == label { 0.0 } else { *own }).collect()),
+    }
+}
+
 /// Returns slice `z` of values in order Z, Y, X.
 fn slice(values: &[f32], [_, ny, nx]: [usize; 3], z: usize) -> Option<&[f32]> {
     values.get(z * ny * nx..(z + 1) * ny * nx)
@@ -116,13 +125,14 @@ impl Previews {
         let labels = target.of_labels();
         let previews = validator.cases.iter().enumerate().map(|(i, case)| {
             let (truth, shape) = validator.truth(i)?;
-            let z = fullest_slice(truth, shape, labels);
+            let truth = without_ignored(truth, validator.ignored_label());
+            let z = fullest_slice(&truth, shape, labels);
             let [_, ny, nx] = shape;
             let window = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, ny, nx] };
             let unread = |error: &JobError| tracing::warn!("a validation pair has no preview: {error}");
             let (image, read) = case.read(window).inspect_err(unread).ok()?;
             let image = Thumbnail::of(&image, read[1], read[2], false)?;
-            let truth = Thumbnail::of(slice(truth, shape, z)?, ny, nx, labels)?;
+            let truth = Thumbnail::of(slice(&truth, shape, z)?, ny, nx, labels)?;
             let fits = (image.height, image.width) == (truth.height, truth.width);
             fits.then(|| Preview { name: case.name.clone(), z, shape, image, truth })
         });
@@ -387,5 +397,10 @@ mod tests {
         truth[8] = 5.0;
         assert_eq!(fullest_slice(&truth, [3, 2, 2], true), 2);
         assert_eq!(fullest_slice(&truth, [3, 2, 2], false), 1);
+        // Slices without annotations hold no objects.
+        truth[..8].fill(255.0);
+        assert_eq!(fullest_slice(&without_ignored(&truth, Some(255.0)), [3, 2, 2], true), 2);
+        assert_eq!(*without_ignored(&truth, Some(255.0)), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0]);
+        assert_eq!(*without_ignored(&truth, None), *truth);
     }
 }

@@ -22,7 +22,7 @@ const MAX_NOTES: usize = 12;
 /// Maximum number of folders that are listed.
 const MAX_FOLDERS: usize = 12;
 
-/// What the record of a training run is made of.
+/// Content of the record of a training run.
 pub(crate) struct TrainingRecordFacts<'a> {
     /// Name of the start model.
     pub start: &'a str,

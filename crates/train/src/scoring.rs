@@ -274,7 +274,7 @@ impl Training<'_> {
         self.previews = Previews::of(&self.validator, self.start.target);
         let now = self.validator.size();
         let part = if now.voxels < had.voxels { " and a crop of each" } else { "" };
-        Ok(format!("validation uses {} of {} pairs{part}", now.cases, self.validation.len()))
+        Ok(format!("validation uses {} of {} pairs{part}", now.cases, self.validator.pairs.len()))
     }
 
     /// Scores the start model and the best network again, if they have a score: the validation images have changed.

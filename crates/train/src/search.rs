@@ -15,7 +15,7 @@ const MAX_SPACE_BYTES: u64 = 1 << 20;
 /// Maximum number of trials of one search.
 pub const MAX_TRIALS: usize = 10_000;
 
-/// Range of a setting.
+/// Values of a setting that a search draws from.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum SettingRange {

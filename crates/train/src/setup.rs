@@ -281,7 +281,7 @@ fn sampler_of(
         augment: config.augment,
         target: start.target,
         normalize: start.normalize,
-        // As in prediction: each slice is an image of its own.
+        // As in prediction: each slice is a separate image.
         normalize_slices: start.spatial_axes == 2,
         ignore_label: data.dataset.ignore_label.map(IgnoreLabel::Value),
         ..SamplerOptions::default()
@@ -304,7 +304,7 @@ fn validator_of(
         stains: start.outputs.clone(),
         model_um: start.voxel_um,
         ignored: data.dataset.ignore_label,
-        diameters: Diameters { nominal_um: start.object_diameter_um, given_um: diameter },
+        diameters: Diameters { nominal_um: start.object_diameter_um, given_um: diameter, grid_um: start.voxel_um },
     };
     let validator = Validator::new(&data.split.validation, options)?;
     if validator.is_empty() {
@@ -375,7 +375,7 @@ pub(crate) fn prepare<'a>(
         train_pairs: data.split.train.clone(),
         images_before: data.known.record_with(&[], &BTreeMap::new()),
         images_after: data.known.record_with(&data.split.train, &digests(&data.report)),
-        validation: data.split.validation_names(),
+        validation: data.validation_names.clone(),
         fingerprint,
         started,
         start,

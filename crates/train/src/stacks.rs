@@ -1,6 +1,7 @@
 //! Stacks of pairs in memory: images read for validation, and files written for calibration.
 
-use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
+use crate::crop::{count_objects, fullest_window};
+use cytoscope_formats::{Channel, Container, Image, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_pipeline::{Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
 use cytoscope_volume::{Array, Axes, Axis, Element, Region, Samples, VoxelSize, with_samples};
@@ -56,9 +57,25 @@ fn distinct_labels(samples: &Samples, ignored: Option<f32>) -> Vec<f32> {
 
 /// Reads one image of a file, cropped to a window, in the sample type of the file: values in order Z, Y, X, and the shape.
 pub(crate) fn read_samples(image: &ImageRef, window: Option<StackWindow>) -> Result<(Samples, [usize; 3]), JobError> {
+    read_from(&open_file(image)?, image, window)
+}
+
+/// Opens the file of an image.
+fn open_file(image: &ImageRef) -> Result<Image, JobError> {
     let options =
         OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
-    let file = open(&image.path, &options)?;
+    Ok(open(&image.path, &options)?)
+}
+
+/// Returns the shape of the images in a file along Z, Y, X.
+fn shape_zyx(file: &Image) -> [usize; 3] {
+    let meta = file.meta();
+    [Axis::Z, Axis::Y, Axis::X]
+        .map(|axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1))
+}
+
+/// Reads an image as [`read_samples`] does, from its open file.
+fn read_from(file: &Image, image: &ImageRef, window: Option<StackWindow>) -> Result<(Samples, [usize; 3]), JobError> {
     let meta = file.meta();
     let mut region = Region::whole(&meta.shape_full);
     let pick = |axis: Axis| meta.axes_full.position(axis);
@@ -114,12 +131,7 @@ pub(crate) fn channels_array((values, shape): Stack, channels: usize) -> Result<
 
 /// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
 pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, JobError> {
-    let options =
-        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
-    let file = open(&image.path, &options)?;
-    let meta = file.meta();
-    let shape = [Axis::Z, Axis::Y, Axis::X]
-        .map(|axis| meta.axes_full.position(axis).and_then(|i| meta.shape_full.get(i)).copied().unwrap_or(1));
+    let shape = shape_zyx(&open_file(image)?);
     let voxels = |s: [usize; 3]| s.iter().fold(1usize, |n, v| n.saturating_mul(*v));
     if voxels(shape) <= MAX_CASE_VOXELS {
         return Ok(None);
@@ -131,6 +143,24 @@ pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, Job
     }
     let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
     Ok(Some(StackWindow { start_zyx, size_zyx }))
+}
+
+/// Returns the window of this size that holds the most voxels of objects in a label image; `ignored` is the ignore label. The labels
+/// are read slice by slice.
+pub(crate) fn labeled_window(labels: &ImageRef, size_zyx: [usize; 3], ignored: f32) -> Result<StackWindow, JobError> {
+    let file = open_file(labels)?;
+    fullest_window(shape_zyx(&file), size_zyx, |window, axis| {
+        let ([z, y, x], [nz, ny, nx]) = (window.start_zyx, window.size_zyx);
+        let mut counts = vec![0; window.size_zyx[axis]];
+        for slice in 0..nz {
+            let (start_zyx, size_zyx) = ([z + slice, y, x], [1, ny, nx]);
+            let (samples, size) = read_from(&file, labels, Some(StackWindow { start_zyx, size_zyx }))?;
+            // Along Z, the slice is the only position.
+            let counts = if axis == 0 { counts.get_mut(slice..=slice) } else { Some(counts.as_mut_slice()) };
+            count_objects(&samples.to_f32(), size, Some(ignored), axis, counts.unwrap_or_default());
+        }
+        Ok(counts)
+    })
 }
 
 /// Writes channels with these names.
@@ -231,6 +261,23 @@ mod tests {
             assert_eq!(found.is_some(), size.is_some(), "{slices}: {found:?}");
             assert!(found.zip(size).is_none_or(|(found, size)| is_same([found, size])), "{found:?}");
         }
+    }
+
+    #[test]
+    fn the_part_of_a_large_stack_is_where_it_is_annotated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("labels.tif");
+        // Slice 17 of 20 is annotated: an object of 3 × 4 voxels in a corner.
+        let at = |z: usize, y: usize, x: usize| (z * 12 + y) * 16 + x;
+        let mut labels = vec![u16::MAX; 20 * 192];
+        labels[17 * 192..18 * 192].fill(0);
+        for (y, x) in (8..11).flat_map(|y| (11..15).map(move |x| (y, x))) {
+            labels[at(17, y, x)] = 1;
+        }
+        let array = Array::new(Axes::zyx(), vec![20, 12, 16], labels).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let window = labeled_window(&ImageRef::of(path), [4, 6, 16], f32::from(u16::MAX)).unwrap();
+        assert_eq!(window, StackWindow { start_zyx: [15, 5, 0], size_zyx: [4, 6, 16] });
     }
 
     #[test]

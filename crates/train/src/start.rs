@@ -1,10 +1,11 @@
-//! What a training run starts from: a new network or a model.
+//! Starting point of a training run: a new network or a model.
 
 use cytoscope_pipeline::SCRATCH;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a training run starts from. Its text, on the command line and in JSON, is `scratch` or the path or name of the model.
+/// Starting point of a training run. Its text, on the command line and in JSON, is `scratch` or the path or name of the
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum TrainStart {

@@ -89,7 +89,7 @@ pub(crate) struct Training<'a> {
     pub(crate) images_before: String,
     /// Images that a network trained in this run will record.
     pub(crate) images_after: String,
-    /// Names of the validation pairs.
+    /// Names of the validation pairs, with those that are left out because the start model was trained on them.
     pub(crate) validation: Vec<String>,
     pub(crate) fingerprint: String,
     pub(crate) started: Instant,
@@ -196,7 +196,7 @@ struct RollbackPoint {
     step: u64,
 }
 
-/// What the training loop does next.
+/// Next action of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Makes a step.
@@ -221,7 +221,7 @@ impl Phase {
     }
 }
 
-/// What the training loop changes.
+/// State that the training loop changes.
 struct LoopState {
     state: TrainState,
     stepper: Stepper,

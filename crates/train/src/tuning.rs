@@ -102,7 +102,7 @@ pub(crate) fn predict_maps(
     Ok(all)
 }
 
-/// Result of tuning.
+/// Segmentation settings that suit the validation set best, with their scores.
 pub(crate) struct TuneResult {
     /// Settings with the best score if that is better than the score of the initial ones by more than chance, or else the
     /// initial ones.

@@ -2,6 +2,7 @@
 //! ground truth.
 
 mod comparison;
+mod ignored;
 mod scores;
 
 pub use comparison::Comparison;
@@ -13,14 +14,14 @@ use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
 use crate::error::data_error;
 use crate::stacks::{
-    Stack, channels_array, is_whole_file, middle_window, read_channels, read_labels, read_zyx, replace_non_finite,
-    voxel_um,
+    Stack, channels_array, is_whole_file, labeled_window, middle_window, read_channels, read_labels, read_zyx,
+    replace_non_finite, voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
     CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
 };
-use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, median_diameter_um};
+use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, assumed_voxel, median_diameter_um};
 use cytoscope_volume::VoxelSize;
 use scores::Tally;
 use std::collections::BTreeMap;
@@ -38,8 +39,9 @@ pub(crate) struct Case {
     /// The part of the image that is predicted; `None` for all of it.
     window: Option<StackWindow>,
     truth: Truth,
+    /// Voxel size along Z, Y, X in µm; for models with a nominal diameter, in voxels along X if it is unknown.
     voxel_um: Option<[f64; 3]>,
-    /// Median object diameter in µm (in voxels if the voxel size is unknown), for models with a nominal diameter.
+    /// Median object diameter in the same unit, for models with a nominal diameter.
     diameter: Option<f64>,
 }
 
@@ -94,7 +96,7 @@ impl Truth {
 
 /// Predicts and scores the validation pairs.
 pub(crate) struct Validator {
-    /// What is predicted in each validation, limited to the time that a validation may take.
+    /// Pairs that are predicted in each validation, limited to the time that a validation may take.
     pub cases: Vec<Case>,
     /// All validation pairs; `cases` are some of them.
     pub pairs: Vec<Pair>,
@@ -118,7 +120,7 @@ pub(crate) struct ValidatorOptions {
     pub max_cases: usize,
     /// Number of true objects of pairs by name, as far as known.
     pub objects: BTreeMap<String, usize>,
-    /// What the network is trained to output, which determines how it is scored.
+    /// Target that the network is trained to output, which determines how it is scored.
     pub target: TargetKind,
     /// Names of the network's outputs, which are the stains for label-free prediction.
     pub stains: Vec<String>,
@@ -138,6 +140,8 @@ pub(crate) struct Diameters {
     /// Object diameter of all cases in µm (in voxels if the voxel size is unknown); by default measured on the true
     /// labels of each case.
     pub given_um: Option<f64>,
+    /// Voxel size of the model's grid along Z, Y, X in µm.
+    pub grid_um: Option<[f64; 3]>,
 }
 
 impl Validator {
@@ -178,14 +182,24 @@ impl Validator {
 
     /// Prepares a pair, cropped to at most `max_voxels` voxels.
     fn case(&self, pair: &Pair, max_voxels: usize) -> Result<Case, JobError> {
-        let mut window = pair.window.or(middle_window(&pair.image)?);
-        let voxel_um = voxel_um(pair)?;
+        let mut window = match pair.window {
+            Some(window) => Some(window),
+            None => self.part_of_large(pair)?,
+        };
         // The first target decides where the pair is cropped.
         let mut truth = match self.target.of_labels() {
             true => read_labels(&pair.target, window, self.ignored)?,
             false => read_zyx(&pair.target, window)?,
         };
         replace_non_finite(&mut truth.0);
+        let voxel_um = match voxel_um(pair)? {
+            // Predictions assume the same for a stack in which they find these objects.
+            None if self.diameters.nominal_um.is_some() => {
+                let (file, (labels, shape)) = (&pair.target.path, &truth);
+                Some(assumed_voxel(file, labels, *shape, self.ignored, self.diameters.grid_um).map_err(data_error)?)
+            }
+            stated => stated,
+        };
         let diameter = self.diameter(&pair.target.path, &truth, voxel_um)?;
         let cropped = crop_window(&truth, voxel_um.unwrap_or(self.assumed_um), self.ignored, max_voxels);
         if let Some(inside) = &cropped {
@@ -203,6 +217,15 @@ impl Validator {
         }
         let (name, images) = (pair.name.clone(), pair.images().cloned().collect());
         Ok(Case { name, images, window, truth: Truth(Arc::new(truth)), voxel_um, diameter })
+    }
+
+    /// Returns the part of a stack that is validated if it is too large as a whole: its middle or, if only a part of the labels may
+    /// be known, where most of them are.
+    fn part_of_large(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
+        match (middle_window(&pair.image)?, self.ignored) {
+            (Some(middle), Some(label)) => labeled_window(&pair.target, middle.size_zyx, label).map(Some),
+            (middle, _) => Ok(middle),
+        }
     }
 
     /// Returns the object diameter of a case: the given one, or else the median of its true labels; `None` without a
@@ -328,6 +351,10 @@ impl Validator {
             let one = match self.ignored.filter(|label| truth.contains(label)) {
                 None => Tally::of(self.target, truth, &found, *shape)?,
                 Some(label) => {
+                    let mut found = found;
+                    if self.target != TargetKind::Semantic {
+                        ignored::remove_rims(&mut found, truth, label, *shape);
+                    }
                     let seen = |values: &[f32]| -> Vec<f32> {
                         let ignored = |i: usize| truth.get(i) == Some(&label);
                         values.iter().enumerate().map(|(i, v)| if ignored(i) { 0.0 } else { *v }).collect()
@@ -347,6 +374,11 @@ impl Validator {
     /// Returns the ground truth of a case, axes C, Z, Y, X, and its shape Z, Y, X.
     pub(crate) fn truth(&self, case: usize) -> Option<(&[f32], [usize; 3])> {
         self.cases.get(case).map(|c| (c.truth.0.0.as_slice(), c.truth.0.1))
+    }
+
+    /// Returns the label of voxels that are not compared, as a value of the ground truth.
+    pub(crate) fn ignored_label(&self) -> Option<f32> {
+        self.ignored
     }
 
     /// Returns the voxel size of a case along Z, Y, X in µm.
@@ -464,7 +496,7 @@ mod tests {
             stains: Vec::new(),
             model_um: None,
             ignored: Some(255),
-            diameters: Diameters { nominal_um: Some(10.0), given_um: None },
+            diameters: Diameters { nominal_um: Some(10.0), ..Diameters::default() },
         };
         let validator = Validator::new(&[], options).unwrap();
         let diameter = |labels: &[f32]| {

@@ -4,7 +4,7 @@ use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What a network is trained to predict.
+/// Task that a network is trained for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrainingTask {

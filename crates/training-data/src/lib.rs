@@ -58,7 +58,7 @@ pub use error::TrainingDataError;
 pub use find::{FindOptions, SpacingOrder, find_pairs, find_pairs_with};
 pub use loader::{Batch, Loader, LoaderOptions};
 pub use normalize::{Normalize, Scaling};
-pub use objects::{IgnoreLabel, median_diameter_um};
+pub use objects::{IgnoreLabel, assumed_voxel, median_diameter_um};
 pub use reader::{CacheUse, Outside, patch_cache_bytes};
 pub use sampler::{ObjectScale, Origin, Patch, Sampler, SamplerOptions, StageTimes};
 pub use sources::{SourceOptions, Sources};

@@ -93,8 +93,8 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(
     })
 }
 
-/// Computes the normalization of each slice of a stack by itself, which is read once. The voxels of slices without finite
-/// intensities become 0.
+/// Computes the normalization of each slice of a stack separately, reading the stack once. The voxels of slices without
+/// finite intensities become 0.
 pub(crate) fn scalings_of_slices(
     reader: &Reader,
     stack: usize,

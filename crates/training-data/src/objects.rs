@@ -363,9 +363,8 @@ impl ObjectIndex {
         Ok(indexer.finish())
     }
 
-    /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
-    /// those are fewer than three, as far as they are known ([`diameter::median_of_known`]); `None` without objects.
-    pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
+    /// Returns the objects with the shape Z, Y, X of the stack; `None` if no voxel was indexed.
+    fn known(&self) -> Option<(Vec<KnownObject>, [usize; 3])> {
         let [first, last] = self.seen?;
         let shape = std::array::from_fn(|a| last[a] - first[a] + 1);
         let inside = |at: [u32; 3]| std::array::from_fn(|a| (at[a] as usize).saturating_sub(first[a]));
@@ -376,7 +375,25 @@ impl ObjectIndex {
             high: inside(o.high),
             is_partial: o.is_partial,
         };
-        diameter::median_of_known(&self.objects.iter().map(known).collect::<Vec<_>>(), shape, voxel_um)
+        Some((self.objects.iter().map(known).collect(), shape))
+    }
+
+    /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
+    /// those are fewer than three, as far as they are known ([`diameter::median_of_known`]); `None` without objects.
+    pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
+        let (objects, shape) = self.known()?;
+        diameter::median_of_known(&objects, shape, voxel_um)
+    }
+
+    /// Returns the voxel size along Z, Y, X, in voxels along X, that a prediction assumes for a stack without one
+    /// ([`diameter::likely_spacing`]); `grid` is the voxel size of the model's grid.
+    pub fn assumed_voxel(&self, grid: Option<[f64; 3]>) -> [f64; 3] {
+        let ratio = grid.map_or(1.0, |[z, _, x]| z / x);
+        match self.known() {
+            Some((_, [0 | 1, ..])) => [1.0; 3],
+            Some((objects, shape)) => [diameter::likely_spacing(&objects, shape, ratio), 1.0, 1.0],
+            None => [ratio, 1.0, 1.0],
+        }
     }
 }
 
@@ -392,10 +409,36 @@ pub fn median_diameter_um(
     ignored: Option<f32>,
     voxel_um: [f64; 3],
 ) -> Result<Option<f64>, TrainingDataError> {
+    Ok(index_of(file, labels, shape_zyx, ignored)?.median_diameter_um(voxel_um))
+}
+
+/// Returns the voxel size along Z, Y, X, in voxels along X, that a prediction assumes for a stack that states none, if it finds the
+/// objects of these labels; `grid` is the voxel size of the model's grid. Arguments and errors are otherwise as for
+/// [`median_diameter_um`].
+///
+/// # Errors
+/// [`TrainingDataError`] if there are too many labels.
+pub fn assumed_voxel(
+    file: &std::path::Path,
+    labels: &[f32],
+    shape_zyx: [usize; 3],
+    ignored: Option<f32>,
+    grid: Option<[f64; 3]>,
+) -> Result<[f64; 3], TrainingDataError> {
+    Ok(index_of(file, labels, shape_zyx, ignored)?.assumed_voxel(grid))
+}
+
+/// Indexes the objects of labels given as floats.
+fn index_of(
+    file: &std::path::Path,
+    labels: &[f32],
+    shape_zyx: [usize; 3],
+    ignored: Option<f32>,
+) -> Result<ObjectIndex, TrainingDataError> {
     let code = LabelCode { ignore: ignored.map_or(f64::NAN, f64::from) };
     let mut indexer = Indexer::default();
     indexer.typed(file, [0; 3], shape_zyx, labels, &shape_zyx.map(|n| 0..n), &code)?;
-    Ok(indexer.finish().median_diameter_um(voxel_um))
+    Ok(indexer.finish())
 }
 
 /// Conversion of an intensity image: voxels brighter than a threshold are one object.

@@ -50,7 +50,7 @@ pub struct Patch {
     pub image_channels: usize,
     /// Number of channels of the target.
     pub channels: usize,
-    /// Intensities, each channel normalized by itself, `[channel][Z][Y][X]`.
+    /// Intensities, each channel normalized separately, `[channel][Z][Y][X]`.
     pub image: Vec<f32>,
     /// Target, `[channel][Z][Y][X]`.
     pub target: Vec<f32>,
@@ -194,7 +194,7 @@ impl Sampler {
         &self.sources
     }
 
-    /// Returns the intensity normalization of an image channel of a pair; if each slice is normalized by itself, the
+    /// Returns the intensity normalization of an image channel of a pair; if each slice is normalized separately, the
     /// normalization of the first slice.
     pub fn scaling(&self, pair: usize, channel: usize) -> Option<Scaling> {
         self.ready.get(pair)?.scalings.get(channel)?.first().copied()
@@ -487,8 +487,9 @@ fn weights_where(weight: &[f32], known: &[bool]) -> Vec<f32> {
     weight.iter().enumerate().map(|(at, w)| if is_known(at) { *w } else { 0.0 }).collect()
 }
 
-/// Returns the lowest and the highest position along Z, Y, X that counts in the loss, in voxels of the box that is read: those of
-/// the window. Of a single plane that is mirrored along Z, all slices count: predictions repeat it, too, and take the first one.
+/// Returns the lowest and the highest position along Z, Y, X that counts in the loss, in voxels of the box that is read:
+/// those of the window. Of a single plane that is mirrored along Z, all slices count: predictions repeat it, too, and take
+/// the first one.
 fn counted(window: &BoxZyx, read: &UnclippedBox, mirror: bool) -> [[f32; 3]; 2] {
     let at = |position: i64, a: usize, half: f32| (position - read.start[a]) as f32 + half;
     let mut low: [f32; 3] = std::array::from_fn(|a| at(window[a].start as i64, a, -0.5));
@@ -534,8 +535,11 @@ impl PreparedPair {
             let bright = BrighterThan(first.mean + first.variance().sqrt());
             ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &bright)?
         };
-        // With scaling of objects, the diameters of files without a voxel size are in voxels.
-        let file_um = entry.voxel_or(if options.objects.is_some() { None } else { options.voxel_um });
+        // With scaling of objects, the diameters of files without a complete voxel size are in voxels, as in predictions.
+        let file_um = match (entry.known_voxel_um(), options.objects.is_some()) {
+            (None, true) => index.assumed_voxel(options.voxel_um),
+            _ => entry.voxel_or(options.voxel_um),
+        };
         let scale = match options.objects.filter(|_| options.target.of_labels()) {
             None => 1.0,
             Some(objects) => {

@@ -48,6 +48,12 @@ impl Source {
         std::array::from_fn(|a| self.window[a].len())
     }
 
+    /// Returns the voxel size along Z, Y, X in µm; `None` if it is unknown along an axis.
+    pub fn known_voxel_um(&self) -> Option<[f64; 3]> {
+        let [z, y, x] = self.voxel_um;
+        Some([z?, y?, x?])
+    }
+
     /// Returns the voxel size of the file in µm, or else that of the model, or else 1.
     pub fn voxel_or(&self, model_um: Option<[f64; 3]>) -> [f64; 3] {
         std::array::from_fn(|a| self.voxel_um[a].or(model_um.map(|m| m[a])).unwrap_or(1.0))

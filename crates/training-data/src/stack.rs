@@ -172,7 +172,7 @@ impl Stack {
             zyx,
             dtype: meta.dtype,
             voxel_um: meta.voxel_size_um,
-            packed: meta.compression != "none",
+            packed: meta.is_compressed(),
             time,
             channel,
             samples,

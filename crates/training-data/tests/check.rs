@@ -89,7 +89,7 @@ fn invalid_shapes_and_values_are_problems() {
     let (shape, image, labels) = tiny(9);
     let n = 320;
     has(&with_bad(image.clone(), shape, vec![1u8; 4 * 10 * 8], [4, 10, 8]), Severity::Error, "shape");
-    has(&with_bad(image.clone(), shape, vec![0u16; n], shape), Severity::Warning, "no label but background");
+    has(&with_bad(image.clone(), shape, vec![0u16; n], shape), Severity::Warning, "no label other than background");
     has(&with_bad(vec![7u16; n], shape, labels.clone(), shape), Severity::Error, "are 7");
     let halves: Vec<f32> = (0..n).map(|i| i as f32 / 2.0).collect();
     has(&with_bad(image.clone(), shape, halves, shape), Severity::Error, "not integers");
@@ -143,7 +143,7 @@ fn masks_are_errors_unless_the_target_is_semantic() {
     let semantic = check(&dataset, &CheckOptions { semantic: true, ..CheckOptions::default() });
     assert_eq!(semantic.usable(&dataset).len(), 3);
     let ignored = CheckOptions { ignore_label: Some(IgnoreLabel::Greatest), ..CheckOptions::default() };
-    has(&check(&dataset, &ignored).problems, Severity::Warning, "no label but background");
+    has(&check(&dataset, &ignored).problems, Severity::Warning, "no label other than background");
 }
 
 #[test]

@@ -1,10 +1,9 @@
-//! Patches have the contents of the files, are aligned, weighted and reproducible, and do not depend on how files are
-//! read.
+//! Patches have the contents of the files, are aligned and reproducible, and do not depend on how files are read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 
-use common::{balls, places, plain, right_angles, sampler, write, write_with};
+use common::{balls, place, places, plain, right_angles, sampler, scene, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::augment::Scale;
 use cytoscope_training_data::{
@@ -15,23 +14,6 @@ use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
-use tempfile::TempDir;
-
-fn place(value: f32) -> [usize; 3] {
-    let v = value as usize;
-    [v / 10_000, v / 100 % 100, v % 100]
-}
-
-/// Writes a pair whose image encodes positions and whose labels are balls.
-fn scene(shape: [usize; 3], voxel_um: [f64; 3]) -> (TempDir, Pair, Vec<u16>) {
-    let folder = tempfile::tempdir().unwrap();
-    let labels = balls(shape, voxel_um, 12.0, 6.2);
-    let [z, y, x] = voxel_um;
-    let (image, target) = (folder.path().join("a_raw.tif"), folder.path().join("a_labels.tif"));
-    write_with(&image, shape, places(shape), VoxelSize::new_um(z, y, x), Compression::None);
-    write_with(&target, shape, labels.clone(), VoxelSize::new_um(z, y, x), Compression::None);
-    (folder, Pair::new("a", image, target), labels)
-}
 
 /// Computes the height of every voxel of a label volume by brute force.
 fn heights(labels: &[u16], [nz, ny, nx]: [usize; 3], um: [f64; 3]) -> Vec<f32> {
@@ -263,80 +245,6 @@ fn slices_without_finite_intensities_are_zero_for_networks_on_slices() {
 }
 
 #[test]
-fn voxels_outside_the_stack_have_weight_zero() {
-    let shape = [6, 20, 20];
-    let (_folder, pair, _) = scene(shape, [1.0; 3]);
-    for outside in [Outside::Mirror, Outside::Background] {
-        let options = SamplerOptions { outside, ..plain([10, 32, 24], TargetKind::Instances) };
-        let patch = sampler(std::slice::from_ref(&pair), options).sample(3).unwrap();
-        let counted: Vec<f32> =
-            patch.image.iter().zip(&patch.weight).filter(|(_, w)| **w > 0.0).map(|(v, _)| *v).collect();
-        assert_eq!(counted, places(shape), "every voxel of the stack counts once");
-        let fill: Vec<f32> =
-            patch.image.iter().zip(&patch.weight).filter(|(_, w)| **w == 0.0).map(|(v, _)| *v).collect();
-        match outside {
-            Outside::Background => assert!(fill.iter().all(|v| *v == 0.0)),
-            Outside::Mirror => assert!(fill.iter().all(|v| place(*v)[1] < 20) && fill.iter().any(|v| *v > 0.0)),
-        }
-    }
-}
-
-#[test]
-fn voxels_with_the_ignore_label_have_weight_zero() {
-    let folder = tempfile::tempdir().unwrap();
-    let shape = [4, 16, 16];
-    let labels: Vec<i16> = (0..1024).map(|i| [0, 1, -1, 2][i % 16 / 4]).collect();
-    let at = |n: &str| folder.path().join(n);
-    write(&at("a.tif"), shape, places(shape));
-    write(&at("a_masks.tif"), shape, labels);
-    let options = SamplerOptions { ignore_label: Some(IgnoreLabel::Value(-1)), ..plain(shape, TargetKind::Instances) };
-    let patch = sampler(&[Pair::new("a", at("a.tif"), at("a_masks.tif"))], options).sample(0).unwrap();
-    for (i, w) in patch.weight.iter().enumerate() {
-        assert_eq!(*w, f32::from(u8::from(i % 16 / 4 != 2)));
-        assert_eq!(patch.target[i], f32::from(u8::from(i % 16 / 4 % 2 == 1)));
-    }
-}
-
-#[test]
-fn heights_have_no_weight_where_an_unknown_slice_is_closer_than_the_boundary() {
-    // Two touching squares of 5 × 5 voxels; only the middle slice is known.
-    let folder = tempfile::tempdir().unwrap();
-    let shape = [5, 12, 12];
-    let is_in = |v: usize, from: usize| (from..from + 5).contains(&v);
-    let labels: Vec<u16> = (0..720)
-        .map(|i| match (i / 144 == 2, is_in(i / 12 % 12, 3), is_in(i % 12, 1), is_in(i % 12, 6)) {
-            (false, ..) => u16::MAX,
-            (true, true, true, _) => 1,
-            (true, true, _, true) => 2,
-            _ => 0,
-        })
-        .collect();
-    let at = |n: &str| folder.path().join(n);
-    write(&at("a.tif"), shape, places(shape));
-    write(&at("a_masks.tif"), shape, labels.clone());
-    let pair = Pair::new("a", at("a.tif"), at("a_masks.tif"));
-    let sample = |target: TargetKind, ignore_label: Option<IgnoreLabel>| {
-        let options = SamplerOptions { ignore_label, ..plain(shape, target) };
-        sampler(std::slice::from_ref(&pair), options).sample(0).unwrap()
-    };
-    let patch = sample(TargetKind::Instances, Some(IgnoreLabel::Greatest));
-    for (i, label) in labels.iter().enumerate() {
-        let is_known = i / 144 == 2;
-        let depth = |v: usize, from: usize| (v - from + 1).min(from + 5 - v);
-        let height = match label {
-            1 => depth(i / 12 % 12, 3).min(depth(i % 12, 1)),
-            2 => depth(i / 12 % 12, 3).min(depth(i % 12, 6)),
-            _ => 0,
-        };
-        assert_eq!(patch.weight[i], f32::from(u8::from(is_known)));
-        assert_eq!(patch.further_weight[i], f32::from(u8::from(is_known && height <= 1)));
-        assert!((patch.target[720 + i] - height as f32 / 3.0).abs() < 1e-6);
-    }
-    assert!(sample(TargetKind::Instances, None).further_weight.is_empty());
-    assert!(sample(TargetKind::Semantic, Some(IgnoreLabel::Greatest)).further_weight.is_empty());
-}
-
-#[test]
 fn stacks_with_known_slices_are_scaled_like_completely_labeled_ones() {
     // Balls with a diameter of 12 µm, of which one slice in four is known.
     let folder = tempfile::tempdir().unwrap();
@@ -360,6 +268,28 @@ fn stacks_with_known_slices_are_scaled_like_completely_labeled_ones() {
     // Objects of twice the nominal diameter: voxels of twice the size.
     for um in [voxel_um("whole", labels), voxel_um("slices", slices)] {
         assert!(um.iter().all(|v| (v - 2.0).abs() < 0.1), "{um:?}");
+    }
+}
+
+#[test]
+fn stacks_without_a_slice_spacing_are_scaled_as_predictions_scale_them() {
+    // Balls with a diameter of 12 voxels along X, in slices 3 voxels apart, which the files do not state.
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [16, 80, 80];
+    let labels = balls(shape, [3.0, 1.0, 1.0], 20.0, 6.0);
+    let in_plane = VoxelSize { z: None, y: Some(0.2), x: Some(0.2) };
+    for (name, voxel_size) in [("none", VoxelSize::default()), ("plane", in_plane)] {
+        let at = |part: &str| folder.path().join(format!("{name}_{part}.tif"));
+        write_with(&at("raw"), shape, places(shape), voxel_size, Compression::None);
+        write_with(&at("labels"), shape, labels.clone(), voxel_size, Compression::None);
+        let options = SamplerOptions {
+            voxel_um: Some([1.0; 3]),
+            objects: Some(ObjectScale { nominal_um: 6.0, given: None }),
+            ..plain([8, 16, 16], TargetKind::Instances)
+        };
+        let um = sampler(&[Pair::new(name, at("raw"), at("labels"))], options).patch_voxel_um(0).unwrap();
+        // With slices as far apart as voxels, the balls would be flat, with a diameter of 8.3.
+        assert!(um.iter().all(|v| (v - 12.4 / 6.0).abs() < 0.1), "{name}: {um:?}");
     }
 }
 
@@ -545,16 +475,6 @@ fn patches_depend_only_on_seed_and_index() {
     assert_ne!(forward[0].image, other.sample(0).unwrap().image);
     assert_eq!(a.fingerprint(), b.fingerprint());
     assert_ne!(a.fingerprint(), other.fingerprint());
-}
-
-#[test]
-fn gaps_have_higher_weights() {
-    let (_folder, pair, _) = scene([16, 48, 48], [1.0; 3]);
-    let options =
-        SamplerOptions { gap_weight: Some(GapWeight::default()), ..plain([16, 48, 48], TargetKind::Instances) };
-    let patch = sampler(&[pair], options).sample(0).unwrap();
-    assert!(patch.weight.iter().all(|w| (1.0..=5.0).contains(w)));
-    assert!(patch.weight.iter().any(|w| *w > 2.0) && patch.weight.contains(&1.0));
 }
 
 #[test]

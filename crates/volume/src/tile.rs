@@ -3,7 +3,7 @@
 use crate::VolumeError;
 use std::ops::Range;
 
-/// What one tile covers along one axis.
+/// Extents of one tile along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// First voxel read (inside the volume).

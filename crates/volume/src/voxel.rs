@@ -40,7 +40,7 @@ pub enum ImplausibleVoxelSize {
     /// A text other than three positive sizes.
     #[error("invalid voxel size \"{text}\": expected three positive sizes Z,Y,X in µm, such as 1.0,0.3,0.3")]
     NotThreeSizes {
-        /// The text.
+        /// Text that was given as the voxel size.
         text: String,
     },
     /// A size that is zero, negative or not finite.

@@ -27,7 +27,7 @@ const BACK_OFF: Duration = Duration::from_millis(200);
 /// Time that a process may take to end when the client is dropped; then it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// What the client reports: replies of the process, and its end or restart.
+/// Event of the client: a reply of the process, or its end or restart.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerEvent {
     /// A reply of the process.
@@ -60,7 +60,7 @@ pub enum WorkerEvent {
 pub struct ContinuedJob {
     /// Number of the job, which stays the same.
     pub id: JobId,
-    /// What happened and what follows, as a note for the user.
+    /// The reason and its consequences, as a note for the user.
     pub note: String,
 }
 

@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(next.device(), DeviceRequest::Device(DeviceId::Cpu), "no GPU is probed for it");
         let Job::Predict { prediction, remeasure, .. } = next else { panic!("{next:?}") };
         assert_eq!(prediction.cpu_because.as_deref(), Some("cuda:0 was in use when it was killed"));
-        // The requested precision tells which slices belong to the job.
+        // The requested precision decides which slices belong to the job.
         assert!(prediction.resume && !remeasure && prediction.precision.is_some(), "{prediction:?}");
         let (next, _) = predict.continued(None, "it was killed").unwrap();
         assert!(

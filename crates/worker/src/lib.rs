@@ -1,6 +1,6 @@
 //! The worker: the process behind the window that runs its jobs, and the client through which the window uses it.
 //!
-//! GPU drivers and their compilers may crash a process. Jobs therefore run in a process of their own,
+//! GPU drivers and their compilers may crash a process. Jobs therefore run in a separate process,
 //! `cytoscope worker`, which stays alive between jobs: if it crashes, the window stays open; a prediction or a training run
 //! continues in the next process, and any other job fails with a reason. [`serve`] is that process: it reads [`Request`]s,
 //! one JSON object per line, from standard input, and writes [`Reply`]s to standard output; its log goes to standard error.

@@ -54,8 +54,8 @@ pub enum Request {
         /// Protocol version of the client.
         version: u32,
     },
-    /// Lists the devices of this machine ([`Reply::Devices`]). GPUs are probed in child processes, for the first query and for
-    /// those with `again`.
+    /// Lists the devices of this machine ([`Reply::Devices`]). GPUs are probed in child processes, for the first query and
+    /// for those with `again`.
     Devices {
         /// Number of the query.
         id: JobId,
@@ -264,7 +264,7 @@ pub enum Reply {
     /// process those devices. The client closes the standard input, and sends the jobs that have not started to a new
     /// process; [`super::Worker`] does so.
     Retiring {
-        /// What has happened.
+        /// Why the process is replaced, for the log.
         reason: String,
     },
     /// An invalid message, or a reply that cannot be sent.

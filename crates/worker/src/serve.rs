@@ -480,7 +480,7 @@ impl ServeShared {
 /// A job that is ready to run.
 struct Profiled<'a> {
     job: Cow<'a, Job>,
-    /// What a machine profile has set.
+    /// Settings that a machine profile has set.
     profile: Option<AppliedProfile>,
     /// The devices to choose from.
     devices: Devices,

@@ -1,4 +1,4 @@
-//! What the client knows about the running job, and when its process counts as hung.
+//! The state of the running job as far as the client knows it, and when its process counts as hung.
 //!
 //! The driver of a GPU may hang: the job then neither ends nor checks whether it was cancelled, and blocks the queue. Jobs on
 //! the CPU are not watched.
@@ -32,7 +32,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What the replies of a job say about its device and its progress.
+/// Device and progress of a job according to its replies.
 pub(super) struct Activity {
     /// The device that it computes on, once it is chosen.
     device: Option<DeviceId>,

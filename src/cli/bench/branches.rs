@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 /// Folder of the worktrees in the repository.
 const FOLDER: &str = "target/bench-branches";
 
-/// The program of a branch.
+/// The program that was built from a git branch.
 pub(super) struct BranchProgram {
     pub(super) path: PathBuf,
     pub(super) git_info: GitInfo,

@@ -5,6 +5,7 @@ mod metrics;
 mod optimizations;
 mod paired;
 mod quantization;
+mod restore;
 mod results;
 mod spans;
 mod tasks;
@@ -19,6 +20,7 @@ use cytoscope_profile::Recorder;
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_ending, check_file};
+use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
 use results::{GitInfo, Origin, TaskResult, amount};
@@ -58,7 +60,7 @@ pub(crate) struct Bench {
     /// layout, fusion, optimizer) and with all of them, and compare time, memory and output.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization"])]
     compare_opts: Option<String>,
-    /// Instead of a table: measure what recording costs. --data is predicted with this model on the CPU without recording,
+    /// Instead of a table: measure the cost of recording. --data is predicted with this model on the CPU without recording,
     /// with totals by stage, and with the spans of a trace, and the times are compared in pairs. Use a stack whose
     /// prediction takes less than a second: many pairs give a narrow interval.
     #[arg(long, value_name = "MODEL", requires = "data", conflicts_with_all = ["config", "quantization", "compare_opts"])]
@@ -78,8 +80,8 @@ pub(crate) struct Bench {
     /// File to write the results to.
     #[arg(long, value_name = "RESULTS.json")]
     output: PathBuf,
-    /// Print how many times as fast each task is as in stored results or, without a file, as the first task of the same
-    /// kind.
+    /// Compare the times and the memory of each task with stored results or, without a file, with the first task of the
+    /// same kind.
     #[arg(long, value_name = "STORED.json")]
     compare: Option<Option<PathBuf>>,
     /// Continue after a task that fails; its entry in the results states the error.
@@ -92,6 +94,10 @@ pub(crate) struct Bench {
     /// Duration of --span-cost in seconds, by default 120; --repeat sets the number of pairs instead.
     #[arg(long, requires = "span_cost", conflicts_with = "repeat")]
     seconds: Option<u64>,
+    /// Continue an interrupted bench of the same table: the finished runs in the results are kept, and tasks that failed
+    /// run again.
+    #[arg(long, requires = "config", conflicts_with = "force")]
+    resume: bool,
     /// Overwrite existing results; an input is never overwritten.
     #[arg(long)]
     force: bool,
@@ -115,6 +121,8 @@ struct Progress {
     error: Option<String>,
     /// The program of the task's branch and its commit; `None` for this program.
     program: Option<(PathBuf, GitInfo)>,
+    /// The [`restore::fingerprint_of`] the task.
+    fingerprint: String,
 }
 
 impl Bench {
@@ -130,7 +138,8 @@ impl Bench {
         let given = [self.config.as_deref(), self.data.as_deref(), stored_path];
         let inputs: Vec<&Path> = given.into_iter().flatten().chain(models.iter().map(PathBuf::as_path)).collect();
         let table = self.table()?;
-        check_file(&self.output, &inputs, Overwrite::from_force(self.force))?;
+        // Only results of a bench are continued.
+        check_file(&self.output, &inputs, Overwrite::from_force(self.force || self.resume))?;
         check_ending(&self.output, &["json"])?;
         if let Some(folder) = whole_around(&self.output) {
             return Err(Failure::wrong_use(format!(
@@ -155,18 +164,7 @@ impl Bench {
                 self.write(&done)?;
                 done
             }
-            _ => {
-                let mut all = Vec::new();
-                let outcome = self.run_all(&context, table, &mut all);
-                let done = finished(all, &timestamp);
-                self.write(&done)?;
-                if outcome.is_err() && !done.is_empty() {
-                    eprint_line(&format!("note: the results so far are in {}", self.output.display()));
-                }
-                outcome?;
-                done.iter().for_each(print_result);
-                done
-            }
+            _ => self.run_tasks(&context, table, &timestamp)?,
         };
         match (&self.compare, &stored) {
             (_, Some(stored)) => results::compare_with_stored(&done, stored),
@@ -175,6 +173,24 @@ impl Bench {
         }
         print(&format!("wrote {}", self.output.display()));
         Ok(())
+    }
+
+    /// Runs the tasks of the table or of --quantization, and prints their results.
+    fn run_tasks(&self, context: &Context, table: Vec<Task>, timestamp: &str) -> Result<Vec<TaskResult>, Failure> {
+        let is_continued = self.resume && self.output.exists();
+        let earlier = if is_continued { results::read(&self.output)? } else { Vec::new() };
+        let origin = Origin::here(earlier.first().map_or(timestamp, |first| first.timestamp.as_str()));
+        let mut all = Vec::new();
+        let outcome = self.run_all(context, table, &earlier, &origin, &mut all);
+        let done = finished(&all, &origin);
+        self.write(&done)?;
+        if outcome.is_err() && !done.is_empty() {
+            let next_step = if self.config.is_some() { "; --resume continues after them" } else { "" };
+            eprint_line(&format!("note: the results so far are in {}{next_step}", self.output.display()));
+        }
+        outcome?;
+        done.iter().for_each(print_result);
+        Ok(done)
     }
 
     /// Writes the results, if there are any.
@@ -207,8 +223,16 @@ impl Bench {
         Ok(tasks.into_iter().flat_map(|task| task.at_batch_sizes(&self.batch_sizes)).collect())
     }
 
-    /// Runs all tasks in turn, as often as requested. A task that failed is not run again.
-    fn run_all(&self, context: &Context, table: Vec<Task>, all: &mut Vec<Progress>) -> Outcome {
+    /// Runs all tasks in turn, as often as requested, and writes the results after each run: a bench may take hours. A task
+    /// that failed is not run again. Runs in `earlier` results are not repeated.
+    fn run_all(
+        &self,
+        context: &Context,
+        table: Vec<Task>,
+        earlier: &[TaskResult],
+        origin: &Origin,
+        all: &mut Vec<Progress>,
+    ) -> Outcome {
         let scratch = Scratch::create(PathBuf::from(format!("{}.runs", self.output.display())), FOLDER_KIND)?;
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
@@ -220,17 +244,25 @@ impl Bench {
             _ => (None, table),
         };
         let programs = branches::build(tasks.iter().filter_map(|task| task.branch.as_deref()))?;
-        all.extend(tasks.into_iter().map(|task| {
+        let start = |task: Task| {
             let of_branch = task.branch.as_ref().and_then(|branch| programs.get(branch));
             let program = of_branch.map(|program| (program.path.clone(), program.git_info.clone()));
-            Progress { task, runs: Vec::new(), error: None, program }
-        }));
+            let fingerprint = restore::fingerprint_of(&task, program.as_ref().map(|(_, git_info)| git_info));
+            Progress { task, runs: Vec::new(), error: None, program, fingerprint }
+        };
+        let mut started: Vec<Progress> = tasks.into_iter().map(start).collect();
+        // If the results cannot be continued, `all` stays empty, and they are not replaced.
+        restore::restore(&mut started, earlier, origin, &self.output)?;
+        *all = started;
         let rounds = self.repeat.unwrap_or(1);
         for round in 1..=rounds {
-            for progress in all.iter_mut().filter(|progress| progress.error.is_none()) {
+            for at in 0..all.len() {
+                let left = time_left(all, rounds);
+                let open = all.get_mut(at).filter(|progress| progress.error.is_none() && progress.runs.len() < round);
+                let Some(progress) = open else { continue };
                 context.check()?;
                 let name = &progress.task.name;
-                eprint_line(&format!("[round {round} of {rounds}] {name}"));
+                eprint_line(&format!("[round {round} of {rounds}{left}] {name}"));
                 scratch.clear(&Quantization::PACKAGES)?;
                 let program = progress.program.as_ref().map(|(path, _)| path.as_path());
                 match run_once(&progress.task, program, scratch.path(), quantization.as_mut()) {
@@ -245,13 +277,14 @@ impl Bench {
                         eprint_line(&message);
                     }
                 }
+                self.write(&finished(all, origin))?;
             }
         }
         Ok(())
     }
 }
 
-/// Runs a task once, in a process of its own, so that its peak memory is its own: of this program, or of another one.
+/// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.
 fn run_once(
     task: &Task,
     program: Option<&Path>,
@@ -290,20 +323,39 @@ fn run_child<R: DeserializeOwned>(
     done.ok_or_else(|| Failure::other("the task was ended"))
 }
 
+/// Returns how long the other runs will take, as text with a comma before it, from the mean duration of each task's runs;
+/// nothing before every task has run once.
+fn time_left(all: &[Progress], rounds: usize) -> String {
+    let open = all.iter().filter(|progress| progress.error.is_none() && progress.runs.len() < rounds);
+    let left_secs: Option<f64> = open
+        .map(|Progress { runs, .. }| {
+            let secs: f64 = runs.iter().filter_map(|run| run.figures.get("total_secs")).sum();
+            let left = rounds.saturating_sub(runs.len());
+            (!runs.is_empty()).then(|| secs / runs.len() as f64 * left as f64)
+        })
+        .sum();
+    let left = left_secs.and_then(|secs| Duration::try_from_secs_f64(secs).ok());
+    left.map_or_else(String::new, |left| format!(", {:#} left", HumanDuration(left)))
+}
+
 /// Returns the results of the tasks that were run or failed.
-fn finished(all: Vec<Progress>, timestamp: &str) -> Vec<TaskResult> {
-    let origin = Origin::here(timestamp);
-    let started = all.into_iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
+fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
+    let started = all.iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
     started
-        .map(|Progress { task, runs, error, program }| {
-            let count = runs.len();
-            let dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
-            let figures: Vec<Figures> = runs.into_iter().map(|run| run.figures).collect();
-            let mut result = origin.result(&task.name, task.kind, count, nested(&spreads(&figures)));
+        .map(|progress| {
+            let Progress { task, runs, error, program, fingerprint } = progress;
+            let run_metrics: Vec<Figures> = runs.iter().map(|run| run.figures.clone()).collect();
+            let metrics = nested(&spreads(&run_metrics));
+            let mut result = origin.result(&task.name, task.kind, runs.len(), metrics);
             if let Some((_, of_branch)) = program {
-                result.git_info = Some(of_branch);
+                result.git_info = Some(of_branch.clone());
             }
-            TaskResult { success: error.is_none(), error, dataset_info, ..result }
+            result.success = error.is_none();
+            result.error.clone_from(error);
+            result.run_metrics = run_metrics;
+            result.dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
+            result.fingerprint = Some(fingerprint.clone());
+            result
         })
         .collect()
 }
@@ -322,5 +374,28 @@ fn print_result(result: &TaskResult) {
             String::new()
         };
         print(&format!("  {name:30} {}{range}", amount(&name, spread.median)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_stated_once_every_task_has_run() {
+        let progress = |secs: &[f64], error: Option<&str>| {
+            let figures = |secs: &f64| Figures::from([("total_secs".to_owned(), *secs)]);
+            Progress {
+                task: Task::inference("a", "m", "d", Vec::new()),
+                runs: secs.iter().map(|secs| TaskRun { figures: figures(secs), dataset_info: None }).collect(),
+                error: error.map(str::to_owned),
+                program: None,
+                fingerprint: String::new(),
+            }
+        };
+        let mut all = vec![progress(&[50.0, 70.0], None), progress(&[], None), progress(&[], Some("it failed"))];
+        assert_eq!(time_left(&all, 3), "");
+        all[1] = progress(&[30.0], None);
+        assert_eq!(time_left(&all, 3), ", 2m left", "one run of a minute, and two of half a minute");
     }
 }

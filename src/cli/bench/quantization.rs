@@ -29,7 +29,7 @@ pub(super) struct QatLimits {
     pub(super) minutes: Option<f64>,
 }
 
-/// What is compared besides the figures of each run.
+/// Values that are compared besides the figures of each run.
 pub(super) struct Quantization {
     /// Steps of quantization-aware training; 0 if calibration alone met the accuracy budget.
     qat_steps: f64,

@@ -1,6 +1,6 @@
 //! The file of results, and comparisons of its entries.
 
-use super::metrics::{Spread, flat};
+use super::metrics::{Figures, Spread, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
 use crate::cli::measured::{PROGRAM, cores};
@@ -38,7 +38,9 @@ const COMPARED: [(&str, Measure); 14] = [
 const STEP_SECS: &str = "step_secs";
 /// Relative L2 difference to a reference; may be much smaller than 1.
 const RELATIVE_L2: &str = "relative_l2";
-/// What the names of the scores of a training run start with.
+/// Value from which decimals say nothing, such as those of voxels per second.
+const NO_DECIMALS: f64 = 1e4;
+/// Prefix of the names of the scores of a training run.
 const SCORES: &str = "final.";
 
 /// How two values of a figure are compared.
@@ -108,12 +110,20 @@ pub(super) struct TaskResult {
     /// Minimum, median and maximum of each figure.
     #[serde(default)]
     pub metrics: Value,
+    /// Figures of each successful run, in the order of the runs, with which an interrupted bench continues; empty if the
+    /// results are not those of a table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_metrics: Vec<Figures>,
     /// Pairs, patch, batch and steps of a training run; `None` for inference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_info: Option<Value>,
+    /// Fingerprint of the command line and of the program that ran it; `None` if the results are not those of a table, and
+    /// in results of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
-/// What the results of one bench have in common: its start, the source tree and the machine.
+/// Data that all results of one bench share: its start, the source tree and the machine.
 pub(super) struct Origin {
     timestamp: String,
     git_info: Option<GitInfo>,
@@ -138,8 +148,15 @@ impl Origin {
             machine: Some(self.machine.clone()),
             runs,
             metrics,
+            run_metrics: Vec::new(),
             dataset_info: None,
+            fingerprint: None,
         }
+    }
+
+    /// Returns what differs on this machine from the one of a stored result; empty if it is not stored.
+    pub(super) fn differences(&self, stored: &TaskResult) -> Vec<String> {
+        stored.machine.as_ref().map_or_else(Vec::new, |machine| self.machine.differences(machine))
     }
 }
 
@@ -323,6 +340,8 @@ pub(super) fn amount(name: &str, value: f64) -> String {
         format!("{value:.3} s")
     } else if name == RELATIVE_L2 {
         format!("{value:.1e}")
+    } else if value.abs() >= NO_DECIMALS {
+        format!("{value:.0}")
     } else {
         format!("{value:.4}")
     }
@@ -378,6 +397,13 @@ mod tests {
         for lines in [comparison_lines(&own, &other), comparison_lines(&other, &own)] {
             assert!(lines.len() == 1 && lines[0].contains("as fast (one run): "), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn figures_are_printed_in_their_unit() {
+        let shown =
+            [("voxels_per_sec", 3_476_932.77), ("samples_per_sec", 1.5), ("total_secs", 2.0), ("relative_l2", 1e-3)];
+        assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3"]);
     }
 
     #[test]

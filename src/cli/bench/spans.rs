@@ -61,18 +61,18 @@ impl Extent {
 
 /// Times of one run in seconds.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct RunTimes {
     wall_secs: f64,
     cpu_secs: f64,
 }
 
 /// Times of a run in one mode, and of the run without recording right before or after it.
 struct PairedTimes {
-    own: Taken,
-    off: Taken,
+    own: RunTimes,
+    off: RunTimes,
 }
 
-/// What is predicted in each run.
+/// Inputs of the prediction in each run.
 struct Workload<'a> {
     context: &'a Context,
     model: &'a Model,
@@ -173,7 +173,7 @@ impl Workload<'_> {
     }
 
     /// Predicts the maps of the first time point, and returns the times and the number of spans.
-    fn predict(&self, mode: &Mode) -> Result<(Taken, u64), Failure> {
+    fn predict(&self, mode: &Mode) -> Result<(RunTimes, u64), Failure> {
         self.context.check()?;
         let recorder = (mode.recorder)();
         let sampler = mode.samples.then(|| sampled_memory(&recorder));
@@ -183,7 +183,7 @@ impl Workload<'_> {
         let engine = Devices::cpu_only().for_model(&own, self.model, cpu, &options)?;
         let (wall, cpu_time) = (Instant::now(), ProcessTime::now());
         predict_volume(&own, &engine, self.model, self.image, &options, VolumeOutputs::Maps)?;
-        let taken = Taken { wall_secs: wall.elapsed().as_secs_f64(), cpu_secs: cpu_time.elapsed().as_secs_f64() };
+        let taken = RunTimes { wall_secs: wall.elapsed().as_secs_f64(), cpu_secs: cpu_time.elapsed().as_secs_f64() };
         drop(sampler);
         Ok((taken, recorder.totals().iter().map(|total| total.count).sum()))
     }

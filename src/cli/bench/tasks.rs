@@ -41,7 +41,7 @@ const RESERVED: [&str; 21] = [
     "compare-precision",
 ];
 
-/// What a task measures.
+/// Kind of run that a task measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TaskKind {

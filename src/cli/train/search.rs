@@ -1,4 +1,4 @@
-//! `train --search`: successive halving over training settings, each trial in a process of its own.
+//! `train --search`: successive halving over training settings, each trial in a separate process.
 
 use super::{TaskName, Train, search_plot};
 use crate::cli::child::{self, Scratch};
@@ -179,7 +179,7 @@ pub(super) fn beside(out: &Path, ending: &str) -> PathBuf {
 }
 
 /// Opens the table of a search. What would stop the last run is reported here, before the first one. `job` is the last run,
-/// with any settings, and `settings` are those of each trial.
+/// with any settings, and `settings` are the settings of each trial.
 fn open_table(
     options: &Train,
     space: &Path,
@@ -201,7 +201,7 @@ fn open_table(
         && !settings.iter().any(|trial| is_of_trial(&config, trial))
     {
         return Err(Failure::bad_input(format!(
-            "{}: the unfinished training run here has the settings of no trial of this search; give another --out, or \
+            "{}: the settings of the unfinished training run here match no trial of this search; give another --out, or \
              use --restart instead of --resume to discard it",
             unfinished.display()
         )));
@@ -391,8 +391,8 @@ fn run_trial(
     }
 }
 
-/// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have not yet
-/// reached it would be equal.
+/// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have
+/// not yet reached it would be equal.
 fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
     validations.iter().filter(|point| point.step > 0).map(|point| point.score).max_by(f64::total_cmp)
 }

@@ -20,7 +20,7 @@ pub(super) trait Candidate {
     fn label(&self) -> String;
 }
 
-/// What one run of a candidate measured.
+/// Measurements of one run of a candidate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     /// The time that candidates are compared by, in seconds.
@@ -37,7 +37,7 @@ pub(super) struct Measured {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub(super) enum TrialEnd {
-    /// It is the fastest.
+    /// It had the shortest time of all candidates.
     Fastest,
     /// It was among the slower half.
     Slower {
@@ -105,23 +105,24 @@ pub(super) fn search<C: Candidate>(
     let mut first_failure = None;
     for round in 1.. {
         eprint_line(&format!("[round {round}] {} candidates", active.len()));
-        for index in &active {
+        for (place, index) in active.iter().enumerate() {
             let Some(trial) = trials.get_mut(*index) else { continue };
+            let at = format!("  [{} of {}] {}", place + 1, active.len(), trial.candidate.label());
             let limit = fastest_process_secs.map(|secs| Duration::from_secs_f64(TOO_SLOW * secs + GRACE_SECS));
             match measure(&trial.candidate, limit) {
                 Ok(Some(measured)) => {
                     let secs = measured.process_secs;
                     fastest_process_secs = Some(fastest_process_secs.map_or(secs, |fastest| fastest.min(secs)));
-                    eprint_line(&format!("  {}: {:.3} s", trial.candidate.label(), measured.secs));
+                    eprint_line(&format!("{at}: {:.3} s", measured.secs));
                     trial.add(measured);
                 }
                 Ok(None) => {
-                    eprint_line(&format!("  {}: ended, too slow", trial.candidate.label()));
+                    eprint_line(&format!("{at}: ended, too slow"));
                     trial.end = TrialEnd::TooSlow { round };
                 }
                 Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
                 Err(failure) => {
-                    eprint_line(&format!("  {}: failed: {failure}", trial.candidate.label()));
+                    eprint_line(&format!("{at}: failed: {failure}"));
                     trial.end = TrialEnd::Failed { error: failure.to_string() };
                     first_failure.get_or_insert(failure);
                 }

@@ -8,7 +8,7 @@ use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::{CancelToken, InferenceSettings, Model, Preset};
+use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Tile sizes Z, Y, X that are tried, in voxels, besides the one that the program chooses.
 const TILES: [[usize; 3]; 4] = [[16, 96, 96], [32, 128, 128], [64, 128, 128], [64, 256, 256]];
+/// Further shapes, cubes and slabs, for networks that run in tiles; none has more voxels than the largest of [`TILES`].
+const FURTHER_TILES: [[usize; 3]; 5] = [[64, 64, 64], [96, 96, 96], [128, 128, 128], [16, 256, 256], [16, 512, 512]];
 /// Number of cores from which half of them is also tried.
 const MANY_CORES: usize = 4;
 /// Relative L2 difference up to which maps count as equal to the maps of 32-bit floats, because sums were taken in
@@ -75,11 +77,36 @@ impl InferenceWorkload<'_> {
     }
 }
 
-/// Returns the candidates for a stack of this shape Z, Y, X, those in 32-bit floats first.
+/// Returns the shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if its voxels
+/// or objects have another size than those of the model. One prediction finds it; `None` if that fails, which the
+/// candidates with the same settings report.
+///
+/// # Errors
+/// Cancellation.
+pub(super) fn grid(
+    devices: &[Device],
+    workload: &InferenceWorkload<'_>,
+    scratch: &Scratch,
+    keep: &[&str],
+    cancel: &CancelToken,
+) -> Result<Option<[usize; 3]>, Failure> {
+    let Some(device) = devices.iter().find(|device| device.usable) else { return Ok(None) };
+    check_cancelled(cancel)?;
+    scratch.clear(keep)?;
+    let (device, precision) = (device.id, Precision::F32);
+    let candidate = InferenceCandidate { device, precision, tile_zyx: None, threads: 0 };
+    match run_once(&candidate, workload, scratch.path(), None) {
+        Ok(run) => Ok(run.and_then(|run| run.grid_zyx)),
+        Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(failure),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the candidates for a stack of this shape Z, Y, X on the model's grid, those in 32-bit floats first.
 pub(super) fn candidates(model: &Model, devices: &[Device], shape_zyx: [usize; 3]) -> Vec<InferenceCandidate> {
-    let tiles = tile_sizes(model, shape_zyx);
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
+        let tiles = tile_sizes(model, device.id, shape_zyx);
         let can_int8 = model.has_int8 && device.id == DeviceId::Cpu;
         let precisions = device.precisions.iter().filter(|p| can_int8 || **p != Precision::Int8);
         let threads = if device.id == DeviceId::Cpu && cores() >= MANY_CORES { vec![0, cores() / 2] } else { vec![0] };
@@ -95,11 +122,14 @@ pub(super) fn candidates(model: &Model, devices: &[Device], shape_zyx: [usize; 3
     all
 }
 
-/// Returns the tile sizes to try: multiples of the model's step that are not larger than the stack and keep voxels after
-/// their halo is cropped.
-fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
+/// Returns the tile sizes to try on a device: multiples of the model's step that are not larger than the stack and keep
+/// voxels after their halo is cropped. A prediction refuses tiles that exceed its memory budget, which ends their candidate.
+fn tile_sizes(model: &Model, device: DeviceId, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
+    // On the CPU, a network without statistics over space passes over the stack once, which is faster than tiles.
+    let runs_in_tiles = device != DeviceId::Cpu || model.reach.is_none();
+    let further = FURTHER_TILES.into_iter().filter(|_| runs_in_tiles);
     let mut tiles = vec![None];
-    for tile in TILES {
+    for tile in TILES.into_iter().chain(further) {
         let fitted: [usize; 3] = std::array::from_fn(|a| {
             if a == 0 && model.spatial_axes == 2 {
                 return 1;
@@ -114,7 +144,7 @@ fn tile_sizes(model: &Model, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
     tiles
 }
 
-/// Runs the candidates in processes of their own.
+/// Runs the candidates in separate processes.
 ///
 /// # Errors
 /// Cancellation, or the failure of all candidates.
@@ -130,7 +160,7 @@ pub(super) fn run(
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let done = run_once(candidate, workload, scratch.path(), limit)?;
-        let Some(InferenceRun { mut measured, maps }) = done else { return Ok(None) };
+        let Some(InferenceRun { mut measured, maps, .. }) = done else { return Ok(None) };
         if reference.is_none() && candidate.precision == Precision::F32 {
             reference.clone_from(&maps);
         }
@@ -144,6 +174,8 @@ struct InferenceRun {
     measured: Measured,
     /// The predicted maps, if they can be read.
     maps: Option<Vec<f32>>,
+    /// Shape Z, Y, X of the stack on the model's grid, if it is reported.
+    grid_zyx: Option<[usize; 3]>,
 }
 
 /// Runs a candidate once.
@@ -164,7 +196,8 @@ fn run_once(
         peak_bytes: facts.peak_bytes,
         relative_l2: None,
     };
-    Ok(Some(InferenceRun { measured, maps: maps_of(&report) }))
+    let grid_zyx = report.inputs.first().and_then(|input| input.0.grid_zyx);
+    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx }))
 }
 
 /// Returns the settings of each preset, from the candidates that were run. Without known memory or differences, presets
@@ -211,9 +244,29 @@ mod tests {
         let mut model = Model::load(path.to_str().unwrap()).unwrap();
         // A tile needs 2 · 46 + 8 rows and columns.
         (model.reach, model.step) = (Some([7, 46, 46]), [1, 8, 8]);
-        let tiles = tile_sizes(&model, [100, 400, 400]);
+        let tiles = tile_sizes(&model, DeviceId::Cpu, [100, 400, 400]);
         assert_eq!(tiles, [None, Some([32, 128, 128]), Some([64, 128, 128]), Some([64, 256, 256])]);
-        assert_eq!(tile_sizes(&model, [10, 90, 90]), [None, Some([10, 96, 96])], "the whole stack");
+        let whole = tile_sizes(&model, DeviceId::Cpu, [10, 90, 90]);
+        assert_eq!(whole, [None, Some([10, 96, 96])], "the whole stack");
+    }
+
+    #[test]
+    fn networks_that_run_in_tiles_try_cubes_and_slabs() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
+        let mut model = Model::load(path.to_str().unwrap()).unwrap();
+        (model.reach, model.step) = (Some([7, 7, 7]), [1, 8, 8]);
+        let on =
+            |model: &Model, device, shape| tile_sizes(model, device, shape).into_iter().flatten().collect::<Vec<_>>();
+        let further = [[64, 64, 64], [96, 96, 96], [100, 128, 128], [16, 256, 256], [16, 400, 400]];
+        let on_gpu = on(&model, DeviceId::Cuda(0), [100, 400, 400]);
+        assert!(further.iter().all(|tile| on_gpu.contains(tile)), "{on_gpu:?}");
+        let on_cpu = on(&model, DeviceId::Cpu, [100, 400, 400]);
+        assert!(further.iter().all(|tile| !on_cpu.contains(tile)), "one pass is faster: {on_cpu:?}");
+        // A network that normalizes over the tile.
+        model.reach = None;
+        assert_eq!(on(&model, DeviceId::Cpu, [100, 400, 400]), on_gpu);
+        let small = on(&model, DeviceId::Cpu, [10, 90, 90]);
+        assert!(small.iter().all(|[z, y, x]| *z <= 10 && *y <= 96 && *x <= 96), "not larger than the stack: {small:?}");
     }
 
     #[test]

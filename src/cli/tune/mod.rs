@@ -77,7 +77,7 @@ pub(crate) struct Tune {
     /// Tune only the training runs, not the predictions with the model.
     #[arg(long, requires = "training")]
     only_training: bool,
-    /// What to train the network for; by default the model's task, or segmentation for scratch.
+    /// Task to train the network for; by default the model's task, or segmentation for scratch.
     #[arg(long, value_enum, requires = "training")]
     task: Option<TuneTask>,
     /// Training settings as a TOML file; settings that it states are not varied.
@@ -104,7 +104,7 @@ pub(crate) struct Tune {
     json: bool,
 }
 
-/// What a training run is for.
+/// Task of a training run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum TuneTask {
     /// Segmentation of objects.
@@ -120,7 +120,7 @@ struct Tuned<C, S> {
     presets: BTreeMap<Preset, S>,
 }
 
-/// What was tuned.
+/// Report of a tuning run.
 #[derive(Serialize)]
 struct TuneReport {
     model: String,
@@ -162,7 +162,8 @@ impl Tune {
         };
         if !tried.iter().any(|device| device.usable) {
             let reason = tried.first().map_or_else(|| "there is no such device".to_owned(), |d| d.reason.clone());
-            return Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)));
+            let next_step = "cytoscope devices lists the devices of this machine";
+            return Err(Failure::wrong_use(format!("{} cannot be used: {reason}; {next_step}", self.device)));
         }
         let inference = match &model {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),
@@ -223,8 +224,10 @@ impl Tune {
         options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
         options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
-        let candidates = inference::candidates(model, devices, self.shape_zyx(&data)?);
+        let of_file = self.shape_zyx(&data)?;
         let workload = InferenceWorkload { model: self.model.as_str(), data, options };
+        let of_grid = inference::grid(devices, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        let candidates = inference::candidates(model, devices, of_grid.unwrap_or(of_file));
         let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
         Ok((Tuned { presets: inference::presets(&trials), candidates: trials }, diameter))
     }
@@ -351,7 +354,7 @@ fn print_report(report: &TuneReport, is_saving: bool) {
     print(&format!("{} on {}", report.model, report.machine));
     if let Some(tuned) = &report.inference {
         let size = report.diameter.map_or_else(String::new, |diameter| format!(", object diameter {diameter:.1}"));
-        print(&format!("prediction{size}: shortest time, runs, peak memory, difference to 32-bit floats"));
+        print(&format!("prediction{size}: shortest time, runs, peak memory, difference from 32-bit floats"));
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
         let chosen = |s: &InferenceSettings| {
             let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;

@@ -144,7 +144,7 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
     all
 }
 
-/// Runs the candidates in processes of their own.
+/// Runs the candidates in separate processes.
 ///
 /// # Errors
 /// Cancellation, or the failure of all candidates.

@@ -1,4 +1,4 @@
-//! What is scored, the jobs that score it, and the table of the scores.
+//! The files or the model to score, the scoring jobs, and the table of the scores.
 
 use super::{Batch, start_folder};
 use crate::document::file_name;
@@ -13,7 +13,7 @@ use cytoscope_volume::VoxelSize;
 use cytoscope_worker::Job;
 use std::path::{Path, PathBuf};
 
-/// What the page scores.
+/// Subject of the page: files or a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ScoreSubject {
     /// Files of predictions.
@@ -163,8 +163,8 @@ impl Batch {
     }
 }
 
-/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each scored channel of a pair of intensity
-/// images.
+/// The scores of each pair as CSV: one line for each pair and IoU threshold, or for each scored channel of a pair of
+/// intensity images.
 pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let columns = [

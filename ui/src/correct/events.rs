@@ -1,6 +1,6 @@
 //! Handles the events of correction sessions, and shows their labels.
 
-use super::session::SessionEvent;
+use super::session::{SessionEvent, SessionTask};
 use super::source::SnapshotSource;
 use super::{Corrections, Phase};
 use crate::document::{DocumentChange, file_name};
@@ -72,8 +72,8 @@ impl Corrections {
             }
             SessionEvent::Edited(change) => notify_change(&change, effects),
             SessionEvent::Failed(what, why) => {
-                correction.saving &= what != "Saving";
-                correction.exporting &= what != "Adding the pair";
+                correction.saving &= what != SessionTask::Save;
+                correction.exporting &= what != SessionTask::Export;
                 effects.error(format!("{what} failed"), why);
             }
             SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),

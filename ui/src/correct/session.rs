@@ -8,6 +8,7 @@ use cytoscope_corrections::{
 use cytoscope_formats::OpenOptions;
 use cytoscope_pipeline::Extents;
 use cytoscope_volume::{Axes, VoxelSize};
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -123,6 +124,39 @@ pub struct CorrectionState {
     pub sync_failure: Option<String>,
 }
 
+/// What a session tried. Messages name it as the subject of "failed".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionTask {
+    /// To draw a stroke.
+    Stroke,
+    /// To apply another edit.
+    Edit,
+    /// To undo a step.
+    Undo,
+    /// To redo a step.
+    Redo,
+    /// To save the labels.
+    Save,
+    /// To record in the journal that the labels are saved.
+    RecordSave,
+    /// To export a training pair.
+    Export,
+}
+
+impl fmt::Display for SessionTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stroke => "The stroke",
+            Self::Edit => "The edit",
+            Self::Undo => "Undoing",
+            Self::Redo => "Redoing",
+            Self::Save => "Saving",
+            Self::RecordSave => "Recording the save",
+            Self::Export => "Adding the pair",
+        })
+    }
+}
+
 /// An event of the session.
 #[derive(Debug)]
 pub enum SessionEvent {
@@ -137,7 +171,7 @@ pub enum SessionEvent {
     /// An edit was applied; what it changed.
     Edited(Change),
     /// A request failed: what was tried, and why.
-    Failed(&'static str, String),
+    Failed(SessionTask, String),
     /// The labels were saved to this file.
     Saved(PathBuf),
     /// A file with other labels was renamed to this path before saving.
@@ -322,12 +356,8 @@ impl SessionThread {
         (self.wake)();
     }
 
-    fn handle(
-        &mut self,
-        session: &mut Session,
-        request: SessionRequest,
-    ) -> Result<(), (&'static str, CorrectionError)> {
-        let stroke = |e| ("The stroke", e);
+    fn handle(&mut self, session: &mut Session, request: SessionRequest) -> Result<(), (SessionTask, CorrectionError)> {
+        let stroke = |e| (SessionTask::Stroke, e);
         match request {
             SessionRequest::BeginStroke(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
             SessionRequest::ExtendStroke(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
@@ -342,28 +372,28 @@ impl SessionThread {
                 Ok(())
             }
             SessionRequest::Apply(edit) => {
-                let change = session.apply(&edit).map_err(|e| ("The edit", e))?;
+                let change = session.apply(&edit).map_err(|e| (SessionTask::Edit, e))?;
                 self.emit(SessionEvent::Edited(change));
                 Ok(())
             }
-            SessionRequest::Undo => session.undo().map(|_| ()).map_err(|e| ("Undoing", e)),
-            SessionRequest::Redo => session.redo().map(|_| ()).map_err(|e| ("Redoing", e)),
+            SessionRequest::Undo => session.undo().map(|_| ()).map_err(|e| (SessionTask::Undo, e)),
+            SessionRequest::Redo => session.redo().map(|_| ()).map_err(|e| (SessionTask::Redo, e)),
             SessionRequest::Save(path) => {
-                let ticket = session.begin_save().map_err(|e| ("Saving", e))?;
+                let ticket = session.begin_save().map_err(|e| (SessionTask::Save, e))?;
                 self.write(ticket, path);
                 Ok(())
             }
             SessionRequest::Written(path, saved) => {
-                let saved = saved.map_err(|e| ("Saving", e))?;
+                let saved = saved.map_err(|e| (SessionTask::Save, e))?;
                 let moved_to = saved.kept_aside().map(std::path::Path::to_owned);
                 // The labels are saved, even if the journal cannot record it.
-                let recorded = session.mark_saved(saved).map_err(|e| ("Recording the save", e));
+                let recorded = session.mark_saved(saved).map_err(|e| (SessionTask::RecordSave, e));
                 self.emit(SessionEvent::Saved(path));
                 moved_to.into_iter().for_each(|moved_to| self.emit(SessionEvent::MovedAside(moved_to)));
                 recorded
             }
             SessionRequest::Export(pair) => {
-                let ticket = session.begin_save().map_err(|e| ("Adding the pair", e))?;
+                let ticket = session.begin_save().map_err(|e| (SessionTask::Export, e))?;
                 self.export(ticket, pair);
                 Ok(())
             }
@@ -380,7 +410,7 @@ impl SessionThread {
                 waiting.fetch_sub(1, Ordering::SeqCst);
             }
         });
-        self.track_writer("Saving", spawned);
+        self.track_writer(SessionTask::Save, spawned);
     }
 
     fn export(&mut self, ticket: SaveTicket, pair: PairToExport) {
@@ -404,15 +434,15 @@ impl SessionThread {
             // If the receiver is gone, the window has closed, and the export is on disk.
             let _ = events_out.send(match exported {
                 Ok(exported) => SessionEvent::Exported(Box::new(exported)),
-                Err(e) => SessionEvent::Failed("Adding the pair", e.to_string()),
+                Err(e) => SessionEvent::Failed(SessionTask::Export, e.to_string()),
             });
             waiting.fetch_sub(1, Ordering::SeqCst);
             wake();
         });
-        self.track_writer("Adding the pair", spawned);
+        self.track_writer(SessionTask::Export, spawned);
     }
 
-    fn track_writer(&mut self, what: &'static str, spawned: std::io::Result<JoinHandle<()>>) {
+    fn track_writer(&mut self, what: SessionTask, spawned: std::io::Result<JoinHandle<()>>) {
         self.writing.retain(|w| !w.is_finished());
         match spawned {
             Ok(thread) => self.writing.push(thread),
@@ -527,7 +557,7 @@ mod tests {
         let labels = folder.path().join("labels.tif");
         let saved = session.begin_save().unwrap().save(&labels, &mut |_, _| ControlFlow::Continue(()));
         let (what, _) = thread.handle(&mut session, SessionRequest::Written(labels.clone(), saved)).unwrap_err();
-        assert_eq!(what, "Recording the save");
+        assert_eq!(what, SessionTask::RecordSave);
         let events: Vec<SessionEvent> = events.try_iter().collect();
         assert!(matches!(events.as_slice(), [SessionEvent::Saved(path)] if *path == labels), "{events:?}");
         assert!(!session.is_modified());

@@ -12,7 +12,7 @@ pub(crate) struct NumberedPlanes {
     pub reads: AtomicUsize,
     /// Number of planes whose reading was cancelled.
     pub cancelled: AtomicUsize,
-    /// Whether reading goes on.
+    /// Whether reading continues.
     pub open: AtomicBool,
     /// Whether reading ends with an error.
     pub fails: bool,

@@ -7,12 +7,12 @@ use crate::measure::table_name;
 use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
-use cytoscope_pipeline::{Artifact, ArtifactKind, OutputTensor, PARQUET_ENDING};
+use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_ENDING};
 use cytoscope_storage::target::ending;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What the stem of corrected labels ends in.
+/// Suffix of the stem of corrected labels.
 const CORRECTED: &str = "_corrected";
 
 /// Results of earlier jobs on a stack.
@@ -23,7 +23,7 @@ pub(crate) struct FoundResults {
     pub(crate) outputs: Vec<Artifact>,
     /// Labels that were saved for a single time point, with their table if they were measured, by time point.
     pub(crate) of_times: BTreeMap<usize, Vec<Artifact>>,
-    /// What the latest prediction found objects with.
+    /// Settings with which the latest prediction found objects.
     pub(crate) predicted: Predicted,
     /// Time points that have a journal of corrections.
     pub(crate) corrected_times: BTreeSet<usize>,
@@ -34,7 +34,11 @@ impl FoundResults {
     pub(super) fn of(place: &ResultsPlace) -> Self {
         let folder = place.folder();
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
-        let record = record.is_file().then(|| provenance::read(&record).ok()).flatten();
+        let read = |record: PathBuf| {
+            let unread = |error: &JobError| tracing::warn!("the results of a prediction are not shown: {error}");
+            provenance::read(&record).inspect_err(unread).ok()
+        };
+        let record = Some(record).filter(|record| record.is_file()).and_then(read);
         // The input's own path may be relative, as it was given on the command line; that of the job is absolute.
         let is_of = |r: &Provenance| r.job.inputs.iter().chain([&r.input.path]).any(|path| *path == place.stack);
         let prediction = record.filter(is_of);
@@ -72,7 +76,7 @@ fn corrected_times(place: &ResultsPlace, folder: &Path) -> BTreeSet<usize> {
     entries.filter_map(|entry| journal_time(&entry.file_name().into_string().ok()?)).collect()
 }
 
-/// What a prediction found objects with: the segmentation settings of its model, scaled to its object diameter.
+/// Returns the settings with which a prediction found objects: those of its model, scaled to its object diameter.
 fn predicted(record: &Provenance) -> Predicted {
     let card = card(record.model.name.as_str(), &record.model.path);
     let scale = record.diameter.map_or(1.0, |diameter| diameter.scale());
@@ -85,7 +89,7 @@ fn predicted(record: &Provenance) -> Predicted {
     Predicted { diameter: record.diameter, channels: segment.is_some().then_some(channels), segment }
 }
 
-/// What decides which files of a folder are results of a stack.
+/// Properties of a stack that decide which files of a folder are its results.
 struct Search<'a> {
     place: &'a ResultsPlace,
     /// The record of the latest prediction of the stack into the folder; `None` if there is none.

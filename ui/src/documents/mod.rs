@@ -63,7 +63,7 @@ pub(crate) struct CorrectedLabels {
     pub(crate) label: u32,
 }
 
-/// What a prediction found objects with.
+/// Settings with which a prediction found objects.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Predicted {
     /// The object diameter, if any.
@@ -84,7 +84,7 @@ pub(crate) enum JobOutput {
         outputs: Vec<Artifact>,
         /// Labels and tables that were saved for a single time point, by time point.
         of_times: BTreeMap<usize, Vec<Artifact>>,
-        /// What the latest prediction found objects with.
+        /// Settings with which the latest prediction found objects.
         predicted: Predicted,
     },
     /// A table of measured objects.
@@ -100,7 +100,7 @@ pub(crate) enum JobOutput {
     Preview(usize, Box<SegmentReport>),
     /// Files of a saved segmentation, and its time point.
     Kept(usize, Vec<Artifact>),
-    /// What a prediction found objects with.
+    /// Settings with which a prediction found objects.
     Predicted(Predicted),
     /// An estimated object diameter, and the request of the document when the estimate was started.
     Diameter(ObjectDiameter, DiameterRequest),
@@ -116,7 +116,7 @@ pub(crate) enum DocumentsAction {
     Reopen {
         /// The file.
         path: PathBuf,
-        /// What replaces the metadata of the file.
+        /// Metadata that replace those of the file.
         given: GivenMetadata,
         /// Number of the series, from 0.
         series: usize,
@@ -131,7 +131,7 @@ pub(crate) enum DocumentsAction {
     Change {
         /// Id of the document.
         document: u64,
-        /// What is shown differently.
+        /// The change.
         change: DocumentChange,
     },
     /// Changes the view of the active document.
@@ -158,7 +158,7 @@ pub(crate) enum DocumentsAction {
     ColorByMatch(bool),
     /// Shows a file dialog.
     Ask {
-        /// What to ask for.
+        /// Purpose of the dialog.
         request: FileRequest,
         /// The folder to start in.
         folder: Option<PathBuf>,
@@ -219,7 +219,7 @@ pub(crate) struct Documents {
     listing: usize,
     /// Number of the latest request to open files.
     request: usize,
-    /// Files that were asked for, each with the number of its latest request, in the order in which they are listed.
+    /// Files that were requested, each with the number of its latest request, in the order in which they are listed.
     requested: Vec<(usize, PathBuf)>,
     /// Documents whose live prediction has new tiles since its planes were read.
     updated_live: BTreeSet<u64>,

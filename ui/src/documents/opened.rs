@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// A file with at least this many channels and a single slice probably declares its slices or time points as channels.
 const MANY_CHANNELS: usize = 8;
 
-/// What the user has set for the files in the folder of a file. What is not valid is logged and not used.
+/// Returns axes and voxel size that the user has set for the files of a folder. Invalid ones are logged and not used.
 fn given_metadata(settings: &Settings, file: &Path) -> GivenMetadata {
     let axes = settings.axes_of(file).and_then(|text| {
         let parsed = text.parse::<Axes>();
@@ -109,7 +109,7 @@ impl Documents {
         }
     }
 
-    /// Index of a new document in the list: before those that were asked for later.
+    /// Index of a new document in the list: before those that were requested later.
     fn place_of(&self, path: &Path) -> usize {
         let own = self.request_of(path);
         let is_later = |document: &Document| own.is_some() && self.request_of(&document.path) > own;
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!([&shown[0], &shown[1], &shown[2]], [c, a, a]);
         ask(&mut documents, &[later]);
         assert_eq!(arrive(&mut documents, later), *later);
-        // It was asked for twice before it was open.
+        // It was requested twice before it was open.
         assert_eq!(arrive(&mut documents, later), *later);
         assert_eq!(documents.paths(), [a, b, c, later]);
     }

@@ -132,7 +132,7 @@ pub(crate) enum JobsAction {
     AnswerOverwrite {
         /// Number of the question; one that was answered before changes nothing.
         question: u64,
-        /// What to do with the refused job.
+        /// The user's answer about the refused job.
         answer: OverwriteAnswer,
         /// Whether this answers the questions about other series of the same prediction, too.
         for_rest: bool,
@@ -143,7 +143,7 @@ pub(crate) enum JobsAction {
     CloseRun(u64),
     /// Reads the peak rates of this machine, or measures them.
     MeasurePeak,
-    /// Tunes the settings of the selected model with a document's stack, in a process of its own.
+    /// Tunes the settings of the selected model with a document's stack, in a separate process.
     Tune(u64),
     /// Cancels tuning.
     CancelTuning,
@@ -173,7 +173,7 @@ pub(crate) struct Jobs {
     overlap_percent: Option<u64>,
     /// Whether the next prediction measures the devices again for its model.
     remeasure: bool,
-    /// Document and steps of the preprocessed copy whose file was asked for.
+    /// Document and steps of the preprocessed copy whose file was requested.
     copy_steps: Option<(u64, Vec<PreprocessStep>)>,
     /// Jobs that write preprocessed copies, which are opened.
     copies: BTreeSet<JobId>,
@@ -392,7 +392,7 @@ impl Jobs {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
     }
 
-    /// What determines the results folder of a document: its stack, and the folder chosen by the user.
+    /// Returns what determines the results folder of a document: its stack, and the folder chosen by the user.
     pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
         ResultsPlace {
             stack: document.path.clone(),
@@ -556,7 +556,7 @@ impl Jobs {
         effects
     }
 
-    /// What was tuned on this machine for a model of this name.
+    /// Returns the settings that were tuned on this machine for a model of this name.
     pub(crate) fn machine_profile(&self, model: &str) -> Option<&MachineProfile> {
         self.machine_profiles.find_by_name(model, self.machine.get_or_init(machine_key))
     }
@@ -596,8 +596,8 @@ impl Jobs {
     }
 }
 
-/// The time point whose labels a document shows; `None` if their file has those of all time points. Corrected labels are saved
-/// as one time point.
+/// The time point whose labels a document shows; `None` if their file has those of all time points. Corrected labels are
+/// saved as one time point.
 fn time_of_labels(document: &Document) -> Option<usize> {
     let labels = document.of_role(Role::Labels);
     let of_all = labels.is_some_and(|labels| labels.only_time.is_none() && labels.times == document.extents.times);

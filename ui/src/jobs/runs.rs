@@ -1,4 +1,4 @@
-//! What the jobs keep for the profiler: runs from files, and the measured peak rates of this machine.
+//! Data that the jobs keep for the profiler: runs from files, and the measured peak rates of this machine.
 
 use super::Jobs;
 use crate::effect::Effects;

@@ -1,4 +1,4 @@
-//! `cytoscope tune` in a process of its own: it measures settings for a model on this machine, and saves the fastest ones as
+//! `cytoscope tune` in a separate process: it measures settings for a model on this machine, and saves the fastest ones as
 //! the machine profile that later predictions use.
 
 use super::Jobs;
@@ -46,9 +46,9 @@ enum TunedRuns {
 pub(crate) struct TunedTraining {
     /// Title of the start model.
     pub(crate) title: String,
-    /// What training starts from.
+    /// Starting point of the training runs: a new network or a model.
     pub(crate) from: TrainStart,
-    /// What the model predicts.
+    /// Task of the model: objects or a stain.
     pub(crate) task: TrainingTask,
     /// Folder or table of the training data.
     pub(crate) data: PathBuf,
@@ -94,7 +94,7 @@ fn option(name: &str, value: &Path) -> OsString {
 struct TuningRun {
     /// Title of the model.
     model: String,
-    /// What it tunes.
+    /// Kind of runs that the process tunes.
     runs: TunedRuns,
     /// Which tuned settings these runs used when it was started.
     performance: PerformanceRequest,

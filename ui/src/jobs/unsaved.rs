@@ -1,4 +1,4 @@
-//! What is not saved yet: changed segmentation options with their previews, and jobs that end with the window.
+//! Unsaved work: changed segmentation options with their previews, and jobs that end with the window.
 
 use super::Jobs;
 use crate::work::{JobView, Purpose};

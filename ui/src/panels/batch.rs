@@ -115,7 +115,7 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     });
     parts(ui, batch, actions);
     let mut replace = batch.replace;
-    let hint = "If off, a conversion fails if its converted file already exists";
+    let hint = "If off, a file whose converted file already exists is not converted";
     if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
     }
@@ -232,7 +232,7 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn unknown_label(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let mut is_used = batch.ignore_label.is_some();
-        let hint = "Voxels of the ground truth that are not annotated count neither way.";
+        let hint = "Voxels with this label are not annotated and do not count";
         if ui.checkbox(&mut is_used, "Ignore voxels with the label").on_hover_text(hint).changed() {
             actions.send(BatchAction::IgnoreLabel(is_used.then_some(FIRST_UNKNOWN_LABEL)));
         }

@@ -69,7 +69,7 @@ fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
 
 fn other_labels_panel(ui: &mut Ui, id: u64, why: &str, actions: &mut Actions) {
     ui.label(RichText::new(format!("{}  Earlier corrections exist", icon::WARNING)).strong());
-    ui.add(egui::Label::new("They were made on other labels than the ones shown.").wrap());
+    ui.add(egui::Label::new("They belong to labels other than those shown.").wrap());
     egui::CollapsingHeader::new("Details").show(ui, |ui| weak(ui, why));
     ui.add_space(theme::GAP);
     if ui.button("Continue earlier corrections").clicked() {

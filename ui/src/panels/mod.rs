@@ -32,7 +32,7 @@ use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_plot::AxisHints;
 use std::cell::Cell;
 
-/// What the panels keep between frames.
+/// State that the panels keep between frames.
 pub(crate) struct Panels {
     /// Textures and cameras of the slice views and the 3-D view.
     pub(crate) views: Layout,
@@ -215,11 +215,11 @@ pub(crate) fn number_field(
 pub(crate) struct OptionalNumber<'a> {
     /// Name of the setting.
     pub(crate) name: &'a str,
-    /// What is shown after the number.
+    /// Unit that is shown after the number.
     pub(crate) unit: &'a str,
-    /// What the number means.
+    /// Tooltip: the meaning of the number.
     pub(crate) hint: &'a str,
-    /// What is shown while no number is set.
+    /// Text that is shown while no number is set.
     pub(crate) unset: &'a str,
     /// The number at first.
     pub(crate) first: u64,

@@ -24,7 +24,7 @@ use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
-/// What the page keeps between frames.
+/// State that the page keeps between frames.
 #[derive(Default)]
 pub(crate) struct ModelsPanel {
     /// Parsed Markdown of the shown card.
@@ -156,12 +156,12 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
             actions.send(ModelsAction::Use);
         }
         let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test");
-        if test.on_hover_text("Runs it on its test tensors, and compares the devices with the reference").clicked() {
+        if test.on_hover_text("Run the model on its test tensors, and compare devices with the reference").clicked() {
             actions.send(ModelsAction::Test);
         }
         if installed.is_some() {
             let measure = named_button(ui, is_idle && usable, icon::GAUGE, "Measure here");
-            if measure.on_hover_text("Measures its speed on the devices of this machine").clicked() {
+            if measure.on_hover_text("Measure the speed of the model on the devices of this machine").clicked() {
                 actions.send(ModelsAction::Measure);
             }
         }
@@ -248,7 +248,7 @@ fn import_settings(
     ui.add_enabled_ui(enabled, |ui| {
         if is_checkpoint(model) {
             let all = Architecture::ALL.map(|architecture| (architecture, architecture.name()));
-            let hint = "The architecture of the network that the weights belong to";
+            let hint = "Architecture of the network that the weights belong to";
             optional_choice(ui, "Architecture", "From the tensors", &all, &mut settings.architecture)
                 .on_hover_text(hint);
         }
@@ -263,7 +263,7 @@ fn import_settings(
             };
             (activation, text)
         });
-        let hint = "What turns the outputs of the network into probabilities, if the network itself does not do it";
+        let hint = "Activation that turns outputs into probabilities, if it is not part of the network";
         optional_choice(ui, "Final activation", "From the file", &activations, &mut settings.final_activation)
             .on_hover_text(hint);
         voxel_size_fields(ui, known_um, &mut settings.voxel_um);
@@ -517,8 +517,8 @@ fn quantize_options(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     }
     let mut without_float = state.models.without_float();
-    let hint = "Leaves the float network out of the package: it is smaller, but cannot run on GPUs";
-    if ui.checkbox(&mut without_float, "Without the float network").on_hover_text(hint).changed() {
+    let hint = "Leave the float network out: the package is smaller, but cannot run on GPUs";
+    if ui.checkbox(&mut without_float, "Without float network").on_hover_text(hint).changed() {
         actions.send(ModelsAction::WithoutFloat(without_float));
     }
 }

@@ -34,7 +34,7 @@ enum ObjectsView {
     Scatter,
 }
 
-/// What the panel keeps between frames.
+/// State that the panel keeps between frames.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectsPanel {
     view: ObjectsView,
@@ -84,7 +84,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         ui.label(RichText::new(format!("{} objects", results.rows.len())).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let button = named_button(ui, can_save, icon::DOWNLOAD_SIMPLE, "Save table…");
-            if button.on_hover_text("As CSV or Parquet, by the file's ending").clicked() {
+            if button.on_hover_text("As CSV or Parquet, depending on the file extension").clicked() {
                 actions.command(Command::SaveTable);
             }
         });

@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
 
-/// What the palette keeps between frames.
+/// State that the palette keeps between frames.
 #[derive(Debug, Default)]
 pub(crate) struct Palette {
     query: String,

@@ -29,11 +29,11 @@ use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
-/// What the button that tunes predictions does.
-const TUNE_HINT: &str = "Measures devices, precisions, tiles and threads for this model with this stack, and saves the fastest \
-                         settings. This takes some minutes and continues if the window is closed.";
+/// Tooltip of the button that tunes predictions.
+const TUNE_HINT: &str = "Measure devices, precisions, tiles and threads for this model with this stack, and save the fastest \
+                         settings. This takes a few minutes and continues if the window is closed.";
 
-/// What the panel keeps between frames.
+/// State that the panel keeps between frames.
 #[derive(Default)]
 pub(crate) struct PredictPanel {
     commonmark: CommonMarkCache,
@@ -123,8 +123,8 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     voxel_warning(ui, document, card, actions);
 }
 
-/// Draws the documentation of a model, if it has one. Text is wrapped; wide tables are scrolled, as they would widen the panel
-/// otherwise.
+/// Draws the documentation of a model, if it has one. Text is wrapped; wide tables are scrolled, as they would widen the
+/// panel otherwise.
 pub(super) fn about_model(ui: &mut Ui, card: &ModelCard, commonmark: &mut CommonMarkCache) {
     if card.documentation.is_empty() {
         return;
@@ -279,7 +279,7 @@ fn output_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.selectable_value(&mut output, Some(OutputTensor::All), all);
         }
     });
-    response.on_hover_text("The output of the model that is predicted; the others are not written");
+    response.on_hover_text("Output of the model to predict; the others are not written");
     if output != before {
         actions.send(DisplayAction::OutputOfModel { model: card.name.clone(), output });
         actions.send(JobsAction::ForgetRefined);
@@ -310,7 +310,7 @@ fn tile_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         ui.label(format!("Tiles of {z} × {y} × {x}"));
         let response =
-            ui.button("Automatic tiles").on_hover_text("Choose the tile size automatically, by work and memory");
+            ui.button("Automatic tiles").on_hover_text("Choose the tile size by computation time and memory");
         if response.clicked() {
             actions.send(JobsAction::Tile(None));
         }
@@ -421,9 +421,9 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         let is_keeping = state.jobs.is_keeping(id);
         ui.add_enabled_ui(!is_keeping, |ui| {
             ui.horizontal(|ui| {
-                let save = ui.button("Save objects").on_hover_text("Writes the labels and the table of these objects");
+                let save = ui.button("Save objects").on_hover_text("Write the labels and the table of these objects");
                 keep = save.on_disabled_hover_text("The objects are being saved").clicked();
-                let back = ui.button("Reset").on_hover_text("Shows the objects of the prediction's settings again");
+                let back = ui.button("Reset").on_hover_text("Restore the settings of the prediction");
                 reset = back.clicked();
             });
         });

@@ -41,7 +41,7 @@ const TRAININGS: &str = "trainings";
 const DETAILS: &str = "data-check.txt";
 /// File of the settings of a training run that is tuned, beside that folder.
 const TUNED_SETTINGS: &str = "tune.toml";
-/// What is shown in place of a start model if there is none.
+/// Text that stands for the start model if there is none.
 pub(crate) const NEW_NETWORK: &str = "New network";
 /// Maximum number of log lines of a training run.
 const MAX_NOTES: usize = 500;
@@ -66,7 +66,7 @@ pub enum Check {
 
 /// State of the training wizard.
 pub struct Wizard {
-    /// What the user has chosen in the steps of the wizard.
+    /// The user's choices in the steps of the wizard.
     pub plan: WizardPlan,
     /// Report of the last training run.
     pub report: Option<Box<TrainReport>>,
@@ -198,6 +198,7 @@ impl Wizard {
         }
         config.workers = self.plan.workers.or(config.workers);
         config.batch = self.plan.batch.or(config.batch);
+        config.accumulate = self.plan.accumulate.unwrap_or(config.accumulate);
         config.memory_mib = self.plan.memory_mib.or(config.memory_mib);
         config.precision = self.plan.precision.and_then(TrainPrecision::of).unwrap_or(config.precision);
         config.performance = self.performance();
@@ -267,8 +268,8 @@ pub(crate) fn error_text(error: &JobError) -> String {
     error.to_string()
 }
 
-/// Summary of a finished training run in one sentence.
-pub(crate) fn summary_text(report: &TrainReport) -> String {
+/// Summary of a finished training run, which started from `from`, in one sentence.
+pub(crate) fn summary_text(report: &TrainReport, from: &TrainStart) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
             format!(
@@ -284,7 +285,12 @@ pub(crate) fn summary_text(report: &TrainReport) -> String {
         (ChosenNetwork::Trained, _, 0) => {
             "The model was trained; there was no validation set to score it on.".to_owned()
         }
-        (ChosenNetwork::Trained, true, _) => "The model was trained from scratch.".to_owned(),
+        (ChosenNetwork::Trained, true, _) if *from == TrainStart::Scratch => {
+            "The model was trained from scratch.".to_owned()
+        }
+        (ChosenNetwork::Trained, true, _) => {
+            "The model was trained; it could not be compared with the start model.".to_owned()
+        }
         (ChosenNetwork::Trained, false, _) => "The trained model scores better than the start model.".to_owned(),
     }
 }
@@ -324,18 +330,32 @@ mod tests {
     }
 
     #[test]
+    fn a_start_model_that_could_not_be_compared_is_not_a_new_network() {
+        let report: TrainReport = serde_json::from_value(serde_json::json!({
+            "out": "m", "verdict": "trained", "metric": "Dice", "before": {}, "after": {"dice": 0.8}, "after_int8": {},
+            "pairs_before": [], "pairs_after": [], "steps": 1, "epoch_steps": 1, "batch": 1, "patch_zyx": [1, 1, 1],
+            "parameters": 1, "train_pairs": 1, "validation_pairs": 1, "seconds": 1.0, "step_secs": 1.0,
+            "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "", "history": cytoscope_train::History::default(),
+        }))
+        .unwrap();
+        assert_eq!(summary_text(&report, &TrainStart::Scratch), "The model was trained from scratch.");
+        let text = summary_text(&report, &TrainStart::Model("nuclei".to_owned()));
+        assert!(text.contains("could not be compared with the start model"), "{text}");
+    }
+
+    #[test]
     fn limits_that_the_user_has_set_take_the_place_of_those_of_the_settings() {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
-        let config = TrainConfig { batch: Some(3), memory_mib: Some(512), ..TrainConfig::default() };
+        let config = TrainConfig { batch: Some(3), accumulate: 5, memory_mib: Some(512), ..TrainConfig::default() };
         let mut wizard = Wizard::new(None, config, &wake);
         wizard.plan.data = Some("/data/pairs".into());
         let limits = |wizard: &Wizard| {
             let job = wizard.job("/out".into()).unwrap();
-            (job.config.batch, job.config.memory_mib, job.threads, job.without_int8)
+            (job.config.batch, job.config.accumulate, job.config.memory_mib, job.threads, job.without_int8)
         };
-        assert_eq!(limits(&wizard), (Some(3), Some(512), 0, false));
+        assert_eq!(limits(&wizard), (Some(3), 5, Some(512), 0, false));
         (wizard.plan.batch, wizard.plan.memory_mib, wizard.plan.threads) = (Some(8), Some(2048), Some(2));
-        wizard.plan.without_int8 = true;
-        assert_eq!(limits(&wizard), (Some(8), Some(2048), 2, true));
+        (wizard.plan.accumulate, wizard.plan.without_int8) = (Some(2), true);
+        assert_eq!(limits(&wizard), (Some(8), 2, Some(2048), 2, true));
     }
 }

@@ -82,13 +82,13 @@ impl WizardStep {
     }
 }
 
-/// What the user has chosen in the steps of the wizard, kept between sessions.
+/// The user's choices in the steps of the wizard, kept between sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WizardPlan {
     /// The step whose page is shown.
     pub step: WizardStep,
-    /// What the model predicts: objects or a stain.
+    /// Task of the model: objects or a stain.
     pub task: TrainingTask,
     /// Folder or table of the training data.
     pub data: Option<PathBuf>,
@@ -96,7 +96,7 @@ pub struct WizardPlan {
     pub files: DataConfig,
     /// Whether only the foreground is trained, without separating objects.
     pub foreground_only: bool,
-    /// What training starts from; a start model is named by its path.
+    /// Starting point of the training run; a start model is named by its path.
     pub from: TrainStart,
     /// Time budget in minutes.
     pub minutes: f64,
@@ -104,6 +104,8 @@ pub struct WizardPlan {
     pub workers: Option<usize>,
     /// Number of patches per batch; `None` leaves it to the training settings or the machine profile.
     pub batch: Option<usize>,
+    /// Number of batches per optimizer step; `None` leaves it to the training settings.
+    pub accumulate: Option<usize>,
     /// Memory limit for the activations of a training step in MiB; `None` leaves it to the training settings.
     pub memory_mib: Option<u64>,
     /// Number of threads that compute the training steps; `None` uses all cores.
@@ -136,6 +138,7 @@ impl Default for WizardPlan {
             minutes: MINUTES[1].1,
             workers: None,
             batch: None,
+            accumulate: None,
             memory_mib: None,
             threads: None,
             device: DeviceRequest::Auto,

@@ -56,6 +56,8 @@ pub(crate) enum TrainingAction {
     Workers(usize),
     /// Sets the number of patches per batch of the next run; `None` leaves it to the program.
     Batch(Option<usize>),
+    /// Sets the number of batches per optimizer step of the next run; `None` leaves it to the training settings.
+    Accumulate(Option<usize>),
     /// Sets the memory limit for activations of the next run in MiB; `None` leaves it to the program.
     MemoryLimit(Option<u64>),
     /// Sets the number of threads of the next run; `None` uses all cores.
@@ -133,7 +135,7 @@ impl Training {
         }
     }
 
-    /// What the wizard shows: the user's choices, the run and its results.
+    /// Returns the content of the wizard: the user's choices, the run and its results.
     pub(crate) fn wizard(&self) -> &Wizard {
         &self.wizard
     }
@@ -193,6 +195,7 @@ impl Training {
             TrainingAction::Minutes(minutes) => wizard.plan.minutes = minutes,
             TrainingAction::Workers(workers) => wizard.plan.workers = Some(workers),
             TrainingAction::Batch(batch) => wizard.plan.batch = batch,
+            TrainingAction::Accumulate(batches) => wizard.plan.accumulate = batches,
             TrainingAction::MemoryLimit(mib) => wizard.plan.memory_mib = mib,
             TrainingAction::Threads(threads) => wizard.plan.threads = threads,
             TrainingAction::Device(device) => wizard.plan.device = device,
@@ -410,9 +413,9 @@ impl Training {
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
         let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
-        let WizardPlan { device, precision, performance, .. } = wizard.plan;
+        let WizardPlan { accumulate, device, precision, performance, .. } = wizard.plan;
         let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..WizardPlan::default() };
-        wizard.plan = WizardPlan { device, precision, performance, ..kept };
+        wizard.plan = WizardPlan { accumulate, device, precision, performance, ..kept };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();
@@ -455,7 +458,8 @@ impl Training {
         self.wizard.run.history = report.history.clone();
         // No notification while the wizard shows the results.
         if display.task() != PanelTask::Train {
-            effects.success(format!("{} is trained", self.wizard.plan.name), summary_text(&report));
+            let plan = &self.wizard.plan;
+            effects.success(format!("{} is trained", plan.name), summary_text(&report, &plan.from));
         }
         self.wizard.plan.job = None;
         self.wizard.plan.step = WizardStep::Results;

@@ -49,7 +49,7 @@ pub struct Marks {
     pub line: Vec<[f64; 3]>,
     /// View in which the line is drawn.
     pub line_view: Option<Orientation>,
-    /// Line of the line profile.
+    /// Line along which the line profile shows intensities.
     pub profile_line: Option<crate::line_profile::ProfileLine>,
 }
 

@@ -55,7 +55,7 @@ pub struct ViewResponse {
     pub changes: Vec<DocumentChange>,
 }
 
-/// What all views of the window show besides the image.
+/// Elements that all views of the window show besides the image.
 #[derive(Debug, Clone, Copy)]
 pub struct ViewOptions {
     /// Whether the crosshair is shown.
@@ -74,7 +74,7 @@ pub struct ViewOptions {
     pub only_xy: bool,
 }
 
-/// What the pointer and the keys act on in one frame: a slice view and its document.
+/// Target of pointer and keys in one frame: a slice view and its document.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     response: &'a Response,
@@ -468,7 +468,7 @@ fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
         })
 }
 
-/// What a slice view draws.
+/// Content of a slice view.
 struct Planes {
     /// All planes, from the lowest to the highest.
     all: Vec<DisplayedPlane>,

@@ -4,19 +4,19 @@ use super::Purpose;
 use cytoscope_worker::Job;
 use std::path::PathBuf;
 
-/// What a job does, apart from its settings.
+/// Subject of a job, without its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSubject {
     /// Title of the job.
     pub(super) title: String,
-    /// What the window wants it for.
+    /// Purpose of the job for the window.
     pub(super) purpose: Purpose,
-    /// Files that tell it from others with the same title.
+    /// Files that distinguish it from others with the same title.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// Returns the files that tell a job from others with the same title: what it reads, and what it writes where several results
-/// of one file differ only in this.
+/// Returns the files that distinguish a job from others with the same title: what it reads, and what it writes where
+/// several results of one file differ only in this.
 pub(super) fn files_of(job: &Job) -> Vec<PathBuf> {
     match job {
         Job::Predict { prediction, .. } => prediction.inputs.clone(),

@@ -20,7 +20,7 @@ const RECENT: usize = 20;
 /// Name and version of this program, as run records state them.
 const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
 
-/// What a job is for, which decides what happens with its result.
+/// Purpose of a job, which decides how its result is used.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Purpose {
     /// A prediction of the stack of a document.
@@ -78,7 +78,7 @@ pub enum ModelWork {
 }
 
 impl ModelWork {
-    /// What follows the name of the model in the title of the job.
+    /// Returns the text that follows the name of the model in the title of the job.
     pub fn title(self) -> &'static str {
         match self {
             Self::Test => "test",
@@ -238,11 +238,11 @@ impl TrainingTimes {
 pub struct JobView {
     /// Id of the job in the worker's protocol.
     pub id: JobId,
-    /// What it works on and with which model, for display.
+    /// The files that it works on and its model, for display.
     pub title: String,
-    /// What the window wants it for.
+    /// Purpose of the job for the window.
     pub purpose: Purpose,
-    /// Files that tell it from other jobs with the same title.
+    /// Files that distinguish it from other jobs with the same title.
     pub(super) files: Vec<PathBuf>,
     /// Whether it waits, runs or has ended.
     pub state: JobState,
@@ -270,9 +270,9 @@ pub struct JobView {
     pub plan: Option<TilePlan>,
     /// Notes reported by the job.
     pub notes: Vec<String>,
-    /// What happened to the process that ran the job before, if it continues in another one.
+    /// End of the process that ran the job before, if the job continues in another one.
     pub continued: Option<String>,
-    /// What a finished prediction knows about its inputs.
+    /// Facts about the inputs of a finished prediction.
     pub inputs: Vec<InputFacts>,
     /// Step times, if it trains a model.
     pub training: Option<TrainingTimes>,
@@ -311,7 +311,7 @@ impl JobView {
         }
     }
 
-    /// What the job does, apart from its settings.
+    /// Returns the subject of the job, without its settings.
     pub(crate) fn subject(&self) -> JobSubject {
         JobSubject { title: self.title.clone(), purpose: self.purpose.clone(), files: self.files.clone() }
     }
@@ -350,7 +350,7 @@ impl JobView {
         }
     }
 
-    /// What is known about the run so far.
+    /// Returns the facts about the run so far.
     pub fn facts(&self) -> RunFacts {
         let wall_secs = match (&self.state, &self.usage) {
             // The CPU time of a running job is compared with the wall time at which it was measured.
@@ -374,8 +374,8 @@ impl JobView {
         let times = self.training.as_ref()?;
         let [step_secs, stalled_secs] = times.means()?;
         let device = self.device.as_ref().map_or(DeviceId::Cpu, |device| device.id).into();
-        let workers = times.workers;
-        let facts = TrainingFacts { step_secs, stalled_secs, workers, device, ..TrainingFacts::default() };
+        let (workers, accumulate) = (times.workers, times.accumulate);
+        let facts = TrainingFacts { step_secs, stalled_secs, workers, device, accumulate, ..TrainingFacts::default() };
         Some(match &times.status {
             Some(status) => status.complete(facts),
             None => facts,
@@ -457,7 +457,8 @@ mod tests {
         };
         let larger = Some(BatchAdvice::Larger { batch: 4 });
         assert_eq!(report(TrainStatus { batch_advice: larger, ..status("cuda:0", 2) }), [AdviceRule::SmallBatch]);
-        let smaller = TrainStatus { batch_advice: Some(BatchAdvice::Smaller { batch: 1 }), ..status("cpu", 2) };
+        let smaller =
+            TrainStatus { batch_advice: Some(BatchAdvice::Smaller { batch: 1, accumulate: 2 }), ..status("cpu", 2) };
         let recomputing = TrainStatus { recomputed_share: Some(0.3), ..smaller };
         assert_eq!(report(recomputing), [AdviceRule::Recomputation]);
         assert_eq!(report(status("cuda:0", 4)), NONE, "the latest status counts");

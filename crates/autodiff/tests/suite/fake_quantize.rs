@@ -61,7 +61,7 @@ fn a_quantized_network_becomes_one_of_floats() {
             assert!(relative_l2(&run(&trained, &x), &run(&float, &x)) < 0.05, "{name}");
         }
     }
-    // Bytes that start at 0 are the only ReLU of networks of other programs.
+    // In networks of other programs, the only ReLU is a range of bytes that starts at 0.
     let mut graph = Graph::new("bytes");
     let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(3)]);
     let scale = Some(graph.add_initializer("scale", Tensor::scalar(0.25f32)));

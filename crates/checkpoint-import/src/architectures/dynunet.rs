@@ -22,7 +22,7 @@ pub(super) fn build(
     match kwargs.get("strides").and_then(|strides| strides.get(0)) {
         Some(first) if !is_one(first) => {
             return Err(ImportError::Setting(format!(
-                "the network is made with a first stride of {first}, which is not supported (supported: 1); export the \
+                "the network was built with a first stride of {first}, which is not supported (supported: 1); export the \
                  model with torch.onnx.export"
             )));
         }

@@ -71,7 +71,7 @@ impl UNet<'_, '_> {
             };
             return lengths.filter(|lengths| lengths.len() == axes).ok_or_else(|| {
                 ImportError::Setting(format!(
-                    "the network is made with strides = {given}: expected a stride for each level"
+                    "the network was built with strides = {given}: expected a stride for each level"
                 ))
             });
         }

@@ -105,7 +105,7 @@ pub enum Normalization {
     None,
 }
 
-/// What the plans of nnU-Net say about images.
+/// Settings about images in the plans of nnU-Net.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plans {
     /// Normalization of all input channels.
@@ -159,8 +159,15 @@ impl Plans {
         let normalization = first.filter(|first| normalizations.iter().all(|n| n == first)).ok_or_else(|| {
             setting(format!("the channels are normalized as {schemes:?}: expected one way for all channels"))
         })?;
-        let spacing =
-            get("spacing").and_then(Json::as_array).map(|list| list.iter().filter_map(Json::as_f64).collect());
-        Ok(Self { normalization, spacing: spacing.unwrap_or_default() })
+        let spacing = match get("spacing").filter(|stated| !stated.is_null()) {
+            None => Vec::new(),
+            Some(stated) => {
+                let numbers: Option<Vec<f64>> =
+                    stated.as_array().and_then(|list| list.iter().map(Json::as_f64).collect());
+                numbers
+                    .ok_or_else(|| setting(format!("the spacing is {stated}: expected numbers along (Z,) Y and X")))?
+            }
+        };
+        Ok(Self { normalization, spacing })
     }
 }

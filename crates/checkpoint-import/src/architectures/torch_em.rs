@@ -18,14 +18,14 @@ pub(super) fn build(
     for key in ["postprocessing", "return_side_outputs", "anisotropic_kernel"] {
         if kwargs.get(key).is_some_and(|value| *value != Json::Bool(false)) {
             return Err(ImportError::Setting(format!(
-                "the network is made with {key}, which is not supported; export the model with torch.onnx.export"
+                "the network was built with {key}, which is not supported; export the model with torch.onnx.export"
             )));
         }
     }
     let factors = kwargs.get("scale_factors");
     if let Some(given) = factors.filter(|given| !is_two(given)) {
         return Err(ImportError::Setting(format!(
-            "the network is made with scale_factors = {given}, which is not supported (supported: 2 along all axes); \
+            "the network was built with scale_factors = {given}, which is not supported (supported: 2 along all axes); \
              export the model with torch.onnx.export"
         )));
     }

@@ -19,7 +19,7 @@ pub struct View<'a> {
     pub offset: usize,
 }
 
-/// A text of a pickle.
+/// Pickles a text.
 pub fn text(text: &str) -> Vec<u8> {
     let mut bytes = vec![b'X'];
     bytes.extend((text.len() as u32).to_le_bytes());
@@ -27,7 +27,7 @@ pub fn text(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// An integer of a pickle.
+/// Pickles an integer.
 pub fn int(number: usize) -> Vec<u8> {
     let mut bytes = vec![b'J'];
     bytes.extend((number as u32).to_le_bytes());

@@ -6,7 +6,7 @@
 //! of the record, so that remains of an older record are never mistaken for a new one.
 //!
 //! Nothing in the file is trusted: lengths are checked against the file and named limits before memory is allocated.
-//! What follows the last valid record is ignored; the reader reports its length and whether it looks like an
+//! Bytes after the last valid record are ignored; the reader reports their length and whether they look like an
 //! interrupted write.
 
 mod file;

@@ -13,7 +13,7 @@ use cubecl::prelude::*;
 /// Two neighboring elements of a row.
 type Pair<F> = Vector<F, Const<2>>;
 
-/// What a unit holds of 16 × 16 sums: columns 0 to 7 and 8 to 15, each of rows 0 to 7 and 8 to 15.
+/// Sums that a unit holds, 16 × 16: columns 0 to 7 and 8 to 15, each of rows 0 to 7 and 8 to 15.
 #[derive(CubeType)]
 pub(super) struct Sums {
     first: Array<Pair<f32>>,
@@ -90,8 +90,8 @@ pub(super) fn multiply_rows<FS: Float>(
     }
 }
 
-/// Loads 16 × 16 elements as right factors: those of columns 0 to 7 and of 8 to 15. Each unit passes a row of 16 bytes: units 0
-/// to 15 the first halves of the rows, the others the second halves.
+/// Loads 16 × 16 elements as right factors: those of columns 0 to 7 and of 8 to 15. Each unit passes a row of 16 bytes:
+/// units 0 to 15 the first halves of the rows, the others the second halves.
 #[cube]
 fn load_right<FS: Float>(row: &Slice<FS>, right: &mut Sequence<Array<Pair<FS>>>) {
     let unit = MmaDefinition::<FS, FS, f32>::new(EDGE, ROW_ELEMENTS, EDGE);

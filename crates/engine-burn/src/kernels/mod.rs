@@ -47,7 +47,7 @@ use memory::{Layout, SampleBox, axes, dense};
 use norm::Term;
 use std::ops::Range;
 
-/// What a kernel computes, in f32 except for the products of [`Convolution::factor_type`]; elements may be stored in 16
+/// Computation of a kernel, in f32 except for the products of [`Convolution::factor_type`]; elements may be stored in 16
 /// bits. Each variant lists its inputs in order. Weights and other constants are dense arrays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Direct {
@@ -86,7 +86,8 @@ pub(crate) trait DeviceBackend: Backend {
         upload: impl FnOnce(Vec<i32>) -> Tensor<Self, 1, Int>,
     ) -> Option<Image<Self>>;
 
-    /// Computes the outputs of a kernel for training steps. Returns `None` if the backend has no such kernel for these inputs.
+    /// Computes the outputs of a kernel for training steps. Returns `None` if the backend has no such kernel for these
+    /// inputs.
     fn train(_: &Training, _: Vec<Image<Self>>) -> Option<Vec<Image<Self>>> {
         None
     }
@@ -112,8 +113,8 @@ pub(crate) trait DeviceBackend: Backend {
         parts.iter().enumerate().map(|(sample, ranges)| exec::copy_part(x, sample, ranges)).collect()
     }
 
-    /// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond the
-    /// sums are left out. Returns `None` if the forms do not fit.
+    /// Adds a sample of `tiles`, times the weights of its voxels, to `sums`, from row and column `corner` on. Voxels beyond
+    /// the sums are left out. Returns `None` if the forms do not fit.
     fn add_weighted(
         sums: Image<Self>,
         tiles: &Image<Self>,

@@ -1,4 +1,4 @@
-//! What the kernels for matrix units (tensor cores) share; used by [`super::tiled`] and
+//! Functions that the kernels for matrix units (tensor cores) share; used by [`super::tiled`] and
 //! [`super::tiled_gradient`].
 //!
 //! Cubes work on boxes of voxels, whose rows of 16 voxels along X form matrices of 16 voxels × 16 channels. A cube copies
@@ -27,7 +27,7 @@ pub(crate) fn launches() -> u64 {
 pub(super) const EDGE: usize = 16;
 /// Planes of a cube.
 pub(super) const PLANES: usize = 8;
-/// Units of a plane.
+/// Number of units (threads) of a plane (warp).
 pub(super) const PLANE_UNITS: usize = 32;
 /// Units of a cube.
 pub(super) const UNITS: usize = PLANES * PLANE_UNITS;
@@ -91,7 +91,8 @@ impl FactorType {
         self.is_registered(on.client.properties())
     }
 
-    /// Returns products of 16 × `depth` with `depth` × `columns` factors of this type, with sums in f32, as CubeCL names them.
+    /// Returns products of 16 × `depth` with `depth` × `columns` factors of this type, with sums in f32, as CubeCL names
+    /// them.
     fn product(self, columns: usize, depth: usize) -> MmaConfig {
         MmaConfig {
             a_type: self.storage(),
@@ -242,8 +243,8 @@ pub(super) fn corner_of(at: u32, channel: u32, out_lengths: &LengthsZyx, #[compt
     }
 }
 
-/// Creates `count` sums of 16 × 16 elements of each plane on matrix units, all zero; without matrix units, sets the sums of the
-/// units to zero.
+/// Creates `count` sums of 16 × 16 elements of each plane on matrix units, all zero; without matrix units, sets the sums of
+/// the units to zero.
 #[cube]
 pub(super) fn zero_sums(
     sums: &mut Sequence<cmma::Matrix<f32>>,

@@ -30,11 +30,11 @@ const CUBES: usize = 512;
 pub(super) struct Division {
     /// Number of taps of the kernel.
     pub(super) taps: usize,
-    /// Taps of a plane.
+    /// Number of taps whose sums each plane (warp) keeps.
     pub(super) plane_taps: usize,
     /// Groups of rows; each has sums of its own.
     row_groups: usize,
-    /// Rows of a group.
+    /// Number of rows in each group.
     pub(super) group_rows: usize,
 }
 

@@ -19,18 +19,18 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
 use burn_tensor::{DType, Tensor};
 use cytoscope_graph::{ElementType, Loss, Optimizer};
 
-/// What a kernel for training steps computes. Each variant lists its inputs and outputs.
+/// Computation of a kernel for training steps. Each variant lists its inputs and outputs.
 #[derive(Debug, Clone)]
 pub(crate) enum Training {
-    /// `[x, w, bias?]` -> y, a convolution with an activation, of this form, in the type of its inputs. Factors of 16 bits are
-    /// multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factor_type`.
+    /// `[x, w, bias?]` -> y, a convolution with an activation, of this form, in the type of its inputs. Factors of 16 bits
+    /// are multiplied on matrix units, those of 32 bits only if they may be rounded to the type `wide_factor_type`.
     Convolve { window: ConvGeometry, form: Form, curve: Curve, wide_factor_type: Option<FactorType> },
     /// `[x, dy]` -> dw, the gradient of the weights of a convolution, of this form: for each output channel, input channel
-    /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space. Factors
-    /// are multiplied as by [`Training::Convolve`].
+    /// and tap, the products of the voxels of `x` that the tap reads with those of `dy`, summed over samples and space.
+    /// Factors are multiplied as by [`Training::Convolve`].
     WeightGradient { taps: Taps, form: Form, wide_factor_type: Option<FactorType> },
-    /// `[dy, w, bias?]` -> dx, the input gradient of a convolution, of this form, in the type of its inputs; with a bias of its
-    /// channels, a transposed convolution. Factors are multiplied as by [`Training::Convolve`].
+    /// `[dy, w, bias?]` -> dx, the input gradient of a convolution, of this form, in the type of its inputs; with a bias of
+    /// its channels, a transposed convolution. Factors are multiplied as by [`Training::Convolve`].
     InputGradient { taps: Taps, form: Form, wide_factor_type: Option<FactorType> },
     /// `[y, dy, more?]` -> dx, the gradient of an activation that is linear on both sides of 0, with slope 1 above and this
     /// slope below, at its result (or input) `y`. `more` is added to `dy` before.
@@ -52,8 +52,8 @@ pub(crate) enum Training {
     /// `[x, scale, bias]` -> `[y, mean?, variance?, activated y?]`, a norm; only those of channels over the batch have
     /// statistics.
     Norm { over: NormScope, epsilon: f32, statistics: [bool; 2], curve: Option<Curve> },
-    /// `[x, scale, dy, y?]` -> `[dx?, gradient of scale?, gradient of bias?]` of a norm. With a slope, its result `y` passes an
-    /// activation with slope 1 above 0 and this slope below, whose gradient is `dy`.
+    /// `[x, scale, dy, y?]` -> `[dx?, gradient of scale?, gradient of bias?]` of a norm. With a slope, its result `y`
+    /// passes an activation with slope 1 above 0 and this slope below, whose gradient is `dy`.
     NormGradient { over: NormScope, epsilon: f32, wanted: [bool; 3], slope: Option<f32> },
     /// `[part…]` -> a long tensor of `elements` elements, which has the parts at `starts` and is 0 elsewhere. The first part
     /// starts at 0.

@@ -1,4 +1,4 @@
-//! Plans operators that move elements: slices, padding, transposes and the like.
+//! Plans operators that move elements: slices, padding, transposes and similar ones.
 
 use super::{Cut, Kind, PlanResult, Planner, Source, Tap, TrainKind, unsupported};
 use crate::form::{Form, count, place};

@@ -15,7 +15,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
 /// Probes the devices of all kinds in parallel: runs `program args… REQUEST`, which must print [`super::child_main`] of
-/// that [`ProbeRequest`]. If the test of a kind's devices fails, each device is tested in a process of its own, so that
+/// that [`ProbeRequest`]. If the test of a kind's devices fails, each device is tested in a separate process, so that
 /// one that crashes does not hide the others.
 pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
     let mut found = Vec::new();

@@ -30,7 +30,7 @@ fn architecture(capability: Option<u32>) -> String {
     capability.map_or_else(|| "unknown architecture".to_owned(), |number| format!("sm_{number}"))
 }
 
-/// A GPU by its index in CUDA, as far as it is known.
+/// A GPU and its index in CUDA, if the index is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NumberedGpu {
     /// Product name, such as `NVIDIA H200`.
@@ -60,8 +60,8 @@ impl Numbering {
         Self { is_by_bus, visible }
     }
 
-    /// Returns the GPUs as far as their list tells them apart: details of one of several unlike GPUs are used only if its
-    /// index is certain.
+    /// Returns the GPUs that the list distinguishes: if there are several unlike GPUs, the details of one are used only
+    /// if its index is certain.
     fn guessed(&self, listed: &[ListedGpu]) -> Vec<NumberedGpu> {
         let alike = listed.windows(2).all(|pair| pair[0].is_like(&pair[1]));
         let count = match &self.visible {
@@ -114,7 +114,7 @@ pub(crate) fn architectures(gpu: &NumberedGpu, listed: &[ListedGpu]) -> String {
     }
 }
 
-/// The fields that `nvidia-smi --query-gpu` is asked for. Old versions do not know the last one.
+/// The fields that are requested from `nvidia-smi --query-gpu`. Old versions do not know the last one.
 pub(crate) const QUERIES: [&str; 2] = [
     "--query-gpu=name,memory.total,driver_version,memory.free,compute_cap",
     "--query-gpu=name,memory.total,driver_version,memory.free",

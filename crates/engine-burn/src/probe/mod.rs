@@ -69,7 +69,7 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// What a child process is asked for: the devices of a kind, their list without a test, or a single device. As text,
+/// Request to a child process: the devices of a kind, their list without a test, or a single device. As text,
 /// `cuda`, `cuda:list` or `cuda:1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeRequest {
@@ -155,8 +155,8 @@ fn run_part(request: ProbeRequest, software: bool) -> Vec<Device> {
     found
 }
 
-/// Returns the free memory of a device in bytes, which is requested from the driver in this process; `None` if the driver does
-/// not say, and for devices other than NVIDIA GPUs.
+/// Returns the free memory of a device in bytes, which is requested from the driver in this process; `None` if the driver
+/// does not say, and for devices other than NVIDIA GPUs.
 pub fn free_bytes(id: DeviceId) -> Option<u64> {
     match id {
         // If CUDA is initialized while a component is missing, it stays unusable for the rest of the process.

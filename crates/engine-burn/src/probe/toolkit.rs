@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Headers that every kernel needs, at the top of the include folder.
 const NEEDED: [&str; 2] = ["cuda_runtime.h", "cuda_fp16.h"];
 
-/// What needs the headers that only some kernels include.
+/// Feature that needs headers which only some kernels include.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// Precisions that tensor cores compute in: `mma.h` includes the headers of 16-bit floats.
@@ -50,7 +50,7 @@ pub(crate) struct Places {
     pub has_library_path: bool,
 }
 
-/// What was found of CUDA's headers.
+/// Result of the search for CUDA's headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Headers {
     /// All headers that compiling kernels needs exist.
@@ -214,7 +214,7 @@ impl Places {
 /// The virtual environment that is advised for CUDA's components, in the user's home.
 const OWN_VENV: &str = ".local/share/cytoscope/cuda";
 
-/// What to do after the installation.
+/// Next step after the installation.
 const THEN: &str = "then run cytoscope devices again, which names variables to set, if any";
 
 /// Returns a path as a shell reads it.

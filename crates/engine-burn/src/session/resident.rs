@@ -59,7 +59,7 @@ impl<B: DeviceBackend> Drop for Resident<B> {
             return;
         }
         let stream = self.stream;
-        // Errors of memory that is not needed any more have no consequences.
+        // Errors of memory that is no longer needed have no consequences.
         let _ = guard(self.id, || {
             stream.executes(|| drop(tensor));
             Ok(())

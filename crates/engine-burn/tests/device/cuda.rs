@@ -1,4 +1,4 @@
-//! What only a real NVIDIA GPU can show: how much the precisions of CUDA sessions round.
+//! Properties that only a real NVIDIA GPU can show: how much the precisions of CUDA sessions round.
 
 use crate::tiled::gradient;
 use crate::{difference_on, one, tensor};

@@ -220,7 +220,8 @@ fn nan_count(graph: &Graph, x: Tensor) -> Option<usize> {
     Some(outputs[0].as_f32().unwrap().iter().filter(|v| v.is_nan()).count())
 }
 
-/// What remains of a number that exceeds the range of its type must reach the output of the network, where it is detected.
+/// A NaN or infinity from a number that exceeds the range of its type must reach the output of the network, where it is
+/// detected.
 #[test]
 fn nan_stays_nan_after_activations_norms_and_pooling() {
     use Activation::*;

@@ -1,5 +1,5 @@
 //! The convolution for matrix units, compared with the reference executor: its tiles on any device, without such units.
-//! What the units compute is compared on CUDA devices (`cuda.rs`).
+//! Results of the units are compared on CUDA devices (`cuda.rs`).
 
 use crate::{difference_on, engine, one, tensor};
 use cytoscope_engine::{CompileOptions, Engine, Precision};

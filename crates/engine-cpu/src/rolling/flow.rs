@@ -102,7 +102,7 @@ impl Flow {
     }
 }
 
-/// What happens in one slab.
+/// Planes that move, and planes that are computed, in one slab.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Slab {
     /// Planes kept in each buffer when the slab starts: they move to the buffer's start if `base` changes.
@@ -234,10 +234,10 @@ fn walk(flow: &Flow, slab: usize, mut visit: impl FnMut(Slab)) {
     }
 }
 
-/// What a pass in slabs of some length needs.
+/// Requirements of a pass in slabs of some length.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PassNeeds {
-    /// What each buffer must provide.
+    /// Requirements of each buffer.
     pub needs: Vec<Need>,
     /// How many planes of each value are read, counted for each reader and slab.
     pub planes_read: Vec<usize>,

@@ -2,12 +2,12 @@
 //!
 //! A stack that is larger than memory is otherwise predicted in tiles that overlap by the receptive field, so that most
 //! voxels are computed several times. For networks without statistics over space, each layer needs only a few planes of
-//! its input at a time. So each value has a buffer for some planes: those that later planes still read, and the new
-//! ones of a slab ([`flow`]). The steps are those of a session for the whole stack, on slots for these planes
-//! ([`program`]), so the results are identical bit for bit. Skip connections wait in their buffers until the planes of the
+//! its input at a time. So each value has a buffer for some planes: those that later planes still read, and the new ones
+//! of a slab ([`flow`]). The steps are the same as in a session for the whole stack, on slots for these planes
+//! ([`program`]), so the results are bit-identical. Skip connections wait in their buffers until the planes of the
 //! coarser levels are computed: in rings, so that many waiting planes are not moved ([`plane_storage`]). Buffers of which
-//! nothing is kept from slab to slab share memory ([`arena`]). If the planes are too large for the memory budget, the stack
-//! is split into bands along Y that overlap by the receptive field ([`bands`]).
+//! nothing is kept from slab to slab share memory ([`arena`]). If the planes are too large for the memory budget, the
+//! stack is split into bands along Y that overlap by the receptive field ([`bands`]).
 
 mod arena;
 mod bands;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What a buffer must provide during a pass.
+/// Requirements of a buffer during a pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     /// Planes that are held at once.
@@ -41,8 +41,8 @@ impl PlaneStorage {
         self.ring_len.is_some() || end.saturating_sub(base) <= self.capacity as isize
     }
 
-    /// Returns the position of the first of these planes; the others follow it. Outside a ring, plane `base` is at position 0.
-    /// `None` if the planes are not in the buffer.
+    /// Returns the position of the first of these planes; the others follow it. Outside a ring, plane `base` is at
+    /// position 0. `None` if the planes are not in the buffer.
     pub(crate) fn position(&self, planes: &Range<isize>, base: isize) -> Option<usize> {
         let count = usize::try_from(planes.end - planes.start).ok()?;
         let first = match self.ring_len {

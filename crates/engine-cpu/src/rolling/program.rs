@@ -1,7 +1,7 @@
 //! A network lowered to steps that compute some planes of each value.
 //!
-//! The steps are those of a session for the whole stack: they are independent of the number of planes, which is in the
-//! slot table of each slab. Only pooling and resampling have parameters along Z, and are built for each slab.
+//! The steps are the same as in a session for the whole stack: they are independent of the number of planes, which is in
+//! the slot table of each slab. Only pooling and resampling have parameters along Z, and are built for each slab.
 
 use super::flow::{Flow, FlowValue};
 use super::plane_storage::PlaneStorage;

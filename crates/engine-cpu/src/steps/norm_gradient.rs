@@ -69,7 +69,7 @@ pub(crate) struct NormGradient {
 /// Sums over one image, by channel: of the gradient, and of the gradient times the normalized input.
 type Sums = Vec<(f64, f64)>;
 
-/// What the gradient of one image needs.
+/// Inputs of the gradient of one image.
 struct OfImage {
     scale: Vec<f32>,
     shift: Vec<f32>,

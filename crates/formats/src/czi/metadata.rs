@@ -10,7 +10,7 @@ use quick_xml::{
     events::{BytesStart, Event},
 };
 
-/// What the XML states. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
+/// Metadata from the XML. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Metadata {
     /// Distance between voxel centers along Z, Y, X in µm.

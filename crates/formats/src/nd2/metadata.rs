@@ -1,4 +1,4 @@
-//! What the metadata of an ND2 file state: the layout of its frames, the loops of the experiment, channels and scaling.
+//! Metadata of an ND2 file: the layout of its frames, the loops of the experiment, channels and scaling.
 
 use super::{EXPORT, variant::Level};
 use crate::{

@@ -47,8 +47,8 @@ fn named(fault: Fault, file: &Path) -> Fault {
     }
 }
 
-/// Number of files of a series that are checked when it is opened. On a network drive, reading the headers of thousands of files
-/// takes minutes. The others are checked when they are read.
+/// Number of files of a series that are checked when it is opened. On a network drive, reading the headers of thousands of
+/// files takes minutes. The others are checked when they are read.
 const MAX_CHECKED: usize = 16;
 
 /// The error for a file that cannot be a plane of the series that its name suggests.
@@ -59,8 +59,8 @@ pub(crate) fn differs() -> Fault {
     )
 }
 
-/// Returns what `fits` returns for a file; `false` if it cannot be read as an image. A disk that fails is an error: it must not
-/// shorten the stack.
+/// Returns what `fits` returns for a file; `false` if it cannot be read as an image. A disk that fails is an error: it must
+/// not shorten the stack.
 fn can_join(file: &Path, fits: &impl Fn(&Path) -> Result<bool, Fault>) -> Result<bool, Fault> {
     match fits(file) {
         Ok(fits) => Ok(fits),
@@ -69,8 +69,8 @@ fn can_join(file: &Path, fits: &impl Fn(&Path) -> Result<bool, Fault>) -> Result
     }
 }
 
-/// Whether the first, the last and evenly spaced files of a long series fit, so that all of them are taken for planes. `false`
-/// for a short series, of which every file is checked. The opened file is known to fit.
+/// Whether the first, the last and evenly spaced files of a long series fit, so that all of them are taken for planes.
+/// `false` for a short series, of which every file is checked. The opened file is known to fit.
 fn fits_by_sample(
     files: &[&PathBuf],
     opened: &Path,
@@ -96,9 +96,9 @@ fn run_around(by_number: &BTreeMap<u64, PathBuf>, own: u64) -> Vec<&PathBuf> {
 }
 
 /// Returns the files of the series that a file belongs to, in the order of their numbers. The numbers are consecutive, and
-/// `fits` tells for another file whether it has the same size and sample type. The series ends before a file that does not fit;
-/// of a long series of which the checked files fit, the other files are not checked. Only the file itself if there are no
-/// others.
+/// `fits` returns for another file whether it has the same size and sample type. The series ends before a file that does
+/// not fit; of a long series of which the checked files fit, the other files are not checked. Only the file itself if there
+/// are no others.
 pub(crate) fn series_of(
     path: &Path,
     max_files: u64,
@@ -197,8 +197,8 @@ fn name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the same
-/// order.
+/// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the
+/// same order.
 pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
     each_with_series(files).into_iter().map(|(file, _)| file).collect()
 }
@@ -218,8 +218,8 @@ fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
     kept
 }
 
-/// Returns the files that opening a file opens; empty if its series cannot be read: opening it then reports why. `None` if the
-/// file cannot be a slice.
+/// Returns the files that opening a file opens; empty if its series cannot be read: opening it then reports why. `None` if
+/// the file cannot be a slice.
 fn opened_with(file: &Path) -> Option<Vec<PathBuf>> {
     if !is_numbered(file) {
         return None;

@@ -20,7 +20,7 @@ pub(crate) struct PlaneFiles {
     by_position: BTreeMap<[u64; 3], PathBuf>,
 }
 
-/// What to do if a file does not belong to the image that its name suggests.
+/// Advice if a file does not belong to the image that its name suggests.
 const OPEN_ALONE: &str = "complete the series, or open a single file of it with the axes YX";
 
 impl PlaneFiles {

@@ -22,9 +22,9 @@ pub(crate) fn labels_group(names: &[&str]) -> Value {
     group(json!({"version": VERSION, "labels": names}))
 }
 
-/// What is known about an image after all its samples have been written.
+/// Facts about an image after all its samples have been written.
 pub(crate) struct Written<'a> {
-    /// What the caller stated: voxel size, time interval, channels and kind of image.
+    /// Description by the caller: voxel size, time interval, channels and kind of image.
     pub spec: &'a ZarrImageSpec,
     /// Axes of the arrays, slowest first.
     pub axes: &'a [Axis],

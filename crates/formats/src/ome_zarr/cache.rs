@@ -19,7 +19,7 @@ pub fn chunk_cache_bytes() -> u64 {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
 
-/// What an entry holds: a decoded chunk or the index of a shard, by its level and its position in the level's grid.
+/// Key of an entry: a decoded chunk or the index of a shard, by its level and its position in the level's grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Chunk { level: usize, at: usize },

@@ -67,21 +67,24 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     let name_of = |node: &Value| node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = multiscales.iter().map(name_of).enumerate();
     images.extend(named.map(|(multiscale, name)| ImageRef { group: String::new(), multiscale, name }));
-    let mut groups = images_of_well(root, "");
+    let mut groups = images_of_well(root, "")?;
     if let Some(plate) = root.ome("plate") {
         // With a layout of bioformats2raw, its list of series has the same images.
         groups.extend(images_of_plate(folder, plate)?);
     } else if root.ome("bioformats2raw.layout").is_some() {
         let listed = folder.group("OME")?.unwrap_or_default();
         let names = list(listed.ome("series"));
-        groups.extend(names.iter().filter_map(|name| Some(name.as_str()?.to_owned())));
+        groups.extend(paths("its series", names.iter().map(Value::as_str))?.into_iter().map(str::to_owned));
         while names.is_empty() && groups.len() <= MAX_IMAGES && folder.group(&groups.len().to_string())?.is_some() {
             groups.push(groups.len().to_string());
         }
     }
     if let Some(labels) = folder.group("labels")? {
-        let names = list(labels.ome("labels")).iter().filter_map(Value::as_str);
-        groups.extend(names.map(|name| join("labels", name)));
+        let known = |name: &Value| {
+            let path = name.as_str().map(|name| join("labels", name));
+            path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
+        };
+        groups.extend(list(labels.ome("labels")).iter().filter_map(known));
     }
     check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
@@ -94,10 +97,22 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     Ok(images)
 }
 
+/// The paths that the entries of a list state. Each entry must state one, because images are chosen by their number.
+fn paths<'v>(what: &str, entries: impl Iterator<Item = Option<&'v str>>) -> Result<Vec<&'v str>, Fault> {
+    let stated: Option<Vec<&str>> = entries.collect();
+    stated.ok_or_else(|| Fault::malformed(format!("an entry of {what} states no path")))
+}
+
 /// The paths of a well's images.
-fn images_of_well(well: &Group, path: &str) -> Vec<String> {
+fn images_of_well(well: &Group, path: &str) -> Result<Vec<String>, Fault> {
     let images = list(well.ome("well").and_then(|well| well.get("images")));
-    images.iter().filter_map(|image| Some(join(path, image.get("path")?.as_str()?))).collect()
+    let stated = paths("the images of its wells", images.iter().map(path_of))?;
+    Ok(stated.into_iter().map(|image| join(path, image)).collect())
+}
+
+/// The path that an entry of a list states.
+fn path_of(entry: &Value) -> Option<&str> {
+    entry.get("path")?.as_str()
 }
 
 /// The paths of the images of all wells of a plate, well by well. Wells that are not stored are left out.
@@ -105,9 +120,9 @@ fn images_of_plate(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault>
     let wells = list(plate.get("wells"));
     check_count("the number of wells", wells.len(), "MAX_IMAGES", MAX_IMAGES)?;
     let mut groups = Vec::new();
-    for path in wells.iter().filter_map(|well| well.get("path")?.as_str()) {
+    for path in paths("its wells", wells.iter().map(path_of))? {
         if let Some(well) = folder.group(path)? {
-            groups.extend(images_of_well(&well, path));
+            groups.extend(images_of_well(&well, path)?);
         }
         check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
     }
@@ -143,7 +158,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     }
     let datasets = list(node.get("datasets"));
     check_count("the number of levels", datasets.len(), "MAX_LEVELS", MAX_LEVELS)?;
-    let path = |dataset: &Value| Some(join(&image.group, dataset.get("path")?.as_str()?));
+    let path = |dataset: &Value| Some(join(&image.group, path_of(dataset)?));
     let levels: Option<Vec<String>> = datasets.iter().map(path).collect();
     let Some(levels) = levels.filter(|levels| !levels.is_empty()) else {
         return Err(Fault::malformed("its multiscales have no datasets with a path"));

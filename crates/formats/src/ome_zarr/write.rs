@@ -46,7 +46,7 @@ pub struct ZarrImageSpec {
     pub channels: Vec<Channel>,
     /// Values shown as black and white. If `None`, the range of each channel.
     pub display_range: Option<(f64, f64)>,
-    /// Whether the image is that of the folder itself.
+    /// Whether the image is stored in the folder itself instead of in `labels`.
     pub(crate) is_root: bool,
 }
 

@@ -212,7 +212,7 @@ fn decode_jpeg(file: &[u8], header: &Header) -> Result<Vec<u8>, Fault> {
     decoder.decode().map_err(|e| fault(e.to_string()))
 }
 
-/// Moves the samples of each pixel into planes of their own.
+/// Moves the samples of each pixel into separate planes.
 fn separated(interleaved: Vec<u8>, samples: usize, size: usize) -> Vec<u8> {
     if samples == 1 {
         return interleaved;

@@ -113,8 +113,8 @@ impl TiffFile {
         self.first.get(tag::DESCRIPTION).map(|e| self.container.text(e)).transpose()
     }
 
-    /// The stored sizes of strips from their offsets and stated sizes. If the latter are decoded sizes, a strip ends where
-    /// the next one begins.
+    /// The stored sizes of strips, from their offsets and stated sizes. If the stated sizes are decoded sizes, a strip
+    /// ends where the next one begins.
     pub fn stored_counts(&self, offsets: &[u64], stated: Vec<u64>) -> Vec<u64> {
         if self.strip_starts.is_empty() {
             return stated;

@@ -18,7 +18,7 @@ pub(crate) struct Document {
     pub uuid: Option<String>,
     /// The file with the metadata, if this one contains only pixels (`BinaryOnly`).
     pub metadata_file: Option<String>,
-    /// In the order of the document, which is that of the series.
+    /// Images in the order of the document, which is also the order of the series.
     pub images: Vec<OmeImage>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct TiffData {
     pub plane_count: Option<usize>,
     /// Name of the file with the planes; without it, they are in the file with the document.
     pub file_name: Option<String>,
-    /// UUID of the file with the planes; if it is that of the document, `file_name` does not matter.
+    /// UUID of the file with the planes; if it is the UUID of the document, `file_name` is ignored.
     pub uuid: Option<String>,
 }
 

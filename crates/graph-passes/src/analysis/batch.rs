@@ -132,8 +132,8 @@ impl Batches<'_> {
         }
     }
 
-    /// Returns whether broadcasting keeps the samples of a batch apart: every batched input has the rank of the output, so
-    /// that its first axis is that of the output, and every other input is the same for all samples.
+    /// Returns whether broadcasting keeps the samples of a batch apart: every batched input has the rank of the output,
+    /// so that the first axes of both correspond, and every other input is the same for all samples.
     fn is_aligned(&self, node: &Node) -> bool {
         let Some(rank) = node.output(0).and_then(|id| self.rank(id)) else { return false };
         // The weights of a fused convolution are not broadcast.

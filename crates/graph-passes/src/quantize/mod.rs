@@ -5,7 +5,7 @@
 //! floats. A tensor is quantized once for all its readers. Operators that only move values (concatenation of channels,
 //! max pooling, nearest resizing) before a quantized convolution share the scale of their inputs ([`Group`]), so that an
 //! engine moves bytes there. The caller provides the calibrated ranges; [`equalize`] can balance the channels
-//! beforehand.
+//! in advance.
 
 mod equalize;
 mod groups;

@@ -1,4 +1,4 @@
-//! A network on slices that was made a network on stacks computes each slice by itself.
+//! A network on slices that was made a network on stacks computes each slice separately.
 
 use crate::common;
 use cytoscope_builders::{describe, quantized, random_bytes, random_network};

@@ -65,7 +65,7 @@ impl Network {
     }
 }
 
-/// Returns numbers below the given ones, in the order in which they are asked for.
+/// Returns numbers below the given ones, in the order in which they are requested.
 fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move |below| {

@@ -24,7 +24,7 @@ use crate::limits::{GraphLimits, checked_elements};
 use crate::ops::Op;
 use crate::tensor::{ElementType, Tensor};
 
-/// What is known about a value.
+/// Known facts about a value.
 #[derive(Debug, Clone, Default)]
 pub struct Info {
     /// Type of the elements; `None` if unknown.
@@ -80,7 +80,7 @@ pub fn shape_text(shape: &[Dim]) -> String {
 
 /// The inputs of one operator, with checks that all rules share.
 pub(crate) struct OpInputs<'a> {
-    /// What is known about each input; `None` for an absent optional one.
+    /// Known facts about each input; `None` for an absent optional one.
     pub inputs: &'a [Option<&'a Info>],
     /// Number of outputs that the node names.
     pub outputs: usize,

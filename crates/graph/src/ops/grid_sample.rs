@@ -13,7 +13,7 @@ pub enum GridMode {
     Linear,
 }
 
-/// What [`crate::Op::GridSample`] reads outside of the tensor.
+/// Values that [`crate::Op::GridSample`] reads outside of the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "ONNX's own names")]
 pub enum GridPadding {
@@ -25,9 +25,9 @@ pub enum GridPadding {
 /// Attributes of [`crate::Op::GridSample`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridSampleAttrs {
-    /// Interpolation.
+    /// How values between elements are computed.
     pub mode: GridMode,
-    /// Padding.
+    /// Values that are read outside of the tensor.
     pub padding: GridPadding,
     /// Whether −1 and 1 are the centers of the first and the last element, not their outer borders.
     pub align_corners: bool,

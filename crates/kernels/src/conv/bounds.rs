@@ -1,4 +1,4 @@
-//! What the micro-kernels rely on, asserted once per pass: they check no index themselves.
+//! Bounds that the micro-kernels rely on, asserted once per pass: they check no index themselves.
 
 use super::drive::{Core, Plan};
 use super::{Target, WeightShape};

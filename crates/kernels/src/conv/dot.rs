@@ -13,7 +13,7 @@ pub(super) enum Input<'a> {
     U8(&'a [u8]),
 }
 
-/// What follows the dot product `sum` of an output channel: `activation((sum + start) · scale + bias)`.
+/// Computation after the dot product `sum` of an output channel: `activation((sum + start) · scale + bias)`.
 #[derive(Clone, Copy)]
 pub(super) struct End {
     /// Added to the sum before scaling: with bytes, it corrects for the input's zero point.

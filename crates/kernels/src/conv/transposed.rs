@@ -84,8 +84,9 @@ pub struct Transposed<P> {
     parts: Vec<P>,
     kernel: [usize; 3],
     stride: [usize; 3],
-    /// Whether `parts` are, for each tap along D and H, a 1×1×1 convolution whose output blocks are those of the taps along
-    /// W, one after the other. Else they are, for each remainder of the output position, a convolution with its taps.
+    /// Whether `parts` are, for each tap along D and H, a 1×1×1 convolution whose output blocks are those of the taps
+    /// along W, one after the other. Otherwise, they are one convolution for each remainder of the output position, with
+    /// its taps.
     rows: bool,
     out_channels: usize,
 }

@@ -1,8 +1,8 @@
 //! Splits weights for instructions that add the products of two neighboring channels in 16 bits, with saturation.
 //!
-//! An input is at most 255, so the sum of two products is exact as long as the sum of the two weights is between −128 and 128.
-//! What exceeds this is moved to [`Excess`] weights, which the kernels multiply separately, so that sums stay exact. Each of
-//! them costs as much as the quad that it was taken from.
+//! An input is at most 255, so the sum of two products is exact as long as the sum of the two weights is between
+//! −128 and 128. The part that exceeds this is moved to [`Excess`] weights, which the kernels multiply separately, so
+//! that sums stay exact. Each of them costs as much as the quad that it was taken from.
 
 use crate::CHANNEL_BLOCK;
 

@@ -169,7 +169,7 @@ impl<'a> Checker<'a> {
                 );
             }
             if source(entry).is_some_and(|name| !name.contains("://")) && given(entry, "sha256").is_none() {
-                let message = "is missing: it shows whether the file was damaged on its way";
+                let message = "is missing: it shows whether the file was damaged in transit";
                 self.warn(format!("{part}.sha256"), message);
             }
         }

@@ -5,7 +5,7 @@ use super::layers::pool;
 use super::{Importer, Pending};
 use cytoscope_graph::{Activation, BinaryOp, ElementType, GraphError, Op, Result, ValueId};
 
-/// The domain.
+/// Domain of ONNX Runtime's own operators.
 pub(super) const DOMAIN: &str = "com.microsoft";
 
 /// Returns the last operator that `node`, of the domain [`DOMAIN`], becomes.

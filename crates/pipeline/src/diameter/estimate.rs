@@ -19,7 +19,7 @@ use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Processing;
 use cytoscope_objects::blobs::{BlobSize, blob_size};
-use cytoscope_objects::diameter::{FLAT_SLICES, of_circle, of_sphere, whole};
+use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION, of_circle, of_sphere, whole};
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
@@ -81,10 +81,6 @@ const MAX_PREDICTIONS: usize = 4;
 const MAX_LARGE_PREDICTIONS: usize = 2;
 /// Maximum factor by which one short prediction may correct the diameter.
 const MAX_CORRECTION: f64 = 2.5;
-/// Plausible ratios of object lengths along Z to those in the plane; microscopes elongate objects along Z.
-const PLAUSIBLE_ELONGATION: std::ops::RangeInclusive<f64> = 0.7..=1.9;
-/// Most likely ratio.
-const LIKELY_ELONGATION: f64 = 1.2;
 /// Smallest diameter in voxels along X that is believed: smaller "objects" are texture, as in images of membranes.
 const MIN_VOXELS: f64 = 3.5;
 /// Diameter in voxels to start with if no blobs are found.

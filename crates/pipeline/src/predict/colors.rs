@@ -29,9 +29,8 @@ enum Colors {
 
 /// Whether an image is an RGB image, with or without an alpha channel.
 pub(super) fn is_rgb(meta: &ImageMeta, extents: &Extents) -> bool {
-    let is_picture = meta.format.starts_with("png") || meta.format.starts_with("jpeg");
     let named = || NAMES.iter().enumerate().all(|(c, name)| meta.channel_name(c) == *name);
-    extents.is_rgb() || (is_picture && extents.channels >= NAMES.len() && named())
+    extents.is_rgb() || (meta.is_picture() && extents.channels >= NAMES.len() && named())
 }
 
 /// Returns the only channel of an RGB image that shows something, or the first one of a gray image that was saved in color, with

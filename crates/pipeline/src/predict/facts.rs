@@ -1,4 +1,4 @@
-//! What the reports of a prediction say about a run, for its advice.
+//! Facts about a run in the reports of a prediction, for its advice.
 
 use super::{Blend, InputReport, NoPass, PredictJob};
 use crate::{Certainty, DiameterUnit, Model, ObjectDiameter};

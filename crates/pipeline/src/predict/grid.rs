@@ -81,8 +81,8 @@ impl<'a> ModelView<'a> {
         self.stack.windowed(&[0..depth, rows, columns])
     }
 
-    /// Returns a view of these rows and columns alone; `stack` is the part of the stack that [`ModelView::stack_of`] returns
-    /// for them. Their values are those of the whole view.
+    /// Returns a view of these rows and columns alone; `stack` is the part of the stack that [`ModelView::stack_of`]
+    /// returns for them. They have the same values as in the whole view.
     pub(super) fn of_part<'b>(&self, stack: &'b Stack, [rows, columns]: [Range<usize>; 2]) -> ModelView<'b>
     where
         'a: 'b,

@@ -1,5 +1,6 @@
 //! Prediction of a volume in memory, without result files.
 
+use super::attempts::Attempts;
 use super::maps::Inference;
 use super::plan::{JobMemory, plan};
 use super::prediction::Prediction;
@@ -9,7 +10,7 @@ use crate::devices::{Devices, SelectedEngine};
 use crate::diameter::{self, ObjectDiameter};
 use crate::spool::Scratch;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::{DeviceId, EngineError, OpFallback, Precision};
+use cytoscope_engine::{OpFallback, Precision};
 use cytoscope_formats::{Image, image_in_memory};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_volume::{Array, Axes, Samples, VoxelSize};
@@ -120,9 +121,9 @@ pub fn predict_volume(
     predicted.unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
 }
 
-/// Predicts like [`predict_volume`], but goes on if the device fails, as a [`super::PredictJob`] does: with fewer or smaller
-/// tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and at last on the next device. `engine` becomes what
-/// the volume was predicted with; the notes of the volume say what happened.
+/// Predicts like [`predict_volume`], but continues if the device fails, as a [`super::PredictJob`] does: with fewer or
+/// smaller tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and at last on the next device. `engine`
+/// becomes what the volume was predicted with; the notes of the volume say what happened.
 ///
 /// # Errors
 /// As [`predict_volume`], on the last device.
@@ -135,47 +136,21 @@ pub fn predict_volume_on_devices(
     options: &PredictOptions,
     outputs: VolumeOutputs,
 ) -> Result<PredictedVolume, JobError> {
-    let mut notes = Vec::new();
-    loop {
-        let result = predict_volume(context, engine, model, image, options, outputs);
-        let error = match result.inspect_err(|error| context.report_lost(error)) {
-            Ok(mut predicted) => {
-                predicted.notes.splice(..0, notes).for_each(drop);
-                return Ok(predicted);
-            }
-            // The requested precision is refused, not replaced.
-            Err(JobError::Engine(e))
-                if engine.has_fallback() && !matches!(e, EngineError::UnsupportedPrecision { .. }) =>
-            {
-                e
-            }
-            Err(error) => return Err(error),
+    let mut attempts = Attempts::new(context, devices, model, options, engine, false);
+    let result = loop {
+        let error = match predict_volume(context, attempts.engine(), model, image, options, outputs) {
+            Ok(predicted) => break Ok(predicted),
+            Err(error) => error,
         };
-        let is_wide = !engine.precision(model, options.precision).is_half();
-        let may_shrink = options.tiles.tile.is_none() || engine.last_batch() > 1;
-        let note = match &error {
-            EngineError::NotFinite { .. } if !is_wide => {
-                engine.stay_in_32_bits();
-                format!("{error}; computing in {}", engine.precision(model, options.precision))
-            }
-            EngineError::OutOfMemory { .. } if may_shrink && engine.shrink_sessions() => {
-                let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
-                format!("{error}; trying {change}")
-            }
-            _ => {
-                engine.lost.push(engine.choice.id);
-                let tried = engine.lost.clone();
-                *engine = devices.fall_back(context, model, options, engine, &error, &tried)?;
-                engine.lost = tried;
-                engine.report(context);
-                match engine.choice.id {
-                    DeviceId::Cpu => format!("{error}; continuing on the CPU"),
-                    gpu => format!("{error}; continuing on {gpu}"),
-                }
-            }
-        };
-        notes.push(note);
-    }
+        if let Err(error) = attempts.after(error) {
+            break Err(error);
+        }
+    };
+    let (last, notes) = attempts.end_of_volume();
+    *engine = last;
+    let mut predicted: PredictedVolume = result?;
+    predicted.notes.splice(..0, notes).for_each(drop);
+    Ok(predicted)
 }
 
 fn predict(

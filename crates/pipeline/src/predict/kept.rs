@@ -6,79 +6,32 @@
 //! which precision. Floats are continued in another precision of floats, unless a precision was requested; the 8-bit network
 //! of a model continues only its own slices.
 
+mod request;
+
+use super::PredictJob;
 use super::kept_bands::{BandProgress, KeptBands, SlicesInFile};
 use super::one::InputRun;
 use super::pass_plan::PassBand;
-use super::plan::{Blend, PlannedTiles, Runner};
 use super::resolve::Resolved;
-use super::{Output, PredictJob};
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::spool::Spool;
 use crate::verify::{Verification, verify};
-use crate::{JobError, JobErrorKind, ProgressStage, provenance};
+use crate::{JobError, JobErrorKind, provenance};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
+
+pub use request::KeepSlices;
+pub(super) use request::KeptRequest;
 
 /// Time after which the finished slices are recorded again, in case the process is killed. A cancelled job records them at
 /// its end.
 const INTERVAL: Duration = Duration::from_secs(20);
-
-/// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are kept.
-const LARGE_VOXELS: usize = 64 << 20;
-
-/// Whether a prediction keeps its finished slices beside the results until it is done, so that a job that resumes can
-/// continue it after an interruption.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeepSlices {
-    /// If the prediction is large: at least 64 million voxels on the model's grid. Those of several time points are kept
-    /// only if maps are written, which take as much space.
-    #[default]
-    Auto,
-    /// Always.
-    Always,
-    /// Only if the job resumes.
-    Never,
-}
-
-impl KeepSlices {
-    /// Whether the size of the prediction decides.
-    pub fn is_auto(&self) -> bool {
-        *self == Self::Auto
-    }
-}
-
-impl FromStr for KeepSlices {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => Err(format!("invalid choice \"{text}\": expected auto, always or never")),
-        }
-    }
-}
-
-/// Whether slices are kept by default.
-fn keeps_by_default(grid: [usize; 3], times: usize, has_maps: bool) -> bool {
-    let voxels = grid.iter().fold(times, |product, extent| product.saturating_mul(*extent));
-    voxels >= LARGE_VOXELS && takes_no_more_than_maps(times, has_maps)
-}
-
-/// Whether the file of kept slices takes no more space than a prediction without it. The file holds the slices of all
-/// time points, so it is as large as the maps.
-fn takes_no_more_than_maps(times: usize, has_maps: bool) -> bool {
-    times == 1 || has_maps
-}
 
 /// Consecutive slices that one device computed in one precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +61,7 @@ pub(super) fn parts_note(parts: &[PredictedSlices]) -> Option<String> {
     (parts.len() > 1).then(|| parts.iter().map(part).collect::<Vec<String>>().join(", the next "))
 }
 
-/// What an earlier run or attempt of a job states about the slices that it has kept.
+/// Record of an earlier run or attempt of a job about the slices that it has kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct KeptRecord {
     /// The devices and precisions that computed them.
@@ -185,17 +138,6 @@ fn of_job(fingerprint: &str) -> String {
     format!("{}, {fingerprint}, ", provenance::program())
 }
 
-/// How long finished slices are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keeping {
-    /// Not at all.
-    No,
-    /// While the job runs, in case its device fails.
-    ForAttempts,
-    /// Until the results exist, also for later runs.
-    ForLater,
-}
-
 /// Finished slices of all time points, one after the other, as the network returned them, in a file that outlives the
 /// process.
 pub(super) struct KeptSlices {
@@ -221,7 +163,7 @@ pub(super) struct KeptSlices {
     stored: usize,
     /// Those of them that are not computed again.
     finished: usize,
-    /// What is recorded about slices; its parts cover the stored ones.
+    /// Record of the slices; its parts cover the stored ones.
     record: KeptRecord,
     /// The bands of the pass over the time point, unless whole slices pass.
     bands: Option<BandProgress>,
@@ -238,172 +180,6 @@ pub(super) struct KeptSlices {
     discarded: Option<String>,
     recorded: Instant,
 }
-
-/// What determines whether slices are kept, and which are continued.
-pub(super) struct KeptRequest<'a, 'b> {
-    /// The job and the input whose slices are kept.
-    pub run: &'a InputRun<'a>,
-    /// Engine, grid and time points of the prediction.
-    pub resolved: &'a Resolved<'b>,
-    /// Fingerprint of the job and its input, whatever the device, the precision and the size of the tiles.
-    pub fingerprint: &'a str,
-}
-
-impl KeptRequest<'_, '_> {
-    /// Returns how long the finished slices are kept.
-    fn keeping(&self) -> Keeping {
-        let (InputRun { job, is_later, .. }, resolved) = (self.run, self.resolved);
-        let (times, has_maps) = (resolved.times.len(), resolved.wants(Output::Maps));
-        let by_choice = match job.keep_slices {
-            KeepSlices::Auto => keeps_by_default(resolved.grid, times, has_maps),
-            KeepSlices::Always => true,
-            KeepSlices::Never => false,
-        };
-        // Another device may take over, or has done so.
-        let may_change_device = *is_later || resolved.engine.has_fallback();
-        if job.resume || by_choice {
-            Keeping::ForLater
-        } else if job.keep_slices.is_auto() && may_change_device && takes_no_more_than_maps(times, has_maps) {
-            Keeping::ForAttempts
-        } else {
-            Keeping::No
-        }
-    }
-
-    /// Returns whether slices of an earlier run or attempt are continued.
-    fn continues(&self) -> bool {
-        self.run.job.resume || (self.run.is_later && self.keeping() != Keeping::No)
-    }
-
-    /// Returns whether the stack passes through the network once, or is predicted in tiles that are cropped.
-    fn is_cropped(&self) -> bool {
-        self.resolved.model.reach.is_some() && self.resolved.tiles.blend != Some(Blend::Gaussian)
-    }
-
-    /// Returns what the fingerprints of all slices on the grid of the job begin with.
-    fn on_grid(&self) -> String {
-        format!("{}{:?}, ", of_job(self.fingerprint), self.resolved.grid)
-    }
-
-    /// Returns the fingerprint of slices that depend on tiles by rounding only.
-    fn of_cropped(&self) -> String {
-        self.on_grid() + "cropped"
-    }
-
-    /// Returns the fingerprint of slices of blended tiles.
-    fn of_blended(&self, tile: [usize; 3], overlap: f64) -> String {
-        format!("{}blended, {tile:?}, {overlap}", self.on_grid())
-    }
-
-    /// Returns whether this run may continue after slices that were computed in the precision `earlier`.
-    fn can_follow(&self, earlier: Precision) -> bool {
-        let now = self.resolved.precision();
-        let is_int8 = |precision: Precision| precision == Precision::Int8;
-        // In 16 bits, slices that are more exact than requested are continued, too.
-        let is_allowed = |asked: Precision| asked == earlier || (asked.is_half() && !earlier.is_half());
-        is_int8(earlier) == is_int8(now) && (earlier == now || self.run.job.precision.is_none_or(is_allowed))
-    }
-
-    /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them. At
-    /// least one slice is left to compute. `None` if the job starts over, or if slices depend on the plan.
-    ///
-    /// # Errors
-    /// [`JobError::Storage`] if the file cannot be opened.
-    pub(super) fn before_plan(&self) -> Result<Option<KeptSlices>, JobError> {
-        if self.continues() && self.is_cropped() { self.open(&self.of_cropped(), None).map(Some) } else { Ok(None) }
-    }
-
-    /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed;
-    /// `None` if it keeps none. `opened` is what [`KeptRequest::before_plan`] returned. A job that starts over removes
-    /// the slices of an earlier run.
-    ///
-    /// # Errors
-    /// [`JobError::Storage`] if the file cannot be opened, or the file of an earlier run cannot be removed.
-    pub(super) fn after_plan(
-        &self,
-        opened: Option<KeptSlices>,
-        tiles: &PlannedTiles,
-    ) -> Result<Option<KeptSlices>, JobError> {
-        let (folder, stem) = (self.run.job.folder(), self.run.stem);
-        if self.keeping() == Keeping::No {
-            KeptSlices::remove(folder, stem);
-            return Ok(None);
-        }
-        if !self.continues() {
-            GrowingFile::remove(folder, stem)?;
-        }
-        let mut kept = match opened {
-            Some(kept) => kept,
-            None if self.is_cropped() => self.open(&self.of_cropped(), None)?,
-            None => {
-                let (tile, overlap) = (tiles.plan.tile, tiles.plan.overlap);
-                self.open(&self.of_blended(tile, overlap), Some(tile))?
-            }
-        };
-        if !tiles.is_pass() {
-            kept.finished = kept.stored;
-        }
-        let bands: &[PassBand] = if let Runner::Pass { bands, .. } = &tiles.runner { bands } else { &[] };
-        self.run.context.report_alive(ProgressStage::Check, || kept.continue_bands(bands));
-        Ok(Some(kept))
-    }
-
-    /// Opens the slices with this fingerprint, of which at least one is computed, so that there is a pass to run. `tile` is
-    /// the size of blended tiles.
-    fn open(&self, fingerprint: &str, tile: Option<[usize; 3]>) -> Result<KeptSlices, JobError> {
-        let (InputRun { job, context, stem, is_later, .. }, resolved) = (self.run, self.resolved);
-        let (folder, grid) = (job.folder(), resolved.grid);
-        let earlier = KeptRecord::read(folder, stem);
-        let can_continue = |(found, record): &(String, KeptRecord)| {
-            found == fingerprint && record.parts.iter().all(|part| self.can_follow(part.precision))
-        };
-        let (earlier, bands, discarded) = match earlier {
-            Some(earlier) if can_continue(&earlier) => (earlier.1.parts, earlier.1.bands, None),
-            Some((found, _)) => {
-                (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(|| DISCARDED.to_owned()))
-            }
-            None => (Vec::new(), None, None),
-        };
-        if discarded.is_some() {
-            GrowingFile::remove(folder, stem)?;
-        }
-        let open = || GrowingFile::open(folder, stem, fingerprint);
-        let (growing, file) = context.report_alive(ProgressStage::Check, open)?;
-        let (slice_len, channels) = (grid[1] * grid[2], resolved.model.output_channels);
-        let slice_bytes = (slice_len * channels * size_of::<f32>()).max(1) as u64;
-        let all_slices = resolved.times.len().saturating_mul(grid[0]);
-        let described = earlier.iter().fold(0usize, |sum, part| sum.saturating_add(part.slices));
-        let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0).min(described).min(all_slices);
-        let is_for_attempts = self.keeping() == Keeping::ForAttempts;
-        Ok(KeptSlices {
-            growing,
-            file,
-            folder: folder.to_owned(),
-            depth: grid[0],
-            height: grid[1],
-            times: resolved.times.len(),
-            channels,
-            index: 0,
-            slice_len,
-            slice_bytes,
-            stored,
-            finished: stored.min(all_slices.saturating_sub(1)),
-            record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, bands, is_for_attempts },
-            bands: None,
-            device: resolved.engine.choice.id,
-            precision: resolved.precision(),
-            has_fallback: resolved.engine.has_fallback(),
-            resumes: job.resume,
-            is_later: *is_later,
-            discarded,
-            recorded: Instant::now(),
-        })
-    }
-}
-
-/// The note about slices of the same job that are not continued.
-const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
-                         computed again; --diameter, --tile and --precision keep them the same";
 
 /// The note about bands of the same job that are not continued.
 const DISCARDED_BANDS: &str = "the bands that were finished are computed again, because the bands, the device or the precision \
@@ -496,7 +272,8 @@ impl KeptSlices {
         };
         let has_bands = bands.is_some();
         let record = KeptRecord { parts: self.parts_of(complete), bands, ..self.record.clone() };
-        let about = serde_json::to_string(&record).unwrap_or_default();
+        let about = serde_json::to_string(&record)
+            .map_err(|error| JobError::Io { path: self.folder.clone(), error: error.into() })?;
         let bytes = (complete as u64).saturating_mul(self.slice_bytes);
         if has_bands {
             self.growing.state(bytes, &about)?;
@@ -606,16 +383,5 @@ mod tests {
         append(&mut parts, computed(4, DeviceId::Cpu, Precision::F32));
         let note = "8 slices were computed on cuda:0 in f16, the next 4 slices were computed on cpu in f32";
         assert_eq!(parts_note(&parts).as_deref(), Some(note));
-    }
-
-    #[test]
-    fn slices_of_large_predictions_are_kept_if_they_take_no_more_space_than_the_maps() {
-        assert!(keeps_by_default([64, 1024, 1024], 1, false) && !keeps_by_default([63, 1024, 1024], 1, true));
-        assert!(keeps_by_default([16, 1024, 1024], 4, true) && !keeps_by_default([16, 1024, 1024], 4, false));
-        assert!(keeps_by_default([usize::MAX, 2, 2], 2, true));
-        for (text, choice) in [("auto", KeepSlices::Auto), ("always", KeepSlices::Always), ("never", KeepSlices::Never)]
-        {
-            assert_eq!(text.parse(), Ok(choice));
-        }
     }
 }

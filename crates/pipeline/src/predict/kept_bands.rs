@@ -1,9 +1,9 @@
 //! Bands of a pass that are finished while its slices are not.
 //!
-//! Slices that are too large for the memory budget pass in bands of rows and columns, so they are complete only once the last
-//! band is. An interrupted pass therefore also keeps what its earlier bands have stored, with a record of their number and the
-//! hash of their values. The next run continues after them if its bands have the same rows and columns, and the same device
-//! computes them in the same precision.
+//! Slices that are too large for the memory budget pass in bands of rows and columns, so they are complete only once the
+//! last band is. An interrupted pass therefore also keeps what its earlier bands have stored, with a record of their number
+//! and the hash of their values. The next run continues after them if its bands have the same rows and columns, and the
+//! same device computes them in the same precision.
 
 use super::pass_plan::PassBand;
 use cytoscope_engine::{DeviceId, Precision};
@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Values that are read at once to be hashed; at least one row.
 const HASHED_VALUES: usize = 1 << 16;
 
-/// What is recorded about finished bands.
+/// Record of finished bands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptBands {
     /// Index of their time point among those that are predicted.

@@ -169,8 +169,8 @@ pub(crate) fn label(
     }
 }
 
-/// As [`label`], with slices read `step` at a time. The result is that of segmenting the map at once. If that takes too much
-/// memory, the inner error is the threshold, which is known by then unless nothing was read.
+/// As [`label`], with slices read `step` at a time. The result is the same as if the map were segmented at once. If that
+/// takes too much memory, the inner error is the threshold, which is known by then unless nothing was read.
 fn label_slice_by_slice(
     context: &Context,
     map: &mut dyn MapSource,

@@ -150,7 +150,7 @@ impl<'a> Inference<'a> {
     }
 
     /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
-    /// finished, and passes the new plan to `on_plan`. `memory` is that of the job around the stages of a prediction.
+    /// finished, and passes the new plan to `on_plan`. `memory` is the memory of the job around the stages of a prediction.
     ///
     /// # Errors
     /// As [`plan`].
@@ -173,6 +173,19 @@ impl<'a> Inference<'a> {
         self.kept.as_ref().map_or(0, |kept| kept.finished_of(self.index))
     }
 
+    /// Begins the prediction of a time point, given by its index among those that are predicted, after the slices that an
+    /// interrupted run has finished.
+    fn begin(&mut self, index: usize, finished: usize) -> Result<Prediction, JobError> {
+        let Resolved { model, grid, extents, .. } = self.resolved;
+        let spool = match &mut self.kept {
+            Some(kept) => kept.begin(index)?,
+            None => Spool::new(self.scratch, grid[1] * grid[2])?,
+        };
+        let mut prediction = Prediction::new(spool, model.output_channels, *grid, extents.zyx);
+        prediction.continue_after(finished);
+        Ok(prediction)
+    }
+
     /// Predicts a time point; the time points must be those of the prediction, in order. One that an interrupted run has
     /// finished is returned as it was stored. During a pass, `maps` are written as they become ready, unless their
     /// postprocessing needs statistics of the whole prediction.
@@ -189,12 +202,7 @@ impl<'a> Inference<'a> {
         let stack = Stack::new(resolved.image, time);
         let (index, finished, chains) = (self.index, self.finished(), self.next_chains.take());
         self.index += 1;
-        let spool = match &mut self.kept {
-            Some(kept) => kept.begin(index)?,
-            None => Spool::new(self.scratch, grid[1] * grid[2])?,
-        };
-        let mut prediction = Prediction::new(spool, model.output_channels, grid, resolved.extents.zyx);
-        prediction.continue_after(finished);
+        let mut prediction = self.begin(index, finished)?;
         if finished >= grid[0] {
             postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
             return Ok((stack, prediction));

@@ -1,5 +1,6 @@
 //! Prediction: from stacks to labels, maps and tables.
 
+mod attempts;
 mod batch;
 mod colors;
 mod facts;
@@ -185,7 +186,7 @@ pub struct PredictJob {
     pub overwrite: Overwrite,
 }
 
-/// What was computed and written for one input.
+/// Report of the computed and written results of one input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputReport {
     /// Path of the input.
@@ -234,7 +235,7 @@ pub struct InputReport {
     pub seam_energy: Option<f64>,
     /// Time, bytes and voxels by stage.
     pub stages: Vec<StageTotal>,
-    /// What passed between the host and the device during inference; absent on the CPU.
+    /// Traffic between the host and the device during inference; absent on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<DeviceTraffic>,
     /// Wall time in seconds.
@@ -286,8 +287,8 @@ const STACK_ENDINGS: [&str; 16] = [
 /// Extensions of slices, which are read from folders without other stacks.
 const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
 
-/// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of the
-/// files of a numbered series, only one is returned, unless `axes` are those of a single slice.
+/// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of
+/// the files of a numbered series, only one is returned, unless `axes` are the axes of a single slice.
 ///
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.

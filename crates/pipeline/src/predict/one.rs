@@ -18,7 +18,7 @@ use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
 use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressStage, provenance};
 use cytoscope_engine::Precision;
-use cytoscope_formats::SeriesChoice;
+use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::lock::ResultsLock;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,12 @@ pub(super) struct InputRun<'a> {
     pub is_later: bool,
 }
 
+/// Opens the input.
+fn open(run: &InputRun<'_>) -> Result<Image, JobError> {
+    let _span = run.context.recorder.span(Stage::Read, "open");
+    Ok(run.job.open(run.input)?)
+}
+
 /// Predicts an input file on a device and writes its results.
 ///
 /// # Errors
@@ -55,10 +61,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     // Earlier inputs may have taken more.
     cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
-    let image = {
-        let _span = context.recorder.span(Stage::Read, "open");
-        job.open(input)?
-    };
+    let image = open(run)?;
     let mut of_reading = reading_notes(&image, ALONE_BY_AXES);
     of_reading.extend(first_series_note(run.series, image.meta(), "is predicted", ANOTHER_OR_ALL_SERIES));
     let sources = input_tensors::sources(job, model, input, image)?;
@@ -181,7 +184,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
     }
 }
 
-/// Returns the report of an input as far as it is known before inference. `kept` are the slices that may be finished.
+/// Returns the part of an input's report that is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
     let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));

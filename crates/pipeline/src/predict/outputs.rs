@@ -43,7 +43,7 @@ pub(super) struct Outputs<'a> {
 pub(super) struct Written {
     /// The files and folders, under their temporary names.
     pub publication: Publication,
-    /// What the files contain and their final paths, as the report lists them.
+    /// Contents and final paths of the files, as the report lists them.
     pub artifacts: Vec<Artifact>,
     /// Number of objects at each time point; empty without segmentation.
     pub counts: Vec<u32>,

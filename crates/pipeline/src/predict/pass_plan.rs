@@ -50,9 +50,9 @@ fn is_one_band(bands: &usize) -> bool {
 pub(super) struct PassBand {
     /// Number of the band of rows in the session of the network.
     pub index: usize,
-    /// The rows.
+    /// Rows that the band reads and computes.
     pub rows: Band,
-    /// The columns.
+    /// Columns that the band reads and computes.
     pub columns: Span,
 }
 

@@ -120,8 +120,8 @@ pub(super) struct JobMemory {
     pub writing_bytes: u64,
 }
 
-/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory, with that of the job around
-/// it. A pass continues after the first `finished` slices.
+/// Chooses the tiles of a prediction, compiles the network for them, and computes the peak memory, with that of the job
+/// around it. A pass continues after the first `finished` slices.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for options that the model does not allow, [`JobError::Budget`] if the memory budget is too
@@ -166,7 +166,7 @@ fn is_one_tile(model: &Model, shape: [usize; 3]) -> bool {
     model.fixed.contains(&true) && (3 - model.spatial_axes..3).all(|a| shape[a] <= model.min_size[a])
 }
 
-/// What the choice of tiles depends on.
+/// Inputs of the choice of tiles.
 struct Planner<'a> {
     context: &'a Context,
     resolved: &'a Resolved<'a>,
@@ -215,7 +215,7 @@ impl<'a> Planner<'a> {
         self.model.tile_length(edge.min(self.volume.shape[a].next_multiple_of(self.model.step[a])), a)
     }
 
-    /// Returns the tile whose edges along Z, Y, X are those of `edge`, fitted; networks for single slices have tiles of
+    /// Returns the tile with the edges that `edge` gives along Z, Y, X, fitted; networks for single slices have tiles of
     /// one slice.
     fn fit_all(&self, edge: impl Fn(usize) -> usize) -> [usize; 3] {
         let single = self.model.spatial_axes == 2;

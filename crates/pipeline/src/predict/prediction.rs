@@ -22,7 +22,7 @@ pub(crate) struct Prediction {
     pub shape: [usize; 3],
     /// Maps back to the input's grid; `None` if both grids are equal.
     back: Option<[AxisMap; 3]>,
-    /// Postprocessing of the channels; slices are those of the model's grid.
+    /// Postprocessing of the channels, applied to slices on the model's grid.
     pub chains: Chains,
     buffer: Vec<f32>,
     /// Number of complete slices on the model's grid, from the first on.

@@ -1,4 +1,4 @@
-//! What a prediction does, decided and checked before it starts: from the options, the model and the image's metadata.
+//! A prediction's settings, resolved and checked before it starts: from the options, the model and the image's metadata.
 
 use super::colors;
 use super::grid::model_shape;
@@ -309,12 +309,12 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
 }
 
 /// How a slice of a numbered series is read alone, with the option of the axes.
-pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file by itself";
+pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file separately";
 /// As [`ALONE_BY_AXES`], for jobs without that option.
-pub(crate) const ALONE_BY_FOLDER: &str = "to read one by itself, move it to a folder of its own";
+pub(crate) const ALONE_BY_FOLDER: &str = "to read one alone, move it to a separate folder";
 
-/// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why pages
-/// are read as slices; and that planes are missing, or regions of interest outside of the stack.
+/// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
+/// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
 pub(crate) fn reading_notes(image: &Image, alone: &str) -> Vec<String> {
     let meta = image.meta();
     let missing = match meta.missing_planes {
@@ -410,7 +410,8 @@ pub(crate) fn voxel_size(
         );
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
-    // A single slice has no distance between slices: volumes are those of every job that measures it, with or without a model.
+    // A single slice has no distance between slices: volumes are those of every job that measures it, with or without a
+    // model.
     let of_model = |a: usize| model.voxel_um.filter(|_| a > 0 || !flat).map(|m| m[a]);
     let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| of_model(a)).unwrap_or(1.0));
     if !known {
@@ -448,8 +449,8 @@ fn channels_of_model(
     find_channels(&wanted, &names).ok()
 }
 
-/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of an RGB
-/// image, a model with one channel gets the only color that shows something.
+/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of
+/// an RGB image, a model with one channel gets the only color that shows something.
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if the stack does not have them; [`JobError`] if it cannot be read.

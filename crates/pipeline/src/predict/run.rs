@@ -1,5 +1,6 @@
 //! Runs a prediction job: its checks, then its inputs one after the other.
 
+use super::attempts::{Attempts, NextAttempt};
 use super::kept::KeptSlices;
 use super::one::InputRun;
 use super::resolve::check_given_axes;
@@ -9,8 +10,7 @@ use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
 use crate::devices::{Devices, SelectedEngine};
 use crate::diameter;
 use crate::error::with_name;
-use crate::{AppliedProfile, Context, Event, JobError, JobErrorKind, Model, ModelTask, preprocess, results};
-use cytoscope_engine::{DeviceId, EngineError, Precision};
+use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, preprocess, results};
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
@@ -154,8 +154,7 @@ impl PredictJob {
                 let job = self.of_series(series);
                 let (input, stem, series) = (input.as_path(), stem.as_str(), &self.series);
                 let run = InputRun { job: &job, series, context, model, input, stem, live, is_later: false };
-                let attempts = Attempts { run, devices, is_wide: engine.is_wide, notes: Vec::new() };
-                catch_unwind(AssertUnwindSafe(|| attempts.run(engine)))
+                catch_unwind(AssertUnwindSafe(|| predict_input(run, devices, engine)))
                     .unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
             });
             match &report {
@@ -208,144 +207,46 @@ impl PredictJob {
     }
 }
 
-/// The attempts to predict an input.
-struct Attempts<'a> {
-    run: InputRun<'a>,
-    devices: &'a Devices,
-    /// Whether the network exceeds the range of 16-bit floats, so that devices compute in 32 bits.
-    is_wide: bool,
-    /// What did not work, and what was tried instead.
-    notes: Vec<String>,
-}
-
-impl Attempts<'_> {
-    /// Shows a note, and keeps it for the report of the input.
-    fn note(&mut self, note: String) {
-        self.run.context.note(note.clone());
-        self.notes.push(note);
+/// Predicts an input on the job's device, and if that fails, with smaller tiles, in 32 bits or on the next devices; the
+/// report has notes about that. `engine` becomes the device of the next input.
+fn predict_input(
+    mut run: InputRun<'_>,
+    devices: &Devices,
+    engine: &mut SelectedEngine,
+) -> Result<InputReport, JobError> {
+    let InputRun { job, context, model, input, stem, .. } = run;
+    if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
+        return Err(JobError::Mismatch {
+            path: input.to_owned(),
+            problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
+            next_step: "rename the file".to_owned(),
+        });
     }
-
-    /// Predicts the input, whose report has the notes.
-    fn run(mut self, engine: &mut SelectedEngine) -> Result<InputReport, JobError> {
-        let InputRun { context, input, .. } = self.run;
-        if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
-            return Err(JobError::Mismatch {
-                path: input.to_owned(),
-                problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
-                next_step: "rename the file".to_owned(),
-            });
-        }
-        engine.come_back(context);
-        if self.is_wide {
-            let precision = engine.precision(self.run.model, self.run.job.precision);
-            self.note(format!("an earlier input exceeded the range of 16-bit floats; computing in {precision}"));
-        }
-        let mut report = self.on_devices(engine)?;
-        report.notes.splice(..0, self.notes).for_each(drop);
-        Ok(report)
+    engine.come_back(context);
+    let options = job.options();
+    let mut attempts = Attempts::new(context, devices, model, &options, engine, true);
+    if engine.is_wide {
+        let precision = engine.precision(model, job.precision);
+        attempts.note(format!("an earlier input exceeded the range of 16-bit floats; computing in {precision}"));
     }
-
-    /// Predicts the input on the job's device, and if that fails, on the next ones. `engine` becomes the device of the next
-    /// input: that may fit the memory of a device that was too small for this one, but a device that has failed otherwise is
-    /// not used again. If this input exceeds the range of 16-bit floats, the next ones are computed in 32 bits at once.
-    fn on_devices(&mut self, engine: &mut SelectedEngine) -> Result<InputReport, JobError> {
-        let InputRun { job, context, .. } = self.run;
-        let is_half = job.precision.is_some_and(Precision::is_half);
-        let (mut current, mut lost) = (engine.clone(), engine.lost.clone());
-        // The first device that ran out of memory before others were tried, and all that did.
-        let (mut left, mut full) = (None, Vec::new());
-        let result = loop {
-            let error = match self.in_precisions(&current).inspect_err(|error| context.report_lost(error)) {
-                Err(error) if error.kind() == JobErrorKind::Cancelled => break Err(JobError::Cancelled),
-                // The other devices may have 16-bit floats, but the requested one does not.
-                Err(JobError::Engine(e @ EngineError::UnsupportedPrecision { .. })) if is_half => {
-                    break Err(JobError::Engine(e));
-                }
-                Err(JobError::Engine(e)) if current.has_fallback() => e,
-                other => break other,
-            };
-            let is_full = matches!(error, EngineError::OutOfMemory { .. });
-            let gone = if is_full { &mut full } else { &mut lost };
-            gone.push(current.choice.id);
-            match self.next_device(&current, &error, &[lost.as_slice(), full.as_slice()].concat()) {
-                Ok(next) => {
-                    let failed = std::mem::replace(&mut current, next);
-                    if is_full {
-                        left.get_or_insert(failed).leave();
-                    }
-                }
-                Err(error) => break Err(error),
-            }
+    let result = loop {
+        let error = match one::predict(&run, attempts.engine()) {
+            Ok(report) => break Ok(report),
+            Err(error) => error,
         };
-        *engine = left.unwrap_or(current);
-        engine.lost = lost;
-        if self.is_wide {
-            engine.stay_in_32_bits();
+        match attempts.after(error) {
+            // Finished slices may be close to the limits of the range of 16-bit floats.
+            Ok(NextAttempt::In32Bits) => KeptSlices::start_over(job, stem),
+            // The finished slices are continued.
+            Ok(NextAttempt::SmallerSessions | NextAttempt::OnNextDevice) => run.is_later = true,
+            Err(error) => break Err(error),
         }
-        result
-    }
-
-    /// Selects the next device after one has failed, and reports it. The finished slices are continued.
-    fn next_device(
-        &mut self,
-        failed: &SelectedEngine,
-        error: &EngineError,
-        tried: &[DeviceId],
-    ) -> Result<SelectedEngine, JobError> {
-        let InputRun { job, context, model, .. } = self.run;
-        let mut options = job.options();
-        if self.is_wide {
-            options.precision = Some(Precision::F32);
-        }
-        let next = self.devices.fall_back(context, model, &options, failed, error, tried)?;
-        let precision = next.precision(model, job.precision);
-        let in_precision = match job.precision {
-            Some(asked) if asked.is_half() && !precision.is_half() => format!(" in {precision}"),
-            _ => String::new(),
-        };
-        let place = match next.choice.id {
-            DeviceId::Cpu => "the CPU".to_owned(),
-            gpu => gpu.to_string(),
-        };
-        self.note(format!("{error}; continuing on {place}{in_precision}"));
-        next.report(context);
-        self.run.is_later = true;
-        Ok(next)
-    }
-
-    /// Predicts the input on a device, in 32 bits if it exceeds the range of the requested or chosen precision.
-    fn in_precisions(&mut self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
-        let InputRun { job, model, stem, .. } = self.run;
-        match self.on_device(engine) {
-            // In 32 bits, the network may stay within the range of the type.
-            Err(JobError::Engine(e @ EngineError::NotFinite { .. })) => {
-                let wide = engine.in_32_bits();
-                self.note(format!("{e}; computing in {}", wide.precision(model, job.precision)));
-                // Finished slices may be close to the limits of the range.
-                KeptSlices::start_over(job, stem);
-                self.is_wide = true;
-                self.on_device(&wide)
-            }
-            result => result,
-        }
-    }
-
-    /// Predicts the input on a device. If that runs out of memory, fewer tiles at once or smaller ones are tried, as long as
-    /// another device could take over.
-    fn on_device(&mut self, engine: &SelectedEngine) -> Result<InputReport, JobError> {
-        let mut result = one::predict(&self.run, engine);
-        while let Err(JobError::Engine(e @ EngineError::OutOfMemory { .. })) = &result
-            && engine.has_fallback()
-            && (self.run.job.tiles.tile.is_none() || engine.last_batch() > 1)
-            && engine.shrink_sessions()
-        {
-            let change = if engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
-            self.note(format!("{e}; trying {change}"));
-            self.run.is_later = true;
-            result = one::predict(&self.run, engine);
-        }
-        result
-    }
+    };
+    let (next, notes) = attempts.end_of_input();
+    *engine = next;
+    let mut report: InputReport = result?;
+    report.notes.splice(..0, notes).for_each(drop);
+    Ok(report)
 }
 
 /// Whether an error means a full disk or an exhausted quota, so that the next input would also fail.

@@ -1,4 +1,4 @@
-//! What a prediction does if its device fails or runs out of memory, or if its precision does not suffice.
+//! Behavior of a prediction if its device fails or runs out of memory, or if its precision does not suffice.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use super::super::test_common::{noise, relative_distance, save_package};
@@ -6,7 +6,9 @@ use super::*;
 use crate::predict::{PredictOptions, TileRequest, VolumeOutputs, predict_volume_on_devices};
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_engine::select::Choice;
-use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, Session};
+use cytoscope_engine::{
+    CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session,
+};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, image_in_memory, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
@@ -253,7 +255,7 @@ fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
-/// What was tried after the GPU ran out of memory, as the notes say.
+/// Returns the attempts after the GPU ran out of memory, according to the notes.
 fn attempts(report: &InputReport) -> Vec<&'static str> {
     let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
     report.notes.iter().filter_map(|note| known.into_iter().find(|end| note.ends_with(end))).collect()
@@ -345,6 +347,9 @@ fn a_volume_in_memory_is_predicted_with_fewer_tiles_in_32_bits_or_on_the_cpu_too
         assert_eq!((engine.choice.id, volume.precision), (device, Precision::F32), "{end}");
         let distance = relative_distance(&volume.maps.unwrap(), &expected);
         assert!(distance < 1e-5, "{end}: {distance:.1e}");
+        // What has failed is not tried again for the next volume.
+        let next = predict_volume_on_devices(&context, &devices, &mut engine, &model, &image, &options, maps).unwrap();
+        assert!(!next.notes.iter().any(|note| note.ends_with(end)), "{end}: {:?}", next.notes);
     }
 }
 

@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn tiles_on_a_gpu_are_limited_by_its_memory_and_its_indices() {
         const GIB: u64 = 1 << 30;
-        // A large GPU is not held to the limit of the host's memory, a small one to a part of its own.
+        // A large GPU is not limited by the host's memory; a small one is limited to a part of its own memory.
         let large = device_session_cap_bytes(120 * GIB, false);
         assert!(large > 2 * GIB && large / 4 < 1 << 31, "{large}");
         assert_eq!(device_session_cap_bytes(2 * GIB, false), GIB / 2);

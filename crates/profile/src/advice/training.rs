@@ -5,7 +5,7 @@ use crate::facts::RunFacts;
 
 /// Share of a training step above which waiting for data is worth a change.
 const MAX_DATA_WAIT: f64 = 0.2;
-/// What helps if stacks are read and decoded again and again.
+/// Remedy if stacks are read and decoded again and again.
 const CACHE: &str = "if the stacks are compressed and fit in memory, a larger cache (--set cache_bytes=BYTES)";
 /// Share of a step's multiply-accumulates above which computing them a second time is worth a change.
 const MAX_RECOMPUTED: f64 = 0.1;
@@ -64,13 +64,21 @@ pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
     );
     let gain = format!("{} faster steps", at_most_faster(share / (1.0 + share)));
     let memory = "a larger --set memory_mib=MIB, if there is memory for it";
-    let half = training.batch / 2;
-    if half == 0 {
+    // 0 stands for an unknown number.
+    let Some((batch, accumulate)) = smaller_batch(training.batch, training.accumulate).filter(|(_, n)| *n > 0) else {
         return Some(Advice::new(AdviceRule::Recomputation, evidence, gain, memory.to_owned()));
-    }
-    let change = format!("--batch {half} with accumulate doubled, or {memory}");
+    };
+    let change =
+        format!("--batch {batch} --set accumulate={accumulate}, which keeps the patches of a step; or {memory}");
     let advice = Advice::new(AdviceRule::Recomputation, evidence, gain, change);
-    Some(advice.with(AdvisedSetting::Batch(half)))
+    Some(advice.with(AdvisedSetting::AccumulatedBatch { batch, accumulate }))
+}
+
+/// Returns the largest batch size of at most half of `batch` with which an optimizer step can have the same number of
+/// patches, and the number of batches that it then accumulates instead of `accumulate`; `None` for a batch of one patch.
+pub fn smaller_batch(batch: usize, accumulate: usize) -> Option<(usize, usize)> {
+    let smaller = (1..=batch / 2).rev().find(|smaller| batch.is_multiple_of(*smaller))?;
+    Some((smaller, accumulate.saturating_mul(batch / smaller)))
 }
 
 #[cfg(test)]
@@ -97,13 +105,32 @@ mod tests {
 
     #[test]
     fn recomputation_is_weighed_by_what_it_costs() {
-        let facts = |batch, recomputed_share| of(TrainingFacts { batch, recomputed_share, ..TrainingFacts::default() });
+        let facts = |batch, recomputed_share| {
+            of(TrainingFacts { batch, accumulate: 3, recomputed_share, ..TrainingFacts::default() })
+        };
         assert_eq!(recomputation(&facts(4, None)), None);
         assert_eq!(recomputation(&facts(4, Some(0.05))), None);
         let advice = recomputation(&facts(4, Some(0.25))).unwrap();
-        assert_eq!(advice.setting, Some(AdvisedSetting::Batch(2)));
+        assert_eq!(advice.setting, Some(AdvisedSetting::AccumulatedBatch { batch: 2, accumulate: 6 }));
+        assert!(advice.change.starts_with("--batch 2 --set accumulate=6,"), "{}", advice.change);
         assert!(advice.expected_gain.contains("1.25×"), "{}", advice.expected_gain);
         let of_one = recomputation(&facts(1, Some(0.25))).unwrap();
         assert!(of_one.setting.is_none() && of_one.change.contains("memory_mib"), "{of_one:?}");
+        // A record of an earlier version does not state how many batches a step has.
+        let unknown = TrainingFacts { batch: 4, recomputed_share: Some(0.25), ..TrainingFacts::default() };
+        assert_eq!(recomputation(&of(unknown)).unwrap().setting, None);
+    }
+
+    #[test]
+    fn smaller_batches_keep_the_patches_of_a_step() {
+        assert_eq!(smaller_batch(1, 5), None);
+        assert_eq!(smaller_batch(8, 1), Some((4, 2)));
+        // Half of them would be another number of patches.
+        assert_eq!(smaller_batch(9, 2), Some((3, 6)));
+        assert_eq!(smaller_batch(5, 1), Some((1, 5)));
+        for batch in 2..50 {
+            let (smaller, accumulate) = smaller_batch(batch, 7).unwrap();
+            assert!(2 * smaller <= batch && smaller * accumulate == 7 * batch, "{batch}");
+        }
     }
 }

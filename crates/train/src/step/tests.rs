@@ -3,6 +3,7 @@
 use super::*;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_engine::{DeviceId, Engine};
 use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{LossKind, LossTerm};
 use cytoscope_pipeline::devices::Devices;

@@ -22,7 +22,7 @@ pub(super) struct LossWindow {
     pub(super) stalled: f64,
 }
 
-/// Returns whether training goes on after a validation that has failed with `error`: resources such as space on the disk
+/// Returns whether training continues after a validation that has failed with `error`: resources such as space on the disk
 /// were missing, which may be there for the next one. A run that ends with this validation would only repeat it.
 pub(super) fn has_next_validation(error: &JobError, has_steps_left: bool, is_finishing: bool) -> bool {
     error.kind() == JobErrorKind::OutOfResources && has_steps_left && !is_finishing

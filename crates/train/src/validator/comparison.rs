@@ -60,7 +60,7 @@ pub(crate) enum ScoredPart {
     Block(usize),
 }
 
-/// What a part of an image adds to the two sums whose ratio is the score.
+/// Contribution of a part of an image to the two sums whose ratio is the score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share {
     /// Matches the shares of two networks.

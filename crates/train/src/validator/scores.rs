@@ -39,7 +39,7 @@ pub struct Scores {
     pub scores: BTreeMap<ScoreName, f64>,
     /// Scores of each validation pair.
     pub pairs: Vec<PairScore>,
-    /// What each object or block of the images adds to the score, with the number of its validation pair.
+    /// Contribution of each object or block of the images to the score, with the number of its validation pair.
     #[serde(skip)]
     pub(crate) shares: Vec<(usize, Share)>,
 }
@@ -59,6 +59,13 @@ impl Scores {
             _ => of_parts,
         };
         Comparison { before: before.score, after: self.score, standard_error, samples }
+    }
+
+    /// Compares these scores with those of the start model on the same images; `None` if they are not lower, or the images
+    /// differ.
+    pub(crate) fn if_lower_than(&self, start: &Scores) -> Option<Comparison> {
+        let are_same = self.pairs.iter().map(|pair| &pair.name).eq(start.pairs.iter().map(|pair| &pair.name));
+        (are_same && self.score < start.score).then(|| self.compared_with(start))
     }
 }
 
@@ -86,7 +93,7 @@ pub(super) struct Tally {
     regressions: Vec<(usize, Regression)>,
     /// Number of voxels in the intersection, and sum of the voxels of both masks.
     voxels: [u64; 2],
-    /// What the parts of the last pair add to the score.
+    /// Contributions of the parts of the last pair to the score.
     pub(super) shares: Vec<Share>,
 }
 
@@ -244,6 +251,16 @@ mod tests {
         assert!(!is_clear(scores(0.66, &[1.1; 5])), "the score over all objects fell");
         // Two pairs without objects say nothing about chance.
         assert!(!scores(0.7, &[0.9, 0.5]).compared_with(&scores(0.69, &[0.3, 0.9])).is_clear_gain());
+    }
+
+    #[test]
+    fn a_network_that_ends_below_the_start_model_is_recognized_on_the_same_images_only() {
+        let start = scores(0.8, &[0.7, 0.8, 0.9]);
+        let lower = scores(0.75, &[0.7, 0.75, 0.8]).if_lower_than(&start).unwrap();
+        assert_eq!((lower.before, lower.after, lower.is_clear_gain()), (0.8, 0.75, false));
+        assert!(lower.reason().contains("the highest score is 0.7500"), "{}", lower.reason());
+        assert!(scores(0.8, &[0.7, 0.8, 0.9]).if_lower_than(&start).is_none());
+        assert!(scores(0.7, &[0.7]).if_lower_than(&start).is_none(), "scores on other images");
     }
 
     #[test]

@@ -43,7 +43,7 @@ augmentation!(
     }
 );
 augmentation!(
-    /// Scaling.
+    /// Magnification by a random factor.
     Scale {
         /// Probability, 0 to 1.
         probability: f64 = 0.5,

@@ -43,12 +43,14 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         (inspections.iter().filter(|l| unknown(l)).count(), inspections.iter().filter(|l| l.finished).count());
     let next_step = "set data.voxel_um in the settings, or set it in Fiji (Image > Properties) and save";
     if missing > 0 && missing == seen {
-        let problem = format!("no file states a voxel size (pairs checked: {seen}), so lengths are in voxels");
+        let problem =
+            format!("no file states a voxel size along all axes (pairs checked: {seen}), so lengths are in voxels");
         problems.push(Problem::warning(&dataset.root, problem, next_step));
     } else {
         for inspection in inspections.iter_mut().filter(|l| unknown(l)) {
             let file = inspection.summary.image.clone();
-            inspection.add(Problem::warning(&file, "it states no voxel size, but other files do", next_step));
+            let problem = "it does not state the voxel size along all axes, but other files do";
+            inspection.add(Problem::warning(&file, problem, next_step));
         }
     }
     for inspection in inspections.iter_mut().filter(|l| l.finished) {

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// Result of the check of a pair.
 #[derive(Debug, Clone)]
 pub(crate) struct PairInspection {
-    /// What the report states about the pair: shape, data types, objects, intensities.
+    /// Facts about the pair for the report: shape, data types, objects, intensities.
     pub summary: PairSummary,
     /// Problems of this pair, in the order in which they were found.
     pub problems: Vec<Problem>,
@@ -434,18 +434,20 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     }
     let index = &seen.index;
     let known = index.voxels - index.ignored;
-    let um: [f64; 3] = inspection.summary.voxel_um.map(|v| v.unwrap_or(1.0));
+    let [z, y, x] = inspection.summary.voxel_um;
+    let known_um = z.zip(y).zip(x).map(|((z, y), x)| [z, y, x]);
     inspection.summary.objects = Some(index.objects.len());
     inspection.summary.foreground_share = Some(index.foreground as f64 / known.max(1) as f64);
-    inspection.summary.median_diameter_um = index.median_diameter_um(um);
-    inspection.summary.median_extent_um = median_extent_um(index, um);
+    inspection.summary.median_diameter_um =
+        index.median_diameter_um(known_um.unwrap_or_else(|| index.assumed_voxel(None)));
+    inspection.summary.median_extent_um = median_extent_um(index, known_um.unwrap_or([1.0; 3]));
     let boxes: Vec<cut::ObjectBox> = index.objects.iter().map(|o| [o.low, o.high]).collect();
     inspection.summary.cut = cut::choose(&boxes, stack.zyx);
     if known == 0 {
         let problem = "all of its voxels have the ignore label";
         inspection.add(Problem::error(file, problem, "label some objects, or remove the pair"));
     } else if index.objects.is_empty() {
-        let problem = "it has no label but background";
+        let problem = "it has no label other than background";
         inspection.add(Problem::warning(file, problem, "remove the pair, unless the image contains no objects"));
     }
     if let [only] = index.objects.as_slice()

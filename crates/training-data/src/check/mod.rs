@@ -44,7 +44,7 @@ pub struct Intensities {
     pub saturated_share: f64,
 }
 
-/// What was found in one pair: shapes, types, intensities and objects.
+/// Findings about one pair: shapes, types, intensities and objects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairSummary {
     /// Name of the pair.
@@ -70,13 +70,14 @@ pub struct PairSummary {
     /// Number of objects in the labels; `None` if the target is a stain.
     pub objects: Option<usize>,
     /// Median object diameter in µm: that of the sphere with the object's volume, or in a few slices of the circle with the
-    /// area of its largest section (in voxels if the voxel size is unknown).
+    /// area of its largest section (in voxels along X if the voxel size is unknown along an axis).
     pub median_diameter_um: Option<f64>,
-    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown).
+    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown along an axis).
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,
-    /// Where the stack can be cut if it is the only one, so that both parts hold labels; `None` if no cut does, and for stains.
+    /// Where the stack can be cut if it is the only one, so that both parts hold labels; `None` if no cut does, and for
+    /// stains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<StackCut>,
     /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.

@@ -22,7 +22,7 @@ fn json(path: &Path) -> Result<Value, TrainingDataError> {
         .map_err(|e| TrainingDataError::data(path, format!("it is not valid JSON: {e}"), "correct or remove the file"))
 }
 
-/// What `dataset.json` declares.
+/// Content of `dataset.json`.
 struct Declaration {
     /// Extension of the images, with its dot.
     file_ending: Option<String>,

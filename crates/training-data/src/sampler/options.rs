@@ -26,7 +26,7 @@ pub struct SamplerOptions {
     pub seed: u64,
     /// Probabilities and strengths of random changes of the patches.
     pub augment: AugmentOptions,
-    /// What the network is trained to output.
+    /// Target that the network is trained to output.
     pub target: TargetKind,
     /// How the intensities of a file are normalized. `normalise` is accepted in records of earlier versions.
     #[serde(alias = "normalise")]

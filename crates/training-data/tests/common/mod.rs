@@ -9,6 +9,7 @@ use cytoscope_training_data::{
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use std::path::Path;
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// Writes a stack Z, Y, X; its folder is created.
 pub fn write(path: &Path, shape: [usize; 3], samples: impl Into<Samples>) {
@@ -72,6 +73,23 @@ pub fn places([nz, ny, nx]: [usize; 3]) -> Vec<f32> {
     let mut out = Vec::new();
     (0..nz).for_each(|z| (0..ny).for_each(|y| (0..nx).for_each(|x| out.push((z * 10_000 + y * 100 + x) as f32))));
     out
+}
+
+/// Returns the position of a voxel whose value encodes it, as in [`places`].
+pub fn place(value: f32) -> [usize; 3] {
+    let v = value as usize;
+    [v / 10_000, v / 100 % 100, v % 100]
+}
+
+/// Writes a pair whose image encodes positions and whose labels are balls.
+pub fn scene(shape: [usize; 3], voxel_um: [f64; 3]) -> (TempDir, Pair, Vec<u16>) {
+    let folder = tempfile::tempdir().unwrap();
+    let labels = balls(shape, voxel_um, 12.0, 6.2);
+    let [z, y, x] = voxel_um;
+    let (image, target) = (folder.path().join("a_raw.tif"), folder.path().join("a_labels.tif"));
+    write_with(&image, shape, places(shape), VoxelSize::new_um(z, y, x), Compression::None);
+    write_with(&target, shape, labels.clone(), VoxelSize::new_um(z, y, x), Compression::None);
+    (folder, Pair::new("a", image, target), labels)
 }
 
 /// Opens pairs for patches.

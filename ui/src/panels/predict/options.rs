@@ -48,8 +48,8 @@ pub(super) fn blending(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     });
     response.on_hover_text(
-        "How tiles are joined. Crop: they overlap by what the network sees, and their margins are cut off. Gaussian: the \
-         weighted mean of overlapping tiles, for networks that normalize over the tile",
+        "How tiles are joined. Crop: they overlap by the receptive field of the network, and their margins are discarded. \
+         Gaussian: the weighted mean of overlapping tiles, for networks that normalize over the tile",
     );
     if blend != before {
         actions.send(JobsAction::Blend(blend));
@@ -58,7 +58,7 @@ pub(super) fn blending(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let overlap = OptionalNumber {
             name: "Overlap",
             unit: "%",
-            hint: "Part of a tile that overlaps its neighbor",
+            hint: "Fraction of a tile that overlaps its neighbor",
             unset: "25 %",
             first: 25,
             range: 0..=90,

@@ -13,7 +13,7 @@ use crate::training::TrainingAction;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
 use cytoscope_profile::{Advice, AdvisedSetting, bytes_text};
-use cytoscope_train::MAX_BATCH;
+use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH};
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -22,11 +22,11 @@ use std::path::Path;
 /// Diameters that can be set, in µm or voxels.
 const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
-/// A change of the window's settings that a piece of advice proposes.
-struct Offer {
+/// A button that makes the change of settings that a piece of advice proposes.
+struct AdviceButton {
     /// Name of the button.
     name: String,
-    /// What the button does.
+    /// Actions of the button.
     actions: Vec<Action>,
     /// Whether the setting already has the proposed value.
     is_applied: bool,
@@ -62,24 +62,24 @@ fn one(ui: &mut Ui, state: State<'_>, run: ShownRun<'_>, advice: &Advice, action
     ui.add(egui::Label::new(RichText::new(text).strong()).wrap());
     weak(ui, format!("Expected gain: {}", advice.expected_gain));
     weak(ui, format!("Change: {}", advice.change));
-    let Some(offer) = advice.setting.as_ref().and_then(|setting| offer(setting, state, run)) else { return };
-    let sign = if offer.is_applied { icon::CHECK } else { icon::MAGIC_WAND };
-    let enabled = !offer.is_applied;
-    let response = ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {}", offer.name)));
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &offer.name));
+    let Some(button) = advice.setting.as_ref().and_then(|setting| advice_button(setting, state, run)) else { return };
+    let sign = if button.is_applied { icon::CHECK } else { icon::MAGIC_WAND };
+    let enabled = !button.is_applied;
+    let response = ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {}", button.name)));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &button.name));
     let response = response.on_hover_text("For the next runs").on_disabled_hover_text("The next runs use this");
     if response.clicked() {
-        offer.actions.into_iter().for_each(|action| actions.send(action));
+        button.actions.into_iter().for_each(|action| actions.send(action));
     }
     ui.add_space(theme::GAP);
 }
 
 /// The change that applies a setting; `None` if the window lacks the setting, or this machine the device.
-fn offer(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
+fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Option<AdviceButton> {
     match setting {
         AdvisedSetting::Tile(tile) => {
             let [z, y, x] = tile;
-            Some(Offer {
+            Some(AdviceButton {
                 name: format!("Use tiles of {z} × {y} × {x}"),
                 actions: vec![JobsAction::Tile(Some(*tile)).into()],
                 is_applied: state.jobs.tile() == Some(*tile),
@@ -89,7 +89,7 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Optio
             let device: DeviceRequest = device.as_str().parse().ok()?;
             let is_there = |d: &&cytoscope_engine::Device| d.usable && DeviceRequest::Device(d.id) == device;
             state.jobs.devices().iter().find(is_there)?;
-            Some(Offer {
+            Some(AdviceButton {
                 name: format!("Use {device}"),
                 actions: vec![DisplayAction::Device(device).into()],
                 is_applied: state.settings().device == device,
@@ -97,7 +97,7 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Optio
         }
         AdvisedSetting::Workers(workers) => {
             let workers = Some(*workers).filter(|n| (1..=MAX_WORKERS).contains(n))?;
-            Some(Offer {
+            Some(AdviceButton {
                 name: format!("Use {workers} data workers"),
                 actions: vec![TrainingAction::Workers(workers).into()],
                 is_applied: state.wizard().workers() == workers,
@@ -105,12 +105,12 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Optio
         }
         AdvisedSetting::Diameter(diameter) => {
             let diameter = Some(*diameter).filter(|d| DIAMETERS.contains(d))?;
-            diameter_offer(DiameterRequest::Given(diameter), state, run)
+            diameter_button(DiameterRequest::Given(diameter), state, run)
         }
-        AdvisedSetting::EstimatedDiameter => diameter_offer(DiameterRequest::Auto, state, run),
+        AdvisedSetting::EstimatedDiameter => diameter_button(DiameterRequest::Auto, state, run),
         AdvisedSetting::VoxelSize => {
             let document = document_of(state, run)?;
-            Some(Offer {
+            Some(AdviceButton {
                 name: "Set voxel size…".to_owned(),
                 actions: vec![DocumentsAction::Activate(document.id).into(), document.ask_voxel_size().into()],
                 // The dialog shows the size that is set.
@@ -119,42 +119,55 @@ fn offer(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) -> Optio
         }
         AdvisedSetting::MemoryBudget(bytes) => {
             let mib = (bytes >> 20).max(1);
-            Some(Offer {
+            Some(AdviceButton {
                 name: format!("Use a memory budget of {}", bytes_text(mib << 20)),
                 actions: vec![DisplayAction::MemoryBudget(Some(mib)).into()],
                 is_applied: state.settings().memory_budget_mib == Some(mib),
             })
         }
-        AdvisedSetting::Threads(threads) => threads_offer(*threads, state, run),
+        AdvisedSetting::Threads(threads) => threads_button(*threads, state, run),
         AdvisedSetting::Batch(batch) => {
             let batch = Some(*batch).filter(|n| (1..=MAX_BATCH).contains(n))?;
-            Some(Offer {
+            Some(AdviceButton {
                 name: format!("Use a batch size of {batch}"),
                 actions: vec![TrainingAction::Batch(Some(batch)).into()],
                 is_applied: state.wizard().plan.batch == Some(batch),
             })
         }
-        AdvisedSetting::ActivationMib(mib) => Some(Offer {
+        AdvisedSetting::AccumulatedBatch { batch, accumulate } => {
+            let batch = Some(*batch).filter(|n| (1..=MAX_BATCH).contains(n))?;
+            let accumulate = Some(*accumulate).filter(|n| (1..=MAX_ACCUMULATE).contains(n))?;
+            let plan = &state.wizard().plan;
+            Some(AdviceButton {
+                name: format!("Use {accumulate} batches of {batch} per step"),
+                actions: vec![
+                    TrainingAction::Batch(Some(batch)).into(),
+                    TrainingAction::Accumulate(Some(accumulate)).into(),
+                ],
+                is_applied: (plan.batch, plan.accumulate) == (Some(batch), Some(accumulate)),
+            })
+        }
+        AdvisedSetting::ActivationMib(mib) => Some(AdviceButton {
             name: format!("Use a memory limit of {}", bytes_text(mib.saturating_mul(1 << 20))),
             actions: vec![TrainingAction::MemoryLimit(Some(*mib)).into()],
             is_applied: state.wizard().plan.memory_mib == Some(*mib),
         }),
         // Predictions of the window never ask for another way.
         AdvisedSetting::DefaultBlend => {
-            Some(Offer { name: "Join tiles by default".to_owned(), actions: Vec::new(), is_applied: true })
+            Some(AdviceButton { name: "Join tiles by default".to_owned(), actions: Vec::new(), is_applied: true })
         }
     }
 }
 
 /// The number of threads of predictions, or of training runs if the run is one.
-fn threads_offer(threads: usize, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
+fn threads_button(threads: usize, state: State<'_>, run: ShownRun<'_>) -> Option<AdviceButton> {
     let threads = Some(threads).filter(|n| (1..=MAX_THREADS).contains(n))?;
     let name = if threads == 1 { "Use 1 thread".to_owned() } else { format!("Use {threads} threads") };
     let (action, set): (Action, Option<usize>) = match run.facts().training {
         Some(_) => (TrainingAction::Threads(Some(threads)).into(), state.wizard().plan.threads),
         None => (DisplayAction::Threads(Some(threads)).into(), state.settings().threads),
     };
-    Some(Offer { name, actions: vec![action], is_applied: set == Some(threads) })
+    Some(AdviceButton { name, actions: vec![action], is_applied: set == Some(threads) })
 }
 
 /// The stack of a run: one of its inputs that is open, which may have been opened again since, or the active one if no
@@ -180,7 +193,7 @@ fn document_of<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> 
 }
 
 /// The change of the object diameter of the run's stack; `None` if it is not open.
-fn diameter_offer(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>) -> Option<Offer> {
+fn diameter_button(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>) -> Option<AdviceButton> {
     let document = document_of(state, run)?;
     let mut size = document.object_size;
     let (name, is_applied) = match (request, size.request) {
@@ -198,5 +211,5 @@ fn diameter_offer(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>)
     if !state.settings().show_tasks {
         actions.push(DisplayAction::Toggle(Part::Tasks).into());
     }
-    Some(Offer { name: name.to_owned(), actions, is_applied })
+    Some(AdviceButton { name: name.to_owned(), actions, is_applied })
 }

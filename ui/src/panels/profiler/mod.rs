@@ -5,11 +5,8 @@ mod comparison;
 mod memory;
 mod operators;
 mod roofline;
-mod tables;
 mod timeline;
 mod training;
-
-pub(crate) use tables::csv;
 
 use super::{frame, icon_button, seconds, weak};
 use crate::action::Actions;
@@ -17,18 +14,18 @@ use crate::command::Command;
 use crate::documents::DocumentsAction;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::{FileRequest, ProfileFormat, ProfileTable};
-use crate::runs::{DurationHistogram, RunId, ShownRun, step_durations_secs};
+use crate::runs::{DurationHistogram, RunId, ShownRun};
 use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
 use comparison::RunComparison;
 use cytoscope_profile::{
-    Advice, MachinePeak, Slowdown, Stage, StageTotal, advise, bytes_text, operator_totals, total_bytes,
+    Advice, MachinePeak, Slowdown, SpanTotal, Stage, StageTotal, advise, bytes_text, operator_totals, span_totals,
+    step_durations_secs, total_bytes,
 };
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
-use operators::Row;
 use roofline::Roofline;
 use std::time::{Duration, Instant};
 
@@ -44,7 +41,7 @@ enum ProfileView {
     /// Timeline of spans.
     #[default]
     Timeline,
-    /// What would make the run faster or its result better.
+    /// Changes that would make the run faster or its result better.
     Advice,
     /// Totals by operator.
     Operators,
@@ -58,7 +55,7 @@ enum ProfileView {
     Comparison,
 }
 
-/// What the panel keeps between frames.
+/// State that the panel keeps between frames.
 #[derive(Debug)]
 pub(crate) struct ProfilerPanel {
     /// The selected run; `None` is the newest job.
@@ -71,7 +68,7 @@ pub(crate) struct ProfilerPanel {
     window: Option<[f64; 2]>,
     /// Number of the newest run from a file that was shown.
     seen_file: u64,
-    /// What was computed from the runs on display.
+    /// Tables computed from the runs on display.
     derived: Option<Derived>,
     rect: Rect,
 }
@@ -94,13 +91,13 @@ impl Default for ProfilerPanel {
 /// A run and its state at the time when something was computed from it.
 type Revision = (RunId, (usize, u64, bool));
 
-/// What is computed from the runs on display; too slow to be computed in every frame.
+/// Tables and advice computed from the runs on display; too slow to compute in every frame.
 #[derive(Debug)]
 struct Derived {
     of: (Revision, Option<Revision>),
     at: Instant,
     advice: Vec<Advice>,
-    rows: Vec<Row>,
+    rows: Vec<SpanTotal>,
     roofline: Option<Roofline>,
     steps: Option<DurationHistogram>,
     comparison: Option<RunComparison>,
@@ -125,7 +122,7 @@ impl Derived {
             of,
             at: Instant::now(),
             advice: advise(&facts, &operators),
-            rows: operators::rows(run.spans()),
+            rows: span_totals(run.spans()),
             roofline,
             steps: DurationHistogram::new(step_durations_secs(run.spans())),
             comparison: other.map(|other| RunComparison::new(run, other)),

@@ -49,7 +49,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
     choose_data(ui, state, actions);
     files::file_settings(ui, state, actions);
     match &wizard.check {
-        Check::None if wizard.plan.data.is_some() => _ = weak(ui, "Checking soon…"),
+        Check::None if wizard.plan.data.is_some() => _ = weak(ui, "Waiting to check…"),
         Check::None => no_data(ui),
         Check::Running(id) => check_progress(ui, state.jobs.get(*id)),
         Check::Failed(reason) => {
@@ -97,7 +97,7 @@ fn choose_data(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if plan.task == TrainingTask::Segmentation {
         let mut only = plan.foreground_only;
         let about =
-            "Trains foreground against background. Masks are enough for this; touching objects are not separated";
+            "Train on foreground and background only. Masks are enough for this; touching objects are not separated";
         if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
             actions.send(TrainingAction::ForegroundOnly(only));
         }

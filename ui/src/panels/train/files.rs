@@ -29,7 +29,7 @@ const NAMES: [(&str, &str); 12] = [
     ("data.voxel_um", "Voxel size"),
     ("data.ignore_label", "Ignore label"),
     ("data.split_column", "Split column"),
-    ("data.spacing_order", "Spacing of nnU-Net"),
+    ("data.spacing_order", "nnU-Net spacing"),
 ];
 
 /// Advice of a check with the names of this page in place of those of the configuration.
@@ -61,7 +61,7 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
             }
             ui.label("One file");
             ui.checkbox(&mut files.same_file, "Image and target in one file")
-                .on_hover_text("They are channels of each file: set both above");
+                .on_hover_text("Image and target are channels of the same file: set both channels above");
             ui.end_row();
             series(ui, &mut files.series);
             index(ui, &mut files.time, "Time point", "Time point of images and targets, from 0");
@@ -302,7 +302,7 @@ fn column(ui: &mut Ui, value: &mut Option<String>) {
 }
 
 fn spacing_order(ui: &mut Ui, value: &mut Option<SpacingOrder>) {
-    ui.label("Spacing of nnU-Net");
+    ui.label("nnU-Net spacing");
     ui.horizontal_wrapped(|ui| {
         for (order, name) in
             [(None, "Automatic"), (Some(SpacingOrder::Zyx), "Z, Y, X"), (Some(SpacingOrder::Xyz), "X, Y, Z")]

@@ -30,7 +30,7 @@ pub(crate) const FOOT: f32 = 56.0;
 /// Maximum width of a page in points; longer lines are hard to read.
 const PAGE_WIDTH: f32 = 900.0;
 
-/// What the pages keep between frames.
+/// State that the pages keep between frames.
 pub(crate) struct TrainPanel {
     /// Thumbnails of the training pairs.
     thumbs: Thumbs,

@@ -196,7 +196,7 @@ fn finish_button(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Ac
         "No step has been completed yet."
     };
     let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
-        .on_hover_text("Ends training now and writes the best network so far.")
+        .on_hover_text("End training now and write the best network so far")
         .on_disabled_hover_text(why_not);
     if response.clicked() {
         actions.send(TrainingAction::Finish);

@@ -73,7 +73,8 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
             (icon::INFO, theme::warn(ui.visuals()))
         };
         ui.label(RichText::new(sign).size(20.0).color(color));
-        ui.add(egui::Label::new(RichText::new(summary_text(report)).size(15.0)).wrap());
+        let summary = summary_text(report, &wizard.plan.from);
+        ui.add(egui::Label::new(RichText::new(summary).size(15.0)).wrap());
     });
     if !trained && !report.only_segmentation_improved() {
         weak(ui, "More pairs, more time, or training from scratch may help.");

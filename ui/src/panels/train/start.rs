@@ -14,14 +14,14 @@ use crate::training::{NEW_NETWORK, TrainingAction, Wizard};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_train::{MAX_BATCH, TrainStart};
+use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH, TrainStart};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
-/// What the button that tunes training runs does.
-const TUNE_HINT: &str = "Measures devices, precisions, batch sizes, data workers and threads with short training runs on these \
-                         data, and saves the fastest settings. A device, precision, batch size or number of data workers that \
-                         is set here is kept. This takes some minutes and continues if the window is closed.";
+/// Tooltip of the button that tunes training runs.
+const TUNE_HINT: &str = "Measure devices, precisions, batch sizes, data workers and threads with short training runs on these \
+                         data, and save the fastest settings. A device, precision, batch size or number of data workers that \
+                         is set here is kept. This takes a few minutes and continues if the window is closed.";
 
 /// Title of the start model with this path.
 pub(super) fn start_name(state: State<'_>, path: &str) -> String {
@@ -79,8 +79,8 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         tuned_choice(ui, state, actions);
     });
     let mut without_int8 = wizard.plan.without_int8;
-    let hint = "Skips the 8-bit network, with which the package predicts faster on CPUs";
-    if ui.checkbox(&mut without_int8, "Without 8-bit network").on_hover_text(hint).changed() {
+    let hint = "Leave out the int8 network, with which the package predicts faster on CPUs";
+    if ui.checkbox(&mut without_int8, "Without int8 network").on_hover_text(hint).changed() {
         actions.send(TrainingAction::WithoutInt8(without_int8));
     }
     if state.jobs.has_engine() && wizard.is_usable() && tune_button(ui, state, TUNE_HINT, actions) {
@@ -158,6 +158,21 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
     };
     if let Some(size) = batch.show(ui, SettingRow::Grid, wizard.plan.batch.map(|n| n as u64)) {
         actions.send(TrainingAction::Batch(size.map(|n| n as usize)));
+    }
+    // Set only by advice of the profiler.
+    if let Some(accumulate) = wizard.plan.accumulate {
+        let batches = OptionalNumber {
+            name: "Batches per step",
+            unit: "batches",
+            hint: "Batches whose gradients are added before each optimizer step. Without a number, as in the training \
+                   settings.",
+            unset: "automatic",
+            first: accumulate as u64,
+            range: 1..=MAX_ACCUMULATE as u64,
+        };
+        if let Some(number) = batches.show(ui, SettingRow::Grid, Some(accumulate as u64)) {
+            actions.send(TrainingAction::Accumulate(number.map(|n| n as usize)));
+        }
     }
     let hint = "Memory for activations; beyond it, some are computed twice. Automatic is half of the free memory.";
     let memory = OptionalNumber::memory("Memory limit", hint);

@@ -109,7 +109,7 @@ pub struct PictureParams<'a> {
     pub grid: TexelGrid,
     /// Voxel size Z, Y, X of the stack in µm.
     pub voxel_um: [f64; 3],
-    /// What a ray shows of the voxels that it crosses.
+    /// How a ray combines the voxels that it crosses.
     pub mode: Mode,
     /// Step length of rays in texels.
     pub step: f32,

@@ -30,7 +30,7 @@ pub struct VolumeKey {
     pub grid: TexelGrid,
 }
 
-/// A request for a volume.
+/// Request to read the planes of a volume into memory.
 #[derive(Clone)]
 pub struct VolumeRequest {
     /// Key of the volume.

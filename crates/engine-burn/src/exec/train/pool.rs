@@ -14,7 +14,7 @@ fn tap<B: Backend>(x: &Image<B>, of: &PoolAxis, t: usize) -> Image<B> {
     x.clone().slice_dim(of.axis, Slice::new(start as isize, Some(end as isize), of.stride as isize))
 }
 
-/// Returns the sum of the taps' gradients, each at the positions that the tap reads. `length` is that of the axis.
+/// Returns the sum of the taps' gradients, each at the positions that the tap reads. `length` is the length of the axis.
 fn scatter_taps<B: Backend>(parts: Vec<Image<B>>, of: &PoolAxis, length: usize) -> Option<Image<B>> {
     let form = parts.first()?.dims();
     let (outer, inner): (usize, usize) = (form[..of.axis].iter().product(), form[of.axis + 1..].iter().product());

@@ -7,7 +7,7 @@ use crate::kernels::Curve;
 use cytoscope_graph::{BinaryOp, ValueId};
 use std::collections::BTreeMap;
 
-/// Merges consecutive steps where one kernel computes all of them. `outputs` are those of the graph.
+/// Merges consecutive steps where one kernel computes all of them. `outputs` are the outputs of the graph.
 pub(crate) fn merge(steps: Vec<GpuStep>, outputs: &[ValueId]) -> Vec<GpuStep> {
     let mut readers: BTreeMap<ValueId, usize> = outputs.iter().map(|value| (*value, 1)).collect();
     for source in steps.iter().flat_map(|step| &step.inputs) {

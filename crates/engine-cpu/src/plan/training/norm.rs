@@ -19,7 +19,7 @@ struct NormTerm {
     norm: Norm,
     /// Whether its moments are computed for it, not by a convolution.
     computes_moments: bool,
-    /// What is computed of a batch norm.
+    /// Where the moments of a batch norm are merged into those of the batch.
     statistics: Option<MergeMoments>,
 }
 

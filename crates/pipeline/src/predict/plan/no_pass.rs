@@ -27,7 +27,7 @@ pub enum NoPass {
     FixedSize,
     /// The device computes in tiles only.
     Device {
-        /// The device.
+        /// Device that was chosen for the job.
         device: DeviceId,
     },
     /// An operator cannot be computed slice by slice.

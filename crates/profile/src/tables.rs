@@ -1,22 +1,44 @@
-//! The tables of a profile as CSV.
+//! The tables of a run as CSV.
 
-use super::operators::rows;
-use crate::opener::ProfileTable;
-use crate::runs::step_durations_secs;
-use cytoscope_profile::{
+use crate::{
     ComparedTime, MemoryMark, MemorySample, StoredRun, advise, compare_operators, compare_stages, roofline,
+    span_totals, step_durations_secs,
 };
 
-/// A table of a run as CSV. A comparison is with `other`, and empty without it.
-pub(crate) fn csv(table: ProfileTable, run: &StoredRun, other: Option<&StoredRun>) -> String {
-    match table {
-        ProfileTable::Advice => advice(run),
-        ProfileTable::Spans => spans(run),
-        ProfileTable::Operators => operators(run),
-        ProfileTable::Roofline => roofline_points(run),
-        ProfileTable::Memory => memory(run),
-        ProfileTable::Steps => steps(run),
-        ProfileTable::Comparison(_) => comparison(run, other),
+/// A table of a run, which [`RunTable::csv`] writes. Names of columns carry the unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunTable {
+    /// Totals by stage.
+    Stages,
+    /// Evidence, gain and change of each piece of advice.
+    Advice,
+    /// Stage, name, thread, start and duration of each span.
+    Spans,
+    /// Totals by stage and name, such as those of each operator.
+    Operators,
+    /// Operators beside the machine's peak; empty if the run holds no peak.
+    Roofline,
+    /// Memory over time.
+    Memory,
+    /// Times of the training steps.
+    Steps,
+    /// Times of the run beside the times of another one; empty without one.
+    Comparison,
+}
+
+impl RunTable {
+    /// Returns the table of a run as CSV, with a header; `other` is the run that a comparison is with.
+    pub fn csv(self, run: &StoredRun, other: Option<&StoredRun>) -> String {
+        match self {
+            Self::Stages => stages(run),
+            Self::Advice => advice(run),
+            Self::Spans => spans(run),
+            Self::Operators => operators(run),
+            Self::Roofline => roofline_points(run),
+            Self::Memory => memory(run),
+            Self::Steps => steps(run),
+            Self::Comparison => comparison(run, other),
+        }
     }
 }
 
@@ -32,6 +54,15 @@ fn table(header: &str, lines: impl Iterator<Item = String>) -> String {
 
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+/// A nested stage is a part of another one, or runs in other threads, so its time must not be added to the others.
+fn stages(run: &StoredRun) -> String {
+    let lines = run.record.stages.iter().map(|total| {
+        let (stage, nested) = (total.stage.name(), total.stage.is_nested());
+        format!("{stage},{nested},{},{},{},{},{}", total.count, total.seconds, total.bytes, total.voxels, total.macs)
+    });
+    table("stage,nested,count,seconds,bytes,voxels,macs", lines)
 }
 
 fn advice(run: &StoredRun) -> String {
@@ -52,10 +83,10 @@ fn spans(run: &StoredRun) -> String {
 }
 
 fn operators(run: &StoredRun) -> String {
-    let rows = rows(&run.spans);
-    let lines = rows.iter().map(|row| {
-        let (stage, name) = (row.stage.name(), quoted(&row.name));
-        format!("{stage},{name},{},{},{},{}", row.count, row.seconds, row.bytes, row.macs)
+    let totals = span_totals(&run.spans);
+    let lines = totals.iter().map(|total| {
+        let (stage, name) = (total.stage.name(), quoted(&total.name));
+        format!("{stage},{name},{},{},{},{}", total.count, total.seconds, total.bytes, total.macs)
     });
     table("stage,name,count,seconds,bytes,macs", lines)
 }

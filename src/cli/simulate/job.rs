@@ -1,0 +1,186 @@
+//! The job that simulates one stack and writes its files, with a provenance record.
+
+use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
+use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
+use cytoscope_profile::Stage;
+use cytoscope_simulate::{Settings, SimulateError, Simulation, simulate};
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_file;
+use cytoscope_storage::write::atomic_write;
+use cytoscope_volume::{Array, DType};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Simulates a stack and writes its images and its settings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SimulateJob {
+    /// All parameters of the stack, among them its seed.
+    settings: Settings,
+    /// Folder for the files.
+    out: PathBuf,
+    /// Whether to overwrite existing files.
+    #[serde(default)]
+    overwrite: Overwrite,
+    /// The files of the stack: only the image, until the others are written.
+    #[serde(skip)]
+    files: Vec<PathBuf>,
+}
+
+/// What a [`SimulateJob`] has written.
+pub(crate) struct Simulated {
+    /// Number of objects in the true labels.
+    pub(crate) objects: usize,
+    /// The images, and the settings (`.json`).
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl SimulateJob {
+    pub(crate) fn new(settings: Settings, out: PathBuf, overwrite: Overwrite) -> Self {
+        Self { settings, out, overwrite, files: Vec::new() }
+    }
+
+    /// Returns the folder for the files.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.out
+    }
+
+    /// Returns the file of the settings.
+    pub(crate) fn settings_path(&self) -> PathBuf {
+        self.path(".json")
+    }
+
+    /// Returns the file whose name ends with this text.
+    fn path(&self, ending: &str) -> PathBuf {
+        self.out.join(format!("{}_{}{ending}", self.settings.kind, self.settings.seed))
+    }
+
+    /// Returns the file of the image, the first one that is written.
+    pub(crate) fn image_path(&self) -> PathBuf {
+        self.path("_raw.tif")
+    }
+
+    /// Returns the job with the file of its image, which names the record.
+    fn with_image(&self) -> Self {
+        Self { files: vec![self.image_path()], ..self.clone() }
+    }
+
+    /// Creates the folder, and checks that the files of the stack and their record may be written. `inputs` must not be
+    /// overwritten.
+    ///
+    /// # Errors
+    /// [`JobError::Io`] if the folder cannot be created; [`JobError::Storage`] if a file may not be written;
+    /// [`JobError::WrongUse`] if a path is not Unicode.
+    pub(crate) fn prepare(&self, inputs: &[&Path]) -> Result<(), JobError> {
+        std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
+        self.check_files(inputs)?;
+        PendingRecord::begin(&self.with_image()).map(drop)
+    }
+
+    /// Checks that the files of the stack may be written.
+    fn check_files(&self, inputs: &[&Path]) -> Result<(), JobError> {
+        for ending in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
+            check_file(&self.path(ending), inputs, self.overwrite)?;
+        }
+        Ok(())
+    }
+
+    /// Simulates the stack, and writes its images and its settings, with its provenance record beside the image. `inputs`
+    /// must not be overwritten.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for settings out of range, and the errors of [`SimulateJob::prepare`]; [`JobError::Format`] or
+    /// [`JobError::Storage`] if a file cannot be written; [`JobError::Cancelled`].
+    pub(crate) fn run(&self, context: &Context, inputs: &[&Path]) -> Result<Simulated, JobError> {
+        self.prepare(inputs)?;
+        recorded(&self.with_image(), context, |record| {
+            let simulation = simulate_stack(&self.settings, context)?;
+            // Other programs may have written files meanwhile.
+            self.check_files(inputs)?;
+            let files = self.write(&simulation, context)?;
+            let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            record.job_mut().files = files.iter().map(absolute).collect();
+            Ok(Simulated { objects: simulation.object_count, files })
+        })
+    }
+
+    /// Writes the images and the settings of a stack; returns their paths.
+    fn write(&self, simulation: &Simulation, context: &Context) -> Result<Vec<PathBuf>, JobError> {
+        let mut files = Vec::new();
+        let parts: [(&str, Option<&Array>); 3] = [
+            ("raw", Some(&simulation.raw)),
+            ("labels", simulation.labels.as_ref()),
+            ("target", simulation.target.as_ref()),
+        ];
+        for (part, array) in parts {
+            let Some(array) = array else { continue };
+            context.check()?;
+            let wide = array.dtype() == DType::U32;
+            let container = if wide { Container::OmeTiff } else { Container::ImageJ };
+            let path = self.path(&format!("_{part}.{}", if wide { "ome.tif" } else { "tif" }));
+            let mut spec = WriteSpec::of(array, container);
+            spec.voxel_size_um = simulation.voxel_size_um;
+            spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
+            let writing = context.recorder.span(Stage::Write, part).bytes(array.samples().as_bytes().len());
+            write_array(&path, array, &spec)?;
+            writing.finish();
+            files.push(path);
+        }
+        let path = self.settings_path();
+        let text = serde_json::to_string_pretty(&simulation.settings)
+            .map_err(|error| JobError::Io { path: path.clone(), error: error.into() })?;
+        atomic_write(&path, text.as_bytes())?;
+        files.push(path);
+        Ok(files)
+    }
+}
+
+/// Simulates one stack and reports progress in voxels.
+fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, JobError> {
+    let voxels = settings.shape_zyx.iter().map(|n| *n as u64).fold(1, u64::saturating_mul);
+    let meter = Mutex::new((context.meter(ProgressStage::Simulate, voxels, ProgressUnit::Voxels), 0));
+    let span = context.recorder.span(Stage::Simulate, "stack");
+    let simulated = simulate(settings, |fraction| {
+        let mut guard = meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = (fraction * voxels as f64) as u64;
+        let more = now.saturating_sub(guard.1);
+        guard.1 += more;
+        guard.0.add(more).is_ok()
+    });
+    let simulation = simulated.map_err(|error| match error {
+        SimulateError::Cancelled => JobError::Cancelled,
+        error => JobError::WrongUse(error.to_string()),
+    })?;
+    span.voxels(simulation.raw.samples().len()).finish();
+    Ok(simulation)
+}
+
+impl Recordable for SimulateJob {
+    const KIND: JobKind = JobKind::Simulate;
+
+    /// The record has the settings themselves, so a file that they were read from is no input of a rerun.
+    fn inputs(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+
+    fn outputs(&self) -> Vec<&Path> {
+        self.files.iter().map(PathBuf::as_path).collect()
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        std::iter::once(&mut self.out).chain(&mut self.files).collect()
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        self.overwrite
+    }
+
+    fn set_overwrite(&mut self, overwrite: Overwrite) {
+        self.overwrite = overwrite;
+    }
+
+    fn set_output(&mut self, out: PathBuf) {
+        self.out = out;
+    }
+}
