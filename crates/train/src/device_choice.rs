@@ -160,6 +160,14 @@ pub(crate) fn has_failed(own: DeviceId, error: &JobError) -> bool {
     failed == own && own != DeviceId::Cpu
 }
 
+/// Returns the message of an error without its advice to the user, for notes about what is done instead.
+pub(crate) fn finding(error: &JobError) -> String {
+    match error {
+        JobError::Engine(error) => error.finding(),
+        other => other.to_string(),
+    }
+}
+
 /// Returns the fastest of the devices that have not `failed` and that trains in the precision of the settings. If devices
 /// have failed, in this run or now, and no other one has that precision, returns the fastest one in f32.
 ///
@@ -179,7 +187,7 @@ pub(crate) fn choose_except(
         let (EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) = error else { return };
         let mut found = found.borrow_mut();
         if *device != DeviceId::Cpu && !found.iter().any(|(known, _)| known == device) {
-            found.push((*device, error.to_string()));
+            found.push((*device, error.finding()));
         }
     };
     let open = |failed: &[DeviceId], config: &TrainConfig| -> Result<Box<dyn Engine>, JobError> {

@@ -1,7 +1,7 @@
 //! Estimate of time and memory of a training run on this machine, from a few steps on synthetic patches.
 
 use crate::config::TrainConfig;
-use crate::device_choice::{self, choose_except, has_failed, synthetic_batch};
+use crate::device_choice::{self, choose_except, finding, has_failed, synthetic_batch};
 use crate::network::{self, StartModel};
 use crate::setup::stepper_options;
 use crate::start::TrainStart;
@@ -88,7 +88,7 @@ impl EstimateJob {
                     context.report_lost(&error);
                     failed.push(device);
                     chosen = choose_except(context, devices, &failed, &start, &config, self.threads)?;
-                    context.note(format!("{error}; measuring on {}", chosen.engine.device().id));
+                    context.note(format!("{}; measuring on {}", finding(&error), chosen.engine.device().id));
                 }
                 other => return other,
             }

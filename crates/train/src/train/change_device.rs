@@ -2,7 +2,7 @@
 
 use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
 use crate::config::TrainPrecision;
-use crate::device_choice::{StepDevice, choose_except, has_failed, step_precision};
+use crate::device_choice::{StepDevice, choose_except, finding, has_failed, step_precision};
 use crate::job::TrainJob;
 use crate::setup::stepper_options;
 use crate::step::{StepperOptions, activation_budget};
@@ -60,7 +60,7 @@ impl Training<'_> {
             return false;
         }
         self.options.memory_budget_bytes = Some(bytes / 2);
-        let message = format!("{error}; trying again with at most {} of activations", bytes_text(bytes / 2));
+        let message = format!("{}; trying again with at most {} of activations", finding(error), bytes_text(bytes / 2));
         self.context.note(message.clone());
         self.device_notes.push(message);
         true
@@ -116,9 +116,9 @@ impl Training<'_> {
         let in_precision = if precision == self.config.precision { "" } else { " in f32" };
         let id = engine.device().id;
         let message = if self.folder.has_checkpoint() {
-            format!("{error}; continuing on {id}{in_precision} from the last good state")
+            format!("{}; continuing on {id}{in_precision} from the last good state", finding(error))
         } else {
-            format!("{error}; starting again on {id}{in_precision}")
+            format!("{}; starting again on {id}{in_precision}", finding(error))
         };
         context.note(message.clone());
         self.device_notes.extend(failures.into_iter().chain([message]));

@@ -211,8 +211,7 @@ fn a_gpu_that_runs_out_of_memory_recomputes_more_before_another_device_is_tried(
     let (context, events) = recorded_events();
     let report = job(folder, "tight", TIGHT, false).run(&context, &devices(TIGHT), &|_| ()).unwrap();
     assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
-    let said = "not enough memory on cuda:3: 4 MiB needed; use smaller tiles, or in training a smaller batch; trying again \
-                with at most 1 MiB of activations";
+    let said = "not enough memory on cuda:3: 4 MiB needed; trying again with at most 1 MiB of activations";
     assert!(report.history.notes.iter().any(|note| note == said), "{:?}", report.history.notes);
     assert!(has_note(&events.lock().unwrap(), said));
 }
