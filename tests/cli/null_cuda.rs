@@ -6,7 +6,7 @@
 //! caches in `out/TAG` of the folder that `NULLCUDA_HOME` names (`~/.cache/null-cuda` by default).
 #![cfg(target_os = "linux")]
 
-use super::common::Fixture;
+use super::common::{Fixture, npy_f32};
 use super::train::simulate_pairs;
 use cytoscope_testkit::skip;
 use serde_json::Value;
@@ -133,6 +133,30 @@ impl NullCuda {
         [own, counted.iter().map(|[_, allocations]| *allocations).max().unwrap_or(0)]
     }
 
+    /// Assembles the compiled kernels with NVIDIA's assembler. Returns their number, and what it says about those that spill
+    /// registers to memory, except kernels for tensor cores, such as that of the probe.
+    fn assembled(&self) -> (usize, Vec<String>) {
+        let entries = std::fs::read_dir(self.folder().join("ptx")).unwrap();
+        let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        let mut spills = Vec::new();
+        for file in &files {
+            let text = std::fs::read_to_string(file).unwrap();
+            let target = text.lines().find_map(|line| line.strip_prefix(".target ")).unwrap();
+            let architecture = format!("-arch={}", target.split(',').next().unwrap().trim());
+            let mut assembler = Command::new(self.home.join("bin/ptxas"));
+            let ran = assembler.args([architecture.as_str(), "-v", "-o", "/dev/null"]).arg(file).output().unwrap();
+            let said = String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned();
+            assert!(ran.status.success(), "{}: {said}", file.display());
+            if text.contains(".entry convolve_tiled") {
+                continue;
+            }
+            let counted = said.lines().filter(|line| line.contains("bytes spill stores"));
+            let spilled = counted.filter(|line| !line.contains(", 0 bytes spill stores, 0 bytes spill loads"));
+            spills.extend(spilled.map(|line| format!("{}: {line}", file.display())));
+        }
+        (files.len(), spills)
+    }
+
     /// Whether a call failed as the test demanded.
     fn has_failed(&self) -> bool {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
@@ -203,6 +227,33 @@ fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
         }
     }
     assert!(fallbacks > 0, "no allocation of a prediction has failed");
+}
+
+#[test]
+fn a_failed_allocation_in_a_training_step_moves_the_run_to_the_cpu() {
+    let Some(null) = NullCuda::find("train-memory") else { return };
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 3);
+    let train = |device: &str, out: &str, variables: &[(&str, &str)]| {
+        null.clear_logs();
+        let task = ["train", "--task", "segmentation", "--data", "sim", "--from", "nuclei", "--out", out];
+        let size = ["--patch", "16,32,32", "--batch", "2", "--steps", "2", "--diameter", "12", "--without-int8"];
+        null.output(&fixture, &[&task[..], &size, &["--device", device, "--json"]].concat(), variables)
+    };
+    let ran = train("cuda:0", "m", &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let [own, probe] = null.allocations();
+    assert!(own > probe, "{own} allocations, {probe} of the probe: none can fail in the training run alone");
+    // The devices are compared by a step, which fails.
+    let failing = format!("cuMemAllocAsync:{own}:2,cuMemAlloc_v2:1:2");
+    let ran = train("auto", "failing", &[("NULLCUDA_FAIL", failing.as_str())]);
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.success() && null.has_failed(), "{said}");
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let last = report["device"].as_str().unwrap().rsplit(", then ").next().unwrap();
+    assert!(!last.contains("Null CUDA"), "{report:#}");
+    assert!(said.contains("not enough memory on cuda:0"), "{said}");
+    assert!(report["history"]["notes"].to_string().contains("not enough memory on cuda:0"), "{report:#}");
 }
 
 #[test]
@@ -329,6 +380,49 @@ fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
         }
     }
     assert!(kernels > 0);
+}
+
+#[test]
+fn a_batch_of_eight_tiles_needs_few_launches_and_moves_only_its_tensors_and_the_weights() {
+    let Some(null) = NullCuda::find("batch") else { return };
+    let fixture = Fixture::new();
+    let shape = [8, 1, 64, 64, 64];
+    let voxels: usize = shape.iter().product();
+    std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &vec![0.5; voxels])).unwrap();
+    let arguments = ["run", "nuclei", "--input", "x.npy", "--engine", "cuda", "--repeat", "1", "--json"];
+    let ran = null.output(&fixture, &arguments, &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let count = |name: &str| report["traffic"][name].as_u64().unwrap();
+    // One run to warm up, and the one that is timed.
+    let runs = count("runs");
+    let [launches, ..] = null.counts();
+    eprintln!("{runs} runs, {launches} launches, {}", report["traffic"]);
+    assert!(runs == 2 && launches >= runs && launches <= 64 * runs, "{launches} launches");
+    assert!(count("uploads") <= 4 && count("downloads") == runs && count("synchronizations") <= 2 * runs, "{report:#}");
+    let output = report["outputs"][0]["shape"].as_array().unwrap();
+    let output: u64 = output.iter().map(|length| length.as_u64().unwrap()).product();
+    let needed = runs * 4 * (voxels as u64 + output) + report["weight_bytes"].as_u64().unwrap();
+    let moved = count("uploaded_bytes") + count("downloaded_bytes");
+    assert!(moved <= needed + needed / 10, "{moved} bytes were moved, {needed} are needed");
+}
+
+#[test]
+fn the_kernels_of_a_network_assemble_for_every_generation_of_gpus_without_spills() {
+    for capability in ["75", "80", "89", "90", "120"] {
+        let Some(null) = NullCuda::find(&format!("sm{capability}")) else { return };
+        if !null.home.join("bin/ptxas").exists() {
+            return skip("the stand-in for CUDA has no assembler (ptxas)");
+        }
+        let fixture = Fixture::new();
+        let shape = [1, 1, 16, 32, 32];
+        std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &vec![0.5; shape.iter().product()])).unwrap();
+        let arguments = ["run", "nuclei", "--input", "x.npy", "--engine", "cuda", "--repeat", "1", "--json"];
+        let ran = null.output(&fixture, &arguments, &[("NULLCUDA_CC", capability)]);
+        assert!(ran.status.success(), "sm_{capability}: {}", String::from_utf8_lossy(&ran.stderr));
+        let (kernels, spills) = null.assembled();
+        assert!(kernels >= 10 && spills.is_empty(), "sm_{capability}, {kernels} kernels: {}", spills.join("\n"));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::explain::{explained, rank};
 use cytoscope_engine::{DeviceId, EngineError};
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -10,8 +11,15 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 static DEVICE_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static HOOK: Once = Once::new();
 
+thread_local! {
+    /// Whether this thread does work under a watch, which turns its panics into errors.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Length to which panic messages are kept, in characters. Those of Burn's tuning state the cause late.
 const MAX_KEPT_CHARS: usize = 8000;
+/// Size of the smallest buffer that a device may lack memory for.
+const MIN_REQUEST_BYTES: u64 = 1024;
 /// Length to which reasons are truncated, in characters.
 const MAX_REASON_CHARS: usize = 500;
 
@@ -49,13 +57,14 @@ impl PanicWatch {
         work: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         // Unwind safety: only device memory may be left inconsistent, and a failed session is not used again.
-        let result = match catch_unwind(AssertUnwindSafe(work)) {
+        let was_guarded = IS_GUARDED.replace(true);
+        let caught = catch_unwind(AssertUnwindSafe(work));
+        IS_GUARDED.set(was_guarded);
+        let result = match caught {
             Ok(result) => result,
             Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
         };
-        let all = device_panics();
-        let since = all.get(self.seen..).unwrap_or_default();
-        self.seen = all.len();
+        let since = self.new_panics();
         // Running out of memory explains all others; the first of equals is usually the cause.
         let full = since.iter().find(|said| is_out_of_memory(said));
         let cause = full.or_else(|| since.iter().min_by_key(|said| rank(said)));
@@ -67,9 +76,25 @@ impl PanicWatch {
             {
                 Err(EngineError::Device { device, reason })
             }
-            (_, Some(said)) => Err(device_error(device, said)),
+            (result, Some(said)) => {
+                let error = device_error(device, said);
+                if matches!(error, EngineError::Device { .. }) {
+                    // Freeing memory of a failed device may fail again and abort the process.
+                    std::mem::forget(result);
+                }
+                Err(error)
+            }
             (result, None) => result,
         }
+    }
+
+    /// Returns the messages of panics since the watch started or last looked. They are copied, because results that are
+    /// dropped after a panic use watches of their own, for which the list must not be locked.
+    fn new_panics(&mut self) -> Vec<String> {
+        let all = device_panics();
+        let since = all.get(self.seen..).unwrap_or_default().to_vec();
+        self.seen = all.len();
+        since
     }
 }
 
@@ -85,8 +110,9 @@ fn device_panics() -> MutexGuard<'static, Vec<String>> {
     DEVICE_PANICS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Extends the current panic hook by one that records panics of device threads. Those of threads with a device's name are
-/// only logged, not passed on: they become errors, after which a job may continue, and standard error may be lines of JSON.
+/// Extends the current panic hook by one that records panics of device threads. Those of threads with a device's name, and
+/// those of work under a watch, are only logged, not passed on: they become errors, after which a job may continue, and
+/// standard error may be lines of JSON.
 fn count_device_panics() {
     let earlier = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -98,6 +124,8 @@ fn count_device_panics() {
         }
         if of_device == Some(true) {
             tracing::debug!("a device thread has ended a task: {info}");
+        } else if IS_GUARDED.get() {
+            tracing::debug!("a call of a device has failed: {info}");
         } else {
             earlier(info);
         }
@@ -142,13 +170,14 @@ fn is_out_of_memory(said: &str) -> bool {
 }
 
 /// Returns the number of requested bytes: the one after "size", or else the largest number at the start of a message; 0
-/// if there is none. Backtraces, which follow, contain other numbers.
+/// if there is none. Backtraces, which follow, contain other numbers; small ones are codes or indices.
 fn requested_bytes(said: &str) -> u64 {
     let lower: String = said.to_lowercase().chars().take(300).collect();
     let numbers =
         |text: &str| -> Vec<u64> { text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect() };
     let after_size = lower.split_once(" size").and_then(|(_, after)| numbers(after).first().copied());
-    after_size.or_else(|| numbers(&lower).into_iter().max()).unwrap_or(0)
+    let requested = after_size.or_else(|| numbers(&lower).into_iter().max());
+    requested.filter(|bytes| *bytes >= MIN_REQUEST_BYTES).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -199,9 +228,12 @@ mod tests {
         assert!(
             matches!(failed, Err(EngineError::Device { reason, .. }) if reason == "the buffer of a device is gone")
         );
+        let failed: Result<(), _> = watch.guard(DeviceId::Cuda(0), || panic!("a call of the driver is gone"));
+        assert!(matches!(failed, Err(EngineError::Device { .. })));
         let printed = PRINTED.lock().unwrap().clone();
         let has = |said: &str| printed.iter().any(|line| line == said);
-        assert!(has("a thread of the program is gone") && !has("the buffer of a device is gone"), "{printed:?}");
+        assert!(has("a thread of the program is gone"), "{printed:?}");
+        assert!(!has("the buffer of a device is gone") && !has("a call of the driver is gone"), "{printed:?}");
     }
 
     #[test]
@@ -214,6 +246,30 @@ mod tests {
         let full = watch.guard(device, || Ok(2));
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 8192, .. })), "{full:?}");
         assert_eq!(watch.guard(device, || Ok(3)).ok(), Some(3));
+    }
+
+    /// A tensor that is freed on its device, as those that a training step leaves there.
+    struct OnDevice;
+
+    impl Drop for OnDevice {
+        fn drop(&mut self) {
+            guard(DeviceId::Cuda(0), || Ok(())).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_result_that_a_panic_makes_useless_is_freed_without_a_deadlock() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let failed = guard(DeviceId::Cuda(0), || {
+                swallow("test-DSD-0-2", "can't allocate buffer of size: 4096");
+                Ok(OnDevice)
+            });
+            sender.send(failed.err().map(|error| error.to_string())).unwrap();
+        });
+        let failed = receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("the guard waits for itself");
+        assert!(failed.is_some_and(|error| error.contains("4 KiB needed")));
     }
 
     #[test]
@@ -231,6 +287,7 @@ mod tests {
         let said = "`Err` value: can't allocate buffer of size: 33554432\n   0: 0x55d0c6a2f3e1 core 99999999999999\n";
         assert_eq!(requested_bytes(said), 33_554_432);
         assert_eq!(requested_bytes("wgpu error: Out of Memory"), 0);
+        assert_eq!(requested_bytes("stream 12: out of memory (code 2)"), 0, "no size is stated");
     }
 
     #[test]

@@ -17,8 +17,12 @@ use std::time::{Duration, Instant};
 /// The kernels of this build: the versions of the program and of the libraries whose kernels are timed and compiled, and a
 /// hash of the sources of the kernels of this crate. Part of the key of everything that is measured with them or compiled
 /// from them and kept between runs.
-pub const KERNELS: &str =
-    concat!("cytoscope ", env!("CARGO_PKG_VERSION"), ", Burn 0.21, CubeCL 0.10, kernels ", env!("CYTOSCOPE_KERNELS"));
+pub const KERNELS: &str = concat!(
+    "cytoscope ",
+    env!("CARGO_PKG_VERSION"),
+    ", Burn 0.21.0, CubeCL 0.10.0, kernels ",
+    env!("CYTOSCOPE_KERNELS")
+);
 
 /// Time between two reports of tuning or compiling.
 #[cfg(not(test))]
@@ -298,6 +302,17 @@ mod tests {
     fn the_kernels_of_a_build_are_known_by_a_hash_of_their_sources() {
         let (_, hash) = KERNELS.rsplit_once("kernels ").unwrap();
         assert!(hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()), "{KERNELS}");
+    }
+
+    #[test]
+    fn the_libraries_in_the_key_have_the_versions_of_the_build() {
+        let manifest = include_str!("../../../Cargo.toml");
+        for (package, name) in [("burn-cuda", "Burn"), ("cubecl", "CubeCL")] {
+            let start = format!("{package} = {{ version = \"=");
+            let pinned = manifest.lines().find_map(|line| line.strip_prefix(start.as_str())).unwrap();
+            let version = pinned.split('"').next().unwrap();
+            assert!(KERNELS.contains(&format!("{name} {version},")), "{KERNELS}, but the build has {name} {version}");
+        }
     }
 
     #[test]

@@ -2,6 +2,12 @@
 
 use crate::{DeviceId, Engine, Precision};
 use cytoscope_graph::GraphError;
+use cytoscope_profile::bytes_text;
+
+/// Advice at the end of [`EngineError::OutOfMemory`].
+const MEMORY_ADVICE: &str = "use smaller tiles, or in training a smaller batch";
+/// Advice at the end of [`EngineError::NotFinite`].
+const RANGE_ADVICE: &str = "choose f32";
 
 /// A failure to compile or run a model.
 #[derive(Debug, thiserror::Error)]
@@ -58,10 +64,7 @@ pub enum EngineError {
         got: String,
     },
     /// The session needs more memory than is available.
-    #[error(
-        "not enough memory on {device}{}; use smaller tiles, or in training a smaller batch",
-        amounts(*.needed_bytes, *.available_bytes)
-    )]
+    #[error("not enough memory on {device}{}; {}", amounts(*.needed_bytes, *.available_bytes), MEMORY_ADVICE)]
     OutOfMemory {
         /// Device whose memory is exhausted.
         device: DeviceId,
@@ -81,7 +84,8 @@ pub enum EngineError {
     /// Outputs are NaN or infinite in a precision that may be the reason; another one may compute them.
     #[error(
         "at least {count} output values of the network are NaN or infinite in {precision} on {device}, probably because \
-         values exceed the range of this type; choose f32"
+         values exceed the range of this type; {}",
+        RANGE_ADVICE
     )]
     NotFinite {
         /// Device that computed the values.
@@ -122,6 +126,17 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Returns the message without its advice to the user, for notes about what is done instead.
+    pub fn finding(&self) -> String {
+        let text = self.to_string();
+        let advice = match self {
+            Self::OutOfMemory { .. } => MEMORY_ADVICE,
+            Self::NotFinite { .. } => RANGE_ADVICE,
+            _ => return text,
+        };
+        text.trim_end_matches(advice).trim_end_matches("; ").to_owned()
+    }
+
     /// Returns the error for a precision that is not among those that an engine offers on its device.
     pub fn unsupported_precision(engine: &dyn Engine, precision: Precision, offered: &[Precision]) -> Self {
         let names = offered.iter().map(|p| p.name()).collect::<Vec<_>>().join(", ");
@@ -137,7 +152,35 @@ impl EngineError {
 fn amounts(needed_bytes: u64, available_bytes: u64) -> String {
     match (needed_bytes, available_bytes) {
         (0, _) => String::new(),
-        (needed, 0) => format!(": {needed} bytes needed"),
-        (needed, available) => format!(": {needed} bytes needed, {available} available"),
+        (needed, 0) => format!(": {} needed", bytes_text(needed)),
+        (needed, available) => format!(": {} needed, {} available", bytes_text(needed), bytes_text(available)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_memory_is_stated_in_units_that_are_easy_to_read() {
+        let message = |needed_bytes: u64, available_bytes: u64| {
+            EngineError::OutOfMemory { device: DeviceId::Cuda(0), needed_bytes, available_bytes }.to_string()
+        };
+        let advice = "; use smaller tiles, or in training a smaller batch";
+        assert_eq!(message(0, 0), format!("not enough memory on cuda:0{advice}"));
+        assert_eq!(message(32 << 20, 0), format!("not enough memory on cuda:0: 32 MiB needed{advice}"));
+        let both = format!("not enough memory on cuda:0: 3.00 GiB needed, 512 MiB available{advice}");
+        assert_eq!(message(3 << 30, 512 << 20), both);
+    }
+
+    #[test]
+    fn notes_about_another_attempt_give_no_advice() {
+        let device = DeviceId::Cuda(0);
+        let full = EngineError::OutOfMemory { device, needed_bytes: 0, available_bytes: 0 };
+        assert_eq!(full.finding(), "not enough memory on cuda:0");
+        let wide = EngineError::NotFinite { device, precision: Precision::F16, count: 3 };
+        assert!(wide.finding().ends_with("exceed the range of this type"), "{}", wide.finding());
+        let lost = EngineError::Device { device, reason: "it has no power".to_owned() };
+        assert_eq!(lost.finding(), lost.to_string());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::EngineError;
 use cytoscope_graph::Tensor;
+use cytoscope_profile::bytes_text;
 use std::ops::Range;
 
 /// Rows of a stack that pass through a network together.
@@ -53,7 +54,10 @@ pub enum NotRolling {
         found: String,
     },
     /// The memory budget is too small even if narrow bands pass plane by plane.
-    #[error("one pass along Z needs {needed_bytes} bytes, the budget is {budget_bytes}: predict in tiles")]
+    #[error(
+        "one pass along Z needs {}, the budget is {}: predict in tiles",
+        bytes_text(*.needed_bytes), bytes_text(*.budget_bytes)
+    )]
     Budget {
         /// Bytes of the smallest plan that was found.
         needed_bytes: u64,

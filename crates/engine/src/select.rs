@@ -220,7 +220,7 @@ pub fn fastest(
 ) -> Result<Choice, EngineError> {
     let mut measurements: Vec<Measurement> =
         unusable.iter().map(|d| Measurement::unmeasured(d.id, None, d.reason.clone())).collect();
-    let mut last_error = None;
+    let mut errors = Vec::new();
     if let [only] = engines
         && let [precision] = (probe.precisions)(only.device()).as_slice()
     {
@@ -229,22 +229,24 @@ pub fn fastest(
         return Ok(Choice { device, precision, why: format!("{device} is the only usable device"), measurements });
     }
     for engine in engines {
-        measure_engine(engine.as_ref(), probe, cache, &mut measurements, &mut last_error);
+        measure_engine(engine.as_ref(), probe, cache, &mut measurements, &mut errors);
     }
     let usable = measurements.iter().filter_map(|m| Some((m.usable_ms()?, m.precision?, m)));
     let Some((_, precision, chosen)) = usable.min_by(|a, b| a.0.total_cmp(&b.0)) else {
-        return Err(last_error.unwrap_or_else(|| EngineError::BadDevice { text: "no usable device".to_owned() }));
+        let last = errors.pop().map(|(_, error)| error);
+        return Err(last.unwrap_or_else(|| EngineError::BadDevice { text: "no usable device".to_owned() }));
     };
-    Ok(Choice { device: chosen.device, precision, why: choice_text(&measurements, chosen, probe.unit), measurements })
+    let why = choice_text(&measurements, chosen, probe.unit, &failures(&errors, &measurements));
+    Ok(Choice { device: chosen.device, precision, why, measurements })
 }
 
-/// Measures an engine in all its precisions.
+/// Measures an engine in all its precisions, and adds errors with their device.
 fn measure_engine(
     engine: &dyn Engine,
     probe: &Probe<'_>,
     cache: &mut Cache,
     measurements: &mut Vec<Measurement>,
-    last_error: &mut Option<EngineError>,
+    errors: &mut Vec<(DeviceId, EngineError)>,
 ) {
     let device = engine.device();
     let mut precisions = (probe.precisions)(device);
@@ -270,7 +272,7 @@ fn measure_engine(
             Err(error) => {
                 (probe.on_error)(&error);
                 let reason = error.to_string();
-                *last_error = Some(error);
+                errors.push((device.id, error));
                 Measurement::unmeasured(device.id, Some(precision), reason)
             }
         });
@@ -336,18 +338,34 @@ fn relative_error(exact: &[Tensor], outputs: &[Tensor]) -> f64 {
     exact.iter().zip(outputs).map(of_output).fold(0.0, f64::max)
 }
 
-/// Returns how much faster something is, as text.
-fn ratio_text(ratio: f64) -> String {
-    match ratio {
-        r if r >= 9.95 => format!("{r:.0}×"),
-        r if r >= 0.95 => format!("{r:.1}×"),
-        r => format!("{r:.2}×"),
+/// Returns a speed relative to that of `baseline`, as text.
+fn speed_text(ratio: f64, baseline: &str) -> String {
+    let times = match ratio {
+        r if r >= 9.95 => format!("{r:.0}"),
+        r if r >= 0.95 => format!("{r:.1}"),
+        r if r >= 0.005 => format!("{r:.2}"),
+        _ => "less than 0.01".to_owned(),
+    };
+    format!("{times} times the speed of {baseline}")
+}
+
+/// Returns the first error of each device that has failed in every precision. Devices that lack a precision or an operator
+/// have not failed.
+fn failures(errors: &[(DeviceId, EngineError)], measurements: &[Measurement]) -> Vec<String> {
+    let mut failed: BTreeMap<DeviceId, String> = BTreeMap::new();
+    for (device, error) in errors {
+        let has_failed = matches!(error, EngineError::Device { .. } | EngineError::OutOfMemory { .. });
+        if has_failed && !measurements.iter().any(|m| m.device == *device && m.best_ms.is_some()) {
+            failed.entry(*device).or_insert_with(|| error.finding());
+        }
     }
+    failed.into_values().collect()
 }
 
 /// Explains a choice in one sentence: speeds relative to the CPU's if that was measured, otherwise to f32 on the same
-/// device; each other device with its fastest precision; and faster precisions whose error is too large.
-fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str) -> String {
+/// device; each other device with its fastest precision; devices that have failed; and faster precisions whose error is too
+/// large.
+fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str, failures: &[String]) -> String {
     let Some(chosen_ms) = chosen.usable_ms() else { return chosen.label() };
     let mut others: BTreeMap<DeviceId, (f64, &Measurement)> = BTreeMap::new();
     for (ms, other) in measurements.iter().filter_map(|m| Some((m.usable_ms()?, m))) {
@@ -364,11 +382,15 @@ fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str) -
         None => own_f32,
     };
     let mut parts = vec![match &baseline {
-        Some((ms, name)) => format!("{}: {} {name}", chosen.label(), ratio_text(ms / chosen_ms)),
+        Some((ms, name)) => format!("{}: {}", chosen.label(), speed_text(ms / chosen_ms, name)),
         None => format!("{}: {chosen_ms:.1} ms per {unit}", chosen.label()),
     }];
-    let baseline_ms = baseline.as_ref().map_or(chosen_ms, |(ms, _)| *ms);
-    parts.extend(others.values().map(|(ms, other)| format!("{}: {}", other.label(), ratio_text(baseline_ms / ms))));
+    // Without another baseline, the chosen device is the CPU, or the model was measured in one precision only.
+    let own_name = || if chosen.device == DeviceId::Cpu { "the CPU".to_owned() } else { chosen.label() };
+    let (baseline_ms, name) = baseline.clone().unwrap_or_else(|| (chosen_ms, own_name()));
+    let others = others.values();
+    parts.extend(others.map(|(ms, other)| format!("{}: {}", other.label(), speed_text(baseline_ms / ms, &name))));
+    parts.extend(failures.iter().cloned());
     let is_compared = measurements.iter().any(|m| m.device != chosen.device);
     if parts.len() == 1 && baseline.is_none() && is_compared {
         parts.push("no other device can run this model".to_owned());
@@ -469,7 +491,11 @@ mod tests {
         let mut cache = Cache::in_memory();
         let choice = chosen(&engines, &session, &mut cache).unwrap();
         assert_eq!((choice.device, choice.precision), (DeviceId::Cuda(0), Precision::F16), "{}", choice.why);
-        assert!(choice.why.starts_with("cuda:0 f16: ") && choice.why.contains("× cuda:0 f32"), "{}", choice.why);
+        assert!(
+            choice.why.starts_with("cuda:0 f16: ") && choice.why.contains(" times the speed of cuda:0 f32"),
+            "{}",
+            choice.why
+        );
         let rejected = "cuda:0 bf16 is faster, but its results differ by 3.0e-2 from f32, which is more than 5e-3";
         assert!(choice.why.ends_with(rejected), "{}", choice.why);
         let error = choice.measurements.iter().find(|m| m.precision == Some(Precision::F16)).unwrap().error.unwrap();
@@ -556,15 +582,41 @@ mod tests {
             measured(DeviceId::Wgpu(0), Precision::F32, 8.0),
             measured(DeviceId::Cpu, Precision::F32, 82.0),
         ];
-        assert_eq!(choice_text(&all, &all[1], "tile"), "cuda:0 bf16: 41× the CPU; wgpu:0 f32: 10×");
-        assert_eq!(choice_text(&all[2..], &all[3], "tile"), "cpu f32: 82.0 ms per tile; wgpu:0 f32: 10×");
-        let failed = Measurement::unmeasured(DeviceId::Wgpu(0), None, "no driver".to_owned());
-        let alone = [failed, all[3].clone()];
-        assert_eq!(
-            choice_text(&alone, &alone[1], "step"),
-            "cpu f32: 82.0 ms per step; no other device can run this model"
-        );
-        assert_eq!(choice_text(&alone[1..], &alone[1], "tile"), "cpu f32: 82.0 ms per tile");
+        let text = |measurements: &[Measurement], chosen: usize, unit: &str| {
+            choice_text(measurements, &measurements[chosen], unit, &[])
+        };
+        let both = "cuda:0 bf16: 41 times the speed of the CPU; wgpu:0 f32: 10 times the speed of the CPU";
+        assert_eq!(text(&all, 1, "tile"), both);
+        for (best_ms, speed) in [(164.0, "0.50"), (8200.0, "0.01"), (82e3, "less than 0.01")] {
+            let two = [measured(DeviceId::Wgpu(0), Precision::F32, best_ms), all[3].clone()];
+            let expected = format!("cpu f32: 82.0 ms per tile; wgpu:0 f32: {speed} times the speed of the CPU");
+            assert_eq!(text(&two, 1, "tile"), expected);
+        }
+        let gpus = [measured(DeviceId::Cuda(0), Precision::F32, 2.0), measured(DeviceId::Wgpu(0), Precision::F32, 4.0)];
+        let expected = "cuda:0 f32: 2.0 ms per tile; wgpu:0 f32: 0.50 times the speed of cuda:0 f32";
+        assert_eq!(text(&gpus, 0, "tile"), expected);
+        let missing = Measurement::unmeasured(DeviceId::Wgpu(0), None, "no driver".to_owned());
+        let alone = [missing, all[3].clone()];
+        let expected = "cpu f32: 82.0 ms per step; no other device can run this model";
+        assert_eq!(text(&alone, 1, "step"), expected);
+        assert_eq!(text(&alone[1..], 0, "tile"), "cpu f32: 82.0 ms per tile");
+    }
+
+    #[test]
+    fn a_device_that_fails_when_it_is_measured_is_named_with_the_reason() {
+        let gpu = [Precision::F32, Precision::F16];
+        let engines = [fake(DeviceId::Cuda(0), &gpu), fake(DeviceId::Wgpu(0), &gpu), fake(DeviceId::Cpu, &gpu[..1])];
+        let compile = |engine: &dyn Engine, precision: Precision| match engine.device().id {
+            device @ DeviceId::Cuda(_) => Err(EngineError::Device { device, reason: "it has no power".to_owned() }),
+            // In another precision, it computes.
+            device @ DeviceId::Wgpu(_) if precision == Precision::F16 => {
+                Err(EngineError::OutOfMemory { device, needed_bytes: 0, available_bytes: 0 })
+            }
+            _ => session(engine, precision),
+        };
+        let choice = chosen(&engines, &compile, &mut Cache::in_memory()).unwrap();
+        assert!(choice.why.ends_with("; cuda:0 failed: it has no power"), "{}", choice.why);
+        assert!(!choice.why.contains("not enough memory"), "{}", choice.why);
     }
 
     #[test]

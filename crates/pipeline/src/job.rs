@@ -7,10 +7,11 @@ use cytoscope_engine::{CompileOptions, DeviceId, EngineError, Precision, Prepara
 use cytoscope_graph::Interrupt;
 use cytoscope_profile::Recorder;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of threads of a job.
@@ -243,17 +244,19 @@ impl Context {
         Interrupt::new(move || cancel.is_cancelled())
     }
 
-    /// Returns a listener that reports the tuning of a device as a note and as [`ProgressStage::Tuning`], and the compiling
-    /// of kernels as [`ProgressStage::Compiling`]. The units of both are the seconds so far; their total is unknown, hence
-    /// 0.
+    /// Returns a listener that reports the tuning of a device as a note, once for each device, and as
+    /// [`ProgressStage::Tuning`], and the compiling of kernels as [`ProgressStage::Compiling`]. The units of both are the
+    /// seconds so far; their total is unknown, hence 0.
     pub fn tuning(&self) -> TuningListener {
         let sink = Arc::clone(&self.sink);
+        let announced = Mutex::new(BTreeSet::new());
+        let is_new = move |device: DeviceId| announced.lock().unwrap_or_else(PoisonError::into_inner).insert(device);
         TuningListener::new(move |device, preparation, elapsed| {
             let stage = match preparation {
                 Preparation::Tuning => ProgressStage::Tuning,
                 Preparation::Compiling => ProgressStage::Compiling,
             };
-            if preparation == Preparation::Tuning && elapsed.is_zero() {
+            if preparation == Preparation::Tuning && elapsed.is_zero() && is_new(device) {
                 let message = format!("tuning for this device, once: {device} times its kernels for a new tile shape");
                 let note = Event::Note { message };
                 note.log();
@@ -364,7 +367,6 @@ impl Meter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
 
     #[test]
     fn tuning_is_announced_and_the_seconds_of_tuning_and_compiling_are_reported() {
@@ -375,9 +377,12 @@ mod tests {
         let listener = context.tuning();
         listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::ZERO);
         listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::from_secs(7));
+        // Another graph of the same job.
+        listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::ZERO);
         listener.notify(DeviceId::Cuda(1), Preparation::Compiling, Duration::from_secs(2));
         let seen = seen.lock().unwrap();
         assert!(matches!(&seen[0], Event::Note { message } if message.contains("once: cuda:1")), "{seen:?}");
+        assert_eq!(seen.iter().filter(|event| matches!(event, Event::Note { .. })).count(), 1, "{seen:?}");
         let stages: Vec<(ProgressStage, u64)> = seen
             .iter()
             .filter_map(|event| match event {
@@ -386,7 +391,7 @@ mod tests {
             })
             .collect();
         let (tuning, compiling) = (ProgressStage::Tuning, ProgressStage::Compiling);
-        assert_eq!(stages, [(tuning, 0), (tuning, 7), (compiling, 2)]);
+        assert_eq!(stages, [(tuning, 0), (tuning, 7), (tuning, 0), (compiling, 2)]);
     }
 
     #[test]

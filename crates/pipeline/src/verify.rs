@@ -277,7 +277,8 @@ struct Cache {
 
 impl Cache {
     fn open() -> Self {
-        let folder = std::env::var_os(CACHE).map(PathBuf::from).or_else(user_folder);
+        let named = std::env::var_os(CACHE).filter(|folder| !folder.is_empty());
+        let folder = named.map(PathBuf::from).or_else(user_folder);
         let path = folder.map(|folder| folder.join("verified-networks.json"));
         let read = path.as_deref().map_or(Ok(None), |path| read_json(path, MAX_CACHE_BYTES));
         let read = read.unwrap_or_else(|error| {

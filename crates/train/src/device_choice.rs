@@ -11,8 +11,9 @@ use cytoscope_engine::{
 };
 use cytoscope_graph::{ElementType, Tensor};
 use cytoscope_pipeline::devices::{Devices, measurements};
-use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError};
+use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind};
 use cytoscope_profile::Recorder;
+use std::cell::RefCell;
 
 /// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
 pub(crate) fn synthetic_batch(shape: &[usize], target_channels: usize) -> Result<[Tensor; 3], JobError> {
@@ -98,8 +99,18 @@ fn fingerprint(start: &StartModel, config: &TrainConfig) -> String {
     select::fingerprint(text.as_bytes())
 }
 
+/// The device that computes training steps.
+pub(crate) struct StepDevice {
+    pub(crate) engine: Box<dyn Engine>,
+    /// Precision of the steps: that of the settings, or f32 if the devices that have it have failed.
+    pub(crate) precision: TrainPrecision,
+    /// Errors of devices that have failed before, for the report.
+    pub(crate) failures: Vec<String>,
+}
+
 /// Opens the requested device, or the usable one with the fastest step, and reports it unless it is the CPU and there is
-/// no other. Times are stored in the user's folder, so that each network, batch shape and device is measured once.
+/// no other. Times are stored in the user's folder, so that each network, batch shape and device is measured once. If the
+/// requested device cannot be opened, and `may_change` says that the user did not choose it, another one is chosen.
 ///
 /// # Errors
 /// [`JobError::Engine`] if the requested device cannot be used, or no device can train the network;
@@ -107,24 +118,61 @@ fn fingerprint(start: &StartModel, config: &TrainConfig) -> String {
 pub(crate) fn choose(
     context: &Context,
     devices: &Devices,
-    request: DeviceRequest,
+    (request, may_change): (DeviceRequest, bool),
     start: &StartModel,
     config: &TrainConfig,
     threads: usize,
-) -> Result<Box<dyn Engine>, JobError> {
-    match request {
-        DeviceRequest::Device(id) => {
-            let engine = devices.engine(id).map_err(engine_error)?;
-            if id != DeviceId::Cpu {
-                report(context, engine.as_ref(), "requested".to_owned());
+) -> Result<StepDevice, JobError> {
+    let (mut failed, mut failures) = (Vec::new(), Vec::new());
+    if let DeviceRequest::Device(id) = request {
+        match devices.engine(id) {
+            Ok(engine) => {
+                if id != DeviceId::Cpu {
+                    report(context, engine.as_ref(), "requested".to_owned());
+                }
+                return Ok(StepDevice { engine, precision: config.precision, failures });
             }
-            Ok(engine)
+            Err(error) if may_change => {
+                context.report_lost_device(&error);
+                context.note(format!("{error}; another device is chosen"));
+                failures.push(error.to_string());
+                failed.push(id);
+            }
+            Err(error) => return Err(engine_error(error)),
         }
-        DeviceRequest::Auto => choose_except(context, devices, &[], start, config, threads),
+    }
+    let mut chosen = choose_except(context, devices, &failed, start, config, threads)?;
+    if chosen.precision != config.precision {
+        let why = chosen.failures.join("; ");
+        context.note(format!("{why}; training on {} in f32", chosen.engine.device().id));
+    }
+    chosen.failures.splice(..0, failures).for_each(drop);
+    Ok(chosen)
+}
+
+/// Returns whether an error says that the GPU that computes training steps has failed.
+pub(crate) fn has_failed(own: DeviceId, error: &JobError) -> bool {
+    let failed = match error {
+        JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
+        JobError::Engine(EngineError::Internal { .. }) => own,
+        _ => return false,
+    };
+    failed == own && own != DeviceId::Cpu
+}
+
+/// Returns the message of an error without its advice to the user, for notes about what is done instead.
+pub(crate) fn finding(error: &JobError) -> String {
+    match error {
+        JobError::Engine(error) => error.finding(),
+        other => other.to_string(),
     }
 }
 
-/// Like [`choose`] for an automatic choice, but without the devices that have `failed`.
+/// Returns the fastest of the devices that have not `failed` and that trains in the precision of the settings. If devices
+/// have failed, in this run or now, and no other one has that precision, returns the fastest one in f32.
+///
+/// # Errors
+/// [`JobError::Engine`] if no device can train the network; [`JobError::Cancelled`].
 pub(crate) fn choose_except(
     context: &Context,
     devices: &Devices,
@@ -132,14 +180,52 @@ pub(crate) fn choose_except(
     start: &StartModel,
     config: &TrainConfig,
     threads: usize,
+) -> Result<StepDevice, JobError> {
+    let found: RefCell<Vec<(DeviceId, String)>> = RefCell::default();
+    let on_error = |error: &EngineError| {
+        context.report_lost_device(error);
+        let (EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) = error else { return };
+        let mut found = found.borrow_mut();
+        if *device != DeviceId::Cpu && !found.iter().any(|(known, _)| known == device) {
+            found.push((*device, error.finding()));
+        }
+    };
+    let open = |failed: &[DeviceId], config: &TrainConfig| -> Result<Box<dyn Engine>, JobError> {
+        let engine = open_fastest(context, (devices, failed), start, config, threads, &on_error)?;
+        stepper_options(config, start, engine.as_ref(), threads, &context.recorder)?;
+        Ok(engine)
+    };
+    let precision = config.precision;
+    let opened = open(failed, config);
+    let mut all_failed = failed.to_vec();
+    all_failed.extend(found.borrow().iter().map(|(device, _)| *device));
+    let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
+    let (engine, precision) = match opened {
+        Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere && !all_failed.is_empty() => {
+            let config = TrainConfig { precision: TrainPrecision::F32, ..config.clone() };
+            (open(&all_failed, &config)?, TrainPrecision::F32)
+        }
+        other => (other?, precision),
+    };
+    let failures = found.borrow().iter().map(|(_, note)| note.clone()).collect();
+    Ok(StepDevice { engine, precision, failures })
+}
+
+/// Opens the fastest of the devices that have not `failed`, and reports it. `on_error` receives the errors of devices.
+fn open_fastest(
+    context: &Context,
+    (devices, failed): (&Devices, &[DeviceId]),
+    start: &StartModel,
+    config: &TrainConfig,
+    threads: usize,
+    on_error: &dyn Fn(&EngineError),
 ) -> Result<Box<dyn Engine>, JobError> {
     let (mut engines, mut unusable) = (Vec::new(), Vec::new());
     for device in devices.list() {
         let engine = if failed.contains(&device.id) {
             Err("it has failed in this run".to_owned())
         } else {
-            let opened = devices.engine(device.id).inspect_err(|error| context.report_lost_device(error));
-            opened.map_err(|error| error.to_string())
+            devices.engine(device.id).inspect_err(on_error).map_err(|error| error.to_string())
         };
         match engine {
             Ok(engine) => engines.push(engine),
@@ -159,7 +245,8 @@ pub(crate) fn choose_except(
         return Ok(only);
     }
     context.note(format!("comparing {} devices by a training step; this is done once", engines.len()));
-    let (why, chosen) = fastest(context, (&engines, &unusable), start, config, threads, devices.measures_again())?;
+    let measures_again = devices.measures_again();
+    let (why, chosen) = fastest(context, (&engines, &unusable), start, config, threads, measures_again, on_error)?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
     context.note(format!("training on {chosen}: {why}"));
@@ -176,6 +263,7 @@ fn fastest(
     config: &TrainConfig,
     threads: usize,
     measures_again: bool,
+    on_error: &dyn Fn(&EngineError),
 ) -> Result<(String, DeviceId), JobError> {
     let recorder = Recorder::totals_only();
     let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
@@ -206,7 +294,7 @@ fn fastest(
         threads,
         precisions: &precisions,
         compile: &compile,
-        on_error: &|error| context.report_lost_device(error),
+        on_error,
     };
     let mut cache = measurements("training-times.json");
     if measures_again {
@@ -243,8 +331,16 @@ mod tests {
     fn the_only_device_is_used_without_a_measurement() {
         let (start, config) = small();
         let context = Context::default();
-        let engine = choose(&context, &Devices::cpu_only(), DeviceRequest::Auto, &start, &config, 1).unwrap();
-        assert_eq!(engine.device().id, DeviceId::Cpu);
+        let choose = |request| choose(&context, &Devices::cpu_only(), request, &start, &config, 1);
+        let chosen = choose((DeviceRequest::Auto, true)).unwrap();
+        assert_eq!((chosen.engine.device().id, chosen.failures), (DeviceId::Cpu, Vec::new()));
+        // The device of a machine profile is gone.
+        let gone = DeviceRequest::Device(DeviceId::Cuda(0));
+        let chosen = choose((gone, true)).unwrap();
+        assert_eq!((chosen.engine.device().id, chosen.failures.len()), (DeviceId::Cpu, 1));
+        assert!(chosen.failures[0].starts_with("cuda:0 cannot be used: there is no such device"));
+        let refused = choose((gone, false)).err().unwrap().to_string();
+        assert!(refused.starts_with("cuda:0 cannot be used: there is no such device"), "{refused}");
     }
 
     #[test]
@@ -252,7 +348,7 @@ mod tests {
         let (start, config) = small();
         let config = TrainConfig { precision: TrainPrecision::F16, ..config };
         let cpu = || Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
-        let refused = fastest(&Context::default(), (&[cpu(), cpu()], &[]), &start, &config, 1, false);
+        let refused = fastest(&Context::default(), (&[cpu(), cpu()], &[]), &start, &config, 1, false, &|_| ());
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("the CPU trains in f32 only"), "{refused}");
         let half = Device { precisions: vec![Precision::F32, Precision::Tf32], ..cpu().device().clone() };

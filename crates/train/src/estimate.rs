@@ -1,12 +1,12 @@
 //! Estimate of time and memory of a training run on this machine, from a few steps on synthetic patches.
 
 use crate::config::TrainConfig;
-use crate::device_choice::{self, synthetic_batch};
-use crate::network;
+use crate::device_choice::{self, choose_except, finding, has_failed, synthetic_batch};
+use crate::network::{self, StartModel};
 use crate::setup::stepper_options;
 use crate::start::TrainStart;
 use crate::step::Stepper;
-use cytoscope_engine::DeviceRequest;
+use cytoscope_engine::{DeviceRequest, Engine};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
@@ -76,26 +76,52 @@ impl EstimateJob {
         let loading = context.recorder.span(Stage::Load, "start model");
         let start = network::load_start_model(&self.from, self.task, &self.config, self.voxel_um, 0)?;
         loading.finish();
-        let engine = device_choice::choose(context, devices, self.device, &start, &self.config, self.threads)?;
-        let options = stepper_options(&self.config, &start, engine.as_ref(), self.threads, &context.recorder)?;
+        let may_change = self.device == DeviceRequest::Auto;
+        let request = (self.device, may_change);
+        let mut chosen = device_choice::choose(context, devices, request, &start, &self.config, self.threads)?;
+        let mut failed = Vec::new();
+        loop {
+            let config = TrainConfig { precision: chosen.precision, ..self.config.clone() };
+            let device = chosen.engine.device().id;
+            match self.measure(context, &start, &config, chosen.engine.as_ref()) {
+                Err(error) if may_change && has_failed(device, &error) => {
+                    context.report_lost(&error);
+                    failed.push(device);
+                    chosen = choose_except(context, devices, &failed, &start, &config, self.threads)?;
+                    context.note(format!("{}; measuring on {}", finding(&error), chosen.engine.device().id));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Measures a few steps on an engine.
+    fn measure(
+        &self,
+        context: &Context,
+        start: &StartModel,
+        config: &TrainConfig,
+        engine: &dyn Engine,
+    ) -> Result<Estimate, JobError> {
+        let options = stepper_options(config, start, engine, self.threads, &context.recorder)?;
         let ema = options.ema > 0.0;
-        let mut stepper = Stepper::new(start.graph.clone(), engine.as_ref(), &options)?;
+        let mut stepper = Stepper::new(start.graph.clone(), engine, &options)?;
         let batch = synthetic_batch(&options.shape, start.outputs.len())?;
         let mut secs = Vec::with_capacity(STEPS);
         for _ in 0..STEPS {
             context.check()?;
             let started = Instant::now();
-            for _ in 0..self.config.accumulate {
+            for _ in 0..config.accumulate {
                 stepper.forward_backward(batch.to_vec())?;
             }
-            stepper.optimizer_step(1e-9, self.config.clip_norm, self.config.accumulate)?;
+            stepper.optimizer_step(1e-9, config.clip_norm, config.accumulate)?;
             secs.push(started.elapsed().as_secs_f64());
         }
         let mut counted = secs.split_off(1);
         counted.sort_by(f64::total_cmp);
         let parameters = stepper.parameter_count();
         // Parameters, gradients, two optimizer moments, and optionally the EMA and accumulated gradients.
-        let copies = 4 + u64::from(ema) + u64::from(self.config.accumulate > 1);
+        let copies = 4 + u64::from(ema) + u64::from(config.accumulate > 1);
         Ok(Estimate {
             step_secs: counted.get(counted.len() / 2).copied().unwrap_or(0.0),
             parameters,

@@ -12,6 +12,7 @@ use crate::train::Training;
 use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_pipeline::{CancelToken, JobError};
+use cytoscope_profile::bytes_text;
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
@@ -170,12 +171,11 @@ impl Training<'_> {
             ));
         }
         if let Some(r) = stepper.recompute() {
-            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             context.note(format!(
-                "memory: {:.0} MiB instead of {:.0} MiB of activations are kept; {} operators are computed twice, \
-                 {:.0} % of a step's multiplications",
-                mib(r.bytes_after),
-                mib(r.bytes_before),
+                "memory: {} instead of {} of activations are kept; {} operators are computed twice, {:.0} % of a step's \
+                 multiplications",
+                bytes_text(r.bytes_after),
+                bytes_text(r.bytes_before),
                 r.nodes,
                 100.0 * r.recomputed_macs as f64 / r.macs.max(1) as f64
             ));

@@ -4,7 +4,7 @@ use crate::budget;
 use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
-use crate::device_choice;
+use crate::device_choice::{self, StepDevice};
 use crate::error::{data_error, io_error, wrong_use};
 use crate::job::TrainJob;
 use crate::lengths::check_output_size;
@@ -26,6 +26,7 @@ use cytoscope_training_data::{
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
 /// Default patch shape along Z, Y, X in voxels.
@@ -334,7 +335,10 @@ pub(crate) fn prepare<'a>(
         DiameterRequest::Given(diameter) => Some(diameter),
     };
     set_object_diameter(&mut start, &config, given, data)?;
-    let engine = device_choice::choose(context, devices, job.device, &start, &config, job.threads)?;
+    let request = (job.device, job.another_device_may_continue());
+    let chosen = device_choice::choose(context, devices, request, &start, &config, job.threads)?;
+    let StepDevice { engine, precision, failures } = chosen;
+    let config = TrainConfig { precision, ..config };
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
     let sampler = sampler_of(job, context, &config, data, &start, given)?;
@@ -355,6 +359,8 @@ pub(crate) fn prepare<'a>(
         devices,
         engine,
         failed_devices: Vec::new(),
+        activation_bytes: AtomicU64::new(0),
+        device_notes: failures,
         folder,
         options: stepping,
         patch,

@@ -13,7 +13,7 @@ use cytoscope_pipeline::JobError;
 use cytoscope_profile::{Recorder, Stage};
 use std::collections::BTreeMap;
 
-pub(crate) use build::input_parts;
+pub(crate) use build::{activation_budget, input_parts};
 
 /// Everything that a training step changes, as checkpoints store it.
 #[derive(Debug, Clone, PartialEq)]

@@ -33,6 +33,7 @@ use earlier_run::{has_settings, load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use steps::{LossWindow, has_next_validation};
 
@@ -65,6 +66,10 @@ pub(crate) struct Training<'a> {
     pub(crate) engine: Box<dyn Engine>,
     /// Names of the devices that have failed in this run, in order.
     pub(crate) failed_devices: Vec<String>,
+    /// Bytes of the activations of the step that was compiled last on the device; 0 if none was.
+    pub(crate) activation_bytes: AtomicU64,
+    /// Notes about devices that have failed, which are added to the history when training goes on.
+    pub(crate) device_notes: Vec<String>,
     pub(crate) folder: RunFolder,
     pub(crate) start: StartModel,
     pub(crate) options: StepperOptions,
@@ -242,7 +247,9 @@ impl Training<'_> {
     pub(crate) fn stepper(&self, graph: Graph, batch_statistics: bool) -> Result<Stepper, JobError> {
         let batch_statistics = batch_statistics && !keeps_layers(&self.config, &self.start);
         let options = StepperOptions { batch_statistics, ..self.options.clone() };
-        Stepper::new(graph, self.engine.as_ref(), &options)
+        let stepper = Stepper::new(graph, self.engine.as_ref(), &options)?;
+        self.activation_bytes.store(stepper.arena_bytes(), Ordering::Relaxed);
+        Ok(stepper)
     }
 
     /// Returns the data workers of this run.
@@ -330,6 +337,7 @@ impl Training<'_> {
     /// Starts or resumes a run and trains until its end. If the device fails, the last good state is saved.
     fn run_loop(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopOutcome, JobError> {
         let mut run = self.begin(checkpoint)?;
+        run.state.history.notes.append(&mut self.device_notes);
         let parameters = run.stepper.parameter_count();
         if let Err(error) = self.train(&mut run) {
             if self.has_device_failed(&error) {

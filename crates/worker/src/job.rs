@@ -201,7 +201,8 @@ impl Job {
 
     /// Returns the job that continues this one after its process has ended for this reason, and a note about it: a prediction
     /// after its finished slices, or a training run from its checkpoint; on the CPU if a GPU was in use, which is given by
-    /// name. `None` for all other jobs, and if the user chose that GPU for training.
+    /// name. If there is no checkpoint because the GPU ended the process at the first step, the run starts again. `None` for
+    /// all other jobs, and if the user chose that GPU for training.
     pub(crate) fn continued(&self, gpu: Option<&str>, reason: &str) -> Option<(Self, String)> {
         let place = if gpu.is_some() { ", on the CPU" } else { "" };
         match self {
@@ -212,8 +213,11 @@ impl Job {
                 let note = format!("{reason}: the prediction continues after its finished slices{place}");
                 Some((Self::Predict { prediction, live, operators, performance, remeasure }, note))
             }
-            Self::Train(job) if job.has_checkpoint() => {
-                let mut job = TrainJob { resume: true, restart: false, ..job.clone() };
+            Self::Train(job) if job.has_checkpoint() || gpu.is_some() => {
+                let (mut job, has_checkpoint) = (job.clone(), job.has_checkpoint());
+                if has_checkpoint {
+                    (job.resume, job.restart) = (true, false);
+                }
                 if gpu.is_some() {
                     if job.device != DeviceRequest::Auto {
                         return None;
@@ -221,8 +225,8 @@ impl Job {
                     job.device = DeviceRequest::Device(DeviceId::Cpu);
                     job.config.precision = TrainPrecision::F32;
                 }
-                let note = format!("{reason}: training continues from the last checkpoint{place}");
-                Some((Self::Train(job), note))
+                let how = if has_checkpoint { "continues from the last checkpoint" } else { "starts again" };
+                Some((Self::Train(job), format!("{reason}: training {how}{place}")))
             }
             _ => None,
         }
@@ -377,10 +381,15 @@ mod tests {
             Job::Train(TrainJob { device: device.parse().unwrap(), ..job })
         };
         assert_eq!(train("auto").continued(None, "it was killed"), None, "there is no checkpoint");
+        // The GPU ended the process at the first step.
+        let Some((Job::Train(next), note)) = train("auto").continued(Some("cuda:0"), "it was killed") else { panic!() };
+        let cpu = DeviceRequest::Device(DeviceId::Cpu);
+        assert_eq!((next.resume, next.device, next.config.precision), (false, cpu, TrainPrecision::F32));
+        assert_eq!(note, "it was killed: training starts again, on the CPU");
+        assert_eq!(train("cuda:0").continued(Some("cuda:0"), "it was killed"), None, "the user chose the GPU");
         std::fs::create_dir(folder.path().join("m.training")).unwrap();
         std::fs::write(folder.path().join("m.training/training.json"), "{}").unwrap();
         let Some((Job::Train(next), _)) = train("auto").continued(Some("cuda:0"), "it was killed") else { panic!() };
-        let cpu = DeviceRequest::Device(DeviceId::Cpu);
         assert_eq!((next.resume, next.device, next.config.precision), (true, cpu, TrainPrecision::F32));
         assert_eq!(train("cuda:0").continued(Some("cuda:0"), "it was killed"), None, "the user chose the GPU");
         assert!(train("cpu").continued(None, "it was killed").is_some());

@@ -2,6 +2,7 @@
 
 use super::LiveRegion;
 use cytoscope_pipeline::predict::LiveVolume;
+use cytoscope_profile::bytes_text;
 use cytoscope_volume::element_count;
 use std::fs::File;
 use std::io;
@@ -27,8 +28,8 @@ impl LiveFile {
         let [z, y, x] = volume.shape_zyx;
         let bytes = element_count(&[volume.channels, z, y, x, size_of::<f32>()]).unwrap_or(usize::MAX);
         if bytes > MAX_LIVE_BYTES {
-            let limit = MAX_LIVE_BYTES >> 20;
-            return Err(io::Error::other(format!("it needs {} MiB, the limit is {limit} MiB", bytes >> 20)));
+            let (needed, limit) = (bytes_text(bytes as u64), bytes_text(MAX_LIVE_BYTES as u64));
+            return Err(io::Error::other(format!("it needs {needed}, the limit is {limit}")));
         }
         let file = File::create_new(path)?;
         let live = Self {

@@ -7,7 +7,7 @@ use crate::plan::Output;
 use burn_tensor::Tensor;
 use cytoscope_engine::{EngineError, SlabSession};
 use cytoscope_graph::{ElementType, Tensor as HostTensor};
-use cytoscope_profile::Stage;
+use cytoscope_profile::{Stage, bytes_text};
 use std::ops::Range;
 
 /// Number of runs that are queued before the session waits for the device, so that the caller can end the work.
@@ -34,7 +34,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
         };
         let slab_bytes = count(&form) / form[2] * kept_planes.saturating_add(form[2]) * size_of::<f32>();
         if slab_bytes as u64 > self.slab_limit_bytes {
-            return Err(bad_slab(format!("at most {} bytes", self.slab_limit_bytes), format!("{slab_bytes} bytes")));
+            return Err(self.too_large(slab_bytes as u64));
         }
         let Some(values) = planes.into_f32() else {
             return Err(bad_slab(ElementType::F32.to_string(), "another type".to_owned()));
@@ -156,7 +156,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
         }
         let sums_bytes = (count(&form) * size_of::<f32>()) as u64;
         if sums_bytes > self.slab_limit_bytes {
-            return Err(bad_slab(format!("at most {} bytes", self.slab_limit_bytes), format!("{sums_bytes} bytes")));
+            return Err(self.too_large(sums_bytes));
         }
         let Some(values) = weights.into_f32() else {
             return Err(bad_slab(ElementType::F32.to_string(), "another type".to_owned()));
@@ -276,6 +276,11 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
 }
 
 impl<B: DeviceBackend> DeviceSession<B> {
+    /// Returns the error for a slab, or for sums, of `bytes`.
+    fn too_large(&self, bytes: u64) -> EngineError {
+        bad_slab(format!("at most {}", bytes_text(self.slab_limit_bytes)), bytes_text(bytes))
+    }
+
     /// Refuses positions that are not one for each sample, or whose tiles exceed the slab.
     fn check_tiles(&self, starts: &[[usize; 3]]) -> Result<(), EngineError> {
         let tile = self.tile_form()?;

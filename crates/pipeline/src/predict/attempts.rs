@@ -94,7 +94,7 @@ impl<'a> Attempts<'a> {
         let is_full = matches!(error, EngineError::OutOfMemory { .. });
         if is_full && self.shrink() {
             let change = if self.engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
-            self.note(format!("{error}; trying {change}"));
+            self.note(format!("{}; trying {change}", error.finding()));
             return Ok(NextAttempt::SmallerSessions);
         }
         // In 32 bits, the network may stay within the range of the type.
@@ -102,7 +102,7 @@ impl<'a> Attempts<'a> {
             self.is_wide = true;
             self.engine = self.engine.in_32_bits();
             let precision = self.engine.precision(self.model, self.options.precision);
-            self.note(format!("{error}; computing in {precision}"));
+            self.note(format!("{}; computing in {precision}", error.finding()));
             return Ok(NextAttempt::In32Bits);
         }
         // The other devices may have 16-bit floats, but the requested one does not.
@@ -142,7 +142,7 @@ impl<'a> Attempts<'a> {
             DeviceId::Cpu => "the CPU".to_owned(),
             gpu => gpu.to_string(),
         };
-        self.note(format!("{error}; continuing on {place}{in_precision}"));
+        self.note(format!("{}; continuing on {place}{in_precision}", error.finding()));
         next.report(self.context);
         let failed = std::mem::replace(&mut self.engine, next);
         if is_full {

@@ -20,7 +20,7 @@ const INITIAL_LOSS_SCALE: f32 = 32_768.0;
 
 /// Returns the memory limit for activations in bytes: the requested one, or half of what is free on the device. There is
 /// no limit if neither system nor driver reports the free memory.
-fn activation_budget(requested: Option<u64>, device: &Device) -> u64 {
+pub(crate) fn activation_budget(requested: Option<u64>, device: &Device) -> u64 {
     let free = || match device.id {
         DeviceId::Cpu => cytoscope_profile::available_bytes(),
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => device.available_bytes(),

@@ -1,24 +1,29 @@
 //! Continuing a training run on another device after one has failed.
 
 use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
-use crate::config::{TrainConfig, TrainPrecision};
-use crate::device_choice::{choose_except, step_precision};
+use crate::config::TrainPrecision;
+use crate::device_choice::{StepDevice, choose_except, finding, has_failed, step_precision};
 use crate::job::TrainJob;
 use crate::setup::stepper_options;
-use crate::step::StepperOptions;
-use cytoscope_engine::{DeviceId, Engine, EngineError};
+use crate::step::{StepperOptions, activation_budget};
+use cytoscope_engine::{DeviceId, EngineError};
+use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_profile::bytes_text;
+use std::sync::atomic::Ordering;
+
+/// How often the memory limit of activations is halved on a GPU that runs out of memory, before the next device takes over.
+const MAX_HALVINGS: usize = 3;
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
-    /// chosen the device.
+    /// chosen the device. If its memory does not suffice, more activations are recomputed first.
     pub(super) fn run_on_devices(
         &mut self,
         mut checkpoint: Option<Checkpoint>,
         record: &mut PendingRecord<TrainJob>,
     ) -> Result<LoopOutcome, JobError> {
-        let mut failed = Vec::new();
+        let (mut failed, mut halvings) = (Vec::new(), 0);
         loop {
             let device = self.engine.device();
             record.ran_on(device, step_precision(self.config.precision, device));
@@ -27,13 +32,38 @@ impl Training<'_> {
                 other => return other,
             };
             self.context.report_lost(&error);
+            if halvings < MAX_HALVINGS && self.recompute_more(&error) {
+                halvings += 1;
+                checkpoint = self.last_checkpoint()?;
+                continue;
+            }
             if !self.job.another_device_may_continue() {
                 return Err(self.with_next_step(error));
             }
             failed.push(self.engine.device().id);
             self.change_device(&failed, &error)?;
+            halvings = 0;
             checkpoint = self.last_checkpoint()?;
         }
+    }
+
+    /// Halves the memory limit of activations after the GPU has run out of memory, so that more of them are recomputed, with
+    /// the same results. Returns false if it has failed otherwise, or if its memory is not known and no step was compiled.
+    fn recompute_more(&mut self, error: &JobError) -> bool {
+        let is_full = matches!(error, JobError::Engine(EngineError::OutOfMemory { .. }));
+        let held_bytes = match self.activation_bytes.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            bytes => bytes,
+        };
+        let bytes = activation_budget(self.options.memory_budget_bytes, self.engine.device()).min(held_bytes);
+        if !is_full || bytes == u64::MAX {
+            return false;
+        }
+        self.options.memory_budget_bytes = Some(bytes / 2);
+        let message = format!("{}; trying again with at most {} of activations", finding(error), bytes_text(bytes / 2));
+        self.context.note(message.clone());
+        self.device_notes.push(message);
+        true
     }
 
     /// Returns the names of the devices that have computed the steps, in order.
@@ -44,13 +74,7 @@ impl Training<'_> {
 
     /// Returns whether an error says that the GPU that computes the steps has failed.
     pub(super) fn has_device_failed(&self, error: &JobError) -> bool {
-        let own = self.engine.device().id;
-        let failed = match error {
-            JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
-            JobError::Engine(EngineError::Internal { .. }) => own,
-            _ => return false,
-        };
-        failed == own && own != DeviceId::Cpu
+        has_failed(self.engine.device().id, error)
     }
 
     /// Saves the last good state of a run whose device has failed. If that is not possible, the checkpoint before it is
@@ -86,39 +110,27 @@ impl Training<'_> {
     /// Opens the next device after one has failed with `error`, and trains there from now on, in f32 if it lacks the precision
     /// of the settings.
     fn change_device(&mut self, failed: &[DeviceId], error: &JobError) -> Result<(), JobError> {
-        let (engine, precision) = self.next_engine(failed)?;
+        let (context, threads) = (self.context, self.job.threads);
+        let next = choose_except(context, self.devices, failed, &self.start, &self.config, threads)?;
+        let StepDevice { engine, precision, failures } = next;
         let in_precision = if precision == self.config.precision { "" } else { " in f32" };
         let id = engine.device().id;
-        self.context.note(format!("{error}; continuing on {id}{in_precision} from the last good state"));
+        let message = if self.folder.has_checkpoint() {
+            format!("{}; continuing on {id}{in_precision} from the last good state", finding(error))
+        } else {
+            format!("{}; starting again on {id}{in_precision}", finding(error))
+        };
+        context.note(message.clone());
+        self.device_notes.extend(failures.into_iter().chain([message]));
         let name = self.engine.device().name.clone();
         self.failed_devices.push(name);
         self.config.precision = precision;
-        let (threads, further_weights) = (self.job.threads, self.options.further_weights);
-        let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &self.context.recorder)?;
-        self.options = StepperOptions { tuning: self.context.tuning(), further_weights, ..options };
+        let further_weights = self.options.further_weights;
+        let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &context.recorder)?;
+        self.options = StepperOptions { tuning: context.tuning(), further_weights, ..options };
         self.engine = engine;
+        self.activation_bytes.store(0, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Returns the fastest of the other devices that trains in the precision of the settings; if there is none, the fastest
-    /// one in f32.
-    fn next_engine(&self, failed: &[DeviceId]) -> Result<(Box<dyn Engine>, TrainPrecision), JobError> {
-        let Self { context, devices, start, .. } = self;
-        let threads = self.job.threads;
-        let opened = |config: &TrainConfig| -> Result<Box<dyn Engine>, JobError> {
-            let engine = choose_except(context, devices, failed, start, config, threads)?;
-            stepper_options(config, start, engine.as_ref(), threads, &context.recorder)?;
-            Ok(engine)
-        };
-        let precision = self.config.precision;
-        let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
-        match opened(&self.config) {
-            Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere => {
-                let config = TrainConfig { precision: TrainPrecision::F32, ..self.config.clone() };
-                Ok((opened(&config)?, TrainPrecision::F32))
-            }
-            other => Ok((other?, precision)),
-        }
     }
 
     /// Adds to the error of a device that the user has chosen how the run can be continued.

@@ -1,7 +1,8 @@
 //! Training on a GPU that fails, as an engine of the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use crate::TrainJob;
+use crate::config::TrainPrecision;
+use crate::{TrainJob, TrainReport};
 use cytoscope_engine::{
     CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session,
 };
@@ -12,12 +13,23 @@ use cytoscope_pipeline::{Context, Event};
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Number of runs of a session after which the GPU fails: three steps that are timed, and three of the run.
 const RUNS: usize = 6;
+/// A GPU that fails after [`RUNS`] runs.
+const SHORT_LIVED: DeviceId = DeviceId::Cuda(0);
+/// A GPU whose memory is too small for any network.
+const SMALL: DeviceId = DeviceId::Cuda(1);
+/// A GPU that fails at its first run.
+const BROKEN: DeviceId = DeviceId::Cuda(2);
+/// A GPU that runs out of memory at its first run and at no other one.
+const TIGHT: DeviceId = DeviceId::Cuda(3);
+/// Number of runs on [`TIGHT`].
+static RUNS_ON_TIGHT: AtomicUsize = AtomicUsize::new(0);
 
-/// A GPU that computes with the reference executor.
+/// A GPU that computes with the reference executor, as far as it does.
 struct Gpu(Device);
 
 impl Engine for Gpu {
@@ -30,7 +42,11 @@ impl Engine for Gpu {
     }
 
     fn compile(&self, graph: &Graph, _: &[Vec<usize>], _: &CompileOptions) -> Result<Box<dyn Session>, EngineError> {
-        Ok(Box::new(GpuSession { graph: graph.clone(), report: CompileReport::default(), id: self.0.id, runs: 0 }))
+        if self.0.id == SMALL {
+            return Err(EngineError::OutOfMemory { device: SMALL, needed_bytes: 3 << 30, available_bytes: 1 << 30 });
+        }
+        let report = CompileReport { arena_bytes: 2 << 20, ..CompileReport::default() };
+        Ok(Box::new(GpuSession { graph: graph.clone(), report, id: self.0.id, runs: 0 }))
     }
 }
 
@@ -43,7 +59,11 @@ struct GpuSession {
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        if self.runs >= RUNS {
+        if self.id == TIGHT {
+            if RUNS_ON_TIGHT.fetch_add(1, Ordering::Relaxed) == 0 {
+                return Err(EngineError::OutOfMemory { device: TIGHT, needed_bytes: 4 << 20, available_bytes: 0 });
+            }
+        } else if self.runs >= RUNS || self.id == BROKEN {
             return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
         }
         self.runs += 1;
@@ -64,10 +84,10 @@ fn open(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
     }
 }
 
-/// The GPU and the CPU.
-fn devices() -> Devices {
+/// A GPU and the CPU.
+fn devices(id: DeviceId) -> Devices {
     let cpu = Devices::cpu_only().list()[0].clone();
-    let (id, name, precisions) = (DeviceId::Cuda(0), "a GPU".to_owned(), vec![Precision::F32]);
+    let (name, precisions) = ("a GPU".to_owned(), vec![Precision::F32, Precision::Bf16]);
     Devices::with_engines(vec![Device { id, name, precisions, ..cpu.clone() }, cpu], open)
 }
 
@@ -95,8 +115,8 @@ fn write_pairs(folder: &Path) {
     }
 }
 
-/// A run of six steps on the GPU, with validations after every second one.
-fn job(folder: &Path, out: &str, may_change_device: bool) -> TrainJob {
+/// A run of six steps on a GPU, with validations after every second one.
+fn job(folder: &Path, out: &str, id: DeviceId, may_change_device: bool) -> TrainJob {
     let config = json!({
         "patch_zyx": [4, 16, 16], "batch": 1, "norm_share": 1.0, "workers": 1, "performance": "off",
         "network": {"filters": [4], "convs_per_block": 1}, "budget": {"steps": 6}, "validation": {"times": 3},
@@ -106,7 +126,28 @@ fn job(folder: &Path, out: &str, may_change_device: bool) -> TrainJob {
         "config": config, "without_int8": true, "threads": 2,
     });
     let job: TrainJob = serde_json::from_value(job).unwrap();
-    TrainJob { device: DeviceRequest::Device(DeviceId::Cuda(0)), may_change_device, ..job }
+    TrainJob { device: DeviceRequest::Device(id), may_change_device, ..job }
+}
+
+/// Returns a context with the list of its events.
+fn recorded_events() -> (Context, Arc<Mutex<Vec<Event>>>) {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&events);
+    let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
+    (Context { sink: Arc::new(sink), ..Context::default() }, events)
+}
+
+/// Returns whether a note contains `text`.
+fn has_note(events: &[Event], text: &str) -> bool {
+    events.iter().any(|e| matches!(e, Event::Note { message } if message.contains(text)))
+}
+
+/// Checks that all six steps were made by the CPU, after a GPU has failed with the error of this text.
+fn assert_trained_on_the_cpu(report: &TrainReport, failed: &str) {
+    let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
+    assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
+    assert!(report.history.notes.iter().any(|note| note.starts_with(failed)), "{:?}", report.history.notes);
+    assert!(report.device.ends_with(&Devices::cpu_only().list()[0].name), "{}", report.device);
 }
 
 #[test]
@@ -114,28 +155,78 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     write_pairs(&folder.join("pairs"));
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&events);
-    let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
-    let context = Context { sink: Arc::new(sink), ..Context::default() };
-    let report = job(folder, "changed", true).run(&context, &devices(), &|_| ()).unwrap();
+    let (context, events) = recorded_events();
+    let report = job(folder, "changed", SHORT_LIVED, true).run(&context, &devices(SHORT_LIVED), &|_| ()).unwrap();
     let cpu = Devices::cpu_only().list()[0].name.clone();
     assert_eq!((report.steps, report.device), (6, format!("a GPU, then {cpu}")));
     // The last validation was after the second step.
     let failed = "cuda:0 failed at step 3: training goes back to step 2".to_owned();
-    assert!(report.history.notes.contains(&failed), "{:?}", report.history.notes);
+    let notes = &report.history.notes;
+    let reason = "cuda:0 failed: it has no power; continuing on cpu from the last good state".to_owned();
+    assert!(notes.contains(&failed) && notes.contains(&reason), "{notes:?}");
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
     let events = events.lock().unwrap();
-    let says = |text: &str| events.iter().any(|e| matches!(e, Event::Note { message } if message.contains(text)));
-    assert!(says("it has no power; continuing on cpu") && says("resuming after step 2 of 6"), "{events:?}");
-    let (id, reason) = (DeviceId::Cuda(0), "it has no power".to_owned());
+    assert!(has_note(&events, "it has no power; continuing on cpu from the last good state"), "{events:?}");
+    assert!(has_note(&events, "resuming after step 2 of 6"), "{events:?}");
+    let (id, reason) = (SHORT_LIVED, "it has no power".to_owned());
     assert!(events.contains(&Event::DeviceLost { id, reason }), "{events:?}");
     let last = events.iter().rev().find_map(|e| if let Event::Device(device) = e { Some(device.id) } else { None });
     assert_eq!(last, Some(DeviceId::Cpu));
     // The user chose the GPU.
-    let chosen = job(folder, "chosen", false);
-    let refused = chosen.run(&Context::default(), &devices(), &|_| ()).unwrap_err().to_string();
+    let chosen = job(folder, "chosen", SHORT_LIVED, false);
+    let refused = chosen.run(&Context::default(), &devices(SHORT_LIVED), &|_| ()).unwrap_err().to_string();
     assert!(refused.contains("it has no power") && refused.contains("--resume --device cpu"), "{refused}");
     assert_eq!(chosen.checkpoint_summary().map(|summary| (summary.step, summary.steps)), Some((2, 6)));
+}
+
+#[test]
+fn another_device_starts_if_the_first_step_fails_unless_the_user_chose_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    let cases = [
+        (SMALL, "small", "not enough memory on cuda:1: 3.00 GiB needed, 1.00 GiB available"),
+        (BROKEN, "broken", "cuda:2 failed: it has no power"),
+    ];
+    for (id, out, failed) in cases {
+        let (context, events) = recorded_events();
+        let report = job(folder, out, id, true).run(&context, &devices(id), &|_| ()).unwrap();
+        assert_trained_on_the_cpu(&report, failed);
+        assert!(report.device.starts_with("a GPU, then "), "{}", report.device);
+        let events = events.lock().unwrap();
+        assert!(has_note(&events, failed) && has_note(&events, "; starting again on cpu"), "{events:?}");
+    }
+    // The user chose the GPU.
+    let chosen = job(folder, "chosen", BROKEN, false);
+    let refused = chosen.run(&Context::default(), &devices(BROKEN), &|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("it has no power; no step was completed: choose another device"), "{refused}");
+}
+
+#[test]
+fn a_gpu_that_runs_out_of_memory_recomputes_more_before_another_device_is_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    let (context, events) = recorded_events();
+    let report = job(folder, "tight", TIGHT, false).run(&context, &devices(TIGHT), &|_| ()).unwrap();
+    assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
+    let said = "not enough memory on cuda:3: 4 MiB needed; trying again with at most 1 MiB of activations";
+    assert!(report.history.notes.iter().any(|note| note == said), "{:?}", report.history.notes);
+    assert!(has_note(&events.lock().unwrap(), said));
+}
+
+#[test]
+fn the_cpu_trains_in_32_bits_if_the_only_gpu_with_16_bits_fails_when_it_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    let mut job = job(folder, "out", BROKEN, false);
+    (job.device, job.config.precision) = (DeviceRequest::Auto, TrainPrecision::Bf16);
+    let (context, events) = recorded_events();
+    let report = job.run(&context, &devices(BROKEN), &|_| ()).unwrap();
+    let failed = "cuda:2 failed: it has no power";
+    assert_trained_on_the_cpu(&report, failed);
+    let events = events.lock().unwrap();
+    assert!(has_note(&events, &format!("{failed}; training on cpu in f32")), "{events:?}");
 }
