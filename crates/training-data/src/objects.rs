@@ -551,6 +551,9 @@ mod tests {
             }
             let index = indexer.finish();
             assert_eq!((index.objects[0].voxels, index.objects[0].section), (8, 4));
+            let label = |[z, y, x]: [u32; 3]| labels[(z as usize * ny + y as usize) * nx + x as usize];
+            assert_eq!(index.known_voxels.len() as u64 + index.ignored, index.voxels);
+            assert!(index.known_voxels.iter().all(|at| label(*at) != ignored));
             index.objects[0].is_partial
         };
         let faces = [[0, 2, 3], [3, 3, 4], [1, 1, 4], [2, 4, 3], [1, 2, 2], [2, 3, 5]];
