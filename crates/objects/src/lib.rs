@@ -4,7 +4,7 @@
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
 //! ([`segment`], or [`StreamedSegmentation`] slice by slice), stitching of labels across slabs ([`stitch`]), the
 //! measurement table ([`measure`]), surfaces ([`mesh`]), metrics ([`matching`], [`segmentation_errors`],
-//! [`regression`]), the object diameter ([`diameter`]) and
+//! [`regression`]), predicted objects in partly annotated images ([`rims`]), the object diameter ([`diameter`]) and
 //! the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
@@ -35,6 +35,7 @@ pub mod matching;
 pub mod measure;
 pub mod mesh;
 pub mod regression;
+pub mod rims;
 mod segment;
 pub mod segmentation_errors;
 pub mod smooth;

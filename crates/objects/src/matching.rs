@@ -9,7 +9,7 @@ use crate::assignment::maximize;
 use crate::components::UnionFind;
 use rayon::prelude::*;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// IoU thresholds at which objects are matched by default.
 pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
@@ -178,6 +178,12 @@ impl Overlaps {
         self.pairs.iter().map(|((t, p), n)| (*t, *p, *n))
     }
 
+    /// Removes predicted objects, given by their labels: their voxels become background.
+    pub fn remove_predictions(&mut self, labels: &HashSet<u32>) {
+        self.pairs.retain(|(_, p), _| !labels.contains(p));
+        self.prediction.retain(|p, _| !labels.contains(p));
+    }
+
     /// Returns the overlaps without small true objects: true objects below a size are removed, and predicted objects
     /// with more than half of their voxels on them. The IoU of the other objects does not change.
     pub fn ignoring_below(&self, voxels: u64) -> Overlaps {
@@ -267,5 +273,20 @@ mod tests {
         assert!((m[0].f1 - 0.4).abs() < 1e-12 && (m[0].mean_matched_score - 0.75).abs() < 1e-12);
         assert_eq!(m[1].tp, 0);
         assert!(overlaps.add(&[1], &[]).is_err());
+    }
+
+    #[test]
+    fn removed_predictions_are_background() {
+        let overlaps = |prediction: &[u32]| {
+            let mut overlaps = Overlaps::new();
+            overlaps.add(&[1, 1, 1, 0, 2, 2, 0, 3], prediction).unwrap();
+            overlaps
+        };
+        let mut removed = overlaps(&[4, 4, 5, 5, 6, 6, 7, 0]);
+        removed.remove_predictions(&HashSet::from([5, 7, 99]));
+        let expected = overlaps(&[4, 4, 0, 0, 6, 6, 0, 0]);
+        assert_eq!((removed.ious(), removed.prediction()), (expected.ious(), expected.prediction()));
+        assert_eq!((removed.truth(), removed.matching(&[0.5])), (expected.truth(), expected.matching(&[0.5])));
+        assert_eq!(removed.prediction().keys().copied().collect::<Vec<_>>(), [4, 6]);
     }
 }

@@ -442,6 +442,32 @@ mod tests {
     }
 
     #[test]
+    fn predicted_objects_of_which_only_the_rim_is_annotated_are_no_false_objects() {
+        let folder = tempfile::tempdir().unwrap();
+        let [prediction, truth] = ["p.npy", "t.npy"].map(|name| folder.path().join(name));
+        let write = |path: &Path, values: Vec<i16>| {
+            let array = Array::new("ZYX".parse().unwrap(), vec![2, 1, 8], values).unwrap();
+            write_array(path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        };
+        // An object with two voxels of background beside it; the rest of its slice, and the next slice, are not annotated.
+        write(&truth, [vec![7, 7, 7, 0, 0], vec![-1; 11]].concat());
+        let job = EvaluateJob { ignore_label: Some(-1), ..job(prediction.clone(), truth) };
+        let below = vec![2; 8];
+        for (row, n_pred) in [
+            // One of four voxels in the annotated slice is known to be background.
+            (vec![1, 1, 1, 0, 2, 2, 2, 2], 1),
+            // Two of three are; or half of the known ones belong to the true object.
+            (vec![1, 1, 1, 2, 2, 2, 0, 0], 2),
+            (vec![1, 1, 2, 0, 2, 2, 2, 2], 2),
+        ] {
+            write(&prediction, [row.clone(), below.clone()].concat());
+            let report = job.run(&Context::default()).unwrap();
+            let at_half = &report.instances[0];
+            assert_eq!([at_half.n_true, at_half.tp, at_half.n_pred], [1, 1, n_pred], "{row:?}");
+        }
+    }
+
+    #[test]
     fn images_beside_the_ground_truth_are_not_taken_for_it_and_files_that_are_left_out_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let [predictions, truths] = ["p", "t"].map(|name| folder.path().join(name));

@@ -8,6 +8,7 @@ use crate::{Context, JobError};
 use cytoscope_formats::{ChannelRef, Image, ImageMeta};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
+use cytoscope_objects::rims::{Annotation, Rims};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
 use cytoscope_profile::Stage;
 use cytoscope_volume::{Element, Samples, with_samples};
@@ -48,7 +49,8 @@ impl<'a> Evaluation<'a> {
         Self { context, ignore_below_voxels, unknown: None, reports, errors, notes }
     }
 
-    /// Leaves voxels out whose true label is this one: they count neither as background nor as part of an object.
+    /// Leaves voxels out whose true label is this one: they count neither as background nor as part of an object. Predicted
+    /// objects of which only the rim is annotated ([`Rims`]) do not count either.
     #[must_use]
     pub fn ignoring_label(self, label: Option<i64>) -> Self {
         Self { unknown: label.map(|label| (label, false)), ..self }
@@ -105,6 +107,8 @@ impl<'a> Evaluation<'a> {
         let (mut of_truth, mut of_prediction) = (LabelCheck::new(&report.truth), LabelCheck::new(&report.prediction));
         let (mut true_numbers, mut predicted_numbers) =
             (ObjectNumbers { background: unknown, ..ObjectNumbers::default() }, ObjectNumbers::default());
+        let mut rims = Rims::default();
+        let plane = (extents.zyx[1] * extents.zyx[2]).max(1);
         for time in 0..extents.times {
             each_slab(context, [a, b], channels, time, &mut |p, t| {
                 let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
@@ -113,11 +117,17 @@ impl<'a> Evaluation<'a> {
                 of_truth.add(&true_objects, width);
                 of_prediction.add(&predicted, width);
                 if let Some((label, is_found)) = &mut self.unknown {
-                    *is_found |= clear_unknown(&t, *label as f64, &mut predicted);
+                    let is_unknown = voxels_with(&t, *label as f64);
+                    *is_found |= is_unknown.contains(&true);
+                    // Rims depend on all slices of an object, also on those that are annotated completely.
+                    add_rims(&mut rims, plane, [&predicted, &true_objects], &is_unknown);
+                    let unknown = predicted.iter_mut().zip(&is_unknown).filter(|(_, is_unknown)| **is_unknown);
+                    unknown.for_each(|(number, _)| *number = 0);
                 }
                 Ok(overlaps.add(&true_objects, &predicted)?)
             })?;
         }
+        overlaps.remove_predictions(&rims.labels());
         self.notes.extend([of_prediction.note(), of_truth.note()].into_iter().flatten());
         let _span = context.recorder.span(Stage::Validate, "match objects");
         let counted = overlaps.ignoring_below(self.ignore_below_voxels);
@@ -225,16 +235,23 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
     Ok(())
 }
 
-/// Makes predicted voxels background where the true label is `label`; returns whether there is such a voxel.
-fn clear_unknown(truth: &Samples, label: f64, predicted: &mut [u32]) -> bool {
-    fn clear<E: Element>(truth: &[E], label: f64, predicted: &mut [u32]) -> bool {
-        let mut is_found = false;
-        for (_, number) in truth.iter().zip(predicted).filter(|(value, _)| value.to_f64() == label) {
-            (*number, is_found) = (0, true);
-        }
-        is_found
+/// Returns which voxels have this label.
+fn voxels_with(labels: &Samples, label: f64) -> Vec<bool> {
+    with_samples!(labels, values => values.iter().map(|value| value.to_f64() == label).collect())
+}
+
+/// Adds slices of `plane` voxels with the numbers of predicted and of true objects to those in which rims are looked for.
+fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2], is_unknown: &[bool]) {
+    let slices = predicted.chunks(plane).zip(true_objects.chunks(plane)).zip(is_unknown.chunks(plane));
+    for ((predicted, true_objects), is_unknown) in slices {
+        let annotation = |is_unknown: bool, true_object: u32| match (is_unknown, true_object) {
+            (true, _) => Annotation::Unknown,
+            (false, 0) => Annotation::Background,
+            (false, _) => Annotation::Object,
+        };
+        let voxels = predicted.iter().zip(true_objects).zip(is_unknown);
+        rims.add_slice(voxels.map(|((number, object), is_unknown)| (*number, annotation(*is_unknown, *object))));
     }
-    with_samples!(truth, values => clear(values, label, predicted))
 }
 
 /// Adds the scores of channels of intensity images, prediction and truth, to a report.

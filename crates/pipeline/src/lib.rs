@@ -92,8 +92,8 @@ pub use model_check::{
 pub use model_inputs::{ModelInput, move_channels};
 pub use model_outputs::{ModelOutput, OutputTensor};
 pub use predict::{
-    InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome, PredictedVolume,
-    ResultFormat, VolumeOutputs, predict_volume, predict_volume_on_devices,
+    ImagePreprocessing, InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome,
+    PredictedVolume, ResultFormat, VolumeOutputs, predict_part, predict_volume, predict_volume_on_devices,
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use probe_input::join_tensors;

@@ -52,6 +52,14 @@ impl Chains {
             }
         }
     }
+
+    /// Returns the chains for the slices of the stack from slice `first` on.
+    pub fn starting_at(&self, first: usize) -> Self {
+        match self {
+            Self::Stack(_) => self.clone(),
+            Self::Slices(slices) => Self::Slices(slices.get(first..).unwrap_or_default().to_vec()),
+        }
+    }
 }
 
 /// Returns whether the statistics of steps are those of each slice of a stack with `depth` slices.
@@ -196,5 +204,8 @@ mod tests {
         let mut values = [1.0, 2.0, 3.0, 4.0];
         Chains::Stack(times(5.0)).apply(0, 1, 2, &mut values);
         assert_eq!(values, [5.0, 10.0, 15.0, 20.0]);
+        let mut values = [1.0, 2.0, 3.0, 4.0];
+        chains.starting_at(1).apply(0, 0, 2, &mut values);
+        assert_eq!(values, [10.0, 20.0, 300.0, 400.0]);
     }
 }

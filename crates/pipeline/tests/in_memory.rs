@@ -13,8 +13,8 @@ use cytoscope_model_package::{AxisKind, Processing, StatisticsAxes};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::TileRequest;
 use cytoscope_pipeline::{
-    Context, JobError, JobErrorKind, Model, Output, PredictJob, PredictOptions, PredictedVolume, VolumeOutputs,
-    predict_volume,
+    Context, ImagePreprocessing, JobError, JobErrorKind, Model, Output, PredictJob, PredictOptions, PredictedVolume,
+    VolumeOutputs, predict_part, predict_volume,
 };
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use std::path::Path;
@@ -247,6 +247,61 @@ fn a_network_on_slices_predicts_each_slice_of_a_stack_as_an_image_of_its_own() {
         // The output has the mean of its slice, not that of the stack.
         let mean = |values: &[f32]| values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
         assert!((mean(found) / mean(slice) - 1.0).abs() < 1e-3, "slice {z}: {} {}", mean(found), mean(slice));
+    }
+}
+
+/// Validation predicts parts of images, and must not depend on what is in the part.
+#[test]
+fn a_part_of_a_volume_has_the_statistics_of_the_whole_volume() {
+    let model = |spatial_axes: usize, min_percentile: f64| {
+        let mut graph = Graph::new("identity");
+        let free = |name: &str| Dim::Free(name.to_owned());
+        let mut dims = vec![free("n"), Dim::Fixed(1), free("d"), free("h"), free("w")];
+        dims.truncate(2 + spatial_axes);
+        let x = graph.add_input("x", ElementType::F32, dims);
+        let one = graph.add_initializer("weight", Tensor::new(vec![1usize; 2 + spatial_axes], vec![1.0f32]).unwrap());
+        let y = graph.push("y", Op::Conv(ConvAttrs::same(&vec![1usize; spatial_axes])), &[Some(x), Some(one)]);
+        graph.outputs.push(y);
+        let mut builder = package(&graph);
+        for tensor in builder.inputs.iter_mut().chain(&mut builder.outputs) {
+            tensor.axes.retain(|axis| spatial_axes == 3 || axis.kind != AxisKind::Z);
+        }
+        let (eps, axes) = (1e-6, StatisticsAxes { batch: false, channel: true });
+        let range = Processing::ScaleRange { min_percentile, max_percentile: 100.0, eps, axes, reference_tensor: None };
+        builder.inputs[0].processing = vec![range];
+        Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap()
+    };
+    let image_of = |shape: &[usize; 3], values: Vec<f32>| {
+        let array = Array::new(Axes::zyx(), shape.to_vec(), values).unwrap();
+        image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap()
+    };
+    let (shape, start, size) = ([5usize, 8, 12], [2usize, 1, 3], [2usize, 4, 6]);
+    // Each slice is brighter than the one before it.
+    let values: Vec<f32> = (0..480).map(|i| (i % 96) as f32 * 2.0 + (i / 96) as f32 * 50.0).collect();
+    let indices = || {
+        let [z, y, x] = [0, 1, 2].map(|a| start[a]..start[a] + size[a]);
+        z.flat_map(move |z| {
+            let x = x.clone();
+            y.clone().flat_map(move |y| x.clone().map(move |x| (z * 8 + y) * 12 + x))
+        })
+    };
+    let (whole, part) = (image_of(&shape, values.clone()), image_of(&size, indices().map(|i| values[i]).collect()));
+    let (context, options) = (Context::default(), PredictOptions { threads: 1, ..PredictOptions::default() });
+    for spatial_axes in [2, 3] {
+        let model_of_all = model(spatial_axes, 0.0);
+        let engine = Devices::cpu_only().for_model(&context, &model_of_all, CPU, &options).unwrap();
+        let of_whole = ImagePreprocessing::of(&context, &model_of_all, &whole, &options).unwrap();
+        let predict = |model: &Model| {
+            let (outputs, of_part) = (VolumeOutputs::Maps, of_whole.starting_at(start[0]));
+            predict_part(&context, &engine, model, &part, &options, outputs, &of_part)
+        };
+        let found = predict(&model_of_all).unwrap().maps.unwrap();
+        // Slices have values from 50 z to 50 z + 190, the stack from 0 to 390.
+        let scaled = |i: usize| if spatial_axes == 2 { (i % 96) as f32 * 2.0 / 190.0 } else { values[i] / 390.0 };
+        let expected: Vec<f32> = indices().map(scaled).collect();
+        assert!(relative_distance(&found, &expected) < 1e-5, "{spatial_axes}: {found:?} instead of {expected:?}");
+        let refused = predict(&model(spatial_axes, 10.0)).unwrap_err();
+        assert!(matches!(refused, JobError::Internal(_)), "{refused}");
     }
 }
 

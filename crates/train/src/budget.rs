@@ -177,19 +177,16 @@ impl Budget<'_> {
         now.spent_secs + costs.step_secs + validation > total - self.finalize_secs(total, costs)
     }
 
-    /// Returns the minimum useful time budget in minutes, if the given one is smaller.
-    pub(crate) fn minutes_needed(&self, costs: Costs, spent_secs: f64) -> Option<f64> {
+    /// Returns the minimum useful time budget in minutes, if the given one is smaller. The start model is scored with
+    /// `start_networks` networks before the first step.
+    pub(crate) fn minutes_needed(&self, costs: Costs, spent_secs: f64, start_networks: usize) -> Option<f64> {
         let minutes = self.config.minutes?;
         let enough = |minutes: f64| {
             let config = BudgetConfig { minutes: Some(minutes), epochs: None, steps: None, ..*self.config };
             let of_minutes = Budget { config: &config, ..*self };
             let validation_secs = of_minutes.max_validation_secs().map_or(0.0, |max| costs.validation_secs.min(max));
-            // The first validation scores the start model.
-            let now = Progress {
-                spent_secs: spent_secs + validation_secs,
-                validating_secs: validation_secs,
-                ..Progress::default()
-            };
+            let validating_secs = start_networks as f64 * validation_secs;
+            let now = Progress { spent_secs: spent_secs + validating_secs, validating_secs, ..Progress::default() };
             of_minutes.plan(Costs { validation_secs, ..costs }, now).steps >= MIN_STEPS
         };
         let few = self.requested_steps().is_some_and(|steps| steps < MIN_STEPS);
@@ -423,7 +420,7 @@ mod tests {
             (
                 fixed.fit_validation_size(&[1 << 30; 9], 1.0),
                 fixed.validation_timeout(),
-                fixed.minutes_needed(costs, 1e9)
+                fixed.minutes_needed(costs, 1e9, 1)
             ),
             (None, None, None)
         );
@@ -433,14 +430,29 @@ mod tests {
     fn a_time_budget_that_is_too_small_yields_the_minimum() {
         let costs = Costs { step_secs: 3.0, validation_secs: 80.0 };
         let one = config(1.0);
-        let least = budget(&one).minutes_needed(costs, 28.0).unwrap();
+        let least = budget(&one).minutes_needed(costs, 28.0, 1).unwrap();
         // 28 s and 20 steps of 3 s are 88 s, plus validation and finalizing.
         assert!((2.0..4.0).contains(&least), "{least}");
         let enough = config(least);
-        assert_eq!(budget(&enough).minutes_needed(costs, 28.0), None);
-        assert_eq!(budget(&one).minutes_needed(Costs { step_secs: 0.5, ..costs }, 12.0), None);
-        let long = budget(&one).minutes_needed(costs, 3000.0).unwrap();
+        assert_eq!(budget(&enough).minutes_needed(costs, 28.0, 1), None);
+        assert_eq!(budget(&one).minutes_needed(Costs { step_secs: 0.5, ..costs }, 12.0, 1), None);
+        let long = budget(&one).minutes_needed(costs, 3000.0, 1).unwrap();
         assert!((70.0..120.0).contains(&long), "{long}");
+    }
+
+    #[test]
+    fn the_minimum_includes_scores_of_both_networks_of_the_start_model() {
+        // Of 60 s, 15 s are for finalizing; 15 s are spent, and a validation takes 4 s. With one at the end, and one or two
+        // before the first step, 22 or 18 steps of 1 s remain, of 20 that are needed.
+        let costs = Costs { step_secs: 1.0, validation_secs: 4.0 };
+        let of = |config: &BudgetConfig, start_networks: usize| {
+            Budget { validations: 1, ..budget(config) }.minutes_needed(costs, 15.0, start_networks)
+        };
+        assert_eq!(of(&config(1.0), 1), None);
+        let least = of(&config(1.0), 2).unwrap();
+        let steps = 0.75 * least * 60.0 - 15.0 - 3.0 * 4.0;
+        assert!((20.0..40.0).contains(&steps), "{least} minutes, {steps} steps");
+        assert_eq!(of(&config(least), 2), None);
     }
 
     #[test]

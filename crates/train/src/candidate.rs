@@ -4,7 +4,8 @@ use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_formats::Image;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::{
-    CancelToken, Context, JobError, Model, PredictOptions, PredictedVolume, VolumeOutputs, predict_volume,
+    CancelToken, Context, ImagePreprocessing, JobError, Model, PredictOptions, PredictedVolume, VolumeOutputs,
+    predict_part, predict_volume,
 };
 use std::path::Path;
 
@@ -48,20 +49,42 @@ impl Candidate {
     }
 
     /// Predicts an image in the same way as a prediction job does; `options` apply to the image; their precision and
-    /// threads are not used.
+    /// threads are not used. A part of an image gets the preprocessing of the whole image, `whole`.
     ///
     /// # Errors
-    /// As [`predict_volume`].
+    /// As [`predict_part`].
     pub(crate) fn predict(
         &self,
         cancel: &CancelToken,
         image: &Image,
         options: PredictOptions,
         outputs: VolumeOutputs,
+        whole: Option<&ImagePreprocessing>,
     ) -> Result<PredictedVolume, JobError> {
         let PredictOptions { precision, threads, .. } = self.options;
-        let options = PredictOptions { precision, threads, ..options };
-        predict_volume(&quiet(cancel), &self.engine, &self.model, image, &options, outputs)
+        let (context, options) = (quiet(cancel), PredictOptions { precision, threads, ..options });
+        match whole {
+            None => predict_volume(&context, &self.engine, &self.model, image, &options, outputs),
+            Some(whole) => predict_part(&context, &self.engine, &self.model, image, &options, outputs, whole),
+        }
+    }
+
+    /// Computes the preprocessing of an image, whose statistics are those of the whole image.
+    ///
+    /// # Errors
+    /// As [`ImagePreprocessing::of`].
+    pub(crate) fn preprocessing(
+        &self,
+        cancel: &CancelToken,
+        image: &Image,
+        options: &PredictOptions,
+    ) -> Result<ImagePreprocessing, JobError> {
+        ImagePreprocessing::of(&quiet(cancel), &self.model, image, options)
+    }
+
+    /// Returns whether this is the preprocessing of an image by this model.
+    pub(crate) fn preprocesses(&self, known: &ImagePreprocessing) -> bool {
+        known.is_by(&self.model)
     }
 }
 

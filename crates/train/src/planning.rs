@@ -131,7 +131,10 @@ impl Training<'_> {
         let validation = cases.iter().map(|v| *v as f64).sum::<f64>() * voxel_secs;
         let spent = self.started.elapsed().as_secs_f64();
         let costs = Costs { step_secs, validation_secs: validation };
-        if let (Some(minutes), Some(least)) = (self.config.budget.minutes, self.budget().minutes_needed(costs, spent)) {
+        // See `Training::score_start`.
+        let start_networks = 1 + usize::from(self.start.int8.is_some());
+        let least = self.budget().minutes_needed(costs, spent, start_networks);
+        if let (Some(minutes), Some(least)) = (self.config.budget.minutes, least) {
             let checked = format!("checking the data took {spent:.0} s");
             return Err(budget_too_small(minutes, least, &format!("{checked}, and a step takes {step_secs:.2} s")));
         }

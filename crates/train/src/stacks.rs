@@ -1,10 +1,12 @@
 //! Stacks of pairs in memory: images read for validation, and files written for calibration.
 
 use crate::crop::{count_objects, fullest_window};
-use cytoscope_formats::{Channel, Container, Image, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_formats::{
+    Channel, Container, DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, WriteSpec, open, write_array,
+};
 use cytoscope_pipeline::{Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
-use cytoscope_volume::{Array, Axes, Axis, Element, Region, Samples, VoxelSize, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, VoxelSize, with_samples};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +59,7 @@ fn distinct_labels(samples: &Samples, ignored: Option<f32>) -> Vec<f32> {
 
 /// Reads one image of a file, cropped to a window, in the sample type of the file: values in order Z, Y, X, and the shape.
 pub(crate) fn read_samples(image: &ImageRef, window: Option<StackWindow>) -> Result<(Samples, [usize; 3]), JobError> {
-    read_from(&open_file(image)?, image, window)
+    Ok(read_from(&open_file(image)?, image, window)?)
 }
 
 /// Opens the file of an image.
@@ -75,7 +77,11 @@ fn shape_zyx(file: &Image) -> [usize; 3] {
 }
 
 /// Reads an image as [`read_samples`] does, from its open file.
-fn read_from(file: &Image, image: &ImageRef, window: Option<StackWindow>) -> Result<(Samples, [usize; 3]), JobError> {
+fn read_from(
+    file: &Image,
+    image: &ImageRef,
+    window: Option<StackWindow>,
+) -> Result<(Samples, [usize; 3]), FormatError> {
     let meta = file.meta();
     let mut region = Region::whole(&meta.shape_full);
     let pick = |axis: Axis| meta.axes_full.position(axis);
@@ -127,6 +133,63 @@ pub(crate) fn channels_array((values, shape): Stack, channels: usize) -> Result<
     }
     let [nz, ny, nx] = shape;
     Ok(Array::new("CZYX".parse()?, vec![channels, nz, ny, nx], Samples::F32(values))?)
+}
+
+/// Returns an image with these images of one shape as its channels, without their names. Nothing is read before its pixels are
+/// needed, so that the images may be larger than memory.
+pub(crate) fn joined_image(images: &[ImageRef]) -> Result<Image, JobError> {
+    let mut files = Vec::with_capacity(images.len());
+    for image in images {
+        files.push((open_file(image)?, image.clone()));
+    }
+    let Some((first, of_first)) = files.first() else {
+        return Err(JobError::Internal("validation: a pair has no image".to_owned()));
+    };
+    if files.len() == 1 && is_whole_file(of_first) {
+        return Ok(first.clone());
+    }
+    let ([depth, rows, columns], meta) = (shape_zyx(first), first.meta());
+    let spec = DerivedSpec {
+        shape_full: [1, depth, files.len(), rows, columns, 1],
+        dtype: DType::F32,
+        voxel_size_um: meta.voxel_size_um,
+        origin_um: meta.origin_um,
+        channels: Vec::new(),
+        keeps_values: true,
+    };
+    let first = first.clone();
+    Ok(first.derived(&spec, Box::new(Joined(files)))?)
+}
+
+/// Images of one shape, each with its open file, as the channels of an image.
+#[derive(Debug)]
+struct Joined(Vec<(Image, ImageRef)>);
+
+impl DerivedPixels for Joined {
+    fn read(&self, _source: &Image, region: &Region) -> Result<Samples, FormatError> {
+        // Axes T, Z, C, Y, X, S.
+        let range = |axis: usize| {
+            [(&region.start, 0), (&region.size, 1)].map(|(all, default)| all.get(axis).copied().unwrap_or(default))
+        };
+        let [[z, depth], [first, count], [y, rows], [x, columns]] = [1, 2, 3, 4].map(range);
+        let window = StackWindow { start_zyx: [z, y, x], size_zyx: [depth, rows, columns] };
+        let plane = (rows * columns).max(1);
+        let mut out = vec![0.0f32; depth * count * rows * columns];
+        for (at, (file, image)) in self.0.iter().skip(first).take(count).enumerate() {
+            let (samples, _) = read_from(file, image, Some(window))?;
+            let planes = out.chunks_exact_mut(plane).skip(at).step_by(count.max(1));
+            planes.zip(samples.to_f32().chunks_exact(plane)).for_each(|(to, from)| to.copy_from_slice(from));
+        }
+        Ok(Samples::F32(out))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.0.iter().skip(1).flat_map(|(file, _)| file.files()).collect()
+    }
+
+    fn images(&self) -> Vec<&Image> {
+        self.0.iter().skip(1).map(|(file, _)| file).collect()
+    }
 }
 
 /// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.

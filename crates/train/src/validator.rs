@@ -3,6 +3,7 @@
 
 mod comparison;
 mod ignored;
+mod parts;
 mod scores;
 
 pub use comparison::Comparison;
@@ -14,19 +15,20 @@ use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
 use crate::error::data_error;
 use crate::stacks::{
-    Stack, channels_array, is_whole_file, labeled_window, middle_window, read_channels, read_labels, read_zyx,
-    replace_non_finite, voxel_um,
+    Stack, channels_array, is_whole_file, joined_image, labeled_window, middle_window, read_channels, read_labels,
+    read_zyx, replace_non_finite, voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
-    CancelToken, DiameterRequest, JobError, JobErrorKind, PredictOptions, PredictedVolume, VolumeOutputs, with_name,
+    CancelToken, DiameterRequest, ImagePreprocessing, JobError, JobErrorKind, PredictOptions, PredictedVolume,
+    VolumeOutputs, with_name,
 };
 use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, assumed_voxel, median_diameter_um};
 use cytoscope_volume::VoxelSize;
 use scores::Tally;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A validation pair, or a crop of one.
@@ -66,6 +68,11 @@ impl Case {
         }
         let array = channels_array(read_channels(self.images.iter(), self.window)?, self.images.len())?;
         Ok(image_in_memory(&image.path, array, VoxelSize::default())?)
+    }
+
+    /// Returns the image that the case is a part of, all of it; it is read when it is needed.
+    fn open_whole(&self) -> Result<Image, JobError> {
+        joined_image(&self.images)
     }
 
     /// Returns the options that its prediction needs.
@@ -110,6 +117,8 @@ pub(crate) struct Validator {
     /// Ignore label, whose voxels are not compared.
     ignored: Option<f32>,
     diameters: Diameters,
+    /// Preprocessing of the whole images of the pairs of which a part was predicted, by name.
+    preprocessing: Arc<Mutex<BTreeMap<String, ImagePreprocessing>>>,
 }
 
 /// Options of a [`Validator`].
@@ -158,6 +167,7 @@ impl Validator {
             assumed_um: model_um.filter(|_| diameters.nominal_um.is_none()).unwrap_or([1.0; 3]),
             ignored: ignored.filter(|_| target.of_labels()).map(|label| label as f32),
             diameters,
+            preprocessing: Arc::default(),
         };
         empty.resized(ValidationSize { cases: max_cases, voxels: usize::MAX })
     }
@@ -177,6 +187,7 @@ impl Validator {
             assumed_um: self.assumed_um,
             ignored: self.ignored,
             diameters: self.diameters,
+            preprocessing: Arc::clone(&self.preprocessing),
         })
     }
 
@@ -291,7 +302,9 @@ impl Validator {
         let known = self.cases.get(case);
         let case = known.ok_or_else(|| JobError::Internal(format!("validation: there is no pair {case}")))?;
         let path = &case.image()?.path;
-        let predicted = case.open().and_then(|image| candidate.predict(cancel, &image, case.options(), outputs));
+        let predicted = self
+            .preprocessing(cancel, candidate, case)
+            .and_then(|whole| candidate.predict(cancel, &case.open()?, case.options(), outputs, whole.as_ref()));
         predicted.map_err(|error| match error.kind() {
             JobErrorKind::Cancelled => JobError::Cancelled,
             _ => JobError::Mismatch {
@@ -469,6 +482,7 @@ mod tests {
             assumed_um: [1.0; 3],
             ignored: None,
             diameters: Diameters::default(),
+            preprocessing: Arc::default(),
         };
         assert_eq!(validator.voxels(), [64]);
         let scores = validator.score_labels(std::iter::once(Ok((0, found)))).unwrap();
@@ -527,6 +541,7 @@ mod tests {
             assumed_um: [1.0; 3],
             ignored,
             diameters: Diameters::default(),
+            preprocessing: Arc::default(),
         };
         let found = vec![1.0, 1.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0];
         for target in [TargetKind::Instances, TargetKind::Semantic] {

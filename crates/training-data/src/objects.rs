@@ -100,7 +100,7 @@ pub(crate) struct Object {
 
 /// Number of stored voxels per object.
 const SEEDS: usize = 4;
-/// Number of stored voxels of all objects together.
+/// Number of stored voxels of all objects together, and of stored known voxels.
 const SPREAD: usize = 4096;
 
 impl Object {
@@ -140,6 +140,8 @@ pub(crate) struct ObjectIndex {
     pub objects: Vec<Object>,
     /// Random voxels of all objects together.
     pub spread: Vec<[u32; 3]>,
+    /// Random voxels without the ignore label; none if there is no ignore label.
+    pub known_voxels: Vec<[u32; 3]>,
     /// Number of voxels of objects.
     pub foreground: u64,
     /// Number of voxels with the ignore label.
@@ -156,6 +158,21 @@ pub(crate) fn mix(value: u64) -> u64 {
     let v = (v ^ (v >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let v = (v ^ (v >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     v ^ (v >> 31)
+}
+
+/// Returns the random number of a voxel, which is even.
+fn draw_of([z, y, x]: [u32; 3]) -> u64 {
+    mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1
+}
+
+/// Keeps the [`SPREAD`] voxels with the smallest random numbers.
+fn offer(kept: &mut BinaryHeap<(u64, [u32; 3])>, draw: u64, at: [u32; 3]) {
+    if kept.len() < SPREAD {
+        kept.push((draw, at));
+    } else if kept.peek().is_some_and(|worst| draw < worst.0) {
+        kept.pop();
+        kept.push((draw, at));
+    }
 }
 
 /// Consecutive voxels of a row with one label other than background.
@@ -198,6 +215,7 @@ pub(crate) struct Indexer {
     place: HashMap<u32, usize>,
     objects: Vec<Object>,
     spread: BinaryHeap<(u64, [u32; 3])>,
+    known_voxels: BinaryHeap<(u64, [u32; 3])>,
     foreground: u64,
     ignored: u64,
     voxels: u64,
@@ -250,6 +268,12 @@ impl Indexer {
                 let mut len = 1u64;
                 while rest.next_if(|(_, l)| *l == label).is_some() {
                     len += 1;
+                }
+                if code.has_ignored() && label != IGNORED {
+                    for x in x..x + len as usize {
+                        let at = [z as u32, y as u32, x as u32];
+                        offer(&mut self.known_voxels, draw_of(at), at);
+                    }
                 }
                 if label == 0 {
                     continue;
@@ -323,24 +347,20 @@ impl Indexer {
         let end = x + (len - 1) as u32;
         object.low = [object.low[0].min(z), object.low[1].min(y), object.low[2].min(x)];
         object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
-        let draw = mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1;
+        let draw = draw_of([z, y, x]);
         let at = [z, y, x + (draw % len) as u32];
         object.offer_seed(draw, at);
-        if self.spread.len() < SPREAD {
-            self.spread.push((draw, at));
-        } else if self.spread.peek().is_some_and(|worst| draw < worst.0) {
-            self.spread.pop();
-            self.spread.push((draw, at));
-        }
+        offer(&mut self.spread, draw, at);
     }
 
     /// Ends the index: objects in ascending order of their labels, random voxels in the order of their hashes.
     pub fn finish(mut self) -> ObjectIndex {
         self.objects.sort_unstable_by_key(|o| o.label);
-        let spread = self.spread.into_sorted_vec().into_iter().map(|(_, at)| at).collect();
+        let voxels = |heap: BinaryHeap<(u64, [u32; 3])>| heap.into_sorted_vec().into_iter().map(|(_, at)| at).collect();
         ObjectIndex {
             objects: self.objects,
-            spread,
+            spread: voxels(self.spread),
+            known_voxels: voxels(self.known_voxels),
             foreground: self.foreground,
             ignored: self.ignored,
             voxels: self.voxels,
@@ -531,6 +551,9 @@ mod tests {
             }
             let index = indexer.finish();
             assert_eq!((index.objects[0].voxels, index.objects[0].section), (8, 4));
+            let label = |[z, y, x]: [u32; 3]| labels[(z as usize * ny + y as usize) * nx + x as usize];
+            assert_eq!(index.known_voxels.len() as u64 + index.ignored, index.voxels);
+            assert!(index.known_voxels.iter().all(|at| label(*at) != ignored));
             index.objects[0].is_partial
         };
         let faces = [[0, 2, 3], [3, 3, 4], [1, 1, 4], [2, 4, 3], [1, 2, 2], [2, 3, 5]];

@@ -1,6 +1,7 @@
 //! Sampling of patches: each is a pure function of the pairs, the options and its index.
 
 mod options;
+mod places;
 
 pub use options::{ObjectScale, SamplerOptions};
 
@@ -313,6 +314,8 @@ impl Sampler {
         let mut off = [0.0; 3];
         off.iter_mut().for_each(|o| *o = rng.random::<f64>());
         let object = if on_object { ready.pick(which, seed) } else { None };
+        // A patch without known voxels would be a wasted step.
+        let voxel = object.or_else(|| ready.pick_known(which));
         let center = std::array::from_fn(|a| {
             let step = grids.patch_um[a] / grids.stack_um[a];
             let (n, window) = (grids.patch_zyx[a] as f64, &entry.window[a]);
@@ -322,8 +325,8 @@ impl Sampler {
                 // The patch is larger than the stack: both are centered.
                 return ((window.start + window.end - 1) as f64 / 2.0).round();
             }
-            let wanted = match object {
-                // The voxel of the object is at a random position in the central half of the patch.
+            let wanted = match voxel {
+                // The voxel is at a random position in the central half of the patch.
                 Some(voxel) => f64::from(voxel[a]) + (off[a] - 0.5) * 0.5 * n * step,
                 None => low + off[a] * (high - low),
             };
@@ -571,20 +574,6 @@ impl PreparedPair {
 
     fn grids(&self, patch_zyx: [usize; 3]) -> Grids {
         Grids { patch_zyx, margin: self.margin, patch_um: self.patch_um, stack_um: self.file_um }
-    }
-
-    /// Returns a voxel of an object, chosen by two random numbers from 0 to 1.
-    fn pick(&self, which: f64, seed: f64) -> Option<[u32; 3]> {
-        /// Number of labels up to which they are probably classes or a mask; then a voxel is chosen instead of an
-        /// object.
-        const MAX_CLASSES: usize = 4;
-        let at = |draw: f64, len: usize| ((draw * len as f64) as usize).min(len.saturating_sub(1));
-        if self.index.objects.len() <= MAX_CLASSES {
-            let spread = &self.index.spread;
-            return spread.get(at(which, spread.len())).copied();
-        }
-        let object = self.index.objects.get(at(which, self.index.objects.len()))?;
-        object.seeds().nth(at(seed, object.seeds().count()))
     }
 }
 

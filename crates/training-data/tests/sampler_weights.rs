@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{place, places, plain, sampler, scene, write};
+use common::{place, places, plain, right_angles, sampler, scene, write};
 use cytoscope_training_data::{GapWeight, IgnoreLabel, Outside, Pair, SamplerOptions, TargetKind};
 
 #[test]
@@ -39,6 +39,45 @@ fn voxels_with_the_ignore_label_have_weight_zero() {
         assert_eq!(*w, f32::from(u8::from(i % 16 / 4 != 2)));
         assert_eq!(patch.target[i], f32::from(u8::from(i % 16 / 4 % 2 == 1)));
     }
+}
+
+#[test]
+fn patches_contain_known_voxels_if_others_have_the_ignore_label() {
+    let folder = tempfile::tempdir().unwrap();
+    // Known are 8 × 8 voxels of background in slice 2, and 8 × 8 voxels of six objects in slice 15.
+    let shape = [20, 40, 40];
+    let labels: Vec<u8> = (0..32_000)
+        .map(|i| match (i / 1600, i / 40 % 40, i % 40) {
+            (2, 4..12, 20..28) => 0,
+            (15, 30..38, x @ 1..9) => 1 + (x % 6) as u8,
+            _ => u8::MAX,
+        })
+        .collect();
+    let at = |n: &str| folder.path().join(n);
+    write(&at("a.tif"), shape, places(shape));
+    write(&at("a_masks.tif"), shape, labels.clone());
+    let pair = Pair::new("a", at("a.tif"), at("a_masks.tif"));
+    let options = |object_bias: f64| SamplerOptions {
+        object_bias,
+        ignore_label: Some(IgnoreLabel::Greatest),
+        augment: right_angles(),
+        ..plain([6, 12, 12], TargetKind::Instances)
+    };
+    for (object_bias, in_background) in [(0.0, 30..71), (1.0, 0..1)] {
+        let sampler = sampler(std::slice::from_ref(&pair), options(object_bias));
+        let mut slices = [0; 2];
+        for index in 0..100 {
+            let patch = sampler.sample(index).unwrap();
+            assert!(patch.weight.iter().any(|weight| *weight > 0.0), "patch {index} from {:?}", patch.from);
+            slices[usize::from(patch.from.center_zyx[0] > 8.0)] += 1;
+        }
+        assert!(in_background.contains(&slices[0]), "{slices:?}: both parts have equally many known voxels");
+    }
+    // Without such voxels, patches do not depend on the ignore label.
+    write(&at("a_masks.tif"), shape, labels.iter().map(|label| label % u8::MAX).collect::<Vec<u8>>());
+    let with = sampler(std::slice::from_ref(&pair), options(0.3));
+    let without = sampler(std::slice::from_ref(&pair), SamplerOptions { ignore_label: None, ..options(0.3) });
+    assert!((0..9).all(|index| with.sample(index).unwrap().image == without.sample(index).unwrap().image));
 }
 
 #[test]

@@ -84,6 +84,7 @@ fn object_diameter(
         options: &options,
         image: &image,
         channels: &channels,
+        first_chains: None,
         voxel_um: voxel.known,
         budget_bytes: job.memory_budget_bytes.unwrap_or(u64::MAX),
     };

@@ -26,6 +26,8 @@ pub(crate) struct SeriesEstimator<'a> {
     pub image: &'a Image,
     /// Channels of the image that are the model's input.
     pub channels: &'a [usize],
+    /// Preprocessing of the channels at the first time point; `None` if it has the statistics of the image.
+    pub first_chains: Option<&'a Chains>,
     /// Voxel size Z, Y, X in µm; `None` if it is unknown.
     pub voxel_um: Option<[f64; 3]>,
     /// Memory that a short prediction of a large part may use, in bytes.
@@ -53,11 +55,11 @@ impl SeriesEstimator<'_> {
         nominal_um: f64,
     ) -> Result<SeriesDiameter, JobError> {
         let first = times.first().copied().unwrap_or(0);
-        let (found, first_chains, mut peak_bytes) = self.at(first, request, nominal_um)?;
+        let (found, first_chains, mut peak_bytes) = self.at(first, self.first_chains, request, nominal_um)?;
         let mut all = vec![(first, found)];
         if request == DiameterRequest::Auto {
             for time in representatives(times).into_iter().filter(|time| *time != first) {
-                let (found, _, bytes) = self.at(time, request, nominal_um)?;
+                let (found, _, bytes) = self.at(time, None, request, nominal_um)?;
                 peak_bytes = peak_bytes.max(bytes);
                 all.push((time, found));
             }
@@ -66,15 +68,19 @@ impl SeriesEstimator<'_> {
         Ok(SeriesDiameter { diameter, first_chains, peak_bytes, note })
     }
 
-    /// Returns the diameter at a time point, its preprocessing, and the memory of estimating it in bytes.
+    /// Returns the diameter at a time point, its preprocessing, which may be `known`, and the memory of estimating it in bytes.
     fn at(
         &self,
         time: usize,
+        known: Option<&Chains>,
         request: DiameterRequest,
         nominal_um: f64,
     ) -> Result<(ObjectDiameter, Chains, u64), JobError> {
         let stack = Stack::new(self.image, time);
-        let chains = stack.preprocessing(self.context, self.model, self.channels)?;
+        let chains = match known {
+            Some(known) => known.clone(),
+            None => stack.preprocessing(self.context, self.model, self.channels)?,
+        };
         let estimator = Estimator {
             context: self.context,
             model: self.model,

@@ -1,6 +1,7 @@
 //! Prediction of a volume in memory, without result files.
 
 use super::attempts::Attempts;
+use super::image_preprocessing::ImagePreprocessing;
 use super::maps::Inference;
 use super::plan::{JobMemory, plan};
 use super::prediction::Prediction;
@@ -8,6 +9,7 @@ use super::resolve::{Resolved, Selection};
 use super::{Output, PredictOptions, TilePlan, files, label, panic_text};
 use crate::devices::{Devices, SelectedEngine};
 use crate::diameter::{self, ObjectDiameter};
+use crate::slice_statistics::Chains;
 use crate::spool::Scratch;
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{OpFallback, Precision};
@@ -117,7 +119,28 @@ pub fn predict_volume(
     options: &PredictOptions,
     outputs: VolumeOutputs,
 ) -> Result<PredictedVolume, JobError> {
-    let predicted = catch_unwind(AssertUnwindSafe(|| predict(context, engine, model, image, options, outputs)));
+    let predicted = catch_unwind(AssertUnwindSafe(|| predict(context, engine, model, image, options, outputs, None)));
+    predicted.unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
+}
+
+/// Predicts an image that is a part of a larger one as [`predict_volume`] does, but with the preprocessing of the whole, so
+/// that its voxels have the values that the network gets in a prediction of the whole. Statistics of postprocessing steps are
+/// those of the part.
+///
+/// # Errors
+/// As [`predict_volume`]; [`JobError::Internal`] if the preprocessing is that of a model with other steps.
+pub fn predict_part(
+    context: &Context,
+    engine: &SelectedEngine,
+    model: &Model,
+    part: &Image,
+    options: &PredictOptions,
+    outputs: VolumeOutputs,
+    preprocessing: &ImagePreprocessing,
+) -> Result<PredictedVolume, JobError> {
+    let chains = preprocessing.chains_for(model)?.clone();
+    let predicted =
+        catch_unwind(AssertUnwindSafe(|| predict(context, engine, model, part, options, outputs, Some(chains))));
     predicted.unwrap_or_else(|panic| Err(JobError::Panicked(panic_text(&*panic))))
 }
 
@@ -160,14 +183,13 @@ fn predict(
     image: &Image,
     options: &PredictOptions,
     outputs: VolumeOutputs,
+    first_chains: Option<Chains>,
 ) -> Result<PredictedVolume, JobError> {
     options.check()?;
     diameter::check(options.diameter, model)?;
     let selection = Selection::new(context, image, &image.meta().path, model, options)?;
-    let &[time] = selection.times.as_slice() else {
-        let count = selection.times.len();
-        return Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")));
-    };
+    let time = selection.only_time()?;
+    let selection = Selection { first_chains, ..selection };
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
     let memory = JobMemory { held_bytes: held_bytes(&resolved, outputs), writing_bytes: 0 };
     let tiles = plan(context, &resolved, memory, 0)?;

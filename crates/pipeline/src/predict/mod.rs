@@ -6,6 +6,7 @@ mod colors;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
+mod image_preprocessing;
 mod in_memory;
 mod infer;
 pub(crate) mod input_tensors;
@@ -37,7 +38,8 @@ pub(crate) mod zarr;
 
 pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
-pub use in_memory::{PredictedVolume, VolumeOutputs, predict_volume, predict_volume_on_devices};
+pub use image_preprocessing::ImagePreprocessing;
+pub use in_memory::{PredictedVolume, VolumeOutputs, predict_part, predict_volume, predict_volume_on_devices};
 pub use input_tensors::{InputTensor, check_input_files};
 pub use kept::{KeepSlices, PredictedSlices};
 pub use live::{LiveSink, LiveVolume};

@@ -26,9 +26,12 @@ pub(super) struct Selection<'a> {
     pub meta: ImageMeta,
     /// Time points, shape and channels of the image.
     pub extents: Extents,
-    channels: Vec<usize>,
+    /// Channels of the image that are the model's input.
+    pub channels: Vec<usize>,
     /// Time points to predict, from 0.
     pub times: Vec<usize>,
+    /// Preprocessing of the channels at the first of the time points; `None` if it has the statistics of the image.
+    pub first_chains: Option<Chains>,
     notes: Vec<String>,
 }
 
@@ -52,7 +55,21 @@ impl<'a> Selection<'a> {
         let channels = channels(context, given, model, &meta, &first, input, &mut notes)?;
         check_time(options.time, extents.times, input)?;
         let times: Vec<usize> = options.time.map_or_else(|| (0..extents.times).collect(), |time| vec![time]);
-        Ok(Self { image, input, meta, extents, channels, times, notes })
+        Ok(Self { image, input, meta, extents, channels, times, first_chains: None, notes })
+    }
+
+    /// Returns the time point of a selection of a single one.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if there are several.
+    pub(super) fn only_time(&self) -> Result<usize, JobError> {
+        match self.times.as_slice() {
+            &[time] => Ok(time),
+            several => {
+                let count = several.len();
+                Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")))
+            }
+        }
     }
 }
 
@@ -94,7 +111,7 @@ pub(super) struct Resolved<'a> {
     pub reader_bytes: u64,
     /// Memory that estimating the object diameter needed, in bytes; 0 if it was not estimated.
     pub estimate_bytes: u64,
-    /// Preprocessing of the channels at the first time point, if estimating the diameter required it.
+    /// Preprocessing of the channels at the first time point, if it is given or estimating the diameter required it.
     pub first_chains: Option<Chains>,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -115,7 +132,7 @@ impl<'a> Resolved<'a> {
         outputs: BTreeSet<Output>,
         known_diameter: Option<ObjectDiameter>,
     ) -> Result<Self, JobError> {
-        let Selection { image, input, mut meta, extents, channels, times, mut notes } = selection;
+        let Selection { image, input, mut meta, extents, channels, times, mut first_chains, mut notes } = selection;
         notes.extend(model.outputs_note());
         let budget = Budget::new(options.memory_budget_bytes);
         let reader_bytes = budget.limit_reader(image);
@@ -124,7 +141,7 @@ impl<'a> Resolved<'a> {
         }
         let voxel = voxel_size(options.voxel_um, input, &mut meta, model, &mut notes)?;
         let compile = context.compile_options(engine.precision(model, options.precision), options.threads);
-        let (mut first_chains, mut estimate_bytes) = (None, 0);
+        let mut estimate_bytes = 0;
         let diameter = match (model.object_diameter_um, known_diameter) {
             (None, _) => None,
             (Some(_), Some(known)) => Some(known),
@@ -136,6 +153,7 @@ impl<'a> Resolved<'a> {
                     options: &compile,
                     image,
                     channels: &channels,
+                    first_chains: first_chains.as_ref(),
                     voxel_um: voxel.known,
                     budget_bytes: budget.for_session_bytes(),
                 };

@@ -1,48 +1,22 @@
 //! Predicted objects in images of which only a part is annotated.
 
-use std::collections::HashMap;
+use cytoscope_objects::rims::{Annotation, Rims};
 
-/// Numbers of voxels of a predicted object in slices where some of its voxels are annotated.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    all: u64,
-    annotated: u64,
-    /// Those of the annotated voxels that belong to true objects.
-    true_object: u64,
-}
-
-impl Counts {
-    /// Returns whether only the rim of the object is annotated, as background: it is then not known whether the object is a
-    /// false one. An object in a slice that is annotated as a whole is never a rim.
-    fn is_rim(self) -> bool {
-        2 * self.annotated < self.all && 2 * self.true_object < self.annotated
-    }
-}
-
-/// Removes predicted objects of which only the rim is annotated from labels, axes Z, Y, X. Such an object may be a true one beside
-/// an annotated object.
+/// Removes predicted objects of which only the rim is annotated ([`Rims`]) from labels, axes Z, Y, X.
 pub(super) fn remove_rims(found: &mut [f32], truth: &[f32], ignored: f32, [_, ny, nx]: [usize; 3]) {
     let plane = (ny * nx).max(1);
-    let mut objects: HashMap<u32, Counts> = HashMap::new();
+    let number = |label: f32| if label >= 1.0 { label as u32 } else { 0 };
+    let annotation = |truth: f32| match truth {
+        unknown if unknown == ignored => Annotation::Unknown,
+        label if label >= 1.0 => Annotation::Object,
+        _ => Annotation::Background,
+    };
+    let mut rims = Rims::default();
     for (truth, found) in truth.chunks(plane).zip(found.chunks(plane)) {
-        let mut in_slice: HashMap<u32, Counts> = HashMap::new();
-        for (truth, label) in truth.iter().zip(found).filter(|(_, label)| **label >= 1.0) {
-            let counts = in_slice.entry(*label as u32).or_default();
-            counts.all += 1;
-            if *truth != ignored {
-                counts.annotated += 1;
-                counts.true_object += u64::from(*truth >= 1.0);
-            }
-        }
-        for (label, counts) in in_slice.into_iter().filter(|(_, counts)| counts.annotated > 0) {
-            let sum = objects.entry(label).or_default();
-            sum.all += counts.all;
-            sum.annotated += counts.annotated;
-            sum.true_object += counts.true_object;
-        }
+        rims.add_slice(truth.iter().zip(found).map(|(truth, label)| (number(*label), annotation(*truth))));
     }
-    let is_rim = |label: f32| label >= 1.0 && objects.get(&(label as u32)).is_some_and(|counts| counts.is_rim());
-    found.iter_mut().filter(|label| is_rim(**label)).for_each(|label| *label = 0.0);
+    let rims = rims.labels();
+    found.iter_mut().filter(|label| rims.contains(&number(**label))).for_each(|label| *label = 0.0);
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub struct SamplerOptions {
     /// scaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectScale>,
-    /// Fraction of patches that are centered on an object, 0 to 1. All objects are equally likely, whatever their size.
+    /// Fraction of patches that are centered on an object, 0 to 1. All objects are equally likely, whatever their size. If
+    /// voxels have the ignore label, the other patches are centered on voxels without it.
     pub object_bias: f64,
     /// Seed of the random number generator.
     pub seed: u64,
