@@ -57,7 +57,9 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     for (index, image, whole) in &parts {
         copy(context, &mut meter, &mut writer, *index, image, whole)?;
     }
-    if let Some(aside) = writer.finish()?.publish(job.overwrite)? {
+    let finished = writer.finish()?;
+    record.refuse_changed()?;
+    if let Some(aside) = finished.publish(job.overwrite)? {
         context.note(format!("{} existed; it was moved to {}", job.output.display(), aside.display()));
     }
     Ok(())

@@ -5,7 +5,7 @@ use crate::job_record::{absolute, recorded};
 use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
 use crate::predict::zarr::labels_of;
 use crate::predict::{is_raster, list_inputs};
-use crate::results::check_file;
+use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize, stack_stem};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
@@ -13,7 +13,7 @@ use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::json::write_json;
+use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::target::check_ending;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
@@ -288,7 +288,8 @@ impl EvaluateJob {
         check_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
         recorded(self, context, |_| {
             let report = self.evaluate(context)?;
-            write_json(out, &report.with_absolute_paths())?;
+            let aside = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)?;
+            aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
             Ok(report)
         })
     }

@@ -292,6 +292,8 @@ pub fn record_path(output: &Path) -> PathBuf {
 pub struct PendingRecord<J> {
     path: PathBuf,
     record: JobRecord<J>,
+    /// Outputs and working folders, as resolved paths: they are no part of an input folder that contains them.
+    left_out: Vec<PathBuf>,
     /// Each input that could not be listed, with the error: `PATH: ERROR`.
     unlisted: Vec<String>,
 }
@@ -349,7 +351,7 @@ impl<J: Recordable> PendingRecord<J> {
             outputs: Vec::new(),
             finished_unix_secs: 0,
         };
-        Ok(Self { path, record, unlisted })
+        Ok(Self { path, record, left_out, unlisted })
     }
 
     /// Returns the recorded job, whose settings may be replaced by those that were determined while it ran.
@@ -374,6 +376,29 @@ impl<J: Recordable> PendingRecord<J> {
             let files = image.files();
             self.add_inputs(files.iter().map(PathBuf::as_path));
         }
+    }
+
+    /// Refuses a result whose inputs changed while they were read. Call it before the outputs get their names.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] with the input that changed.
+    pub(crate) fn refuse_changed(&self) -> Result<(), JobError> {
+        for then in &self.record.inputs {
+            let change = match input_record(&then.path, &self.left_out) {
+                Ok(now) => then.change(&now),
+                Err(error) => Some(format!("can no longer be read ({error})")),
+            };
+            let Some(change) = change else { continue };
+            let what = if then.path.is_dir() { "folder" } else { "file" };
+            return Err(JobError::Mismatch {
+                path: then.path.clone(),
+                problem: format!(
+                    "the {what} {change}: it changed while it was read, so the result would match neither version"
+                ),
+                next_step: format!("wait until the {what} is complete, then run the command again"),
+            });
+        }
+        Ok(())
     }
 
     /// Records the device and the precision that computed the result.

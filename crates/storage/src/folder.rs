@@ -7,7 +7,7 @@
 
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, refuse_input};
-use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
+use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder};
 use crate::{StorageError, read};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -358,8 +358,10 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".before-{n}"));
         let aside = path.with_file_name(name);
-        if std::fs::symlink_metadata(&aside).is_err() {
-            return std::fs::rename(path, &aside).map(|()| aside).map_err(io);
+        match rename_new(path, &aside) {
+            // Another process may be moving something aside, too.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            done => return done.map(|()| aside).map_err(io),
         }
     }
     Err(io(io::Error::other("too many copies exist already")))
@@ -368,10 +370,8 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
 /// Gives what [`move_aside`] moved its name back, because nothing else could be written there. If that fails, it stays beside
 /// the path with its content.
 pub fn move_back(aside: &Path, path: &Path) {
-    if std::fs::symlink_metadata(path).is_err() {
-        // The error of writing is reported.
-        let _ = std::fs::rename(aside, path);
-    }
+    // The error of writing is reported.
+    let _ = rename_new(aside, path);
 }
 
 /// Restores a folder after a process was killed while replacing it. If `path` exists, removes the leftovers instead.

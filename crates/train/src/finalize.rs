@@ -483,7 +483,7 @@ impl Training<'_> {
         check_destination(out, &[], self.job.overwrite)?;
         // The package of an earlier run, a folder or a zip, is not deleted: training it again would take long.
         let is_file = std::fs::symlink_metadata(out).is_ok_and(|meta| meta.is_file());
-        let is_earlier = is_finished(out, PACKAGE_KIND) || (is_file && self.job.overwrite == Overwrite::Refuse);
+        let is_earlier = is_finished(out, PACKAGE_KIND) || is_file;
         let earlier = if is_earlier { Some(move_aside(out)?) } else { None };
         let saved = packages::save(&package, out, self.job.overwrite);
         if let (Err(_), Some(earlier)) = (&saved, &earlier) {
