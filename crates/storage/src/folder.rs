@@ -2,12 +2,14 @@
 //!
 //! Every such folder holds a marker file ([`MARKER`]). The marker of a *finished* folder (a model package, the OME-Zarr of
 //! a prediction) lists its files; the folder is replaced or removed only if it holds exactly these, unchanged. A
-//! *working* folder (an unfinished training run, scratch space) is removed with everything in it. A folder without a
-//! marker is never removed or emptied.
+//! *working* folder (scratch space) is removed with everything in it, and that of an unfinished training run with what the
+//! run wrote ([`remove_own`]). A folder without a marker is never removed or emptied.
 
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, refuse_input};
-use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder};
+use crate::write::{
+    PARTIAL, RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder,
+};
 use crate::{StorageError, read};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -82,6 +84,69 @@ pub fn clear_working(path: &Path, kind: &str, first: &[&str], keep: &[&str]) -> 
         remove_entries(path, keep)
     };
     clear().map_err(StorageError::io(path, "emptying the folder"))
+}
+
+/// Removes those entries of a working folder for whose names `is_own` holds, and then the folder, unless others remain.
+/// Returns the names of the others, which stay in the folder. A folder that does not exist is not an error.
+///
+/// # Errors
+/// As [`remove_working`].
+pub fn remove_own(path: &Path, kind: &str, is_own: &dyn Fn(&str) -> bool) -> Result<Vec<String>, StorageError> {
+    let is_absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    if std::fs::symlink_metadata(path).as_ref().is_err_and(is_absent) {
+        return Ok(Vec::new());
+    }
+    if !is_working(path, kind) {
+        return Err(not_removed(path));
+    }
+    let remove = || -> io::Result<Vec<String>> {
+        let others = remove_named(path, is_own)?;
+        if others.is_empty() {
+            std::fs::remove_file(path.join(MARKER))?;
+            std::fs::remove_dir(path)?;
+        }
+        Ok(others)
+    };
+    remove().map_err(StorageError::io(path, "removing the folder"))
+}
+
+/// Removes those entries of a working folder for whose names `is_own` holds; the file named `first` is removed before all
+/// others.
+///
+/// # Errors
+/// As [`remove_working`].
+pub fn clear_own(path: &Path, kind: &str, first: &str, is_own: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
+    if !is_working(path, kind) {
+        return Err(not_removed(path));
+    }
+    let removed = match std::fs::remove_file(path.join(first)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => remove_named(path, is_own).map(drop),
+    };
+    removed.map_err(StorageError::io(path, "emptying the folder"))
+}
+
+/// Removes the entries of a folder for whose names `is_own` holds, unfinished files and those of operating systems. Returns
+/// the names of the others. The marker stays.
+fn remove_named(path: &Path, is_own: &dyn Fn(&str) -> bool) -> io::Result<Vec<String>> {
+    let is_by_product = |name: &str| SYSTEM_FILES.contains(&name) || (name.starts_with('.') && name.contains(PARTIAL));
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == MARKER {
+            continue;
+        }
+        if !name.to_str().is_some_and(|name| is_own(name) || is_by_product(name)) {
+            others.push(name.display().to_string());
+        } else if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    others.sort();
+    Ok(others)
 }
 
 fn not_removed(path: &Path) -> StorageError {

@@ -151,11 +151,11 @@ pub(crate) fn run(
     let is_over = outcome.is_ok() || !folder.has_checkpoint();
     // The lock is held meanwhile, so that no other run begins in the folder; elsewhere a locked file cannot be removed.
     if is_over && cfg!(unix) {
-        folder.clean_up();
+        folder.clean_up(context);
     }
     drop(lock);
     if is_over && cfg!(not(unix)) {
-        folder.clean_up();
+        folder.clean_up(context);
     }
     outcome
 }

@@ -97,6 +97,36 @@ fn working_folders_are_removed_and_links_to_them_are_not() {
 }
 
 #[test]
+fn foreign_files_in_a_working_folder_stay_with_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("m.training");
+    let is_own = |name: &str| name == "state.json" || name == "best";
+    assert!(remove_own(&path, "training", &is_own).unwrap().is_empty(), "there is no folder");
+    create_working(&path, "training").unwrap();
+    let fill = || {
+        std::fs::create_dir(path.join("best")).unwrap();
+        std::fs::write(path.join("best/x"), "x").unwrap();
+        std::fs::write(path.join("state.json"), "{}").unwrap();
+        std::fs::write(path.join(format!(".state.json.0123456789ab{}", partial_suffix())), "half").unwrap();
+    };
+    fill();
+    std::fs::create_dir(path.join("mine")).unwrap();
+    std::fs::write(path.join("mine/notes.md"), "my own words").unwrap();
+    clear_own(&path, "training", "state.json", &is_own).unwrap();
+    assert_eq!(file_names(&path), [MARKER, "mine"]);
+    fill();
+    assert_eq!(remove_own(&path, "training", &is_own).unwrap(), ["mine"]);
+    assert_eq!(std::fs::read(path.join("mine/notes.md")).unwrap(), b"my own words");
+    refusal_of(remove_own(&path, "scratch", &is_own));
+    refusal_of(clear_own(&path, "scratch", "state.json", &is_own));
+    // The next run uses the folder, which is removed when nothing else is in it.
+    create_working(&path, "training").unwrap();
+    std::fs::remove_dir_all(path.join("mine")).unwrap();
+    assert!(remove_own(&path, "training", &is_own).unwrap().is_empty());
+    assert!(file_names(temp.path()).is_empty());
+}
+
+#[test]
 fn an_interrupted_replacement_is_recovered() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("pkg");
