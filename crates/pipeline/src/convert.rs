@@ -272,6 +272,7 @@ mod tests {
     use crate::job_record::record_path;
     use crate::{Event, MeshJob, SegmentJob};
     use cytoscope_formats::write_array;
+    use cytoscope_storage::StorageError;
     use cytoscope_volume::Samples;
     use std::io::Write;
     use std::sync::Arc;
@@ -316,5 +317,21 @@ mod tests {
         }
         convert(&stack).run(&Context::default()).unwrap();
         assert!(stack.is_file() && record_path(&stack).is_file());
+    }
+
+    #[test]
+    fn two_jobs_do_not_write_one_output_at_the_same_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let [input, output] = ["a.npy", "b.npy"].map(|name| folder.path().join(name));
+        let array = Array::new(Axes::zyx(), vec![1, 2, 3], Samples::U8(vec![7; 6])).unwrap();
+        write_array(&input, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        let job: ConvertJob = serde_json::from_value(serde_json::json!({"input": input, "output": output})).unwrap();
+        let running = PendingRecord::begin(&job).unwrap();
+        let refused = job.run(&Context::default()).unwrap_err();
+        assert!(matches!(refused, JobError::Storage(StorageError::Busy { .. })), "{refused}");
+        assert!(refused.to_string().contains("b.npy") && !output.exists(), "{refused}");
+        drop(running);
+        job.run(&Context::default()).unwrap();
+        assert_eq!(cytoscope_testkit::file_names(folder.path()), ["a.npy", "b.npy", "b.npy_provenance.json"]);
     }
 }

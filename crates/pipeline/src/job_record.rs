@@ -12,6 +12,7 @@ use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
+use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::target::{ending, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -296,6 +297,8 @@ pub struct PendingRecord<J> {
     left_out: Vec<PathBuf>,
     /// Each input that could not be listed, with the error: `PATH: ERROR`.
     unlisted: Vec<String>,
+    /// Keeps other processes from writing the same output; released after the record is written.
+    _lock: Option<ResultsLock>,
 }
 
 impl<J: Recordable> PendingRecord<J> {
@@ -304,8 +307,8 @@ impl<J: Recordable> PendingRecord<J> {
     ///
     /// # Errors
     /// [`JobError::Storage`] if the path of the record is an input or a folder, or holds the record of another result; also
-    /// if any other file exists there, unless the job overwrites files. [`JobError::WrongUse`] if the job has no output,
-    /// the record's name is too long, or a path is not Unicode.
+    /// if any other file exists there, unless the job overwrites files, or another job is writing the output.
+    /// [`JobError::WrongUse`] if the job has no output, the record's name is too long, or a path is not Unicode.
     pub fn begin(job: &J) -> Result<Self, JobError> {
         let mut job = job.clone();
         let overwrite = job.overwrite();
@@ -339,6 +342,8 @@ impl<J: Recordable> PendingRecord<J> {
         let mut seen = BTreeSet::new();
         let given = job.inputs().into_iter().filter(|input| seen.insert(*input));
         let (inputs, unlisted) = listed(given, &left_out);
+        // A training run locks the folder of its checkpoint. The lock file may be in a folder that was just listed.
+        let lock = if J::KIND == JobKind::Train { None } else { lock_output(first, &path)? };
         let record = JobRecord {
             program: program(),
             kind: J::KIND,
@@ -351,7 +356,7 @@ impl<J: Recordable> PendingRecord<J> {
             outputs: Vec::new(),
             finished_unix_secs: 0,
         };
-        Ok(Self { path, record, left_out, unlisted })
+        Ok(Self { path, record, left_out, unlisted, _lock: lock })
     }
 
     /// Returns the recorded job, whose settings may be replaced by those that were determined while it ran.
@@ -471,6 +476,17 @@ fn unlisted_note(unlisted: &[String]) -> Option<String> {
         count => format!("{count} inputs are not listed in the provenance record, the first one"),
     };
     Some(format!("{what}: {first}"))
+}
+
+/// Locks the name of an output with this record. Returns `None` where no lock file can be created: the job reports why nothing
+/// can be written there.
+fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobError> {
+    let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_ENDING));
+    let (Some(folder), Some(name)) = (record.parent(), name) else { return Ok(None) };
+    match ResultsLock::acquire(folder, name) {
+        Err(StorageError::Busy { .. }) => Err(StorageError::Busy { path: output.to_owned() }.into()),
+        acquired => Ok(acquired.ok()),
+    }
 }
 
 /// Refuses to replace a file at the path of a record that is not the record of an earlier output with the same name. Records
