@@ -464,6 +464,26 @@ mod tests {
     }
 
     #[test]
+    fn scores_of_values_that_are_not_finite_and_of_labels_with_float_samples_have_a_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let [prediction, truth, labels] = ["p.npy", "t.npy", "l.npy"].map(|name| folder.path().join(name));
+        let write = |path: &Path, array: Array| {
+            write_array(path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        };
+        let floats = |values: Vec<f32>| Array::new("YX".parse().unwrap(), vec![2, 2], values).unwrap();
+        write(&labels, Array::new("YX".parse().unwrap(), vec![2, 2], vec![0u16, 1, 2, 2]).unwrap());
+        write(&prediction, floats(vec![0.5, f32::NAN, 2.0, 3.0]));
+        write(&truth, floats(vec![0.25, 1.0, 2.0, 3.0]));
+        let notes = |truth: &PathBuf| job(prediction.clone(), truth.clone()).run(&Context::default()).unwrap().notes;
+        let of_nan = notes(&truth);
+        assert!(of_nan.len() == 1 && of_nan[0].contains("p.npy: 1 of 4 values are NaN"), "{of_nan:?}");
+        write(&prediction, floats(vec![0.0, 1.0, 2.0, 2.0]));
+        assert!(notes(&truth).is_empty());
+        let of_labels = notes(&labels);
+        assert!(of_labels.len() == 1 && of_labels[0].contains("intensities are compared"), "{of_labels:?}");
+    }
+
+    #[test]
     fn a_voxel_size_along_z_alone_completes_that_of_the_files() {
         let folder = tempfile::tempdir().unwrap();
         // A box of 2 × 4 × 4 voxels, in files that state no slice spacing.
