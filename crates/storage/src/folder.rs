@@ -204,7 +204,8 @@ fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
         other => other.map_err(StorageError::io(path, "reading the folder"))?,
     };
     if !meta.is_dir() {
-        return Ok(Some("exists and is not a folder".to_owned()));
+        let what = if meta.is_symlink() { "is a link" } else { "exists and is not a folder" };
+        return Ok(Some(what.to_owned()));
     }
     let io = |error| StorageError::io(path, "reading the folder")(error);
     match Manifest::of_folder(path).filter(|m| m.kind == kind && m.files.is_some()) {
@@ -365,8 +366,11 @@ fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Re
 /// Renames a new folder to `path` and returns what happened to the previous content.
 pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
     let io = |error| StorageError::io(path, "replacing the folder")(error);
-    let exists = std::fs::symlink_metadata(path).is_ok();
-    let is_empty = exists && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
+    let found = std::fs::symlink_metadata(path);
+    let exists = found.is_ok();
+    // A link to an empty folder is moved aside like any other.
+    let is_folder = found.is_ok_and(|meta| meta.is_dir());
+    let is_empty = is_folder && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
     if is_empty {
         std::fs::remove_dir(path).map_err(io)?;
     }

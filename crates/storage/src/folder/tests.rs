@@ -96,6 +96,26 @@ fn working_folders_are_removed_and_links_to_them_are_not() {
     assert!(file_names(temp.path()).is_empty());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_at_the_path_of_a_folder_is_moved_aside_and_its_target_stays() {
+    let temp = tempfile::tempdir().unwrap();
+    for (name, content) in [("empty", None), ("full", Some("thesis.tif"))] {
+        let (target, link) = (temp.path().join(name), temp.path().join("link"));
+        std::fs::create_dir(&target).unwrap();
+        content.iter().for_each(|file| std::fs::write(target.join(file), "years of work").unwrap());
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(refusal_of(write_finished(&link, KIND, &files("1"), Overwrite::Refuse)).contains("is a link"));
+        let moved = write_finished(&link, KIND, &files("1"), Overwrite::Replace).unwrap();
+        let aside = temp.path().join("link.before-1");
+        assert_eq!(moved, Replaced::MovedTo(aside.clone()), "{name}");
+        assert_eq!(std::fs::read_link(&aside).unwrap(), target);
+        assert_eq!(file_names(&target), content.map(str::to_owned).into_iter().collect::<Vec<_>>());
+        std::fs::remove_file(&aside).unwrap();
+        remove_finished(&link, KIND).unwrap();
+    }
+}
+
 #[test]
 fn foreign_files_in_a_working_folder_stay_with_it() {
     let temp = tempfile::tempdir().unwrap();
