@@ -141,7 +141,10 @@ impl Import {
             print(&format!("  on {} ({}): {how}", e.device, e.precision));
         }
         report.left_out.iter().for_each(|file| print(&format!("  left out: {file}")));
-        report.moved_to.iter().for_each(|aside| print(&format!("  moved what was there before to {}", aside.display())));
+        report
+            .moved_to
+            .iter()
+            .for_each(|aside| print(&format!("  moved what was there before to {}", aside.display())));
         Ok(())
     }
 }
