@@ -9,6 +9,7 @@ use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, refuse_input};
 use crate::write::{
     PARTIAL, RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder,
+    without_hidden_name,
 };
 use crate::{StorageError, read};
 use std::collections::BTreeSet;
@@ -32,6 +33,7 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     {
         return Ok(());
     }
+    let is_new = std::fs::symlink_metadata(path).is_err();
     std::fs::create_dir_all(path).map_err(StorageError::io(path, "creating the folder"))?;
     // A process killed while it wrote the marker leaves an unfinished file.
     crate::write::sweep(path);
@@ -40,7 +42,12 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
         let problem = format!("is not a folder that this program made (it holds {})", entry.file_name().display());
         return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
     }
-    crate::write::atomic_write(&path.join(MARKER), &Manifest::working(kind).to_bytes())
+    crate::write::atomic_write(&path.join(MARKER), &Manifest::working(kind).to_bytes()).inspect_err(|_| {
+        if is_new {
+            // The first error is reported; an empty folder that stays does no harm.
+            let _ = std::fs::remove_dir(path);
+        }
+    })
 }
 
 /// Whether the path is a working folder of this kind.
@@ -321,7 +328,8 @@ pub fn write_finished(
     builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let partial = builder.tempdir_in(folder).map_err(StorageError::io(path, "creating the folder"))?.keep();
+    let made = builder.tempdir_in(folder).map_err(without_hidden_name);
+    let partial = made.map_err(StorageError::io(path, "creating the folder"))?.keep();
     let outcome = match write_files(&partial, kind, files) {
         // The marker stays locked until the folder is renamed.
         Ok(marker) => {

@@ -125,6 +125,17 @@ pub(crate) fn hidden_prefix(name: &OsStr) -> OsString {
     prefix
 }
 
+/// Returns the error of creating a hidden file or folder without its name, which says nothing to users.
+pub(crate) fn without_hidden_name(error: io::Error) -> io::Error {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match error.kind() {
+        kind @ (NotADirectory | NotFound | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull) => {
+            kind.into()
+        }
+        _ => error,
+    }
+}
+
 /// A file that is being written next to its target; removed when dropped unfinished.
 #[derive(Debug)]
 pub struct PartialFile {
@@ -151,7 +162,8 @@ impl PartialFile {
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         for _ in 0..ATTEMPTS {
-            let (file, partial) = builder.tempfile_in(folder)?.keep().map_err(|e| e.error)?;
+            let file = builder.tempfile_in(folder).map_err(without_hidden_name)?;
+            let (file, partial) = file.keep().map_err(|e| e.error)?;
             unfinished().insert(partial.clone());
             // Where locks are not supported nothing is swept, so an unlocked file is safe.
             let _ = file.lock();
@@ -467,6 +479,13 @@ mod tests {
         std::fs::remove_file(&to).unwrap();
         rename_new(&from, &to).unwrap();
         assert_eq!(file_names(folder.path()), ["to"]);
+    }
+
+    #[test]
+    fn errors_do_not_name_the_hidden_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = atomic_write(&folder.path().join("nowhere/a.json"), b"x").unwrap_err().to_string();
+        assert!(error.contains("a.json: creating the file failed") && !error.contains("partial"), "{error}");
     }
 
     #[test]
