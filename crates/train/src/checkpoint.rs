@@ -21,7 +21,7 @@ use cytoscope_storage::json::read_json;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{StorageError, folder, target};
+use cytoscope_storage::{StorageError, folder, sha256_of_bytes, target};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
@@ -149,6 +149,9 @@ pub(crate) struct TrainState {
     pub validation_size: Option<ValidationSize>,
     /// Name of the tensor file.
     pub tensors: String,
+    /// SHA-256 of the tensor file in lower-case hexadecimal; empty in checkpoints of earlier versions.
+    #[serde(default)]
+    pub tensors_sha256: String,
 }
 
 fn one() -> f32 {
@@ -374,6 +377,7 @@ impl RunFolder {
         (state.loss_scale, state.steady_steps) = (model.loss_scale, model.steady_steps);
         state.version = VERSION;
         let bytes = tensor_file(names, model)?;
+        state.tensors_sha256 = sha256_of_bytes(&bytes);
         atomic_write(&self.path.join(&state.tensors), &bytes)?;
         let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Internal(e.to_string()))?;
         atomic_write(&self.json(), &json)?;
@@ -408,7 +412,20 @@ impl RunFolder {
     pub(crate) fn load(&self) -> Result<(TrainState, BTreeMap<String, Tensor>), JobError> {
         let state = self.load_state()?;
         let path = self.path.join(&state.tensors);
-        let tensors = parse_tensors(&path, &read(&path, MAX_TENSOR_BYTES)?)?;
+        if !path.is_file() {
+            return Err(bad(&path, "the file of the checkpoint's tensors is missing".to_owned()));
+        }
+        let bytes = read(&path, MAX_TENSOR_BYTES)?;
+        if !state.tensors_sha256.is_empty() && sha256_of_bytes(&bytes) != state.tensors_sha256 {
+            return Err(bad(&path, "it was damaged or changed after the checkpoint was saved".to_owned()));
+        }
+        if let Some((_, step)) = state.best {
+            let package = if step == 0 { self.start() } else { self.best(step) };
+            if !package.is_dir() {
+                return Err(bad(&package, "the package of the best network so far is missing".to_owned()));
+            }
+        }
+        let tensors = parse_tensors(&path, &bytes)?;
         Ok((state, tensors))
     }
 }
