@@ -419,11 +419,11 @@ impl RunFolder {
         if !state.tensors_sha256.is_empty() && sha256_of_bytes(&bytes) != state.tensors_sha256 {
             return Err(bad(&path, "it was damaged or changed after the checkpoint was saved".to_owned()));
         }
-        if let Some((_, step)) = state.best {
-            let package = if step == 0 { self.start() } else { self.best(step) };
-            if !package.is_dir() {
-                return Err(bad(&package, "the package of the best network so far is missing".to_owned()));
-            }
+        // The package of the start model is written again if it is missing.
+        if let Some((_, step)) = state.best.filter(|(_, step)| *step > 0)
+            && !self.best(step).is_dir()
+        {
+            return Err(bad(&self.best(step), "the package of the best network so far is missing".to_owned()));
         }
         let tensors = parse_tensors(&path, &bytes)?;
         Ok((state, tensors))
