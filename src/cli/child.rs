@@ -3,6 +3,7 @@
 use super::eprint_line;
 use super::failure::Failure;
 use super::profile::read_run;
+use super::signals;
 use cytoscope_pipeline::{JobError, JobErrorKind, own_program};
 use cytoscope_profile::StoredRun;
 use cytoscope_storage::folder::{clear_working, create_working, remove_working};
@@ -52,7 +53,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Time between two looks at a process that has a time limit.
+/// Time between two looks at a process.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Measurements of a run of `predict` or `train` in a separate process; `R` is the type of its report.
@@ -127,13 +128,15 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     let mut child = command.spawn().map_err(|error| Failure::other(format!("the run cannot be started: {error}")))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     // Both pipes are read while the process runs: it would wait for a full one.
-    let (status, stdout, stderr) = std::thread::scope(|scope| {
-        let stdout = scope.spawn(move || read_all(stdout));
+    let (status, printed, stderr) = std::thread::scope(|scope| {
+        let stdout = scope.spawn(move || (read_all(stdout), Instant::now()));
         let stderr = scope.spawn(move || read_all(stderr));
         let status = wait(&mut child, start, limit);
-        (status, stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default())
+        (status, stdout.join(), stderr.join().unwrap_or_default())
     });
-    let total_secs = start.elapsed().as_secs_f64();
+    // The pipe is closed when the process ends, which is noticed up to one POLL later.
+    let (stdout, ended) = printed.unwrap_or_else(|_| (Vec::new(), Instant::now()));
+    let total_secs = ended.duration_since(start).as_secs_f64();
     let status = status.map_err(|error| Failure::other(format!("the run cannot be observed: {error}")))?;
     match status {
         None => Ok(None),
@@ -151,21 +154,36 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Waits for a process; ends it at the limit and returns `None`.
+/// Waits for a process; ends it at the limit and returns `None`. If this program is asked to end, so is the process.
 fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
-    let Some(limit) = limit else { return child.wait().map(Some) };
+    let mut is_told = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if start.elapsed() > limit {
+        if limit.is_some_and(|limit| start.elapsed() > limit) {
             child.kill()?;
             child.wait()?;
             return Ok(None);
         }
+        if signals::is_requested() && !is_told {
+            is_told = true;
+            terminate(child);
+        }
         std::thread::sleep(POLL);
     }
 }
+
+/// Asks a process to end. Ctrl-C reaches it from the terminal, too, but a signal from a scheduler only this process.
+#[cfg(unix)]
+fn terminate(child: &Child) {
+    use rustix::process::{Pid, Signal, kill_process};
+    // It has not been waited for, so its id is not that of another process; it may have ended by itself.
+    let _ = kill_process(Pid::from_child(child), Signal::TERM);
+}
+
+#[cfg(not(unix))]
+fn terminate(_child: &Child) {}
 
 /// Returns the failure of a process by its exit code and the error that it printed last.
 fn failure_of(code: Option<i32>, stderr: &str) -> Failure {

@@ -216,6 +216,14 @@ fn escape_controls(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
+/// Prints a note about a file that was created at the path of an output during the run and was moved aside.
+fn note_moved_aside(output: &Path, aside: Option<&Path>) {
+    if let Some(aside) = aside {
+        let (output, aside) = (output.display(), aside.display());
+        eprint_line(&format!("note: a file was created at {output} during the run; it was moved to {aside}"));
+    }
+}
+
 /// Prints a value on stderr as one line of JSON.
 fn eprint_json(value: &impl serde::Serialize) {
     if let Ok(line) = serde_json::to_string(value) {

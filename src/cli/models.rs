@@ -141,7 +141,10 @@ impl Import {
             print(&format!("  on {} ({}): {how}", e.device, e.precision));
         }
         report.left_out.iter().for_each(|file| print(&format!("  left out: {file}")));
-        report.moved_to.iter().for_each(|aside| print(&format!("  moved the previous package to {}", aside.display())));
+        report
+            .moved_to
+            .iter()
+            .for_each(|aside| print(&format!("  moved what was there before to {}", aside.display())));
         Ok(())
     }
 }
@@ -163,7 +166,7 @@ impl Export {
             return run.print_json(&ExportReport { output: job.out, moved_to });
         }
         if let Some(aside) = moved_to {
-            print(&format!("moved the previous package to {}", aside.display()));
+            print(&format!("moved what was there before to {}", aside.display()));
         }
         print(&format!("wrote {}", job.out.display()));
         Ok(())

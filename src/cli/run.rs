@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::ThreadsOption;
 use super::trace_path::check_trace;
-use super::{devices, print, progress, read_file};
+use super::{devices, note_moved_aside, print, progress, read_file};
 use clap::{Args, ValueEnum};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, Session};
@@ -17,6 +17,7 @@ use cytoscope_profile::RunFacts;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::target::{check_ending, check_file, ending, resolved};
+use cytoscope_storage::write::write_checked;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -99,7 +100,8 @@ impl RunCommand {
         for (tensor, path) in outputs.iter().zip(outputs_to) {
             context.check()?;
             if let Some(path) = path {
-                cytoscope_storage::write::atomic_write(&path, &npy::write(tensor))?;
+                let aside = write_checked(&path, &npy::write(tensor), Overwrite::from_force(self.force))?;
+                note_moved_aside(&path, aside.as_deref());
             }
         }
         let facts = clock.facts(self.threading.threads);

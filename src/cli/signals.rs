@@ -1,6 +1,15 @@
 //! Termination signals: Ctrl-C, and on Unix SIGTERM (from a scheduler or a shutdown) and SIGHUP (a closed terminal).
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a request to terminate has arrived.
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether a request to terminate has arrived since [`handle`] was called.
+pub(crate) fn is_requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
+}
 
 /// Source of a request to terminate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +36,7 @@ pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
+            REQUESTED.store(true, Ordering::Relaxed);
             action(if signal == SIGINT { TerminationRequest::Interrupt } else { TerminationRequest::Terminate });
         }
     })?;
@@ -47,5 +57,9 @@ fn ignored() -> u64 {
 /// The system's error if the handler cannot be installed.
 #[cfg(not(unix))]
 pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io::Result<()> {
-    ctrlc::set_handler(move || action(TerminationRequest::Interrupt)).map_err(io::Error::other)
+    let on_request = move || {
+        REQUESTED.store(true, Ordering::Relaxed);
+        action(TerminationRequest::Interrupt);
+    };
+    ctrlc::set_handler(on_request).map_err(io::Error::other)
 }

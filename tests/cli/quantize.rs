@@ -408,6 +408,8 @@ fn bad_calibration_data_is_refused_by_name() {
     }
     std::fs::write(fixture.path("row.npy"), npy_f32(&[7], &[0.0; 7])).unwrap();
     refuse("row.npy", &["row.npy", "a row of voxels"]);
+    let flat = fixture.write("flat.tif", "ZYX", &[16, 16, 16], vec![7u16; 16 * 16 * 16]);
+    refuse(&flat, &[&flat, "different values"]);
     std::fs::write(fixture.path("text.tif"), b"no image").unwrap();
     refuse("text.tif", &["text.tif"]);
     // A network with two channels, and stacks with one.

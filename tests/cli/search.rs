@@ -100,6 +100,25 @@ fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     assert!(!fixture.path("m.training").exists() && fixture.path("m.search.csv").exists());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_search_that_is_asked_to_end_ends_its_trial() {
+    use std::process::{Command, Stdio};
+    let fixture = prepared();
+    // Its first trial alone would take hours.
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "10000000", "--out", "m"];
+    let mut command = fixture.command(&[&SMALL[..], &search].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !fixture.path("m.search/out.training").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its first trial began");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // As a scheduler does, which knows only the process that it started.
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert!(!fixture.path("m.search").exists() && fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
+}
+
 #[test]
 fn a_search_that_cannot_start_is_refused() {
     let fixture = prepared();

@@ -2,6 +2,7 @@
 
 use crate::common::{CommandResult, Fixture, missing, python};
 use cytoscope_model_package::Package;
+use cytoscope_storage::folder::create_working;
 use cytoscope_testkit::skip;
 use cytoscope_train::TrainConfig;
 use image::RgbImage;
@@ -300,20 +301,32 @@ fn the_model_of_an_earlier_run_is_kept_beside_that_of_the_next_one() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);
     write_settings(&fixture, "");
-    let train = |seed: &str| {
-        let arguments = ["--steps", "1", "--without-int8", "--seed", seed, "--out", "m"];
-        fixture.run(&[&SMALL[..], &arguments].concat()).ok()
+    let train = |seed: &str, more: &[&str]| {
+        let arguments = ["--steps", "1", "--without-int8", "--seed", seed, "--out"];
+        fixture.run(&[&SMALL[..], &arguments, more].concat()).ok()
     };
-    train("1");
+    train("1", &["m"]);
     let first = fixture.bytes("m/model.onnx");
-    let ran = train("2");
+    // A file of the user's in the folder of a run stays, and so does the folder.
+    create_working(&fixture.path("m.training"), "training").unwrap();
+    std::fs::write(fixture.path("m.training/notes.txt"), "mine").unwrap();
+    let ran = train("2", &["m"]);
     assert!(ran.stderr.contains("m.before-1"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("m.training is kept") && ran.stderr.contains("notes.txt"), "{}", ran.stderr);
+    let names = fixture.names("m.training");
+    assert_eq!(names.iter().filter(|name| !name.starts_with('.')).collect::<Vec<_>>(), ["notes.txt"]);
+    assert_eq!(fixture.bytes("m.training/notes.txt"), b"mine");
     let second = fixture.bytes("m/model.onnx");
     assert!(fixture.bytes("m.before-1/model.onnx") == first && second != first);
     // Other commands keep it, too.
     fixture.run(&["export", "m", "--format", "onnx", "--out", "n.onnx"]).ok();
     let text = fixture.run(&["import", "n.onnx", "--out", "m"]).ok().stdout;
     assert!(text.contains("m.before-2") && fixture.bytes("m.before-2/model.onnx") == second, "{text}");
+    // A zip is moved aside, too, even with --force.
+    fixture.run(&["import", "n.onnx", "--out", "z.zip"]).ok();
+    let zip = fixture.bytes("z.zip");
+    let ran = train("3", &["z.zip", "--force"]);
+    assert!(ran.stderr.contains("z.zip.before-1") && fixture.bytes("z.zip.before-1") == zip, "{}", ran.stderr);
 }
 
 #[cfg(target_os = "linux")]

@@ -137,7 +137,9 @@ pub fn export_part(
     } else {
         labels.save_with(&files.labels, &mut |_, _| ControlFlow::Continue(()))?;
     }
-    before.add(&table, &file_name(&files.raw), &file_name(&files.labels), is_part)?;
+    // Another program may have changed the table while the images were written.
+    let now = Table::read(&table)?;
+    now.add(&table, &file_name(&files.raw), &file_name(&files.labels), is_part)?;
     files.keep = true;
     Ok(ExportedPair { name, raw: files.raw.clone(), labels: files.labels.clone(), table })
 }

@@ -68,7 +68,8 @@ pub fn calibration_tiles(
     }
     tiles.truncate(max_tiles);
     if tiles.is_empty() {
-        return Err(bad(first, "no tile could be cut from it", "give a larger stack"));
+        let next_step = "give a larger stack, or one with objects";
+        return Err(bad(first, "no tile with different values could be cut from it", next_step));
     }
     Ok(tiles)
 }
@@ -111,7 +112,7 @@ fn of_stack(
     let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
     let size = tile_size(model, grid);
     let mut view = ModelView::new(&stack, &channels, chains, grid);
-    let mut tiles = Vec::new();
+    let (mut tiles, mut is_constant) = (Vec::new(), true);
     for start in places(grid, size, max_tiles) {
         context.check()?;
         let slab = view.read(context, start[0]..start[0] + size[0])?;
@@ -123,8 +124,14 @@ fn of_stack(
                 "leave it out of the calibration",
             ));
         }
+        is_constant &= values.iter().all(|value| Some(value) == values.first());
         let values = Tensor::new(model.tensor_shape(channels.len(), size), values)?;
         tiles.push(CalibrationTile { values, from: file.display().to_string() });
+    }
+    if is_constant && !tiles.is_empty() {
+        let left_out = "all voxels that are read have the same value: it is left out of the calibration";
+        context.note(format!("{}: {left_out}", file.display()));
+        tiles.clear();
     }
     Ok(tiles)
 }

@@ -67,7 +67,7 @@ impl ConvertJob {
     ///
     /// # Errors
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
-    /// does not exist, or if the job is cancelled. No partly written file is left.
+    /// does not exist, a file that changes while it is read, or if the job is cancelled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
         recorded(self, context, |record| self.convert(context, record))
     }
@@ -136,6 +136,7 @@ impl ConvertJob {
         of_labels.into_iter().for_each(|note| context.note(note));
         let mut publication = Publication::default();
         publication.add(writer.finish_unpublished()?);
+        record.refuse_changed()?;
         publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         Ok(())
     }
@@ -276,5 +277,76 @@ impl Iterator for Slabs {
             step = 1;
         }
         Some((region, planes as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::job_record::record_path;
+    use crate::{Event, MeshJob, SegmentJob};
+    use cytoscope_formats::write_array;
+    use cytoscope_storage::StorageError;
+    use cytoscope_volume::Samples;
+    use std::io::Write;
+    use std::sync::Arc;
+
+    /// Returns a context in which a byte is appended to a file at every report of progress.
+    fn growing(path: &Path) -> Context {
+        let path = path.to_owned();
+        let grow = move |event: &Event| {
+            if matches!(event, Event::Progress(_)) {
+                std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"x").unwrap();
+            }
+        };
+        Context { sink: Arc::new(grow), ..Context::default() }
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_gives_no_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = folder.path().join("a.tif");
+        let values = (0..6 * 8 * 8).map(|i| if i % 64 < 24 { 1 } else { 0 }).collect();
+        let array = Array::new(Axes::zyx(), vec![6, 8, 8], Samples::U8(values)).unwrap();
+        write_array(&input, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let context = growing(&input);
+        let [stack, zarr, mesh, labels] =
+            ["b.ome.tif", "b.zarr", "b.stl", "b.tif"].map(|name| folder.path().join(name));
+        let convert = |output: &PathBuf| -> ConvertJob {
+            serde_json::from_value(serde_json::json!({"input": input, "output": output})).unwrap()
+        };
+        let of_mesh: MeshJob = serde_json::from_value(serde_json::json!({"labels": input, "out": mesh})).unwrap();
+        let of_map: SegmentJob = serde_json::from_value(serde_json::json!({"map": input, "labels": labels})).unwrap();
+        let refusals = [
+            convert(&stack).run(&context).unwrap_err(),
+            convert(&zarr).run(&context).unwrap_err(),
+            of_mesh.run(&context).unwrap_err(),
+            of_map.run(&context).unwrap_err(),
+        ];
+        for refusal in refusals.iter().map(JobError::to_string) {
+            assert!(refusal.contains("a.tif") && refusal.contains("changed while it was read"), "{refusal}");
+        }
+        for output in [&stack, &zarr, &mesh, &labels] {
+            assert!(!output.exists() && !record_path(output).exists(), "{}", output.display());
+        }
+        convert(&stack).run(&Context::default()).unwrap();
+        assert!(stack.is_file() && record_path(&stack).is_file());
+    }
+
+    #[test]
+    fn two_jobs_do_not_write_one_output_at_the_same_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let [input, output] = ["a.npy", "b.npy"].map(|name| folder.path().join(name));
+        let array = Array::new(Axes::zyx(), vec![1, 2, 3], Samples::U8(vec![7; 6])).unwrap();
+        write_array(&input, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        let job: ConvertJob = serde_json::from_value(serde_json::json!({"input": input, "output": output})).unwrap();
+        let running = PendingRecord::begin(&job).unwrap();
+        let refused = job.run(&Context::default()).unwrap_err();
+        assert!(matches!(refused, JobError::Storage(StorageError::Busy { .. })), "{refused}");
+        assert!(refused.to_string().contains("b.npy") && !output.exists(), "{refused}");
+        drop(running);
+        job.run(&Context::default()).unwrap();
+        assert_eq!(cytoscope_testkit::file_names(folder.path()), ["a.npy", "b.npy", "b.npy_provenance.json"]);
     }
 }

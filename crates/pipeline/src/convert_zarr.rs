@@ -73,7 +73,9 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
             check.note().into_iter().for_each(|note| context.note(note));
         }
     }
-    if let Some(aside) = writer.finish()?.publish(job.overwrite)? {
+    let finished = writer.finish()?;
+    record.refuse_changed()?;
+    if let Some(aside) = finished.publish(job.overwrite)? {
         context.note(format!("{} existed; it was moved to {}", job.output.display(), aside.display()));
     }
     Ok(())

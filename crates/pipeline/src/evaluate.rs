@@ -5,7 +5,7 @@ use crate::job_record::{absolute, recorded};
 use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
 use crate::predict::zarr::labels_of;
 use crate::predict::{is_raster, list_inputs};
-use crate::results::check_file;
+use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize, stack_stem};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
@@ -13,7 +13,7 @@ use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::json::write_json;
+use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::target::check_ending;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
@@ -292,7 +292,8 @@ impl EvaluateJob {
         check_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
         recorded(self, context, |_| {
             let report = self.evaluate(context)?;
-            write_json(out, &report.with_absolute_paths())?;
+            let aside = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)?;
+            aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
             Ok(report)
         })
     }
@@ -490,6 +491,26 @@ mod tests {
         let report = job(predictions, truths).run(&Context::default()).unwrap();
         let note = left_out(&report).unwrap();
         assert!(note.contains("a_truth.ome.tif is not scored") && note.contains("a_target.ome.tif"), "{note}");
+    }
+
+    #[test]
+    fn scores_of_values_that_are_not_finite_and_of_labels_with_float_samples_have_a_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let [prediction, truth, labels] = ["p.npy", "t.npy", "l.npy"].map(|name| folder.path().join(name));
+        let write = |path: &Path, array: Array| {
+            write_array(path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        };
+        let floats = |values: Vec<f32>| Array::new("YX".parse().unwrap(), vec![2, 2], values).unwrap();
+        write(&labels, Array::new("YX".parse().unwrap(), vec![2, 2], vec![0u16, 1, 2, 2]).unwrap());
+        write(&prediction, floats(vec![0.5, f32::NAN, 2.0, 3.0]));
+        write(&truth, floats(vec![0.25, 1.0, 2.0, 3.0]));
+        let notes = |truth: &PathBuf| job(prediction.clone(), truth.clone()).run(&Context::default()).unwrap().notes;
+        let of_nan = notes(&truth);
+        assert!(of_nan.len() == 1 && of_nan[0].contains("p.npy: 1 of 4 values are NaN"), "{of_nan:?}");
+        write(&prediction, floats(vec![0.0, 1.0, 2.0, 2.0]));
+        assert!(notes(&truth).is_empty());
+        let of_labels = notes(&labels);
+        assert!(of_labels.len() == 1 && of_labels[0].contains("intensities are compared"), "{of_labels:?}");
     }
 
     #[test]

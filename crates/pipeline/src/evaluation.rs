@@ -86,7 +86,7 @@ impl<'a> Evaluation<'a> {
                 self.errors.extend(found);
                 report
             }
-            pairs => score_intensities(self.context, report, [a, b], pairs)?,
+            pairs => score_intensities(self.context, report, [a, b], pairs, &mut self.notes)?,
         };
         self.reports.push(report);
         Ok(())
@@ -254,12 +254,40 @@ fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2
     }
 }
 
+/// Returns notes about intensities, prediction and truth, whose scores say less than they seem to: values that are not finite,
+/// and label images whose samples are floats.
+fn notes_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (path, values) in [(&report.prediction, prediction), (&report.truth, truth)] {
+        let invalid = values.iter().filter(|value| !value.is_finite()).count();
+        if invalid > 0 {
+            notes.push(format!(
+                "{}: {invalid} of {} values are NaN or infinite, so its scores are 0 or undefined; replace these values",
+                path.display(),
+                values.len()
+            ));
+        }
+    }
+    let are_like_labels = |values: &[f32]| values.iter().all(|value| *value >= 0.0 && value.fract() == 0.0);
+    let is_constant = |values: &[f32]| values.iter().all(|value| Some(value) == values.first());
+    if [prediction, truth].into_iter().all(|values| are_like_labels(values) && !is_constant(values)) {
+        notes.push(format!(
+            "{} and {}: all values are whole numbers, but not all are of an integer type, so intensities are compared; if they \
+             are labels, convert both files to an integer type",
+            report.prediction.display(),
+            report.truth.display()
+        ));
+    }
+    notes
+}
+
 /// Adds the scores of channels of intensity images, prediction and truth, to a report.
 fn score_intensities(
     context: &Context,
     report: PairReport,
     images: [&Image; 2],
     pairs: &[ChannelPair],
+    notes: &mut Vec<String>,
 ) -> Result<PairReport, JobError> {
     let Extents { zyx, times, .. } = Extents::of(images[0].meta());
     let mut channels = Vec::with_capacity(pairs.len());
@@ -271,6 +299,11 @@ fn score_intensities(
                 t_all.extend(t.to_f32());
                 Ok(())
             })?;
+        }
+        for note in notes_on_intensities(&report, [&p_all, &t_all]) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
         }
         let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
         let regression = regression(&t_all, &p_all, times, zyx)?;

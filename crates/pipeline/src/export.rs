@@ -79,6 +79,10 @@ impl ExportJob {
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
         loading.finish();
         context.check()?;
+        if self.format != ExportFormat::Bioimageio {
+            // Another program may have created the file meanwhile.
+            check_file(&self.out, &[&path], self.overwrite)?;
+        }
         let writing = context.recorder.span(Stage::Write, "model");
         let moved_to = match self.format {
             ExportFormat::Onnx => {

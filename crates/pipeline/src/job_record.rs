@@ -12,6 +12,7 @@ use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
+use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::target::{ending, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -292,8 +293,12 @@ pub fn record_path(output: &Path) -> PathBuf {
 pub struct PendingRecord<J> {
     path: PathBuf,
     record: JobRecord<J>,
+    /// Outputs and working folders, as resolved paths: they are no part of an input folder that contains them.
+    left_out: Vec<PathBuf>,
     /// Each input that could not be listed, with the error: `PATH: ERROR`.
     unlisted: Vec<String>,
+    /// Keeps other processes from writing the same output; released after the record is written.
+    _lock: Option<ResultsLock>,
 }
 
 impl<J: Recordable> PendingRecord<J> {
@@ -302,8 +307,8 @@ impl<J: Recordable> PendingRecord<J> {
     ///
     /// # Errors
     /// [`JobError::Storage`] if the path of the record is an input or a folder, or holds the record of another result; also
-    /// if any other file exists there, unless the job overwrites files. [`JobError::WrongUse`] if the job has no output,
-    /// the record's name is too long, or a path is not Unicode.
+    /// if any other file exists there, unless the job overwrites files, or another job is writing the output.
+    /// [`JobError::WrongUse`] if the job has no output, the record's name is too long, or a path is not Unicode.
     pub fn begin(job: &J) -> Result<Self, JobError> {
         let mut job = job.clone();
         let overwrite = job.overwrite();
@@ -337,6 +342,8 @@ impl<J: Recordable> PendingRecord<J> {
         let mut seen = BTreeSet::new();
         let given = job.inputs().into_iter().filter(|input| seen.insert(*input));
         let (inputs, unlisted) = listed(given, &left_out);
+        // A training run locks the folder of its checkpoint. The lock file may be in a folder that was just listed.
+        let lock = if J::KIND == JobKind::Train { None } else { lock_output(first, &path)? };
         let record = JobRecord {
             program: program(),
             kind: J::KIND,
@@ -349,7 +356,7 @@ impl<J: Recordable> PendingRecord<J> {
             outputs: Vec::new(),
             finished_unix_secs: 0,
         };
-        Ok(Self { path, record, unlisted })
+        Ok(Self { path, record, left_out, unlisted, _lock: lock })
     }
 
     /// Returns the recorded job, whose settings may be replaced by those that were determined while it ran.
@@ -380,11 +387,33 @@ impl<J: Recordable> PendingRecord<J> {
     pub(crate) fn read_again(&mut self, input: &Path) {
         let path = absolute(input);
         let Some(known) = self.record.inputs.iter_mut().find(|known| known.path == path) else { return };
-        let left_out: Vec<PathBuf> = self.record.job.outputs().into_iter().map(resolved).collect();
         // If it cannot be read, it stays as it was before, which the reader of the record is told.
-        if let Ok(now) = input_record(&path, &left_out) {
+        if let Ok(now) = input_record(&path, &self.left_out) {
             *known = now;
         }
+    }
+
+    /// Refuses a result whose inputs changed while they were read. Call it before the outputs get their names.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] with the input that changed.
+    pub(crate) fn refuse_changed(&self) -> Result<(), JobError> {
+        for then in &self.record.inputs {
+            let change = match input_record(&then.path, &self.left_out) {
+                Ok(now) => then.change(&now),
+                Err(error) => Some(format!("can no longer be read ({error})")),
+            };
+            let Some(change) = change else { continue };
+            let what = if then.path.is_dir() { "folder" } else { "file" };
+            return Err(JobError::Mismatch {
+                path: then.path.clone(),
+                problem: format!(
+                    "the {what} {change}: it changed while it was read, so the result would match neither version"
+                ),
+                next_step: format!("wait until the {what} is complete, then run the command again"),
+            });
+        }
+        Ok(())
     }
 
     /// Records the device and the precision that computed the result.
@@ -457,6 +486,17 @@ fn unlisted_note(unlisted: &[String]) -> Option<String> {
         count => format!("{count} inputs are not listed in the provenance record, the first one"),
     };
     Some(format!("{what}: {first}"))
+}
+
+/// Locks the name of an output with this record. Returns `None` where no lock file can be created: the job reports why nothing
+/// can be written there.
+fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobError> {
+    let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_ENDING));
+    let (Some(folder), Some(name)) = (record.parent(), name) else { return Ok(None) };
+    match ResultsLock::acquire(folder, name) {
+        Err(StorageError::Busy { .. }) => Err(StorageError::Busy { path: output.to_owned() }.into()),
+        acquired => Ok(acquired.ok()),
+    }
 }
 
 /// Refuses to replace a file at the path of a record that is not the record of an earlier output with the same name. Records

@@ -128,9 +128,11 @@ impl MeasureJob {
         let bytes = self.table_format.file(&self.table, text)?;
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
+        record.refuse_changed()?;
         let records = publication.records()?;
         provenance::update(&records)?;
-        publication.publish(self.overwrite)?;
+        let aside = publication.publish(self.overwrite)?;
+        aside.iter().for_each(|aside| context.note(results::moved_aside_note(aside)));
         Ok(MeasureReport {
             objects,
             labels: self.labels.clone(),

@@ -2,14 +2,14 @@
 
 mod files;
 
-use crate::job_record::recorded;
+use crate::job_record::{PendingRecord, recorded};
 use crate::measure::numbers;
 use crate::predict::resolve::{
     ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, check_voxel_size, first_series_note,
     one_of_several_note, reading_notes, used_voxel_um,
 };
 use crate::predict::zarr::labels_of;
-use crate::results::check_file;
+use crate::results::{check_file, moved_aside_note};
 use crate::stack::{Extents, Stack, channels_text};
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
@@ -17,7 +17,7 @@ use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_ending, check_parent, ending};
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::write::write_checked;
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -100,14 +100,14 @@ impl MeshJob {
     ///
     /// # Errors
     /// [`JobError::Storage`] if the output has another ending, exists or cannot be written; [`JobError::Mismatch`] if
-    /// the image holds no labels, or lacks a requested object or the time point; [`JobError::Budget`] if the bounding
-    /// box of an object does not fit the memory budget; [`JobError`] if it cannot be read; [`JobError::Cancelled`]. No
-    /// partly written file is left.
+    /// the image holds no labels, lacks a requested object or the time point, or changes meanwhile; [`JobError::Budget`]
+    /// if the bounding box of an object does not fit the memory budget; [`JobError`] if it cannot be read;
+    /// [`JobError::Cancelled`]. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<MeshReport, JobError> {
-        recorded(self, context, |_| self.write_mesh(context))
+        recorded(self, context, |record| self.write_mesh(context, record))
     }
 
-    fn write_mesh(&self, context: &Context) -> Result<MeshReport, JobError> {
+    fn write_mesh(&self, context: &Context, record: &PendingRecord<Self>) -> Result<MeshReport, JobError> {
         check_ending(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
@@ -163,7 +163,9 @@ impl MeshJob {
             _ => files::stl(&meshes),
         };
         let bytes = bytes.map_err(|problem| self.mismatch(problem, "choose fewer objects with --objects"))?;
-        atomic_write(&self.out, &bytes)?;
+        record.refuse_changed()?;
+        let aside = write_checked(&self.out, &bytes, self.overwrite)?;
+        aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         writing.finish();
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
         let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);

@@ -1,6 +1,6 @@
 //! Segmentation of an existing map: labels and measurements from a probability map.
 
-use crate::job_record::recorded;
+use crate::job_record::{PendingRecord, recorded};
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
@@ -255,8 +255,8 @@ impl SegmentJob {
     /// Runs the job and writes its provenance record beside the labels.
     ///
     /// # Errors
-    /// [`JobError`] if there is no path for the labels, the map cannot be read, the results cannot be written, or the
-    /// job is cancelled.
+    /// [`JobError`] if there is no path for the labels, the map cannot be read or changes meanwhile, the results cannot be
+    /// written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
             return Err(JobError::WrongUse(
@@ -271,7 +271,7 @@ impl SegmentJob {
         }
         let format = LabelFormat::of_path(labels)?;
         recorded(self, context, |record| {
-            let report = self.run_into(context, labels, format)?;
+            let report = self.run_into(context, labels, format, Some(&mut *record))?;
             if self.replace_labels_of_map {
                 record.read_again(&self.map);
             }
@@ -284,10 +284,16 @@ impl SegmentJob {
     /// # Errors
     /// As [`SegmentJob::run`].
     pub fn run_raw(&self, context: &Context, file: &Path) -> Result<SegmentReport, JobError> {
-        self.run_into(context, file, LabelFormat::RawU32)
+        self.run_into(context, file, LabelFormat::RawU32, None)
     }
 
-    fn run_into(&self, context: &Context, path: &Path, format: LabelFormat) -> Result<SegmentReport, JobError> {
+    fn run_into(
+        &self,
+        context: &Context,
+        path: &Path,
+        format: LabelFormat,
+        record: Option<&mut PendingRecord<Self>>,
+    ) -> Result<SegmentReport, JobError> {
         let start = Instant::now();
         self.options.validate()?;
         self.table.iter().try_for_each(|table| self.table_format.check_path(table))?;
@@ -335,6 +341,9 @@ impl SegmentJob {
         if let Some(path) = &self.table {
             let bytes = self.table_format.file(path, table_text(&[(0, rows)], &names, false))?;
             publication.add(write_unpublished(path, &bytes)?);
+        }
+        if let Some(record) = record {
+            record.refuse_changed()?;
         }
         provenance::update(&publication.records()?)?;
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);

@@ -82,6 +82,9 @@ pub fn io_advice(error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => "check that the path exists",
         io::ErrorKind::PermissionDenied => "check its permissions, or choose another folder",
         io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another folder",
+        io::ErrorKind::AlreadyExists => "a file or a broken link has this name: choose another name",
+        io::ErrorKind::InvalidFilename => "give it a shorter name",
+        io::ErrorKind::UnexpectedEof => "the file is shorter than it should be: export or copy it again",
         io::ErrorKind::NotADirectory => "part of the path is a file, not a folder: choose another folder",
         _ => "check the disk or the network folder, and try again",
     }

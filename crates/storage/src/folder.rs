@@ -2,12 +2,15 @@
 //!
 //! Every such folder holds a marker file ([`MARKER`]). The marker of a *finished* folder (a model package, the OME-Zarr of
 //! a prediction) lists its files; the folder is replaced or removed only if it holds exactly these, unchanged. A
-//! *working* folder (an unfinished training run, scratch space) is removed with everything in it. A folder without a
-//! marker is never removed or emptied.
+//! *working* folder (scratch space) is removed with everything in it, and that of an unfinished training run with what the
+//! run wrote ([`remove_own`]). A folder without a marker is never removed or emptied.
 
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, refuse_input};
-use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
+use crate::write::{
+    PARTIAL, RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder,
+    without_hidden_name,
+};
 use crate::{StorageError, read};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,6 +33,7 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     {
         return Ok(());
     }
+    let is_new = std::fs::symlink_metadata(path).is_err();
     std::fs::create_dir_all(path).map_err(StorageError::io(path, "creating the folder"))?;
     // A process killed while it wrote the marker leaves an unfinished file.
     crate::write::sweep(path);
@@ -38,7 +42,12 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
         let problem = format!("is not a folder that this program made (it holds {})", entry.file_name().display());
         return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
     }
-    crate::write::atomic_write(&path.join(MARKER), &Manifest::working(kind).to_bytes())
+    crate::write::atomic_write(&path.join(MARKER), &Manifest::working(kind).to_bytes()).inspect_err(|_| {
+        if is_new {
+            // The first error is reported; an empty folder that stays does no harm.
+            let _ = std::fs::remove_dir(path);
+        }
+    })
 }
 
 /// Whether the path is a working folder of this kind.
@@ -82,6 +91,69 @@ pub fn clear_working(path: &Path, kind: &str, first: &[&str], keep: &[&str]) -> 
         remove_entries(path, keep)
     };
     clear().map_err(StorageError::io(path, "emptying the folder"))
+}
+
+/// Removes those entries of a working folder for whose names `is_own` holds, and then the folder, unless others remain.
+/// Returns the names of the others, which stay in the folder. A folder that does not exist is not an error.
+///
+/// # Errors
+/// As [`remove_working`].
+pub fn remove_own(path: &Path, kind: &str, is_own: &dyn Fn(&str) -> bool) -> Result<Vec<String>, StorageError> {
+    let is_absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    if std::fs::symlink_metadata(path).as_ref().is_err_and(is_absent) {
+        return Ok(Vec::new());
+    }
+    if !is_working(path, kind) {
+        return Err(not_removed(path));
+    }
+    let remove = || -> io::Result<Vec<String>> {
+        let others = remove_named(path, is_own)?;
+        if others.is_empty() {
+            std::fs::remove_file(path.join(MARKER))?;
+            std::fs::remove_dir(path)?;
+        }
+        Ok(others)
+    };
+    remove().map_err(StorageError::io(path, "removing the folder"))
+}
+
+/// Removes those entries of a working folder for whose names `is_own` holds; the file named `first` is removed before all
+/// others.
+///
+/// # Errors
+/// As [`remove_working`].
+pub fn clear_own(path: &Path, kind: &str, first: &str, is_own: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
+    if !is_working(path, kind) {
+        return Err(not_removed(path));
+    }
+    let removed = match std::fs::remove_file(path.join(first)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => remove_named(path, is_own).map(drop),
+    };
+    removed.map_err(StorageError::io(path, "emptying the folder"))
+}
+
+/// Removes the entries of a folder for whose names `is_own` holds, unfinished files and those of operating systems. Returns
+/// the names of the others. The marker stays.
+fn remove_named(path: &Path, is_own: &dyn Fn(&str) -> bool) -> io::Result<Vec<String>> {
+    let is_by_product = |name: &str| SYSTEM_FILES.contains(&name) || (name.starts_with('.') && name.contains(PARTIAL));
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == MARKER {
+            continue;
+        }
+        if !name.to_str().is_some_and(|name| is_own(name) || is_by_product(name)) {
+            others.push(name.display().to_string());
+        } else if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    others.sort();
+    Ok(others)
 }
 
 fn not_removed(path: &Path) -> StorageError {
@@ -139,7 +211,8 @@ fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
         other => other.map_err(StorageError::io(path, "reading the folder"))?,
     };
     if !meta.is_dir() {
-        return Ok(Some("exists and is not a folder".to_owned()));
+        let what = if meta.is_symlink() { "is a link" } else { "exists and is not a folder" };
+        return Ok(Some(what.to_owned()));
     }
     let io = |error| StorageError::io(path, "reading the folder")(error);
     match Manifest::of_folder(path).filter(|m| m.kind == kind && m.files.is_some()) {
@@ -255,7 +328,8 @@ pub fn write_finished(
     builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let partial = builder.tempdir_in(folder).map_err(StorageError::io(path, "creating the folder"))?.keep();
+    let made = builder.tempdir_in(folder).map_err(without_hidden_name);
+    let partial = made.map_err(StorageError::io(path, "creating the folder"))?.keep();
     let outcome = match write_files(&partial, kind, files) {
         // The marker stays locked until the folder is renamed.
         Ok(marker) => {
@@ -300,8 +374,11 @@ fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Re
 /// Renames a new folder to `path` and returns what happened to the previous content.
 pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
     let io = |error| StorageError::io(path, "replacing the folder")(error);
-    let exists = std::fs::symlink_metadata(path).is_ok();
-    let is_empty = exists && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
+    let found = std::fs::symlink_metadata(path);
+    let exists = found.is_ok();
+    // A link to an empty folder is moved aside like any other.
+    let is_folder = found.is_ok_and(|meta| meta.is_dir());
+    let is_empty = is_folder && std::fs::read_dir(path).is_ok_and(|mut e| e.next().is_none());
     if is_empty {
         std::fs::remove_dir(path).map_err(io)?;
     }
@@ -358,8 +435,10 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".before-{n}"));
         let aside = path.with_file_name(name);
-        if std::fs::symlink_metadata(&aside).is_err() {
-            return std::fs::rename(path, &aside).map(|()| aside).map_err(io);
+        match rename_new(path, &aside) {
+            // Another process may be moving something aside, too.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            done => return done.map(|()| aside).map_err(io),
         }
     }
     Err(io(io::Error::other("too many copies exist already")))
@@ -368,10 +447,8 @@ pub fn move_aside(path: &Path) -> Result<PathBuf, StorageError> {
 /// Gives what [`move_aside`] moved its name back, because nothing else could be written there. If that fails, it stays beside
 /// the path with its content.
 pub fn move_back(aside: &Path, path: &Path) {
-    if std::fs::symlink_metadata(path).is_err() {
-        // The error of writing is reported.
-        let _ = std::fs::rename(aside, path);
-    }
+    // The error of writing is reported.
+    let _ = rename_new(aside, path);
 }
 
 /// Restores a folder after a process was killed while replacing it. If `path` exists, removes the leftovers instead.

@@ -1,12 +1,12 @@
 //! JSON files that are kept between runs: settings, caches, profiles.
 
-use crate::StorageError;
 use crate::read::open_regular;
-use crate::write::atomic_write;
+use crate::write::{atomic_write, write_checked};
+use crate::{Overwrite, StorageError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Why a JSON file was not read. The messages do not name the file.
 #[derive(Debug, thiserror::Error)]
@@ -69,8 +69,23 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StorageErro
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(StorageError::io(folder, "creating the folder"))?;
     }
-    let text = serde_json::to_vec_pretty(value).map_err(io::Error::from);
-    atomic_write(path, &text.map_err(StorageError::io(path, "converting to JSON"))?)
+    atomic_write(path, &json_text(path, value)?)
+}
+
+/// Writes a JSON file atomically at a path that [`crate::target::check_file`] has allowed, see [`write_checked`].
+///
+/// # Errors
+/// [`StorageError::Io`] if the file cannot be written, or the value cannot be represented in JSON.
+pub fn write_checked_json(
+    path: &Path,
+    value: &impl Serialize,
+    overwrite: Overwrite,
+) -> Result<Option<PathBuf>, StorageError> {
+    write_checked(path, &json_text(path, value)?, overwrite)
+}
+
+fn json_text(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, StorageError> {
+    serde_json::to_vec_pretty(value).map_err(io::Error::from).map_err(StorageError::io(path, "converting to JSON"))
 }
 
 fn read_bytes(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>, JsonError> {

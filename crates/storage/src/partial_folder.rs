@@ -6,7 +6,9 @@
 use crate::folder::{Replaced, move_aside, move_into_place, remove_marked};
 use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
 use crate::target::{Overwrite, check_parent, refuse_input};
-use crate::write::{RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder};
+use crate::write::{
+    RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder, without_hidden_name,
+};
 use crate::{StorageError, read};
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -81,7 +83,7 @@ impl PartialFolder {
         builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-        let partial = builder.tempdir_in(folder).map_err(io)?.keep();
+        let partial = builder.tempdir_in(folder).map_err(without_hidden_name).map_err(io)?.keep();
         let marked = File::create_new(partial.join(MARKER)).and_then(|mut marker| {
             // Where locks are not supported nothing is swept, so an unlocked folder is safe.
             let _ = marker.lock();

@@ -4,7 +4,8 @@
 //! written through), and is locked while its process runs. Leftovers of killed processes are therefore recognized by
 //! their name and the missing lock. They are removed when the next file is written to that folder.
 
-use crate::StorageError;
+use crate::folder::{move_aside, move_back};
+use crate::{Overwrite, StorageError};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -124,6 +125,17 @@ pub(crate) fn hidden_prefix(name: &OsStr) -> OsString {
     prefix
 }
 
+/// Returns the error of creating a hidden file or folder without its name, which says nothing to users.
+pub(crate) fn without_hidden_name(error: io::Error) -> io::Error {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match error.kind() {
+        kind @ (NotADirectory | NotFound | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull) => {
+            kind.into()
+        }
+        _ => error,
+    }
+}
+
 /// A file that is being written next to its target; removed when dropped unfinished.
 #[derive(Debug)]
 pub struct PartialFile {
@@ -150,7 +162,8 @@ impl PartialFile {
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         for _ in 0..ATTEMPTS {
-            let (file, partial) = builder.tempfile_in(folder)?.keep().map_err(|e| e.error)?;
+            let file = builder.tempfile_in(folder).map_err(without_hidden_name)?;
+            let (file, partial) = file.keep().map_err(|e| e.error)?;
             unfinished().insert(partial.clone());
             // Where locks are not supported nothing is swept, so an unlocked file is safe.
             let _ = file.lock();
@@ -269,6 +282,24 @@ impl FinishedFile {
         sync_folder(&self.target);
         Ok(())
     }
+
+    /// As [`FinishedFile::publish`], for a target that [`crate::target::check_file`] has allowed. Unless `overwrite` allows to
+    /// replace it, a file that another program has created there meanwhile is moved aside; its new path is returned.
+    ///
+    /// # Errors
+    /// [`StorageError::Io`]; what exists at the target is then unchanged, and the new file is removed.
+    pub fn publish_checked(self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
+        let target = self.target.clone();
+        let has_appeared = overwrite == Overwrite::Refuse && std::fs::symlink_metadata(&target).is_ok();
+        let aside = if has_appeared { Some(move_aside(&target)?) } else { None };
+        if let Err(error) = self.publish() {
+            if let Some(aside) = &aside {
+                move_back(aside, &target);
+            }
+            return Err(StorageError::io(&target, "finishing the file")(error));
+        }
+        Ok(aside)
+    }
 }
 
 impl Drop for FinishedFile {
@@ -286,6 +317,24 @@ pub(crate) fn sync_folder(target: &Path) {
     {
         // Some file systems cannot sync folders: there, a power failure could undo the rename, but not damage the file.
         let _ = folder.sync_all();
+    }
+}
+
+/// Renames a file or folder to a name that nothing has yet; [`io::ErrorKind::AlreadyExists`] otherwise. Where the system or
+/// the file system has no such rename, the name is looked up first.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+            done => return done.map_err(io::Error::from),
+        }
+    }
+    match std::fs::symlink_metadata(to) {
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => std::fs::rename(from, to),
     }
 }
 
@@ -315,6 +364,15 @@ pub fn write_unpublished(path: &Path, bytes: &[u8]) -> Result<FinishedFile, Stor
     let mut file = PartialFile::create(path).map_err(StorageError::io(path, "creating the file"))?;
     file.out().and_then(|out| out.write_all(bytes)).map_err(StorageError::io(path, "writing"))?;
     file.finish().map_err(StorageError::io(path, "finishing the file"))
+}
+
+/// Writes a small file atomically at a path that [`crate::target::check_file`] has allowed. Unless `overwrite` allows to
+/// replace it, a file that another program has created there meanwhile is moved aside; its new path is returned.
+///
+/// # Errors
+/// [`StorageError::Io`]; the target is then unchanged.
+pub fn write_checked(path: &Path, bytes: &[u8], overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
+    write_unpublished(path, bytes)?.publish_checked(overwrite)
 }
 
 #[cfg(test)]
@@ -393,6 +451,41 @@ mod tests {
         assert!(matches!(failed, Err(StorageError::Io { source, .. }) if crate::is_exhausted(&source)));
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
         assert_eq!(file_names(folder.path()), ["a.json"]);
+    }
+
+    #[test]
+    fn a_file_that_appears_while_another_is_written_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.stl");
+        assert_eq!(write_checked(&path, b"new", Overwrite::Refuse).unwrap(), None);
+        let written = write_unpublished(&path, b"newer").unwrap();
+        std::fs::write(&path, "drawn meanwhile").unwrap();
+        let aside = written.publish_checked(Overwrite::Refuse).unwrap().unwrap();
+        assert_eq!(std::fs::read(&aside).unwrap(), b"drawn meanwhile");
+        assert_eq!(std::fs::read(&path).unwrap(), b"newer");
+        assert_eq!(write_checked(&path, b"newest", Overwrite::Replace).unwrap(), None);
+        assert_eq!(std::fs::read(&path).unwrap(), b"newest");
+        assert_eq!(file_names(folder.path()), ["a.stl", "a.stl.before-1"]);
+    }
+
+    #[test]
+    fn a_rename_to_a_new_name_never_replaces_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        std::fs::write(&from, "one").unwrap();
+        std::fs::write(&to, "two").unwrap();
+        assert_eq!(rename_new(&from, &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&to).unwrap(), b"two");
+        std::fs::remove_file(&to).unwrap();
+        rename_new(&from, &to).unwrap();
+        assert_eq!(file_names(folder.path()), ["to"]);
+    }
+
+    #[test]
+    fn errors_do_not_name_the_hidden_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = atomic_write(&folder.path().join("nowhere/a.json"), b"x").unwrap_err().to_string();
+        assert!(error.contains("a.json: creating the file failed") && !error.contains("partial"), "{error}");
     }
 
     #[test]

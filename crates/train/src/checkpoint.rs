@@ -16,12 +16,12 @@ use crate::step::ModelState;
 use crate::validator::Comparison;
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::PACKAGE_KIND;
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{Context, JobError};
 use cytoscope_storage::json::read_json;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{StorageError, folder, target};
+use cytoscope_storage::{StorageError, folder, sha256_of_bytes, target};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,8 @@ use std::path::{Path, PathBuf};
 
 /// Version of the checkpoint format.
 const VERSION: u32 = 2;
+/// Prefix of the name of the tensor file; the step follows.
+const TENSORS: &str = "tensors-";
 /// Maximum size of `training.json` in bytes.
 const MAX_JSON_BYTES: u64 = 64 << 20;
 /// Maximum size of the tensor file in bytes.
@@ -41,8 +43,22 @@ const JSON: &str = "training.json";
 const LOCK: &str = "lock";
 /// Kind of the folder, as stored in its marker file.
 const KIND: &str = "training";
-/// Prefix of the folders of the best networks.
+/// Prefix of the folders of the best networks; the step follows.
 const BEST: &str = "best-";
+/// Name of the file that asks the run to finish.
+const FINISH: &str = "finish";
+/// Name of the preview image of the last validation.
+const PREVIEW: &str = "shown.png";
+/// Name of the package of the start model.
+const START: &str = "start";
+/// Name of the package of the final network, before its quantization.
+pub(crate) const FLOAT: &str = "float";
+/// Name of the package with the quantized final network.
+pub(crate) const INT8: &str = "int8";
+/// Name of the package with the int8 network of the start model.
+pub(crate) const KEPT: &str = "kept";
+/// Ending of the names of calibration images, after their number.
+pub(crate) const CALIBRATION: &str = "_calibration.tif";
 
 /// State of a training run, as stored in `training.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -133,6 +149,9 @@ pub(crate) struct TrainState {
     pub validation_size: Option<ValidationSize>,
     /// Name of the tensor file.
     pub tensors: String,
+    /// SHA-256 of the tensor file in lower-case hexadecimal; empty in checkpoints of earlier versions.
+    #[serde(default)]
+    pub tensors_sha256: String,
 }
 
 fn one() -> f32 {
@@ -289,22 +308,28 @@ impl RunFolder {
     /// Removes the files of an earlier run from the folder.
     pub(crate) fn clear(&self) -> Result<(), JobError> {
         // The state file is removed first, so that a partly cleared folder is not taken for a checkpoint.
-        Ok(folder::clear_working(&self.path, KIND, &[JSON], &[LOCK])?)
+        Ok(folder::clear_own(&self.path, KIND, JSON, &|name| name != LOCK && is_of_run(name))?)
     }
 
-    /// Removes the folder.
-    pub(crate) fn remove(&self) -> Result<(), JobError> {
-        Ok(folder::remove_working(&self.path, KIND)?)
+    /// Removes the files of a run and the folder, unless other files are in it. Returns their names.
+    pub(crate) fn remove(&self) -> Result<Vec<String>, JobError> {
+        Ok(folder::remove_own(&self.path, KIND, &is_of_run)?)
     }
 
-    /// Removes the folder after the run has ended; errors are ignored, since a leftover folder only takes disk space.
-    pub(crate) fn clean_up(&self) {
-        let _ = self.remove();
+    /// Removes the folder after the run has ended; errors are ignored, since a leftover folder only takes disk space. A note
+    /// names a file of others for which the folder stays.
+    pub(crate) fn clean_up(&self, context: &Context) {
+        if let Some(first) = self.remove().unwrap_or_default().first() {
+            let folder = self.path.display();
+            context.note(format!(
+                "the folder {folder} is kept: it holds files that the run did not write, such as {first}"
+            ));
+        }
     }
 
     /// Returns the path of the file that asks the run to finish.
     fn finish_file(&self) -> PathBuf {
-        self.path.join("finish")
+        self.path.join(FINISH)
     }
 
     /// Returns whether the run was asked to finish.
@@ -320,7 +345,7 @@ impl RunFolder {
 
     /// Returns the path of the preview image of the last validation.
     pub(crate) fn preview(&self) -> PathBuf {
-        self.path.join("shown.png")
+        self.path.join(PREVIEW)
     }
 
     /// Returns the path of the package of the best network, found at `step`.
@@ -342,16 +367,17 @@ impl RunFolder {
 
     /// Returns the path of the package of the start model.
     pub(crate) fn start(&self) -> PathBuf {
-        self.path.join("start")
+        self.path.join(START)
     }
 
     /// Saves the state of the run and of the network; `names` are the names of the parameters.
     pub(crate) fn save(&self, state: &mut TrainState, names: &[String], model: &ModelState) -> Result<(), JobError> {
-        let old = std::mem::replace(&mut state.tensors, format!("tensors-{}.safetensors", state.step));
+        let old = std::mem::replace(&mut state.tensors, format!("{TENSORS}{}.safetensors", state.step));
         state.optimizer_steps = model.optimizer_steps;
         (state.loss_scale, state.steady_steps) = (model.loss_scale, model.steady_steps);
         state.version = VERSION;
         let bytes = tensor_file(names, model)?;
+        state.tensors_sha256 = sha256_of_bytes(&bytes);
         atomic_write(&self.path.join(&state.tensors), &bytes)?;
         let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Internal(e.to_string()))?;
         atomic_write(&self.json(), &json)?;
@@ -375,7 +401,7 @@ impl RunFolder {
             return Err(bad(&path, format!("its format version is {}, expected {VERSION}", state.version)));
         }
         state.check(&path)?;
-        let is_plain_name = state.tensors.starts_with("tensors-") && !state.tensors.contains(['/', '\\']);
+        let is_plain_name = state.tensors.starts_with(TENSORS) && !state.tensors.contains(['/', '\\']);
         if !is_plain_name {
             return Err(bad(&path, "it does not name a tensors file".to_owned()));
         }
@@ -386,9 +412,32 @@ impl RunFolder {
     pub(crate) fn load(&self) -> Result<(TrainState, BTreeMap<String, Tensor>), JobError> {
         let state = self.load_state()?;
         let path = self.path.join(&state.tensors);
-        let tensors = parse_tensors(&path, &read(&path, MAX_TENSOR_BYTES)?)?;
+        if !path.is_file() {
+            return Err(bad(&path, "the file of the checkpoint's tensors is missing".to_owned()));
+        }
+        let bytes = read(&path, MAX_TENSOR_BYTES)?;
+        if !state.tensors_sha256.is_empty() && sha256_of_bytes(&bytes) != state.tensors_sha256 {
+            return Err(bad(&path, "it was damaged or changed after the checkpoint was saved".to_owned()));
+        }
+        // The package of the start model is written again if it is missing.
+        if let Some((_, step)) = state.best.filter(|(_, step)| *step > 0)
+            && !self.best(step).is_dir()
+        {
+            return Err(bad(&self.best(step), "the package of the best network so far is missing".to_owned()));
+        }
+        let tensors = parse_tensors(&path, &bytes)?;
         Ok((state, tensors))
     }
+}
+
+/// Returns whether an entry of a checkpoint folder has a name that a training run gives.
+fn is_of_run(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let tensors = || name.strip_prefix(TENSORS)?.strip_suffix(".safetensors");
+    [JSON, LOCK, FINISH, PREVIEW, START, FLOAT, INT8, KEPT].contains(&name)
+        || name.strip_prefix(BEST).is_some_and(is_number)
+        || name.strip_suffix(CALIBRATION).is_some_and(is_number)
+        || tensors().is_some_and(is_number)
 }
 
 /// An error of a checkpoint file that cannot be used.

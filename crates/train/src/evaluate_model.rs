@@ -13,7 +13,7 @@ use cytoscope_pipeline::{
     ProgressStage, ScoredImage, VolumeOutputs, predict_volume_on_devices,
 };
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::json::write_json;
+use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::target::{check_ending, check_file};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
@@ -66,7 +66,13 @@ impl EvaluateModelJob {
         check_file(out, &[&self.data], self.overwrite)?;
         recorded(self, context, |record| {
             let report = self.evaluate(context, devices, Some(record))?;
-            write_json(out, &report.with_absolute_paths())?;
+            if let Some(aside) = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)? {
+                context.note(format!(
+                    "a file was created at {} during the job; it was moved to {}",
+                    out.display(),
+                    aside.display()
+                ));
+            }
             Ok(report)
         })
     }

@@ -1,7 +1,7 @@
 //! The end of a training run: tuning of segmentation settings, the package, quantization, and scores of both networks.
 
 use crate::candidate::Candidate;
-use crate::checkpoint::TrainState;
+use crate::checkpoint::{CALIBRATION, FLOAT, INT8, KEPT, TrainState};
 use crate::curves;
 use crate::error::io_error;
 use crate::history::StepPoint;
@@ -97,7 +97,7 @@ impl Training<'_> {
                 "no trained network scored clearly better than the start model, which is kept: {reason}"
             ));
         }
-        let (float, fitted) = (self.folder.path.join("float"), self.segment.clone());
+        let (float, fitted) = (self.folder.path.join(FLOAT), self.segment.clone());
         let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
         let mut last = self.final_network(&chosen, &float, end)?;
         let start = start_scores.as_ref().filter(|_| verdict == ChosenNetwork::Trained);
@@ -324,7 +324,7 @@ impl Training<'_> {
         let end = self.deadline(state);
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
         self.context.note("quantizing the network");
-        let out = self.folder.path.join("int8");
+        let out = self.folder.path.join(INT8);
         let recorder = self.context.recorder.clone();
         let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
         let (calibrate, predictions) = self.calibration(float)?;
@@ -396,7 +396,7 @@ impl Training<'_> {
             test_outputs,
             record: int8.record.clone(),
         };
-        let path = self.folder.path.join("kept");
+        let path = self.folder.path.join(KEPT);
         // In the run's own folder, where nothing is moved.
         let _ = packages::save_quantized(&package, inputs, quantized, &path, Overwrite::Refuse)?;
         let Some(after) = after else {
@@ -419,7 +419,7 @@ impl Training<'_> {
         let mut calibrate: Vec<PathBuf> = Vec::new();
         let step = self.train_pairs.len().div_ceil(8).max(1);
         for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
-            let to = self.folder.path.join(format!("{i}_calibration.tif"));
+            let to = self.folder.path.join(format!("{i}{CALIBRATION}"));
             calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
         }
         Ok(calibrate)
@@ -483,7 +483,7 @@ impl Training<'_> {
         check_destination(out, &[], self.job.overwrite)?;
         // The package of an earlier run, a folder or a zip, is not deleted: training it again would take long.
         let is_file = std::fs::symlink_metadata(out).is_ok_and(|meta| meta.is_file());
-        let is_earlier = is_finished(out, PACKAGE_KIND) || (is_file && self.job.overwrite == Overwrite::Refuse);
+        let is_earlier = is_finished(out, PACKAGE_KIND) || is_file;
         let earlier = if is_earlier { Some(move_aside(out)?) } else { None };
         let saved = packages::save(&package, out, self.job.overwrite);
         if let (Err(_), Some(earlier)) = (&saved, &earlier) {

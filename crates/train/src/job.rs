@@ -205,12 +205,12 @@ impl TrainJob {
         RunFolder::for_package(&self.out).request_finish()
     }
 
-    /// Removes the checkpoint folder of an earlier run.
+    /// Removes the checkpoint of an earlier run, with its folder unless that holds files of others.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the folder cannot be removed, or was not created by a training run.
     pub fn discard(&self) -> Result<(), JobError> {
-        RunFolder::for_package(&self.out).remove()
+        RunFolder::for_package(&self.out).remove().map(drop)
     }
 
     /// Like [`TrainJob::discard`], but refuses to remove the folder of a run that is in progress, and leaves an empty
@@ -225,7 +225,7 @@ impl TrainJob {
             return Ok(());
         }
         drop(folder.lock()?);
-        folder.remove()
+        folder.remove().map(drop)
     }
 
     /// Returns whether another device may continue if one fails, because the user did not choose that one.

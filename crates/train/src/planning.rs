@@ -221,6 +221,7 @@ impl Training<'_> {
             next_validation: 0,
             validation_size: None,
             tensors: String::new(),
+            tensors_sha256: String::new(),
         }
     }
 

@@ -153,9 +153,14 @@ pub(crate) fn run(
     let config = if earlier.is_none() { data::with_thickness(&data.report, config) } else { config };
     let outcome = load_locked(job, &folder, earlier.as_ref(), &config)
         .and_then(|checkpoint| run_locked(request, record, &folder, config, &data, checkpoint));
+    let is_over = outcome.is_ok() || !folder.has_checkpoint();
+    // The lock is held meanwhile, so that no other run begins in the folder; elsewhere a locked file cannot be removed.
+    if is_over && cfg!(unix) {
+        folder.clean_up(context);
+    }
     drop(lock);
-    if outcome.is_ok() || !folder.has_checkpoint() {
-        folder.clean_up();
+    if is_over && cfg!(not(unix)) {
+        folder.clean_up(context);
     }
     outcome
 }

@@ -19,6 +19,7 @@ pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 use crate::{JobError, Model};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// Smallest and largest valid diameter, in µm or voxels.
@@ -164,6 +165,13 @@ pub struct DiameterEstimate {
 /// same nuclei (F1 of one against the other 0.96), and 3 takes a third of the time.
 const MAX_REFINEMENT: f64 = 3.0;
 
+/// Object diameters in µm that are not doubted, from bacteria to small embryos. A voxel size in nm that is stated in µm makes
+/// nuclei several millimeters wide.
+const USUAL_UM: RangeInclusive<f64> = 0.2..=2_000.0;
+/// What is added to the description of other diameters.
+const UNUSUAL: &str = "; objects of this size are unusual: the voxel size is probably in another unit (set it with \
+                       --voxel-size)";
+
 /// The object diameter that a prediction used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ObjectDiameter {
@@ -208,8 +216,9 @@ impl ObjectDiameter {
     /// Returns a description for the report, without the slice spacing.
     pub(crate) fn diameter_text(&self) -> String {
         let Self { diameter, unit, nominal_um, .. } = self;
+        let is_unusual = matches!(unit, DiameterUnit::Um) && !USUAL_UM.contains(diameter);
         let unit = unit.symbol();
-        match &self.estimate {
+        let text = match &self.estimate {
             None => format!("object diameter {diameter:.1} {unit}, as given (the model's is {nominal_um} µm)"),
             Some(e) if e.certainty == Certainty::None => format!(
                 "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed (set it with \
@@ -226,7 +235,8 @@ impl ObjectDiameter {
                     e.certainty.words()
                 )
             }
-        }
+        };
+        if is_unusual { text + UNUSUAL } else { text }
     }
 }
 
@@ -248,6 +258,18 @@ pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_of_unusual_size_are_doubted() {
+        let text = |diameter, unit| {
+            let found = ObjectDiameter { diameter, unit, voxel: [1.0; 3], nominal_um: 9.0, estimate: None };
+            found.text()
+        };
+        for (diameter, is_doubted) in [(0.01, true), (0.5, false), (9.0, false), (900.0, false), (11_000.0, true)] {
+            assert_eq!(text(diameter, DiameterUnit::Um).contains("in another unit"), is_doubted, "{diameter}");
+        }
+        assert!(!text(3_000.0, DiameterUnit::Voxels).contains("in another unit"));
+    }
 
     #[test]
     fn a_request_is_auto_or_a_number_in_json_and_on_the_command_line() {

@@ -96,6 +96,56 @@ fn working_folders_are_removed_and_links_to_them_are_not() {
     assert!(file_names(temp.path()).is_empty());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_at_the_path_of_a_folder_is_moved_aside_and_its_target_stays() {
+    let temp = tempfile::tempdir().unwrap();
+    for (name, content) in [("empty", None), ("full", Some("thesis.tif"))] {
+        let (target, link) = (temp.path().join(name), temp.path().join("link"));
+        std::fs::create_dir(&target).unwrap();
+        content.iter().for_each(|file| std::fs::write(target.join(file), "years of work").unwrap());
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(refusal_of(write_finished(&link, KIND, &files("1"), Overwrite::Refuse)).contains("is a link"));
+        let moved = write_finished(&link, KIND, &files("1"), Overwrite::Replace).unwrap();
+        let aside = temp.path().join("link.before-1");
+        assert_eq!(moved, Replaced::MovedTo(aside.clone()), "{name}");
+        assert_eq!(std::fs::read_link(&aside).unwrap(), target);
+        assert_eq!(file_names(&target), content.map(str::to_owned).into_iter().collect::<Vec<_>>());
+        std::fs::remove_file(&aside).unwrap();
+        remove_finished(&link, KIND).unwrap();
+    }
+}
+
+#[test]
+fn foreign_files_in_a_working_folder_stay_with_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("m.training");
+    let is_own = |name: &str| name == "state.json" || name == "best";
+    assert!(remove_own(&path, "training", &is_own).unwrap().is_empty(), "there is no folder");
+    create_working(&path, "training").unwrap();
+    let fill = || {
+        std::fs::create_dir(path.join("best")).unwrap();
+        std::fs::write(path.join("best/x"), "x").unwrap();
+        std::fs::write(path.join("state.json"), "{}").unwrap();
+        std::fs::write(path.join(format!(".state.json.0123456789ab{}", partial_suffix())), "half").unwrap();
+    };
+    fill();
+    std::fs::create_dir(path.join("mine")).unwrap();
+    std::fs::write(path.join("mine/notes.md"), "my own words").unwrap();
+    clear_own(&path, "training", "state.json", &is_own).unwrap();
+    assert_eq!(file_names(&path), [MARKER, "mine"]);
+    fill();
+    assert_eq!(remove_own(&path, "training", &is_own).unwrap(), ["mine"]);
+    assert_eq!(std::fs::read(path.join("mine/notes.md")).unwrap(), b"my own words");
+    refusal_of(remove_own(&path, "scratch", &is_own));
+    refusal_of(clear_own(&path, "scratch", "state.json", &is_own));
+    // The next run uses the folder, which is removed when nothing else is in it.
+    create_working(&path, "training").unwrap();
+    std::fs::remove_dir_all(path.join("mine")).unwrap();
+    assert!(remove_own(&path, "training", &is_own).unwrap().is_empty());
+    assert!(file_names(temp.path()).is_empty());
+}
+
 #[test]
 fn an_interrupted_replacement_is_recovered() {
     let temp = tempfile::tempdir().unwrap();

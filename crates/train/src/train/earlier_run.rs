@@ -99,6 +99,36 @@ mod tests {
     }
 
     #[test]
+    fn damaged_and_missing_files_of_a_checkpoint_are_named() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("m");
+        let job: TrainJob =
+            serde_json::from_value(json!({"task": "segmentation", "data": "d", "from": "scratch", "out": out}))
+                .unwrap();
+        let folder = RunFolder::for_package(&out);
+        let _lock = folder.lock().unwrap();
+        save(&folder, &job, 3, &["a"]);
+        let refused = || folder.load().map(|(state, _)| state.step).unwrap_err().to_string();
+        let tensors = folder.path.join("tensors-3.safetensors");
+        let bytes = std::fs::read(&tensors).unwrap();
+        std::fs::write(&tensors, [&bytes[..], b"x"].concat()).unwrap();
+        let text = refused();
+        assert!(
+            text.contains("tensors-3") && text.contains("damaged or changed") && text.contains("--restart"),
+            "{text}"
+        );
+        std::fs::remove_file(&tensors).unwrap();
+        assert!(refused().contains("is missing"), "{}", refused());
+        std::fs::write(&tensors, &bytes).unwrap();
+        assert_eq!(folder.load().unwrap().0.step, 3);
+        let text = std::fs::read_to_string(folder.path.join("training.json")).unwrap();
+        let with_best = text.replace("\"best\": null", "\"best\": [0.5, 2]");
+        assert_ne!(with_best, text);
+        std::fs::write(folder.path.join("training.json"), with_best).unwrap();
+        assert!(refused().contains("best-2") && refused().contains("best network"), "{}", refused());
+    }
+
+    #[test]
     fn settings_that_were_derived_from_the_data_are_not_changed_settings() {
         let given = TrainConfig::default();
         let mut derived = TrainConfig { patch_zyx: Some([1, 64, 64]), ..given.clone() };
