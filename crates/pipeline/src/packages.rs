@@ -342,8 +342,8 @@ pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result
     write_with(&builder, &InheritedContent::default(), to, overwrite)
 }
 
-/// Returns whether something exists at a path that a training run wrote: according to the record beside it or, for a folder that has
-/// none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows it.
+/// Returns whether something exists at a path that a training run wrote: according to the record beside it or, for a folder
+/// that has none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows it.
 fn is_trained(path: &Path) -> bool {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return false };
     let states_training = || {
@@ -416,6 +416,7 @@ mod tests {
         assert_eq!(write(valid, &path, Overwrite::Replace).unwrap(), Replaced::MovedTo(aside.clone()));
         assert!(aside.join("notes.txt").is_file() && !path.join("notes.txt").exists());
     }
+
     #[test]
     fn a_trained_package_without_its_record_is_moved_aside() {
         let folder = tempfile::tempdir().unwrap();
