@@ -424,6 +424,12 @@ mod tests {
         let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
         let trained = PackageBuilder { config: json!({"training": {"steps": 3}}), ..builder.clone() };
         assert_eq!(write(trained, &path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        // The record of a package that was there before says nothing about it.
+        let record = json!({
+            "program": "cytoscope 0", "kind": "import", "job": {}, "inputs": [], "finished_unix_secs": 0,
+            "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
+        });
+        std::fs::write(record_path(&path), record.to_string()).unwrap();
         let aside = folder.path().join("renamed.before-1");
         assert_eq!(write(builder.clone(), &path, Overwrite::Refuse).unwrap(), Replaced::MovedTo(aside));
         assert_eq!(write(builder, &path, Overwrite::Refuse).unwrap(), Replaced::Ours, "it was not trained");
