@@ -284,8 +284,7 @@ pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainC
 }
 
 /// Returns the median object diameter of a pair in µm. If the pair states no complete voxel size, its voxels have the size
-/// `assumed_um`; if slices have the `likely` spacing, that is the one that predictions assume for its objects, in voxels of the
-/// assumed size along X.
+/// `assumed_um`. With a `likely` spacing, its slices are as far apart as predictions assume for its objects instead.
 fn diameter_um(pair: &PairSummary, assumed_um: Option<[f64; 3]>, likely: bool) -> Option<f64> {
     let diameter = pair.median_diameter_um?;
     let Some(spacing) = pair.assumed_spacing else { return Some(diameter) };
