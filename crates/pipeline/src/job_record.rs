@@ -270,12 +270,18 @@ pub fn records_result_of(result: &Path, file: &Path, input: &Path) -> bool {
     record.inputs.iter().any(is_input) && record.outputs.iter().any(|known| known.is_named(file) && known.matches(file))
 }
 
-/// Returns whether the record beside an output is that of a training run; `None` if there is no record of the output.
+/// Returns whether the record beside an output is that of a training run; `None` if there is no record of the output. The
+/// record of another job counts only if the output is unchanged: it may be left from an output that was there before.
 pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
-    match read_any(&record_path(output)) {
-        Ok(AnyRecord::Job(record)) if record.is_of(output) => Some(record.kind == JobKind::Train),
-        _ => None,
+    let record = match read_any(&record_path(output)) {
+        Ok(AnyRecord::Job(record)) if record.is_of(output) => record,
+        _ => return None,
+    };
+    if record.kind == JobKind::Train {
+        return Some(true);
     }
+    let (then, now) = (record.outputs.first()?, file_record(output).ok()?);
+    ((then.bytes, &then.sha256) == (now.bytes, &now.sha256)).then_some(false)
 }
 
 /// Returns the path of the record of an output.

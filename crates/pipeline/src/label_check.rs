@@ -1,7 +1,6 @@
 //! Whether the values of an image that is used as labels are those of labels.
 
 use crate::JobError;
-use bytemuck::Zeroable;
 use cytoscope_volume::Element;
 use std::path::{Path, PathBuf};
 

@@ -346,8 +346,8 @@ pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result
     write_with(&builder, &InheritedContent::default(), to, overwrite)
 }
 
-/// Returns whether something exists at a path that a training run wrote: according to the record beside it or, for a folder that has
-/// none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows it.
+/// Returns whether something exists at a path that a training run wrote: according to the record beside it or, for a folder
+/// that has none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows it.
 fn is_trained(path: &Path) -> bool {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return false };
     let states_training = || {
@@ -420,6 +420,7 @@ mod tests {
         assert_eq!(write(valid, &path, Overwrite::Replace).unwrap(), Replaced::MovedTo(aside.clone()));
         assert!(aside.join("notes.txt").is_file() && !path.join("notes.txt").exists());
     }
+
     #[test]
     fn a_trained_package_without_its_record_is_moved_aside() {
         let folder = tempfile::tempdir().unwrap();
@@ -427,6 +428,12 @@ mod tests {
         let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
         let trained = PackageBuilder { config: json!({"training": {"steps": 3}}), ..builder.clone() };
         assert_eq!(write(trained, &path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        // The record of a package that was there before says nothing about it.
+        let record = json!({
+            "program": "cytoscope 0", "kind": "import", "job": {}, "inputs": [], "finished_unix_secs": 0,
+            "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
+        });
+        std::fs::write(record_path(&path), record.to_string()).unwrap();
         let aside = folder.path().join("renamed.before-1");
         assert_eq!(write(builder.clone(), &path, Overwrite::Refuse).unwrap(), Replaced::MovedTo(aside));
         assert_eq!(write(builder, &path, Overwrite::Refuse).unwrap(), Replaced::Ours, "it was not trained");

@@ -365,6 +365,15 @@ impl RunFolder {
         }
     }
 
+    /// Removes a package in the folder that an earlier attempt has left, because a trained one would be moved aside, not
+    /// replaced.
+    pub(crate) fn remove_package(&self, path: &Path) {
+        if path.starts_with(&self.path) {
+            // A leftover package only takes disk space.
+            let _ = folder::remove_finished(path, PACKAGE_KIND);
+        }
+    }
+
     /// Returns the path of the package of the start model.
     pub(crate) fn start(&self) -> PathBuf {
         self.path.join(START)

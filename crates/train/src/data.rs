@@ -283,12 +283,17 @@ pub(crate) fn with_thickness(report: &Report, mut config: TrainConfig) -> TrainC
     config
 }
 
-/// Returns the median object diameter of a pair in µm, with this voxel size if the pair states none.
-fn diameter_um(pair: &PairSummary, assumed_um: Option<[f64; 3]>) -> Option<f64> {
-    let [z, y, x] = assumed_um.filter(|_| pair.voxel_um.contains(&None)).unwrap_or([1.0; 3]);
+/// Returns the median object diameter of a pair in µm. If the pair states no complete voxel size, its voxels have the size
+/// `assumed_um`. With a `likely` spacing, its slices are as far apart as predictions assume for its objects instead.
+fn diameter_um(pair: &PairSummary, assumed_um: Option<[f64; 3]>, likely: bool) -> Option<f64> {
+    let diameter = pair.median_diameter_um?;
+    let Some(spacing) = pair.assumed_spacing else { return Some(diameter) };
+    let [z, y, x] = assumed_um.unwrap_or([1.0; 3]);
+    let in_plane = (y * x).sqrt();
     // The diameter is that of a section in a flat stack, and of a volume otherwise.
-    let unit_um = if pair.shape_zyx[0] <= FLAT_SLICES { (y * x).sqrt() } else { (z * y * x).cbrt() };
-    Some(pair.median_diameter_um? * unit_um)
+    let is_volume = pair.shape_zyx[0] > FLAT_SLICES;
+    let along_z = if is_volume && !likely { z / (spacing * in_plane) } else { 1.0 };
+    Some(diameter * in_plane * along_z.cbrt())
 }
 
 impl Data {
@@ -298,9 +303,10 @@ impl Data {
     }
 
     /// Returns the median of the pairs' median object diameters in µm; `assumed` is the voxel size of pairs that state
-    /// none.
+    /// none, whose slices have a likely spacing.
     pub(crate) fn median_diameter(&self, assumed: [f64; 3]) -> Option<f64> {
-        let mut all: Vec<f64> = self.report.pairs.iter().filter_map(|pair| diameter_um(pair, Some(assumed))).collect();
+        let mut all: Vec<f64> =
+            self.report.pairs.iter().filter_map(|pair| diameter_um(pair, Some(assumed), true)).collect();
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
     }
@@ -310,7 +316,7 @@ impl Data {
     pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {
         let volume = |diameter: f64| std::f64::consts::PI / 6.0 * diameter.powi(3);
         let mut all: Vec<f64> =
-            self.report.pairs.iter().filter_map(|pair| diameter_um(pair, assumed_um).map(volume)).collect();
+            self.report.pairs.iter().filter_map(|pair| diameter_um(pair, assumed_um, false).map(volume)).collect();
         all.sort_by(f64::total_cmp);
         Some(all.get(all.len() / 2)? * 0.1)
     }
@@ -335,6 +341,30 @@ mod tests {
             let array = Array::new("TCZYX".parse().unwrap(), vec![2, 2, 4, 8, 10], voxels).unwrap();
             let spec = WriteSpec::of(&array, Container::OmeTiff);
             write_array(&folder.join(format!("film{number}.ome.tif")), &array, &spec).unwrap();
+        }
+    }
+
+    #[test]
+    fn diameters_of_stacks_without_a_voxel_size_follow_the_assumed_one() {
+        // A median object with a diameter of 12 voxels along X, with slices that many voxels apart.
+        let pair = |slices: usize, spacing: Option<f64>| -> PairSummary {
+            serde_json::from_value(serde_json::json!({
+                "name": "a", "image": "a.tif", "target": "b.tif", "shape_zyx": [slices, 50, 50], "voxel_um": [null, 0.5, 0.5],
+                "median_diameter_um": 12.0, "assumed_spacing": spacing, "usable": true,
+            }))
+            .unwrap()
+        };
+        let of = |slices, spacing, likely| diameter_um(&pair(slices, spacing), Some([4.0, 0.5, 0.5]), likely).unwrap();
+        for (found, expected) in [
+            (of(20, Some(8.0), true), 6.0),
+            (of(20, Some(8.0), false), 6.0),
+            (of(20, Some(1.0), true), 6.0),
+            (of(20, Some(1.0), false), 12.0),
+            (of(2, Some(1.0), false), 6.0),
+            (of(20, None, false), 12.0),
+            (diameter_um(&pair(20, Some(8.0)), None, false).unwrap(), 6.0),
+        ] {
+            assert!((found - expected).abs() < 1e-9, "{found}, expected {expected}");
         }
     }
 

@@ -169,6 +169,7 @@ impl Training<'_> {
         if self.tunes_segmentation() {
             self.segment = self.tune_segmentation(chosen, end)?;
         }
+        self.folder.remove_package(float);
         self.write_candidate(&graph, float)?;
         let (mut scores, mut thumbnails) = (None, Vec::new());
         if !self.validator.is_empty() {
@@ -352,6 +353,7 @@ impl Training<'_> {
                 without_float: false,
                 overwrite: Overwrite::Refuse,
             };
+            self.folder.remove_package(&out);
             let once = || self.quantize_once(&job, &trainer, &quiet, after, floor);
             let scored = self.context.report_alive(ProgressStage::Calibrate, once);
             if attempt == 0 {
@@ -397,6 +399,7 @@ impl Training<'_> {
             record: int8.record.clone(),
         };
         let path = self.folder.path.join(KEPT);
+        self.folder.remove_package(&path);
         // In the run's own folder, where nothing is moved.
         let _ = packages::save_quantized(&package, inputs, quantized, &path, Overwrite::Refuse)?;
         let Some(after) = after else {

@@ -110,15 +110,15 @@ pub(super) struct TaskResult {
     /// Minimum, median and maximum of each figure.
     #[serde(default)]
     pub metrics: Value,
-    /// Figures of each successful run, in the order of the runs, with which an interrupted bench continues; empty if the
-    /// results are not those of a table.
+    /// Figures of each successful run, in the order of the runs, with which an interrupted bench continues; empty for
+    /// --compare-opts and --span-cost, and in results of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_metrics: Vec<Figures>,
     /// Pairs, patch, batch and steps of a training run; `None` for inference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_info: Option<Value>,
-    /// Fingerprint of the command line and of the program that ran it; `None` if the results are not those of a table, and
-    /// in results of earlier versions.
+    /// Fingerprint of the command line and of the program that ran it; `None` for --compare-opts and --span-cost, and in
+    /// results of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }

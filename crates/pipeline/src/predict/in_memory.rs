@@ -187,9 +187,9 @@ fn predict(
 ) -> Result<PredictedVolume, JobError> {
     options.check()?;
     diameter::check(options.diameter, model)?;
-    let selection = Selection::new(context, image, &image.meta().path, model, options)?;
+    let mut selection = Selection::new(context, image, &image.meta().path, model, options)?;
+    selection.first_chains = first_chains;
     let time = selection.only_time()?;
-    let selection = Selection { first_chains, ..selection };
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
     let memory = JobMemory { held_bytes: held_bytes(&resolved, outputs), writing_bytes: 0 };
     let tiles = plan(context, &resolved, memory, 0)?;

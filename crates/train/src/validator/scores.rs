@@ -25,7 +25,8 @@ pub struct PairScore {
 }
 
 /// Version of the definition of [`Scores::score`], for checkpoints: 0 was the mean of F1 at IoU 0.5 and 0.7; in 1, parts of
-/// images were normalized by their own statistics.
+/// images were normalized by their own statistics, objects of which only the rim is annotated counted, and large stacks were
+/// scored in other parts.
 pub(crate) const SCORE_VERSION: u32 = 2;
 
 /// Scores of a network on the validation pairs.

@@ -56,6 +56,7 @@ impl PairInspection {
                 target_intensities: None,
                 objects: None,
                 median_diameter_um: None,
+                assumed_spacing: None,
                 median_extent_um: None,
                 foreground_share: None,
                 cut: None,
@@ -438,8 +439,9 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     let known_um = z.zip(y).zip(x).map(|((z, y), x)| [z, y, x]);
     inspection.summary.objects = Some(index.objects.len());
     inspection.summary.foreground_share = Some(index.foreground as f64 / known.max(1) as f64);
-    inspection.summary.median_diameter_um =
-        index.median_diameter_um(known_um.unwrap_or_else(|| index.assumed_voxel(None)));
+    let voxel = known_um.unwrap_or_else(|| index.assumed_voxel(None));
+    inspection.summary.median_diameter_um = index.median_diameter_um(voxel);
+    inspection.summary.assumed_spacing = known_um.is_none().then_some(voxel[0]);
     inspection.summary.median_extent_um = median_extent_um(index, known_um.unwrap_or([1.0; 3]));
     let boxes: Vec<cut::ObjectBox> = index.objects.iter().map(|o| [o.low, o.high]).collect();
     inspection.summary.cut = cut::choose(&boxes, stack.zyx);

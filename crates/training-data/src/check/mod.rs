@@ -72,6 +72,9 @@ pub struct PairSummary {
     /// Median object diameter in µm: that of the sphere with the object's volume, or in a few slices of the circle with the
     /// area of its largest section (in voxels along X if the voxel size is unknown along an axis).
     pub median_diameter_um: Option<f64>,
+    /// Slice spacing in voxels along X that the diameter assumes; `None` if the voxel size is known along all axes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assumed_spacing: Option<f64>,
     /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown along an axis).
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
