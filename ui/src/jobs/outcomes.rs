@@ -21,11 +21,14 @@ impl Jobs {
     /// Handles the events of the engine since the last call.
     pub(crate) fn poll(&mut self, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
-        let active = |job: &&JobView| !job.state.is_over();
-        let active: Vec<JobId> = self.work.jobs.iter().filter(active).map(|job| job.id).collect();
+        let is_queued = |job: &&JobView| job.state == JobState::Queued;
+        let queued: Vec<JobId> = self.work.jobs.iter().filter(is_queued).map(|job| job.id).collect();
         let outcomes = self.work.poll();
-        let succeeded = |job: &&JobView| job.state == JobState::Done && active.contains(&job.id);
-        self.work.jobs.iter().filter(succeeded).for_each(|job| effects.settled(job.subject()));
+        // Failures of jobs that have started are notified after this.
+        let has_started = |job: &&JobView| {
+            queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Cancelled)
+        };
+        self.work.jobs.iter().filter(has_started).for_each(|job| effects.settled(job.subject()));
         for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
         }
@@ -164,8 +167,10 @@ impl Jobs {
             effects.act(DocumentsAction::Show { document, output });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }
+        let is_this = |job: &&JobView| job.state == JobState::Done && job.purpose == Purpose::Predict { document };
+        let about = self.work.jobs.iter().rfind(is_this).map(JobView::subject);
         for failed in outcome.failed {
-            effects.error("Prediction failed", failed.message);
+            effects.failure(about.clone(), "Prediction failed".to_owned(), failed.message);
         }
     }
 
