@@ -25,9 +25,8 @@ impl Jobs {
         let queued: Vec<JobId> = self.work.jobs.iter().filter(is_queued).map(|job| job.id).collect();
         let outcomes = self.work.poll();
         // Failures of jobs that have started are notified after this.
-        let has_started = |job: &&JobView| {
-            queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Cancelled)
-        };
+        let has_started =
+            |job: &&JobView| queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Cancelled);
         self.work.jobs.iter().filter(has_started).for_each(|job| effects.settled(job.subject()));
         for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
