@@ -230,7 +230,14 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     unknown_label(ui, batch, actions);
     evaluation_start(ui, state, actions);
+    // New scores may lie below the visible part of the page.
+    let id = egui::Id::new("scores are shown");
+    let were_shown = ui.data(|data| data.get_temp::<bool>(id)).unwrap_or(false);
+    ui.data_mut(|data| data.insert_temp(id, batch.report.is_some()));
     if let Some(report) = &batch.report {
+        if !were_shown {
+            ui.scroll_to_cursor(Some(egui::Align::TOP));
+        }
         scores(ui, report, batch.of_model.as_deref(), actions);
     }
 }
@@ -493,7 +500,7 @@ fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
         ui.label(RichText::new(format!("Diameter in {unit}")).weak());
         columns.iter().for_each(|(name, _)| _ = ui.label(RichText::new(*name).weak()));
         ui.end_row();
-        for bin in &errors.sizes {
+        for bin in &errors.size_rows() {
             ui.label(format!("{} to {}", bin.from, bin.to));
             columns.iter().for_each(|(_, kind)| _ = ui.label(bin.count(*kind).to_string()));
             ui.end_row();
