@@ -386,7 +386,8 @@ fn predictions_are_scored_and_the_scores_are_saved() {
     // In a low window, the page scrolls to the scores.
     fixture.window.set_size([800.0, 480.0].into());
     fixture.click("Evaluate");
-    let top_of_scores = |w: &Harness<'static, Workbench>| w.query_by_label("Scores").map(|heading| heading.rect().top());
+    let top_of_scores =
+        |w: &Harness<'static, Workbench>| w.query_by_label("Scores").map(|heading| heading.rect().top());
     fixture.until("the scores", |w| sees(w, "1 pair") && top_of_scores(w).is_some_and(|top| top < 180.0));
     fixture.window.set_size([1360.0, 860.0].into());
     fixture.window.run_steps(5);

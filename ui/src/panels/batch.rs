@@ -10,6 +10,7 @@ use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel,
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::engine_notes::in_window;
 use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
@@ -430,7 +431,7 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &m
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
     weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
-        weak(ui, note.as_str());
+        weak(ui, in_window(note));
     }
     if report.notes.len() > LISTED_NOTES {
         weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));

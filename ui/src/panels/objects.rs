@@ -62,9 +62,11 @@ fn title(column: &str) -> String {
 /// What a column has, for its tooltip.
 fn column_hint(column: &str) -> String {
     match column {
-        "sphericity" => "Sphericity: about 1 for balls, less for elongated and rough objects. The surface is estimated from \
+        "sphericity" => {
+            "Sphericity: about 1 for balls, less for elongated and rough objects. The surface is estimated from \
                          voxel faces, so that small or boxy objects may have up to 1.21."
-            .to_owned(),
+                .to_owned()
+        }
         _ if column == "time" || column.starts_with("bbox_") => {
             format!("{}, counted from 1; saved tables count from 0", title(column))
         }

@@ -199,11 +199,13 @@ fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
 pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
     let frame = frame(ui);
     own.select_opened(state.jobs);
+    // In low windows, the views keep most of the height.
+    let default_height = (ui.available_height() * 0.4).clamp(MIN_HEIGHT, 300.0);
     let panel = egui::Panel::bottom("profiler")
         .frame(frame)
         .resizable(true)
-        .default_size(300.0)
-        .size_range(150.0..=620.0)
+        .default_size(default_height)
+        .size_range(MIN_HEIGHT..=620.0)
         .show(ui, |ui| {
             let run = own.run(state.jobs);
             let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });
