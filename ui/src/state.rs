@@ -113,8 +113,8 @@ impl<'a> State<'a> {
         can_run(action, self.correction(), self.corrections.tools(), points, is_shown)
     }
 
-    /// Title of a command now; undo and redo name the step they affect, a map is named after
-    /// what it shows, and a page is closed before a stack.
+    /// Title of a command now; undo and redo name the step they affect, a map is named after what it
+    /// shows, and a page is closed before a stack.
     pub(crate) fn current_title(self, command: Command) -> String {
         if command == Command::Close && self.display.task().is_page() {
             return "Close page".to_owned();

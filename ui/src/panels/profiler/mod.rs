@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 /// Time after which tables and advice of a running job are computed again.
 const DERIVE_EVERY: Duration = Duration::from_secs(1);
 
+/// Minimum height of the panel in points.
+const MIN_HEIGHT: f32 = 150.0;
+
 /// Width of the list of the runs to compare with, in points.
 const COMPARE_WIDTH: f32 = 190.0;
 
