@@ -200,7 +200,7 @@ fn error_lines(errors: &ErrorSummary) -> Vec<String> {
     ];
     let names: String = columns.iter().map(|(name, _)| format!("{name:>9}")).collect();
     lines.push(format!("  {:>19}{names}", format!("diameter in {unit}")));
-    for bin in &errors.sizes {
+    for bin in &errors.size_rows() {
         let counts: String = columns.iter().map(|(_, kind)| format!("{:>9}", bin.count(*kind))).collect();
         lines.push(format!("  {:>19}{counts}", format!("{} to {}", bin.from, bin.to)));
     }

@@ -132,7 +132,10 @@ fn measuring_a_time_series_of_labels_in_one_stack_says_what_is_measured() {
     fixture.write("series.tif", "TZYX", &[2, 6, 40, 40], [&labels[..], &labels].concat());
     let report = fixture.run(&["measure", "series.tif", "--intensities", &raw, "--out", "t.csv", "--json"]).json();
     let notes: Vec<&str> = report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    assert!(notes.iter().any(|note| note.contains("2 time points") && note.contains("time point 0")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("2 time points") && note.contains("the first time point")),
+        "{notes:?}"
+    );
 }
 
 /// The tables of a prediction have the rows and columns of its CSV in every form.

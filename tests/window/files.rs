@@ -208,6 +208,21 @@ fn shortcuts_do_not_act_on_what_is_behind_a_dialog() {
 }
 
 #[test]
+fn a_page_is_closed_before_the_stack_that_it_hides() {
+    let mut fixture = Fixture::with(|f| vec![stack(&f.join("plain.tif"), "ZYX", &[6, 16, 24])]);
+    fixture.settle();
+    for page in [Command::Models, Command::Evaluate, Command::Convert, Command::Train] {
+        fixture.window.state_mut().send(page);
+        fixture.until("the page", |w| !sees(w, "XY view"));
+        fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::W);
+        fixture.until("the views", |w| sees(w, "XY view"));
+        assert!(fixture.window.state().document().is_some(), "{page:?}");
+    }
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::W);
+    fixture.until("the empty window", |w| w.state().document().is_none());
+}
+
+#[test]
 fn names_in_any_script_are_readable_if_a_font_is_installed() {
     let by_file = Fixture::with(|folder| vec![stack(&folder.join("細胞 клетка.tif"), "ZYX", &[4, 20, 30])]);
     let by_channel = Fixture::with(|folder| {

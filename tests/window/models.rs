@@ -383,8 +383,14 @@ fn predictions_are_scored_and_the_scores_are_saved() {
     open_evaluation(&mut fixture);
     choose_folder(&mut fixture, "Predictions…", &predicted);
     choose_folder(&mut fixture, "Ground truth…", &truth);
+    // In a low window, the page scrolls to the scores.
+    fixture.window.set_size([800.0, 480.0].into());
     fixture.click("Evaluate");
-    fixture.until("the scores", |w| sees(w, "1 pair"));
+    let top_of_scores =
+        |w: &Harness<'static, Workbench>| w.query_by_label("Scores").map(|heading| heading.rect().top());
+    fixture.until("the scores", |w| sees(w, "1 pair") && top_of_scores(w).is_some_and(|top| top < 180.0));
+    fixture.window.set_size([1360.0, 860.0].into());
+    fixture.window.run_steps(5);
     // The labels are compared with themselves.
     assert!(fixture.sees("F1 at IoU 0.50") && fixture.sees("1.0000"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "scores");

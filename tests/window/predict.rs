@@ -476,6 +476,7 @@ fn training_runs_are_tuned_on_the_data_of_the_wizard() {
     fixture.window.key_press(Key::Enter);
     fixture.until("the pairs", |w| sees(w, "2 usable pairs"));
     fixture.click("Next");
+    fixture.click("New network");
     fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
     assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
     fixture.click("Tune settings");
@@ -589,7 +590,12 @@ fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_rememb
     let chosen = fixture.window.state().settings().output_of_model.get("two").cloned();
     assert_eq!(chosen, Some(OutputTensor::Id("boundary".to_owned())));
     // Blending is one of the settings that are reset.
-    assert!(fixture.sees("Overlap"), "{}", fixture.on_screen());
-    fixture.window.state_mut().send(cytoscope_ui::command::Command::ResetLayout);
+    for answer in ["Cancel", "Reset all"] {
+        assert!(fixture.sees("Overlap"), "{}", fixture.on_screen());
+        fixture.window.state_mut().send(cytoscope_ui::command::Command::ResetLayout);
+        fixture.until("the question", |w| sees(w, "Reset layout and settings?"));
+        fixture.click(answer);
+        fixture.until("the answer", |w| !sees(w, "Reset layout and settings?"));
+    }
     fixture.until("the default", |w| !sees(w, "Overlap"));
 }

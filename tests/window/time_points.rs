@@ -203,6 +203,8 @@ fn saved_labels_are_measured_at_their_own_time_point() {
     fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::S);
     let tables = [0, 1].map(|time| fixture.path(&format!("cytoscope/series_t{time}_corrected_objects.csv")));
     fixture.until("both tables", |_| tables.iter().all(|table| table.is_file()));
+    // A notification has the notes of the measurement, such as which time point was measured.
+    fixture.until("the notes", |w| sees(w, "1 object measured"));
     for (time, (table, intensity)) in tables.iter().zip([9.0, 20.0]).enumerate() {
         let results = Results::read(table).unwrap();
         let mean = results.columns.iter().position(|name| name.starts_with("mean")).unwrap();

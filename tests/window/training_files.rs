@@ -44,6 +44,7 @@ fn checked_channels(window: &Harness<'static, Workbench>) -> Vec<PairChannels> {
 /// Starts a training run with the checked data, discards it, and returns the settings of the data that it was given.
 fn settings_of_run(fixture: &mut Fixture) -> DataConfig {
     fixture.click("Next");
+    fixture.click("New network");
     fixture.click("Start training");
     fixture.until("a training", |w| w.state().is_training());
     let job = fixture.window.state().wizard().plan.job.clone().unwrap();

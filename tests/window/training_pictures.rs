@@ -77,6 +77,7 @@ fn pictures_of_every_step() {
     fixture.click("Next");
     fixture.until("the models", |w| w.query_by_label("nuclei").is_some());
     save_screenshots(&mut fixture, &to, "3_start");
+    fixture.click("New network");
     fixture.click("Start training");
     save_screenshots(&mut fixture, &to, "4_preparing");
     fixture.until("many steps", |w| w.state().wizard().run.step() >= 800);

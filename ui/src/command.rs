@@ -31,7 +31,7 @@ commands! {
     OpenLabels,
     /// Choose a label image as ground truth.
     OpenTruth,
-    /// Close the active document.
+    /// Leave the page, or else close the active document.
     Close,
     /// Predict the active document.
     Predict,
@@ -187,7 +187,7 @@ impl Command {
             Command::ToggleProfiler => "Show profiler",
             Command::OpenRun => "Open run…",
             Command::Toggle3d => "Show 3-D view",
-            Command::ResetLayout => "Reset layout and settings",
+            Command::ResetLayout => "Reset layout and settings…",
             Command::NextTheme => "Switch theme",
             Command::Palette => "Command palette…",
             Command::Shortcuts => "Keyboard shortcuts",

@@ -78,6 +78,8 @@ pub(crate) enum Dialog {
     Shortcuts,
     /// Version and license.
     About,
+    /// Question whether to restore the default layout and settings.
+    Reset,
 }
 
 /// The dialog that asks for the axes of a file.
@@ -374,7 +376,7 @@ impl Display {
         self.notifications.push(level, title, details, about);
     }
 
-    /// Removes notifications about failures of a job that has succeeded since.
+    /// Removes notifications about earlier failures of a job that is run again.
     pub(crate) fn settle(&mut self, job: &JobSubject) {
         self.notifications.settle(job);
     }

@@ -25,7 +25,7 @@ pub(crate) enum Effect {
         /// The job that failed, if the notification is about a failed job.
         about: Option<JobSubject>,
     },
-    /// A job has succeeded, so that notifications about its earlier failures are outdated.
+    /// A job is run again, so that notifications about its earlier failures are outdated.
     Settled(JobSubject),
     /// A change of what the views keep between frames.
     Views(ViewsEffect),
@@ -84,12 +84,12 @@ impl Effects {
         self.notify(Level::Error, title.into(), details.into());
     }
 
-    /// Asks for a notification about a failed job; it is removed once the same job succeeds.
+    /// Asks for a notification about a failed job; it is removed once the same job is run again.
     pub(crate) fn failure(&mut self, about: Option<JobSubject>, title: String, details: String) {
         self.0.push(Effect::Notify { level: Level::Error, title, details, about });
     }
 
-    /// States that a job has succeeded.
+    /// States that a job is run again.
     pub(crate) fn settled(&mut self, job: JobSubject) {
         self.0.push(Effect::Settled(job));
     }

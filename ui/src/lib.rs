@@ -27,6 +27,7 @@ mod display;
 pub mod document;
 mod documents;
 mod effect;
+mod engine_notes;
 mod executor;
 mod file_browser;
 pub mod file_dialog;

@@ -1,5 +1,5 @@
 //! Notifications: short messages in the corner with expandable details. Errors stay until they are closed, or until the job
-//! that failed has succeeded.
+//! that failed is run again.
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
@@ -28,7 +28,7 @@ pub enum Level {
     Success,
     /// Something that the user should know.
     Info,
-    /// Something failed; it stays until it is closed, or until the job that failed has succeeded.
+    /// Something failed; it stays until it is closed, or until the job that failed is run again.
     Error,
 }
 
@@ -86,9 +86,9 @@ impl Notifications {
         self.shown.retain(|n| n.number != number);
     }
 
-    /// Removes notifications about failures of a job that has succeeded since.
+    /// Removes notifications about earlier failures of a job that is run again.
     pub fn settle(&mut self, job: &JobSubject) {
-        self.shown.retain(|n| n.about.as_ref() != Some(job));
+        self.shown.retain(|n| n.about.as_ref().is_none_or(|about| !about.is_same_work(job)));
     }
 
     /// Removes notifications that were shown long enough; errors stay.

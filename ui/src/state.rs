@@ -69,13 +69,13 @@ impl<'a> State<'a> {
             Command::ShowLogFolder => self.display.log_folder().is_some(),
             Command::OpenLabels
             | Command::OpenTruth
-            | Command::Close
             | Command::Fit
             | Command::AutoContrast
             | Command::ToggleCrosshair
             | Command::ToggleScaleBar
             | Command::ToggleLineProfile
             | Command::Screenshot => document.is_some(),
+            Command::Close => document.is_some() || self.display.task().is_page(),
             Command::Predict => document.is_some_and(|d| self.jobs.prediction(d.id).is_none()) && self.can_predict(),
             Command::PredictAll => self.documents.all().len() > 1 && self.can_predict(),
             Command::Cancel => self.jobs.active() > 0,
@@ -113,8 +113,12 @@ impl<'a> State<'a> {
         can_run(action, self.correction(), self.corrections.tools(), points, is_shown)
     }
 
-    /// Title of a command now; undo and redo name the step they affect, and a map is named after what it shows.
+    /// Title of a command now; undo and redo name the step they affect, a map is named after what it
+    /// shows, and a page is closed before a stack.
     pub(crate) fn current_title(self, command: Command) -> String {
+        if command == Command::Close && self.display.task().is_page() {
+            return "Close page".to_owned();
+        }
         let map = self.document().and_then(|d| d.of_role(Role::Map));
         if let (Command::ToggleMap, Some(map)) = (command, map) {
             return format!("Show {}", map.title().to_lowercase());

@@ -227,6 +227,8 @@ impl Workbench {
             }
             Command::OpenLabels => self.ask_for_active(FileRequest::Labels),
             Command::OpenTruth => self.ask_for_active(FileRequest::Truth),
+            // A page hides the stacks.
+            Command::Close if self.display.task().is_page() => self.apply(DisplayAction::Task(PanelTask::Predict)),
             Command::Close => self.apply(DocumentsAction::Close),
             Command::Predict => self.apply_to_active(JobsAction::Predict),
             Command::PredictAll => self.apply(JobsAction::PredictAll),
@@ -265,7 +267,7 @@ impl Workbench {
                 self.ask(FileRequest::Run, String::new());
             }
             Command::Toggle3d => self.apply(DisplayAction::Toggle(Part::Volume)),
-            Command::ResetLayout => self.apply(DisplayAction::Reset),
+            Command::ResetLayout => self.apply(DisplayAction::Open(Dialog::Reset)),
             Command::NextTheme => self.apply(DisplayAction::NextTheme),
             Command::Palette => self.apply(DisplayAction::Open(Dialog::Palette)),
             Command::Shortcuts => self.apply(DisplayAction::Open(Dialog::Shortcuts)),

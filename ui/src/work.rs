@@ -8,6 +8,7 @@ pub use refused::RefusedJob;
 pub use subject::JobSubject;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
+use crate::engine_notes::in_window;
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -477,7 +478,7 @@ impl Work {
                 let job = self.job(id)?;
                 match event {
                     Event::Progress(progress) => job.progress = Some(progress),
-                    Event::Note { message } => job.notes.push(message),
+                    Event::Note { message } => job.notes.push(in_window(&message)),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
                     Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),

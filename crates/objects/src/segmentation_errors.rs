@@ -173,6 +173,10 @@ impl SizeBin {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        *self == Self { from: self.from, to: self.to, ..Self::default() }
+    }
+
     fn add(&mut self, outcome: Outcome) {
         *match outcome {
             Outcome::Found => &mut self.found,
@@ -240,6 +244,19 @@ impl ErrorSummary {
             (self.false_objects, "false object", "false objects"),
         ]
         .map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }))
+    }
+
+    /// The bins as the rows of a table: successive bins without objects are one row, so that an object of another size than
+    /// all others does not fill the table with empty rows.
+    pub fn size_rows(&self) -> Vec<SizeBin> {
+        let mut rows: Vec<SizeBin> = Vec::new();
+        for bin in &self.sizes {
+            match rows.last_mut() {
+                Some(last) if last.is_empty() && bin.is_empty() => last.to = bin.to,
+                _ => rows.push(*bin),
+            }
+        }
+        rows
     }
 
     fn new(merges: u64, splits: u64, size_unit: SizeUnit, objects: &[(f64, Outcome)]) -> Self {
@@ -482,5 +499,22 @@ mod tests {
         assert_eq!((unknown.size_unit, unknown.sizes.first().unwrap().from), (SizeUnit::Voxel, 2.0));
         assert_eq!(unknown.sizes.last().unwrap().missed, 1);
         assert_eq!(ErrorSummary::pooled(&[]).sizes, []);
+    }
+
+    #[test]
+    fn sizes_without_objects_are_one_row_of_a_table() {
+        let objects = [(1.7, Outcome::Found), (2.7, Outcome::Missed), (9.0, Outcome::False)];
+        let errors = ErrorSummary::new(0, 0, SizeUnit::Um, &objects);
+        let rows: Vec<(f64, f64, [u64; 3])> =
+            errors.size_rows().iter().map(|b| (b.from, b.to, [b.found, b.missed, b.false_objects])).collect();
+        let expected = [
+            (1.6, 2.0, [1, 0, 0]),
+            (2.0, 2.5, [0, 0, 0]),
+            (2.5, 3.15, [0, 1, 0]),
+            (3.15, 8.0, [0, 0, 0]),
+            (8.0, 10.0, [0, 0, 1]),
+        ];
+        assert_eq!((rows.as_slice(), errors.sizes.len()), (expected.as_slice(), 8));
+        assert_eq!(ErrorSummary::new(0, 0, SizeUnit::Um, &[]).size_rows(), []);
     }
 }

@@ -271,8 +271,8 @@ fn version(path: &Path) -> Option<(u64, SystemTime)> {
 fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
     (of_labels > 1 && of_stack == 1).then(|| {
         format!(
-            "the label image has {of_labels} time points, but the stack has one: only the labels of time point 0 are \
-             measured"
+            "the label image has {of_labels} time points, but the stack has one: only the labels of the first time point \
+             are measured"
         )
     })
 }

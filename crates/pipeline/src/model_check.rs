@@ -5,12 +5,13 @@ use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::package_test::{self, TestResult};
 use crate::packages::{EngineCheck, check_engines};
-use crate::{Context, ImportSettings, JobError, ProgressStage, ProgressUnit, find_model};
+use crate::probe_input::{mirrored, probe_edge};
+use crate::{Context, ImportSettings, JobError, Model, ProgressStage, ProgressUnit, find_model};
 use cytoscope_checkpoint_import::Architecture;
 use cytoscope_engine::{CompileOptions, Device, DeviceId, EngineError, Precision};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_graph_passes::to_single_precision;
-use cytoscope_model_package::{Package, UploadFinding, UploadSeverity};
+use cytoscope_model_package::{AxisKind, AxisSpec, Package, TensorSpec, UploadFinding, UploadSeverity};
 use cytoscope_profile::{Recorder, Stage};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -116,7 +117,8 @@ impl ModelTestJob {
     }
 }
 
-/// Measures how fast the network of a model runs on each usable device, in each precision, on the package's test inputs.
+/// Measures how fast the network of a model runs on each usable device, in each precision, on the package's test
+/// inputs, mirrored to the size of a tile if they are smaller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpeedJob {
     /// Package by path or name.
@@ -167,6 +169,7 @@ impl ModelSpeedJob {
         let inputs = package_test::network_inputs(&package, &package_test::test_inputs(&package)?)?;
         // Predictions run the network in 32-bit floats.
         let inputs: Vec<Tensor> = inputs.iter().map(|input| input.cast(ElementType::F32)).collect();
+        let inputs = self.tile_inputs(&package, inputs);
         loading.finish();
         let usable: Vec<&Device> = devices.list().iter().filter(|d| d.usable).collect();
         let pairs: Vec<(&Device, Precision)> = usable
@@ -188,6 +191,25 @@ impl ModelSpeedJob {
             runs: SPEED_RUNS,
             rows,
         })
+    }
+
+    /// Returns test inputs of at least the size of the tile on which devices are compared for predictions: test inputs of
+    /// packages may be much smaller than tiles of stacks. Those of a network that cannot be run on stacks stay as they are.
+    fn tile_inputs(&self, package: &Package, inputs: Vec<Tensor>) -> Vec<Tensor> {
+        let Ok(model) = Model::load(&self.model) else { return inputs };
+        let [z, y, x] = probe_edge(&model);
+        let enlarged = |(tensor, spec): (&Tensor, &TensorSpec)| {
+            let length = |(own, axis): (&usize, &AxisSpec)| match axis.kind {
+                AxisKind::Z => z.max(*own),
+                AxisKind::Y => y.max(*own),
+                AxisKind::X => x.max(*own),
+                _ => *own,
+            };
+            let shape: Vec<usize> = tensor.shape().iter().zip(&spec.axes).map(length).collect();
+            mirrored(tensor, &shape)
+        };
+        let all: Option<Vec<Tensor>> = inputs.iter().zip(&package.inputs).map(enlarged).collect();
+        all.unwrap_or(inputs)
     }
 }
 

@@ -63,7 +63,7 @@ pub fn join_tensors(tensors: Vec<Tensor>) -> Option<Tensor> {
 
 /// Returns a tensor of another shape with the values of the first sample of `tensor`, which is cut off or mirrored at its
 /// borders along the spatial axes; `None` if the number of axes or channels differs, or the elements are not f32.
-fn mirrored(tensor: &Tensor, shape: &[usize]) -> Option<Tensor> {
+pub(crate) fn mirrored(tensor: &Tensor, shape: &[usize]) -> Option<Tensor> {
     let (own, values) = (tensor.shape(), tensor.as_f32()?);
     if own.len() != shape.len() || own.get(1) != shape.get(1) || values.is_empty() {
         return None;

@@ -149,6 +149,7 @@ fn models_are_tested_measured_and_exported_in_the_worker() {
     engine.worker.send(request(2, json!({"model_speed": {"model": net}})));
     let JobResult::ModelSpeed(speed) = engine.done(2) else { panic!() };
     let cpu = speed.rows.iter().find(|row| row.device.to_string() == "cpu" && row.precision.name() == "f32").unwrap();
+    assert_eq!(speed.input_shapes, [[1, 1, 48, 48, 48]], "a tile");
     let voxels: usize = speed.input_shapes[0].iter().product();
     let rate = voxels as f64 / (cpu.run_ms.unwrap() * 1e-3);
     assert!((cpu.voxels_per_sec.unwrap() / rate - 1.0).abs() < 1e-6, "{cpu:?}");

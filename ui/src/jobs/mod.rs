@@ -1,6 +1,7 @@
 //! Jobs of the engine: predictions, segmentations and measurements, their queue, their settings and their results; and
 //! the runs from files that they are compared with.
 
+mod actions;
 mod outcomes;
 mod repeat;
 mod requests;
@@ -10,12 +11,11 @@ mod unsaved;
 
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
-use crate::disk::{DiskEffect, DocumentEffect, FoundResults, ResultsPlace};
-use crate::display::Display;
+use crate::disk::{DocumentEffect, FoundResults, ResultsPlace};
 use crate::document::{Document, PREVIEW_NAME, Role};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
-use crate::overwrite::{OverwriteAnswer, OverwriteQuestion};
+use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
 use crate::runs::FileRun;
 use crate::settings::Settings;
@@ -35,121 +35,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuning::Tuning;
 
+pub(crate) use actions::JobsAction;
 pub(crate) use tuning::TunedTraining;
-
-/// An action on the jobs of the engine.
-pub(crate) enum JobsAction {
-    /// Predicts a document.
-    Predict(u64),
-    /// Predicts all series of a document's file.
-    PredictAllSeries(u64),
-    /// Predicts all documents.
-    PredictAll,
-    /// Cancels a waiting or running job.
-    Cancel(JobId),
-    /// Cancels the running job, or else the next one.
-    CancelNext,
-    /// Cancels all queued and running predictions.
-    CancelPredictions,
-    /// Restarts the engine after automatic restarts were given up.
-    RestartEngine,
-    /// Looks for the devices of this machine again.
-    LookForDevices,
-    /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
-    Tile(Option<[usize; 3]>),
-    /// Sets how further predictions join tiles; `None` leaves it to the program, which uses no tiles if it can.
-    Blend(Option<Blend>),
-    /// Sets the overlap of tiles with Gaussian blending in percent; `None` is the default.
-    Overlap(Option<u64>),
-    /// Sets whether the next prediction measures the devices again for its model.
-    MeasureAgain(bool),
-    /// Sets the results folder of all documents.
-    ResultsFolder(PathBuf),
-    /// Segments the shown map again as a preview.
-    Refine {
-        /// Id of the document.
-        document: u64,
-        /// Threshold, seeds and filters to segment with.
-        options: SegmentOptions,
-    },
-    /// Segments the shown map again and saves the result.
-    KeepObjects {
-        /// Id of the document.
-        document: u64,
-        /// Threshold, seeds and filters to segment with.
-        options: SegmentOptions,
-    },
-    /// Discards the segmentation options that the user has changed, and their previews.
-    ForgetRefined,
-    /// Estimates the diameter of a document's objects.
-    EstimateDiameter(u64),
-    /// Measures the shown labels of a document. Unsaved corrections are saved instead, which also measures them.
-    Measure(u64),
-    /// Measures corrected labels after they were saved.
-    MeasureSaved {
-        /// Id of the document.
-        document: u64,
-        /// File of the labels.
-        labels: PathBuf,
-        /// Time point that the labels belong to.
-        time: usize,
-    },
-    /// Writes the surface of the selected object of a document, or of all its objects.
-    SaveMesh {
-        /// Id of the document.
-        document: u64,
-        /// File to write; the file dialog has already asked about replacing it.
-        out: PathBuf,
-    },
-    /// Asks for the file of a preprocessed copy of a document.
-    AskCopy {
-        /// Id of the document.
-        document: u64,
-        /// Steps of the copy, in order; they may change the grid.
-        steps: Vec<PreprocessStep>,
-    },
-    /// Writes the preprocessed copy of a document, and opens it.
-    SaveCopy {
-        /// Id of the document.
-        document: u64,
-        /// File to write; the file dialog has already asked about replacing it.
-        out: PathBuf,
-    },
-    /// A document was opened.
-    Opened {
-        /// Id of the document.
-        document: u64,
-        /// Path of its file.
-        path: PathBuf,
-        /// Number of the series, from 0.
-        series: usize,
-    },
-    /// A document was closed.
-    Closed(u64),
-    /// Continues the predictions of earlier windows.
-    ContinueQueue,
-    /// Discards the predictions of earlier windows.
-    DiscardQueue,
-    /// Answers a question about overwriting files.
-    AnswerOverwrite {
-        /// Number of the question; one that was answered before changes nothing.
-        question: u64,
-        /// The user's answer about the refused job.
-        answer: OverwriteAnswer,
-        /// Whether this answers the questions about other series of the same prediction, too.
-        for_rest: bool,
-    },
-    /// Reads a run from a trace or a report.
-    OpenRun(PathBuf),
-    /// Closes the run from a file with this number.
-    CloseRun(u64),
-    /// Reads the peak rates of this machine, or measures them.
-    MeasurePeak,
-    /// Tunes the settings of the selected model with a document's stack, in a separate process.
-    Tune(u64),
-    /// Cancels tuning.
-    CancelTuning,
-}
 
 /// The jobs of the engine.
 pub(crate) struct Jobs {
@@ -432,91 +319,6 @@ impl Jobs {
     /// Requests the lists of devices and models.
     pub(crate) fn request_lists(&mut self) {
         self.work.request_lists();
-    }
-
-    /// Applies an action. Returns what other states and the disk have to do for it.
-    pub(crate) fn apply(
-        &mut self,
-        action: JobsAction,
-        documents: &Documents,
-        corrections: &Corrections,
-        display: &Display,
-    ) -> Effects {
-        let mut effects = Effects::default();
-        self.work.performance = display.settings().performance;
-        let time_of = |id: u64| documents.get(id).map_or(0, |document| document.time);
-        match action {
-            JobsAction::Predict(id) => self.request_prediction(id, false, documents, display, &mut effects),
-            JobsAction::PredictAllSeries(id) => self.request_prediction(id, true, documents, display, &mut effects),
-            JobsAction::PredictAll => {
-                for document in documents.all() {
-                    self.request_prediction(document.id, false, documents, display, &mut effects);
-                }
-            }
-            JobsAction::Cancel(id) => self.work.cancel(id),
-            JobsAction::CancelNext => {
-                let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));
-                if let Some(id) = running.map(|j| j.id) {
-                    self.work.cancel(id);
-                }
-            }
-            JobsAction::CancelPredictions => {
-                self.open_predictions().for_each(|prediction| self.work.cancel(prediction.id));
-            }
-            JobsAction::RestartEngine => self.work.restart(),
-            JobsAction::LookForDevices => self.work.look_for_devices(),
-            JobsAction::Tile(tile) => self.tile = tile,
-            JobsAction::Blend(blend) => self.blend = blend,
-            JobsAction::Overlap(percent) => self.overlap_percent = percent,
-            JobsAction::MeasureAgain(again) => self.remeasure = again,
-            JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
-            JobsAction::Refine { document, options } => {
-                self.refined.insert(document, options.clone());
-                self.preview_times.insert(document, time_of(document));
-                self.segment(document, options, false, documents, display);
-            }
-            JobsAction::KeepObjects { document, options } => {
-                // The options are kept until they are saved, so that a failed job can be repeated. A preview is saved at the
-                // time point that it shows, although the view may show another one by now.
-                let of_preview = self.preview_times.get(&document).copied();
-                let time = of_preview.filter(|_| self.refined.contains_key(&document));
-                self.keeping.insert(document, (options.clone(), time.unwrap_or(time_of(document))));
-                self.segment(document, options, true, documents, display);
-            }
-            JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
-            JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
-            JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
-            JobsAction::MeasureSaved { document, labels, time } => {
-                // The engine process ends with the window.
-                if self.has_engine() && !display.is_quitting() {
-                    self.prepare_measurement(document, labels, Some(time), false, documents, &mut effects);
-                }
-            }
-            JobsAction::SaveMesh { document, out } => self.save_mesh(document, out, documents, display, &mut effects),
-            JobsAction::AskCopy { document, steps } => self.ask_copy(document, steps, documents, &mut effects),
-            JobsAction::SaveCopy { document, out } => self.save_copy(document, out, documents, &mut effects),
-            JobsAction::Opened { document: id, path, series } => {
-                if let Some(document) = documents.get(id) {
-                    effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
-                }
-                self.continue_predictions(id, &path, series);
-            }
-            JobsAction::Closed(id) => self.forget_document(id, &mut effects),
-            JobsAction::ContinueQueue => self.continue_queue(documents, &mut effects),
-            JobsAction::DiscardQueue => self.queue.discard_abandoned(),
-            JobsAction::AnswerOverwrite { question, answer, for_rest } => {
-                self.answer_overwrite(question, &answer, for_rest, documents);
-            }
-            JobsAction::OpenRun(path) => effects.disk(DiskEffect::ReadRun { path }),
-            JobsAction::MeasurePeak => {
-                self.measuring_peak = true;
-                effects.disk(DiskEffect::MeasurePeak);
-            }
-            JobsAction::Tune(id) => self.tune(id, documents, display, &mut effects),
-            JobsAction::CancelTuning => self.cancel_tuning(),
-            JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
-        }
-        effects
     }
 
     /// Discards the segmentation options that the user has changed. Saved results are shown again in place of previews,

@@ -7,6 +7,7 @@ use crate::disk::DocumentEffect;
 use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predicted};
 use crate::effect::Effects;
+use crate::engine_notes::{all_in_window, in_window};
 use crate::models::ModelsAction;
 use crate::number_text::counted;
 use crate::panels::capitalized;
@@ -21,11 +22,13 @@ impl Jobs {
     /// Handles the events of the engine since the last call.
     pub(crate) fn poll(&mut self, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
-        let active = |job: &&JobView| !job.state.is_over();
-        let active: Vec<JobId> = self.work.jobs.iter().filter(active).map(|job| job.id).collect();
+        let is_queued = |job: &&JobView| job.state == JobState::Queued;
+        let queued: Vec<JobId> = self.work.jobs.iter().filter(is_queued).map(|job| job.id).collect();
         let outcomes = self.work.poll();
-        let succeeded = |job: &&JobView| job.state == JobState::Done && active.contains(&job.id);
-        self.work.jobs.iter().filter(succeeded).for_each(|job| effects.settled(job.subject()));
+        // Failures of jobs that have started are notified after this.
+        let has_started =
+            |job: &&JobView| queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Cancelled);
+        self.work.jobs.iter().filter(has_started).for_each(|job| effects.settled(job.subject()));
         for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
         }
@@ -52,6 +55,10 @@ impl Jobs {
                 if let Some(record) = report.record {
                     self.tables.insert(report.table.clone(), record);
                 }
+                let notes: Vec<String> = report.notes.iter().map(|note| capitalized(&in_window(note))).collect();
+                if !notes.is_empty() {
+                    effects.info(format!("{} measured", counted(report.objects, "object")), notes.join(". "));
+                }
                 effects.act(show(document, JobOutput::Measured { labels: report.labels, table: report.table }));
             }
             Outcome::TrainingEvent { id, event } => effects.act(TrainingAction::Event(id, Box::new(event))),
@@ -74,7 +81,7 @@ impl Jobs {
                 }
                 JobResult::Mesh(ref report) => {
                     let objects = counted(report.objects.len() as u64, "object");
-                    let details = saved_details(&report.out, &report.notes);
+                    let details = saved_details(&report.out, &all_in_window(&report.notes));
                     effects.success(format!("Saved the meshes of {objects}"), details);
                 }
                 _ => effects.act(ModelsAction::Finished(id, result)),
@@ -136,7 +143,7 @@ impl Jobs {
             let mut details = format!("{}: {}", report.device.name, report.device.why);
             for note in &report.notes {
                 details.push_str(". ");
-                details.push_str(&capitalized(note));
+                details.push_str(&capitalized(&in_window(note)));
             }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
@@ -164,8 +171,10 @@ impl Jobs {
             effects.act(DocumentsAction::Show { document, output });
             effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
         }
+        let is_this = |job: &&JobView| job.state == JobState::Done && job.purpose == Purpose::Predict { document };
+        let about = self.work.jobs.iter().rfind(is_this).map(JobView::subject);
         for failed in outcome.failed {
-            effects.error("Prediction failed", failed.message);
+            effects.failure(about.clone(), "Prediction failed".to_owned(), failed.message);
         }
     }
 
@@ -187,7 +196,7 @@ impl Jobs {
         }
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         let output = if kept {
-            let details = saved_details(&report.labels, &report.notes);
+            let details = saved_details(&report.labels, &all_in_window(&report.notes));
             effects.success(format!("{} saved", counted(report.objects.into(), "object")), details);
             JobOutput::Kept(time, report.artifacts())
         } else {

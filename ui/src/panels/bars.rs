@@ -11,6 +11,7 @@ use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
+use crate::number_text::short_number;
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -190,7 +191,7 @@ fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 }
 
 /// Draws the status bar; `hover` has the values under the pointer.
-pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<Hover>, actions: &mut Actions) {
+pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<&Hover>, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(10, 4));
     egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
         ui.horizontal(|ui| {
@@ -208,7 +209,7 @@ pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<Hover>, ac
     });
 }
 
-fn under_pointer(document: &Document, hover: Hover) -> String {
+fn under_pointer(document: &Document, hover: &Hover) -> String {
     // Numbers of voxels, as sliders and captions have them; the position in µm is that of the center of the voxel.
     let [z, y, x] = hover.zyx.map(|at| at + 1);
     let mut text = format!("x {x}  y {y}  z {z}");
@@ -217,8 +218,13 @@ fn under_pointer(document: &Document, hover: Hover) -> String {
             (0..3).rev().map(|a| format!("{:.2}", hover.zyx[a] as f64 * document.voxel_um[a])).collect();
         text.push_str(&format!("   {} µm", um.join(" ")));
     }
-    if let Some(value) = hover.value {
-        text.push_str(&format!("   value {value}"));
+    match hover.values.as_slice() {
+        [] => {}
+        [value] => text.push_str(&format!("   value {value}")),
+        several => {
+            let several: Vec<String> = several.iter().map(|value| short_number(*value)).collect();
+            text.push_str(&format!("   values {}", several.join(" · ")));
+        }
     }
     if let Some(map) = hover.map {
         let name = document.of_role(Role::Map).map_or("map", |o| o.title()).to_lowercase();

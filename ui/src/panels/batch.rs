@@ -10,6 +10,7 @@ use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel,
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::engine_notes::in_window;
 use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
@@ -230,7 +231,14 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     unknown_label(ui, batch, actions);
     evaluation_start(ui, state, actions);
+    // New scores may lie below the visible part of the page.
+    let id = egui::Id::new("scores are shown");
+    let were_shown = ui.data(|data| data.get_temp::<bool>(id)).unwrap_or(false);
+    ui.data_mut(|data| data.insert_temp(id, batch.report.is_some()));
     if let Some(report) = &batch.report {
+        if !were_shown {
+            ui.scroll_to_cursor(Some(egui::Align::TOP));
+        }
         scores(ui, report, batch.of_model.as_deref(), actions);
     }
 }
@@ -423,7 +431,7 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &m
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
     weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
-        weak(ui, note.as_str());
+        weak(ui, in_window(note));
     }
     if report.notes.len() > LISTED_NOTES {
         weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));
@@ -493,7 +501,7 @@ fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
         ui.label(RichText::new(format!("Diameter in {unit}")).weak());
         columns.iter().for_each(|(name, _)| _ = ui.label(RichText::new(*name).weak()));
         ui.end_row();
-        for bin in &errors.sizes {
+        for bin in &errors.size_rows() {
             ui.label(format!("{} to {}", bin.from, bin.to));
             columns.iter().for_each(|(_, kind)| _ = ui.label(bin.count(*kind).to_string()));
             ui.end_row();

@@ -1,4 +1,4 @@
-//! Dialogs: keyboard shortcuts, about, axes of a file.
+//! Dialogs: keyboard shortcuts, about, resetting, axes of a file.
 
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
@@ -26,6 +26,14 @@ pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actio
     }
     if state.display.is_open(Dialog::About) && about_dialog(ctx) {
         actions.send(DisplayAction::Close(Dialog::About));
+    }
+    if state.display.is_open(Dialog::Reset)
+        && let Some(reset) = reset_dialog(ctx)
+    {
+        actions.send(DisplayAction::Close(Dialog::Reset));
+        if reset {
+            actions.send(DisplayAction::Reset);
+        }
     }
     axes_dialog(ctx, state, actions);
     voxel_size_dialog(ctx, state, actions);
@@ -83,6 +91,26 @@ fn about_dialog(ctx: &egui::Context) -> bool {
         ui.button("Close").clicked()
     });
     response.inner || response.should_close()
+}
+
+/// Asks whether to restore the default layout and settings; returns the answer, if there is one.
+fn reset_dialog(ctx: &egui::Context) -> Option<bool> {
+    let response = egui::Modal::new(egui::Id::new("reset")).show(ctx, |ui| {
+        ui.set_width(420.0);
+        ui.heading("Reset layout and settings?");
+        ui.add_space(8.0);
+        let what = "The theme, the layout, and the choices of model, device, memory and results return to their \
+                    defaults. Recent files and what was chosen for files, folders and models are kept.";
+        ui.add(egui::Label::new(what).wrap());
+        ui.add_space(8.0);
+        ui.horizontal(|ui| {
+            let reset = ui.button("Reset all").clicked();
+            let cancel = ui.button("Cancel").clicked();
+            (reset || cancel).then_some(reset)
+        })
+        .inner
+    });
+    response.inner.or_else(|| response.should_close().then_some(false))
 }
 
 /// Draws the axes dialog, if it is open.

@@ -61,9 +61,16 @@ fn title(column: &str) -> String {
 
 /// What a column has, for its tooltip.
 fn column_hint(column: &str) -> String {
-    match column == "time" || column.starts_with("bbox_") {
-        true => format!("{}, counted from 1; saved tables count from 0", title(column)),
-        false => title(column),
+    match column {
+        "sphericity" => {
+            "Sphericity: about 1 for balls, less for elongated and rough objects. The surface is estimated from \
+                         voxel faces, so that small or boxy objects may have up to 1.21."
+                .to_owned()
+        }
+        _ if column == "time" || column.starts_with("bbox_") => {
+            format!("{}, counted from 1; saved tables count from 0", title(column))
+        }
+        _ => title(column),
     }
 }
 

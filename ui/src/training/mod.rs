@@ -116,7 +116,7 @@ impl Wizard {
         let in_progress = plan.job.is_some();
         if !in_progress && plan.from.model().is_some_and(|model| !Path::new(model).exists()) {
             // Neither does the start model.
-            plan.from = TrainStart::Scratch;
+            (plan.from, plan.start_chosen) = (TrainStart::Scratch, false);
         }
         plan.step = match (in_progress, report.is_some(), plan.step) {
             (true, ..) => WizardStep::Train,

@@ -98,6 +98,8 @@ pub struct WizardPlan {
     pub foreground_only: bool,
     /// Starting point of the training run; a start model is named by its path.
     pub from: TrainStart,
+    /// Whether the user chose the starting point; otherwise it is suggested by the data.
+    pub start_chosen: bool,
     /// Time budget in minutes.
     pub minutes: f64,
     /// Number of threads that prepare patches; `None` for as many as the cores allow.
@@ -135,6 +137,7 @@ impl Default for WizardPlan {
             files: DataConfig::default(),
             foreground_only: false,
             from: TrainStart::Scratch,
+            start_chosen: false,
             minutes: MINUTES[1].1,
             workers: None,
             batch: None,

@@ -33,7 +33,7 @@ pub struct TrainingRun {
     pub history: History,
     /// Planned number of steps; 0 until it is known.
     pub steps: u64,
-    /// The latest plan that the run reported.
+    /// The latest plan that the run reported, with the number of steps that it has now.
     pub plan: Option<TrainingPlan>,
     /// Output on a validation image.
     pub picture: Option<ValidationPicture>,
@@ -73,6 +73,11 @@ impl TrainingRun {
             TrainEvent::Planned(plan) => self.plan = Some(plan),
             TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs } => {
                 self.steps = steps;
+                if let Some(plan) = self.plan.as_mut().filter(|plan| plan.steps != steps && plan.steps > 0) {
+                    // The number of steps that the time budget suffices for is estimated again during the run.
+                    plan.epochs *= steps as f64 / plan.steps as f64;
+                    (plan.steps, plan.step_secs) = (steps, step_secs);
+                }
                 // After a rollback to an earlier step the curve continues from there.
                 self.history.steps.retain(|p| p.step < step);
                 self.history.steps.push(StepPoint { step, loss, rate, step_secs, stalled_secs });
@@ -113,6 +118,23 @@ mod tests {
             step_secs: 1.0,
             stalled_secs: 0.0,
         }
+    }
+
+    #[test]
+    fn the_plan_has_the_number_of_steps_that_are_planned_now() {
+        let planned = TrainingPlan {
+            parameters: 1000,
+            step_secs: 2.0,
+            validation_secs: 1.0,
+            steps: 100,
+            epochs: 8.0,
+            minutes: 5.0,
+            activation_bytes: 1 << 20,
+        };
+        let mut run = TrainingRun::default();
+        run.handle_event(TrainEvent::Planned(planned));
+        run.handle_event(trained(10));
+        assert_eq!(run.plan, Some(TrainingPlan { steps: 50, epochs: 4.0, step_secs: 1.0, ..planned }));
     }
 
     #[test]

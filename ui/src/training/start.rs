@@ -1,7 +1,9 @@
 //! Choice of the start model.
 
+use super::run::RunState;
 use super::thread_results::ThreadResult;
-use super::{Training, file_name};
+use super::{Check, Training, file_name};
+use crate::display::Display;
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use cytoscope_model_package::package_of;
@@ -11,6 +13,9 @@ use cytoscope_pipeline::packages::is_checkpoint;
 use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
 use std::path::PathBuf;
+
+/// Number of usable pairs from which a new network is suggested.
+const NEW_NETWORK_PAIRS: usize = 20;
 
 /// Why a model cannot be the start model for a task on data with this number of input channels; `None` if it can.
 pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask, channels: usize) -> Option<String> {
@@ -40,7 +45,34 @@ pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask, channels: u
     }
 }
 
+/// The suggested start for a number of usable pairs: the first of the models that fits if there are few pairs, or else a new
+/// network.
+fn suggested_start<'a>(
+    pairs: usize,
+    models: impl IntoIterator<Item = &'a ModelCard>,
+    task: TrainingTask,
+    channels: usize,
+) -> TrainStart {
+    let fits = |m: &&ModelCard| incompatibility(m, task, channels).is_none();
+    let fitting = if pairs < NEW_NETWORK_PAIRS { models.into_iter().find(fits) } else { None };
+    fitting.map_or(TrainStart::Scratch, |model| TrainStart::Model(model.path.display().to_string()))
+}
+
 impl Training {
+    /// Suggests a start for the checked data until the user chooses one: with few pairs, the selected model or else another
+    /// installed one, if it fits.
+    pub(super) fn suggest_start(&mut self, jobs: &Jobs, display: &Display) {
+        let is_open = self.wizard.plan.job.is_none() && self.wizard.run.state == RunState::Idle && !self.starting;
+        let Check::Done(report) = &self.wizard.check else { return };
+        if self.wizard.plan.start_chosen || !is_open || !self.wizard.is_usable() {
+            return;
+        }
+        let pairs = report.report.pairs.iter().filter(|pair| pair.usable).count();
+        let models = jobs.model(display.settings()).into_iter().chain(jobs.models());
+        let plan = &mut self.wizard.plan;
+        plan.from = suggested_start(pairs, models, plan.task, plan.input_channels());
+    }
+
     /// Reads a model file chosen as the start model; the description of a package stands for its folder.
     pub(super) fn read_start_model(&mut self, path: PathBuf) {
         let path = package_of(&path).to_owned();
@@ -64,6 +96,7 @@ impl Training {
             return effects.error(format!("{} cannot be the start model", card.name), why);
         }
         self.wizard.plan.from = TrainStart::Model(card.path.display().to_string());
+        self.wizard.plan.start_chosen = true;
         if listed.is_none() {
             self.wizard.start_file = Some(card);
         }
@@ -103,5 +136,18 @@ mod tests {
         assert_eq!(super::incompatibility(&colors, TrainingTask::Segmentation, 3), None);
         let by_hand = ModelCard { start_model: Some("other".to_owned()), ..objects };
         assert!(incompatibility(&by_hand, TrainingTask::Segmentation).unwrap().contains("start from other"));
+    }
+
+    #[test]
+    fn few_pairs_suggest_a_model_that_fits() {
+        let read = card("model", Path::new("/nothere/model.zip"));
+        let stain = ModelCard { problem: None, input_channels: 1, task: Some(ModelTask::LabelFree), ..read };
+        let objects =
+            ModelCard { task: Some(ModelTask::Segmentation), path: "/models/objects".into(), ..stain.clone() };
+        let models = [stain, objects];
+        let suggested = |pairs, channels| suggested_start(pairs, &models, TrainingTask::Segmentation, channels);
+        assert_eq!(suggested(19, 1), TrainStart::Model("/models/objects".to_owned()));
+        assert_eq!(suggested(20, 1), TrainStart::Scratch);
+        assert_eq!(suggested(3, 2), TrainStart::Scratch, "no model has two channels");
     }
 }

@@ -171,7 +171,7 @@ impl Training {
                 wizard.plan.files = *files;
                 if wizard.plan.input_channels() != channels {
                     // The start model has another number of channels.
-                    wizard.plan.from = TrainStart::Scratch;
+                    (wizard.plan.from, wizard.plan.start_chosen) = (TrainStart::Scratch, false);
                 }
                 if let Check::Running(id) = wizard.check {
                     jobs.cancel(id);
@@ -190,7 +190,7 @@ impl Training {
                     *listed += LISTED * 4;
                 }
             }
-            TrainingAction::StartFrom(from) => wizard.plan.from = from,
+            TrainingAction::StartFrom(from) => (wizard.plan.from, wizard.plan.start_chosen) = (from, true),
             TrainingAction::StartFromFile(path) => self.read_start_model(path),
             TrainingAction::Minutes(minutes) => wizard.plan.minutes = minutes,
             TrainingAction::Workers(workers) => wizard.plan.workers = Some(workers),
@@ -242,7 +242,7 @@ impl Training {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
             self.wizard.plan.foreground_only = false;
-            self.wizard.plan.from = TrainStart::Scratch;
+            (self.wizard.plan.from, self.wizard.plan.start_chosen) = (TrainStart::Scratch, false);
             self.check_data(jobs);
         }
     }
@@ -287,6 +287,7 @@ impl Training {
         let name = if name.is_empty() { wizard.plan.suggested_name() } else { name };
         let Some(job) = wizard.job(wizard.folder.join(TRAININGS).join(&name)) else { return };
         wizard.plan.name.clone_from(&name);
+        wizard.plan.start_chosen = true;
         wizard.run = TrainingRun::default();
         // The user may already have typed the name of the next model, so the previous model keeps the name it has.
         self.retire_model(None, jobs, effects);
@@ -487,6 +488,7 @@ impl Training {
         if wants && !is_waiting && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
             self.check_data(jobs);
         }
+        self.suggest_start(jobs, display);
         self.poll_cost(jobs, is_shown);
         if let Check::Running(id) = self.wizard.check {
             match jobs.get(id).map(|j| &j.state) {

@@ -186,7 +186,7 @@ impl Layout {
             self.slices.ui(&mut panes, ui);
         }
         let view_response = panes.view_response;
-        self.hover = view_response.hover;
+        self.hover = view_response.hover.clone();
         if options.only_xy && !self.view(Orientation::Xy).awaits_first(document) {
             ui.ctx().request_repaint();
         }
@@ -194,8 +194,8 @@ impl Layout {
     }
 
     /// Values under the pointer in the last frame, in any view.
-    pub fn hover(&self) -> Option<Hover> {
-        self.hover
+    pub fn hover(&self) -> Option<&Hover> {
+        self.hover.as_ref()
     }
 
     /// The slice view of an orientation.

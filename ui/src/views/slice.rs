@@ -26,12 +26,12 @@ const BRUSH_PER_POINT: f64 = 0.005;
 const ZOOMED: TextureOptions = TextureOptions { magnification: egui::TextureFilter::Nearest, ..TextureOptions::LINEAR };
 
 /// Position and values of the voxel under the pointer.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Hover {
     /// Index of the voxel along Z, Y, X.
     pub zyx: [usize; 3],
-    /// Value of the first visible channel.
-    pub value: Option<f64>,
+    /// Values of the visible channels, in their order.
+    pub values: Vec<f64>,
     /// Label, if labels are visible.
     pub label: Option<u32>,
     /// Ground truth label, if visible.
@@ -287,12 +287,12 @@ impl SliceView {
     }
 
     fn hover(&self, zyx: [usize; 3], row: usize, column: usize) -> Hover {
-        let of = |role: Option<Role>| {
-            let at = self.roles.iter().position(|shown| *shown == role)?;
-            self.shown.get(at)?.plane().value(row, column)
-        };
-        let label = |role| of(Some(role)).map(|v| v as u32);
-        Hover { zyx, value: of(None), label: label(Role::Labels), truth: label(Role::Truth), map: of(Some(Role::Map)) }
+        let value = |at: usize| self.shown.get(at)?.plane().value(row, column);
+        let of = |role: Role| value(self.roles.iter().position(|shown| *shown == Some(role))?);
+        let label = |role: Role| of(role).map(|v| v as u32);
+        let channels = self.roles.iter().enumerate().filter(|(_, role)| role.is_none());
+        let values = channels.filter_map(|(at, _)| value(at)).collect();
+        Hover { zyx, values, label: label(Role::Labels), truth: label(Role::Truth), map: of(Role::Map) }
     }
 
     /// Moves crosshair and camera by the wheel, drags and keys. Returns the factor for the brush radius, if the wheel

@@ -101,6 +101,22 @@ fn labels_under_the_pointer_are_not_those_of_the_ground_truth() {
     }
     let mut harness = shown(document);
     harness.hover_at(pos2(100.0, 80.0));
-    let found = |hover: Hover| (hover.value, hover.label, hover.truth);
-    until(&mut harness, "the values", |h| h.state().hover.map(found) == Some((Some(1.0), Some(3), Some(5))));
+    let found = |hover: &Hover| (hover.values.clone(), hover.label, hover.truth);
+    let expected = Some((vec![1.0], Some(3), Some(5)));
+    until(&mut harness, "the values", |h| h.state().hover.as_ref().map(found) == expected);
+}
+
+#[test]
+fn all_visible_channels_have_a_value_under_the_pointer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.tif");
+    let values: Vec<u8> = [4, 6, 8].iter().flat_map(|value| vec![*value; 192]).collect();
+    let array = Array::new("CZYX".parse().unwrap(), vec![3, 3, 8, 8], values).unwrap();
+    write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let mut document = Document::open(&path, None, 0).unwrap();
+    document.channels[1].visible = false;
+    let mut harness = shown(document);
+    harness.hover_at(pos2(100.0, 80.0));
+    let values = |h: &Harness<'static, Shown>| h.state().hover.as_ref().map(|hover| hover.values.clone());
+    until(&mut harness, "the values", |h| values(h) == Some(vec![4.0, 8.0]));
 }

@@ -1,4 +1,4 @@
-//! Which jobs do the same thing, so that the success of one settles the failure of an earlier one.
+//! Which jobs do the same thing, so that the start of one settles the failure of an earlier one.
 
 use super::Purpose;
 use cytoscope_worker::Job;
@@ -13,6 +13,15 @@ pub struct JobSubject {
     pub(super) purpose: Purpose,
     /// Files that distinguish it from others with the same title.
     pub(super) files: Vec<PathBuf>,
+}
+
+impl JobSubject {
+    /// Whether both jobs do the same thing. The title of a document's job names the model, which may be another one when the
+    /// job is repeated.
+    pub(crate) fn is_same_work(&self, other: &Self) -> bool {
+        let is_same_title = self.title == other.title || self.purpose.document().is_some();
+        is_same_title && (&self.purpose, &self.files) == (&other.purpose, &other.files)
+    }
 }
 
 /// Returns the files that distinguish a job from others with the same title: what it reads, and what it writes where
@@ -41,11 +50,29 @@ pub(super) fn files_of(job: &Job) -> Vec<PathBuf> {
 mod tests {
     use crate::notifications::{Level, Notifications};
     use crate::work::{JobView, ModelWork, Purpose, Work};
+    use cytoscope_pipeline::PredictJob;
     use cytoscope_worker::Job;
     use std::sync::Arc;
 
     #[test]
-    fn only_a_success_of_the_same_job_removes_its_failure() {
+    fn a_prediction_with_another_model_removes_the_failure_of_its_document() {
+        let mut work = Work::new(None, None, Arc::new(|| {}));
+        for (document, model) in [(1, "nuclei"), (2, "nuclei"), (1, "cells")] {
+            let job = PredictJob { inputs: vec!["/data/stack.tif".into()], ..PredictJob::default() };
+            work.predict(document, format!("stack.tif · {model}"), job, false, true);
+        }
+        let subjects: Vec<_> = work.jobs.iter().map(JobView::subject).collect();
+        let [failed, other, again] = &subjects[..] else { panic!("{subjects:?}") };
+        let mut notifications = Notifications::default();
+        notifications.push(Level::Error, "Prediction failed".to_owned(), String::new(), Some(failed.clone()));
+        notifications.settle(other);
+        assert_eq!(notifications.shown().len(), 1);
+        notifications.settle(again);
+        assert!(notifications.shown().is_empty());
+    }
+
+    #[test]
+    fn only_the_same_job_removes_its_failure() {
         let mut work = Work::new(None, None, Arc::new(|| {}));
         // Two models have the same name.
         for folder in ["a", "b", "a"] {

@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 /// Time after which tables and advice of a running job are computed again.
 const DERIVE_EVERY: Duration = Duration::from_secs(1);
 
+/// Minimum height of the panel in points.
+const MIN_HEIGHT: f32 = 150.0;
+
 /// Width of the list of the runs to compare with, in points.
 const COMPARE_WIDTH: f32 = 190.0;
 
@@ -199,11 +202,13 @@ fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
 pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
     let frame = frame(ui);
     own.select_opened(state.jobs);
+    // In low windows, the views keep most of the height.
+    let default_height = (ui.available_height() * 0.4).clamp(MIN_HEIGHT, 300.0);
     let panel = egui::Panel::bottom("profiler")
         .frame(frame)
         .resizable(true)
-        .default_size(300.0)
-        .size_range(150.0..=620.0)
+        .default_size(default_height)
+        .size_range(MIN_HEIGHT..=620.0)
         .show(ui, |ui| {
             let run = own.run(state.jobs);
             let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });

@@ -2,6 +2,7 @@
 
 use super::progress::curves;
 use super::{TrainPanel, page_header, title};
+use crate::engine_notes::in_window;
 use crate::panels::{capitalized, seconds, weak};
 use crate::state::State;
 use crate::theme;
@@ -98,7 +99,7 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     ui.add_space(theme::GAP);
     weak(ui, facts);
     for note in &report.history.notes {
-        weak(ui, capitalized(note));
+        weak(ui, capitalized(&in_window(note)));
     }
     curves(ui, wizard, own, false);
 }

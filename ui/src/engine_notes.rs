@@ -1,0 +1,98 @@
+//! Notes of the engine in the words of the window. The engine words them for the command line, too: they name its options,
+//! and count time points from 0.
+
+/// Options of the command line that notes name, with what the window has in their place. An option whose name continues that
+/// of another one precedes it.
+const IN_WINDOW: [(&str, &str); 14] = [
+    ("--voxel-size", "\"Voxel size…\""),
+    ("--axes", "\"Axes…\""),
+    ("--diameter", "\"Object diameter\""),
+    ("--channels", "\"Channels\""),
+    ("--channel", "\"Channel\""),
+    ("--pred-channel", "\"Prediction channel\""),
+    ("--truth-channel", "\"Ground truth channel\""),
+    ("--series all", "the button that predicts all series"),
+    ("--series", "the list below the name of the stack"),
+    ("--output-tensor", "\"Output\""),
+    ("--memory-budget", "\"Memory budget\""),
+    ("--blend gaussian", "Gaussian \"Blending\""),
+    ("--overlap", "\"Overlap\""),
+    ("--ignore-label", "\"Ignore voxels with the label\""),
+];
+
+/// Returns a note with the controls of the window in place of options, and time points counted from 1. Advice in parentheses
+/// about an option that the window lacks is left out.
+pub(crate) fn in_window(note: &str) -> String {
+    let named = IN_WINDOW.iter().fold(note.to_owned(), |text, (option, control)| text.replace(option, control));
+    counted_from_one(&without_options(named))
+}
+
+/// Returns notes as [`in_window`] does.
+pub(crate) fn all_in_window(notes: &[String]) -> Vec<String> {
+    notes.iter().map(|note| in_window(note)).collect()
+}
+
+/// The text without the parentheses that name an option.
+fn without_options(mut text: String) -> String {
+    while let Some(option) = text.find(" --").or_else(|| text.find("(--")) {
+        // The parenthesis may begin with the option.
+        let (before, after) = text.split_at(option + 1);
+        let start = before.rfind(" (").filter(|start| before.rfind(')').is_none_or(|closed| closed < *start));
+        let end = after.find(')').map(|end| before.len() + end);
+        let (Some(start), Some(end)) = (start, end) else { break };
+        text.replace_range(start..=end, "");
+    }
+    text
+}
+
+/// The text with the numbers of time points increased by one.
+fn counted_from_one(text: &str) -> String {
+    const BEFORE: &str = "time point ";
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((head, tail)) = rest.split_once(BEFORE) {
+        let (number, after) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+        shown.push_str(head);
+        shown.push_str(BEFORE);
+        match number.parse::<usize>() {
+            Ok(number) => shown.push_str(&number.saturating_add(1).to_string()),
+            Err(_) => shown.push_str(number),
+        }
+        rest = after;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_name_controls_and_count_time_points_from_one() {
+        assert_eq!(
+            in_window("the voxel size along Z is unknown: 1 µm is assumed (set it with --voxel-size)"),
+            "the voxel size along Z is unknown: 1 µm is assumed (set it with \"Voxel size…\")"
+        );
+        assert_eq!(
+            in_window("there are 3 time points: only time point 0 is measured (choose another with --time)"),
+            "there are 3 time points: only time point 1 is measured"
+        );
+        assert_eq!(
+            in_window(
+                "12.0 µm at time point 0, 9.0 µm at time point 9; 9.0 µm is used (use --time, or set --diameter)"
+            ),
+            "12.0 µm at time point 1, 9.0 µm at time point 10; 9.0 µm is used"
+        );
+        assert_eq!(
+            in_window(
+                "read from their channels (choose others with --channels); dna is used (choose another with --channel)"
+            ),
+            "read from their channels (choose others with \"Channels\"); dna is used (choose another with \"Channel\")"
+        );
+        assert_eq!(in_window("not read (--keep reads it), 1 left"), "not read, 1 left");
+        for other in ["a time point — no number (a--b); kept", "of one file (a.tif): use --keep (slow)"] {
+            assert_eq!(in_window(other), other);
+        }
+    }
+}
