@@ -5,7 +5,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::ThreadsOption;
 use super::trace_path::check_trace;
 use super::{devices, note_moved_aside, print, progress, read_file};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
@@ -22,6 +22,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -36,8 +37,9 @@ pub(crate) struct RunCommand {
     /// Other outputs are not written.
     #[arg(long = "output", value_name = "[NAME=]FILE.npy")]
     outputs: Vec<String>,
-    /// Engine to run the network on; reference is the slow executor that the others are checked against.
-    #[arg(long, value_enum, default_value = "cpu")]
+    /// Engine to run the network on: cpu, cuda[:i], wgpu[:i], or reference, the slow executor that the others are checked
+    /// against.
+    #[arg(long, default_value = "cpu")]
     engine: EngineName,
     /// Numeric precision of the network: f32, tf32, f16, bf16 or int8. cytoscope devices lists the precisions of each
     /// device.
@@ -59,12 +61,26 @@ pub(crate) struct RunCommand {
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// The executor of a network.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum EngineName {
+    /// The slow executor that the others are checked against.
     Reference,
-    Cpu,
-    Cuda,
-    Wgpu,
+    /// The engine of a device.
+    Of(DeviceId),
+}
+
+impl FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "reference" {
+            return Ok(Self::Reference);
+        }
+        let unknown =
+            |_: EngineError| format!("unknown engine \"{text}\": expected reference, cpu, cuda[:i] or wgpu[:i]");
+        text.parse().map(Self::Of).map_err(unknown)
+    }
 }
 
 /// Upper limit of `--repeat`.
@@ -81,9 +97,8 @@ impl RunCommand {
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let engine: Box<dyn Engine> = match self.engine {
             EngineName::Reference => Box::new(ReferenceEngine::new()),
-            EngineName::Cpu => Box::new(CpuEngine::new()),
-            EngineName::Cuda => devices::discover().engine(DeviceId::Cuda(0))?,
-            EngineName::Wgpu => devices::discover().engine(DeviceId::Wgpu(0))?,
+            EngineName::Of(DeviceId::Cpu) => Box::new(CpuEngine::new()),
+            EngineName::Of(gpu) => devices::discover().engine(gpu)?,
         };
         let clock = RunClock::start();
         let recorder = recorder(self.trace.as_deref(), false);
@@ -106,7 +121,7 @@ impl RunCommand {
         }
         let facts = clock.facts(self.threading.threads);
         recorder.end_memory_timeline();
-        let is_peak_shown = self.engine == EngineName::Cpu && self.trace.is_some();
+        let is_peak_shown = self.engine == EngineName::Of(DeviceId::Cpu) && self.trace.is_some();
         let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threading.threads));
         let run = MeasuredRun::new("run", &recorder, RunFacts { machine_peak, ..facts });
         run.write_trace(&recorder, self.trace.as_deref());

@@ -56,6 +56,19 @@ fn engines_of_run_agree_and_report_all_documented_fields() {
 }
 
 #[test]
+fn run_takes_a_gpu_by_its_index() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    let arguments = |engine: &'static str| ["run", "m.onnx", "--input", "x.npy", "--engine", engine];
+    for gpu in ["cuda:77", "wgpu:77"] {
+        fixture.fails(2, &arguments(gpu), &[gpu, "there is no such device"]);
+    }
+    for wrong in ["cuda:x", "auto", "tpu"] {
+        fixture.fails(2, &arguments(wrong), &[wrong, "expected reference, cpu, cuda[:i] or wgpu[:i]"]);
+    }
+}
+
+#[test]
 fn run_accepts_tensor_names_and_refuses_mismatches() {
     let fixture = Fixture::new();
     network(&fixture);

@@ -98,20 +98,20 @@ impl NullCuda {
         counted.max().unwrap_or_default()
     }
 
-    /// How many launches and uploads the driver counted in the last whole training step: between the last two uploads of the
-    /// hyper-parameters (six numbers, with the weights of the moving average).
-    fn last_step(&self) -> [usize; 2] {
+    /// How many launches, uploads and downloads the driver counted in each training step after the first one: between two
+    /// uploads of the hyper-parameters (six numbers, with the weights of the moving average).
+    fn training_steps(&self) -> Vec<[usize; 3]> {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
         let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());
         let text = texts.max_by_key(String::len).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        let is_hyper = |line: &&str| *line == "h2d 24";
-        let last = lines.iter().rposition(is_hyper).unwrap();
-        let before = lines[..last].iter().rposition(is_hyper).unwrap();
-        let count = |kinds: &[&str]| {
-            lines[before..last].iter().filter(|l| kinds.iter().any(|kind| l.starts_with(kind))).count()
+        let hyper: Vec<usize> = (0..lines.len()).filter(|at| lines[*at] == "h2d 24").collect();
+        let of_step = |bounds: &[usize]| {
+            let lines = &lines[bounds[0]..bounds[1]];
+            [&["launch "][..], &["h2d ", "2d h2d "], &["d2h ", "2d d2h "]]
+                .map(|kinds| lines.iter().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).count())
         };
-        [count(&["launch "]), count(&["h2d ", "2d h2d "])]
+        hyper.windows(2).map(of_step).collect()
     }
 
     /// Removes the logs of earlier runs.
@@ -408,6 +408,38 @@ fn a_batch_of_eight_tiles_needs_few_launches_and_moves_only_its_tensors_and_the_
 }
 
 #[test]
+fn a_prediction_in_many_tiles_moves_little_more_than_the_stack_the_map_and_the_weights() {
+    let Some(null) = NullCuda::find("moved") else { return };
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("16,330,330", 3);
+    std::fs::write(fixture.path("x.npy"), npy_f32(&[1, 1, 16, 32, 32], &[0.5; 16 * 32 * 32])).unwrap();
+    let run = null.output(&fixture, &["run", "nuclei", "--input", "x.npy", "--engine", "cuda:0", "--json"], &[]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let run: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let weight_bytes = run["weight_bytes"].as_u64().unwrap();
+    let channels = run["outputs"][0]["shape"][1].as_u64().unwrap();
+    for (blend, tile) in [("crop", "16,104,104"), ("gaussian", "16,64,64")] {
+        let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--precision", "f32"];
+        let rest =
+            ["--diameter", "12", "--outputs", "maps", "--out", blend, "--blend", blend, "--tile", tile, "--json"];
+        let ran = null.output(&fixture, &[&chosen[..], &rest].concat(), &[]);
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        let input = &report["inputs"][0];
+        let count = |name: &str| input["traffic"][name].as_u64().unwrap();
+        let voxels: u64 = input["grid_zyx"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).product();
+        let needed = 4 * voxels * (1 + channels) + weight_bytes;
+        let moved = count("uploaded_bytes") + count("downloaded_bytes");
+        eprintln!("{blend}: {} runs, {moved} bytes were moved, {needed} are needed", count("runs"));
+        assert!(count("runs") > 1 && moved <= needed + needed / 10, "{moved} bytes, {needed} are needed: {input:#}");
+        // The weights hide little of that.
+        let stack_bytes = count("uploaded_bytes") - weight_bytes;
+        assert!(stack_bytes < 2 * 4 * voxels, "{stack_bytes} bytes of {voxels} voxels were uploaded");
+        assert_eq!(count("downloaded_bytes"), 4 * voxels * channels);
+    }
+}
+
+#[test]
 fn the_kernels_of_a_network_assemble_for_every_generation_of_gpus_without_spills() {
     for capability in ["75", "80", "89", "90", "120"] {
         let Some(null) = NullCuda::find(&format!("sm{capability}")) else { return };
@@ -459,10 +491,37 @@ fn a_training_step_needs_few_launches_and_uploads() {
         let device = ["--device", "cuda:0", "--precision", precision, "--json"];
         let ran = null.output(&fixture, &[&task[..], &size, &device].concat(), &[]);
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        let [launches, uploads] = null.last_step();
+        let [launches, uploads, _] = *null.training_steps().last().unwrap();
         eprintln!("{precision}: {launches} launches and {uploads} uploads in a training step");
         assert!((100..=most_launches).contains(&launches), "{precision}: {launches} launches");
         // Images, targets, voxel weights and hyper-parameters.
         assert_eq!(uploads, 4, "{precision}");
     }
+}
+
+#[test]
+fn training_steps_download_nothing_between_two_points_of_the_loss_curve() {
+    let Some(null) = NullCuda::find("train-reports") else { return };
+    let fixture = Fixture::new();
+    for seed in 1..=3 {
+        fixture.nuclei("64,64,64", seed);
+    }
+    let task = ["train", "--task", "segmentation", "--data", "sim", "--from", "nuclei", "--out", "m", "--without-int8"];
+    let size = ["--patch", "64,64,64", "--batch", "2", "--steps", "7", "--diameter", "12"];
+    let settings = ["--set", "ema=0.9", "--set", "validation.times=1", "--device", "cuda:0", "--precision", "f32"];
+    let points = [("CYTOSCOPE_STEPS_PER_POINT", "3")];
+    let ran = null.output(&fixture, &[&task[..], &size, &settings, &["--json"]].concat(), &points);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let steps = report["history"]["steps"].as_array().unwrap().iter().map(|point| point["step"].as_u64().unwrap());
+    assert_eq!(steps.collect::<Vec<u64>>(), [3, 6], "{report:#}");
+    let counted = null.training_steps();
+    // The steps after the first one. Loss and norm of the gradients are read in steps 3 and 6, and in the last one.
+    let steps = &counted[counted.len() - 6..];
+    assert_eq!(steps.iter().map(|[.., downloads]| *downloads).collect::<Vec<_>>(), [0, 2, 0, 0, 2, 2], "{steps:?}");
+    assert!(steps.iter().all(|[launches, ..]| (100..=350).contains(launches)), "{steps:?}");
+    // The state of the optimizer is uploaded after the first hyper-parameters. After the losses were read, their sums may be
+    // set to 0 in the next step.
+    assert!([1, 3, 4].iter().all(|at: &usize| steps[*at][1] <= 4), "{steps:?}");
+    assert!(steps[1..].iter().all(|[_, uploads, _]| *uploads <= 6), "{steps:?}");
 }

@@ -2,19 +2,19 @@
 
 use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Tensor;
-use cytoscope_storage::json::{read_json, write_json};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+mod cache;
+
+pub use cache::{Cache, KernelVersions};
+use cache::{Entry, Timing, TooSmall};
 
 /// Maximum relative L2 error of a network's outputs, against f32 on the same device, with which a precision is chosen
 /// automatically.
 pub const ERROR_BUDGET: f64 = 5e-3;
-
-/// Maximum size of a cache file in bytes.
-const MAX_CACHE_BYTES: u64 = 4 << 20;
 
 /// Measured time and error of one model on one device in one precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Measurement {
     pub error: Option<f64>,
     /// Why it cannot be chosen; empty otherwise.
     pub reason: String,
-    /// Whether the time comes from the cache.
+    /// Whether the time, or the lack of memory, comes from the cache.
     pub cached: bool,
 }
 
@@ -62,119 +62,6 @@ pub struct Choice {
     pub why: String,
     /// Measurements of all devices, including unusable ones.
     pub measurements: Vec<Measurement>,
-}
-
-/// A cached measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Timing {
-    best_ms: f64,
-    #[serde(default)]
-    error: Option<f64>,
-}
-
-/// The versions of the kernels of this build, on which measured times and errors depend besides the device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KernelVersions {
-    /// Of the kernels of the CPU. Their instruction set is part of [`Device::driver`].
-    pub cpu: &'static str,
-    /// Of the kernels of GPUs.
-    pub gpu: &'static str,
-}
-
-impl KernelVersions {
-    /// Returns the version of the kernels that run on a device.
-    fn of(self, device: DeviceId) -> &'static str {
-        match device {
-            DeviceId::Cpu => self.cpu,
-            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => self.gpu,
-        }
-    }
-}
-
-/// Measured times and errors by model, device, driver, precision and input shape. An unreadable cache file counts as
-/// empty, and a cache that cannot be written is lost, both of which is logged: everything can be measured again.
-#[derive(Debug, Default)]
-pub struct Cache {
-    path: Option<PathBuf>,
-    /// The kernels that measurements are made with.
-    kernels: KernelVersions,
-    entries: BTreeMap<String, Timing>,
-}
-
-impl Cache {
-    /// Opens the cache in a file, which is created on the first write. `kernels` identifies the kernels of this build:
-    /// what was measured on a device with others is forgotten, because they may have had other times and errors.
-    pub fn open(path: &Path, kernels: KernelVersions) -> Self {
-        let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
-            tracing::warn!("the measured times in {} are not used: {error}", path.display());
-            None
-        });
-        let mut entries: BTreeMap<String, Timing> = read.unwrap_or_default();
-        let is_current = |key: &str| {
-            let (_, rest) = key.split_once('|')?;
-            let (_, used) = rest.rsplit_once('|')?;
-            Some(used == kernels.of(device_at_start(rest)?))
-        };
-        entries.retain(|key, _| is_current(key).unwrap_or(false));
-        Self { path: Some(path.to_owned()), kernels, entries }
-    }
-
-    /// Returns a cache that is not saved to a file.
-    pub fn in_memory() -> Self {
-        Self::default()
-    }
-
-    /// Forgets everything that was measured for the model with this [`fingerprint`], so that it is measured again.
-    pub fn forget(&mut self, fingerprint: &str) {
-        let prefix = format!("{fingerprint}|");
-        self.entries.retain(|key, _| !key.starts_with(&prefix));
-        self.save();
-    }
-
-    /// Returns what was measured for the model with this [`fingerprint`] on inputs of these shapes with `threads` threads,
-    /// on any device. The devices may be gone since.
-    pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
-        let start = format!("{fingerprint}|");
-        let of_entry = |(key, timing): (&String, &Timing)| {
-            let rest = key.strip_prefix(&start)?;
-            let device = device_at_start(rest)?;
-            // What is left is the device, its name, memory and driver, and the precision.
-            let rest = rest.strip_suffix(&format!("|{shapes:?}|{threads}|{}", self.kernels.of(device)))?;
-            let (_, precision) = rest.rsplit_once('|')?;
-            let precision: Precision = precision.parse().ok()?;
-            let (Timing { best_ms, error }, reason) = (*timing, error_problem(timing.error));
-            let (best_ms, precision) = (Some(best_ms), Some(precision));
-            Some(Measurement { device, precision, best_ms, error, reason, cached: true })
-        };
-        self.entries.iter().filter_map(of_entry).collect()
-    }
-
-    fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
-        let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
-        let Device { id, name, driver, .. } = device;
-        let kernels = self.kernels.of(*id);
-        // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is available at the moment.
-        let memory_bytes = device.memory_bytes.filter(|_| *id != DeviceId::Cpu);
-        let device = format!("{id}|{name}|{memory_bytes:?}|{driver}");
-        format!("{}|{device}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
-    }
-
-    fn put(&mut self, key: String, timing: Timing) {
-        self.entries.insert(key, timing);
-        self.save();
-    }
-
-    fn save(&self) {
-        let Some(path) = &self.path else { return };
-        if let Err(error) = write_json(path, &self.entries) {
-            tracing::warn!("measured times are not stored, and will be measured again: {error}");
-        }
-    }
-}
-
-/// Returns the device that a text begins with, up to the first bar; `None` if there is none.
-fn device_at_start(text: &str) -> Option<DeviceId> {
-    text.split_once('|')?.0.parse().ok()
 }
 
 /// Returns the first 128 bits of the SHA-256 of a model's bytes as hex.
@@ -257,23 +144,28 @@ fn measure_engine(
     for precision in precisions {
         let compares = has_f32 && !matches!(precision, Precision::F32 | Precision::Int8);
         let key = cache.key(probe, device, precision);
-        let cached = cache.entries.get(&key).copied().filter(|timing| !compares || timing.error.is_some());
-        let timing = match cached {
-            Some(timing) => Ok(timing),
-            None => measure(engine, probe, precision, compares, &mut exact).inspect(|timing| cache.put(key, *timing)),
+        let known = cache.get(&key, device, compares);
+        let cached = known.is_some();
+        let timing = known.unwrap_or_else(|| measure(engine, probe, precision, compares, &mut exact));
+        let entry = match &timing {
+            Ok(timing) => Some(Entry::Time(*timing)),
+            Err(error) => TooSmall::of(error, device).map(Entry::TooSmall),
         };
+        if let Some(entry) = entry.filter(|_| !cached) {
+            cache.put(key, entry);
+        }
         measurements.push(match timing {
             Ok(Timing { best_ms, error }) => {
                 let error = error.filter(|_| compares);
                 let reason = error_problem(error);
-                let (best_ms, precision, cached) = (Some(best_ms), Some(precision), cached.is_some());
+                let (best_ms, precision) = (Some(best_ms), Some(precision));
                 Measurement { device: device.id, precision, best_ms, error, reason, cached }
             }
             Err(error) => {
                 (probe.on_error)(&error);
                 let reason = error.to_string();
                 errors.push((device.id, error));
-                Measurement::unmeasured(device.id, Some(precision), reason)
+                Measurement { cached, ..Measurement::unmeasured(device.id, Some(precision), reason) }
             }
         });
     }
@@ -617,6 +509,49 @@ mod tests {
         let choice = chosen(&engines, &compile, &mut Cache::in_memory()).unwrap();
         assert!(choice.why.ends_with("; cuda:0 failed: it has no power"), "{}", choice.why);
         assert!(!choice.why.contains("not enough memory"), "{}", choice.why);
+    }
+
+    #[test]
+    fn a_gpu_that_is_too_small_is_tried_again_when_more_memory_is_free_or_on_request() {
+        let folder = std::env::temp_dir().join(format!("cytoscope-too-small-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("times.json");
+        let tries = std::cell::Cell::new(0);
+        let small = |engine: &dyn Engine, precision: Precision| match engine.device().id {
+            device @ DeviceId::Cuda(_) => {
+                tries.set(tries.get() + 1);
+                Err(EngineError::OutOfMemory { device, needed_bytes: 3 << 30, available_bytes: 1 << 30 })
+            }
+            _ => session(engine, precision),
+        };
+        let open = || Cache::open(&file, KernelVersions { cpu: "cpu 1", gpu: "gpu 1" });
+        let run = |free_bytes: Option<u64>, cache: &mut Cache| {
+            let gpu = fake(DeviceId::Cuda(0), &ALL[2..]).device().clone();
+            let gpu: Box<dyn Engine> = Box::new(Fake(Device { free_bytes, ..gpu }));
+            chosen(&[gpu, fake(DeviceId::Cpu, &ALL[2..])], &small, cache).unwrap()
+        };
+        let first = run(Some(1000), &mut open());
+        assert!(tries.take() == 1 && !first.measurements[0].cached, "{first:?}");
+        // About as much is free, or less. The choice is explained as before.
+        for free_bytes in [1000, 1050, 10] {
+            let again = run(Some(free_bytes), &mut open());
+            assert!(tries.get() == 0 && again.measurements[0].cached, "{again:?}");
+            assert_eq!((&again.why, &again.measurements[0].reason), (&first.why, &first.measurements[0].reason));
+        }
+        assert!(open().stored("m", &[], 1).iter().all(|m| m.device == DeviceId::Cpu), "there is no time");
+        run(Some(1200), &mut open());
+        assert_eq!(tries.take(), 1, "more memory is free");
+        let mut cache = open();
+        cache.forget("m");
+        run(Some(1200), &mut cache);
+        assert_eq!(tries.take(), 1, "it was to be measured again");
+        // Without knowing the free memory, nobody can tell whether it suffices now.
+        for _ in 0..2 {
+            run(None, &mut Cache::in_memory());
+            run(None, &mut open());
+        }
+        assert_eq!(tries.take(), 4);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

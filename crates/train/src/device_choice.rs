@@ -2,6 +2,7 @@
 
 use crate::config::{TrainConfig, TrainPrecision};
 use crate::error::{engine_error, model_error};
+use crate::less_memory::with_less_memory;
 use crate::network::StartModel;
 use crate::setup::{batch_shape, stepper_options};
 use crate::step::{Stepper, StepperOptions};
@@ -254,8 +255,8 @@ fn open_fastest(
     Ok(engine)
 }
 
-/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. Returns the reason for the
-/// choice and the fastest device.
+/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. On a GPU whose memory does not
+/// suffice, more activations are recomputed. Returns the reason for the choice and the fastest device.
 fn fastest(
     context: &Context,
     (engines, unusable): (&[Box<dyn Engine>], &[Device]),
@@ -270,22 +271,32 @@ fn fastest(
         let options = stepper_options(config, start, engine, threads, &recorder)?;
         Ok(StepperOptions { tuning, ..options })
     };
+    let inputs = synthetic_batch(&batch_shape(config, start), start.outputs.len())?;
     let compile = |engine: &dyn Engine, _: Precision| -> Result<Box<dyn Session>, EngineError> {
-        let device = engine.device().id;
-        let stepper = options(engine, context.tuning())
-            .and_then(|options| Stepper::new(start.graph.clone(), engine, &options))
-            .map_err(|error| not_possible(device, error))?;
-        Ok(Box::new(StepSession {
-            stepper,
-            device,
-            context: Context { cancel: context.cancel.clone(), ..Context::default() },
-            clip_norm: config.clip_norm,
-            accumulate: config.accumulate,
-            report: CompileReport::default(),
-        }))
+        let device = engine.device();
+        let attempt = |options: &StepperOptions, held_bytes: &mut u64| -> Result<StepSession, JobError> {
+            let stepper = Stepper::new(start.graph.clone(), engine, options)?;
+            *held_bytes = stepper.arena_bytes();
+            let mut session = StepSession {
+                stepper,
+                device: device.id,
+                context: Context { cancel: context.cancel.clone(), ..Context::default() },
+                clip_norm: config.clip_norm,
+                accumulate: config.accumulate,
+                report: CompileReport::default(),
+            };
+            // Whether the memory of a GPU suffices is known after a step.
+            if device.id != DeviceId::Cpu {
+                session.step(&inputs)?;
+            }
+            Ok(session)
+        };
+        let session = options(engine, context.tuning())
+            .and_then(|options| with_less_memory(context, device, options, attempt))
+            .map_err(|error| not_possible(device.id, error))?;
+        Ok(Box::new(session))
     };
     let precisions = |device: &Device| vec![step_precision(config.precision, device)];
-    let inputs = synthetic_batch(&batch_shape(config, start), start.outputs.len())?;
     let fingerprint = fingerprint(start, config);
     let probe = Probe {
         fingerprint: &fingerprint,

@@ -2,10 +2,11 @@
 
 use crate::config::TrainConfig;
 use crate::device_choice::{self, choose_except, finding, has_failed, synthetic_batch};
+use crate::less_memory::with_less_memory;
 use crate::network::{self, StartModel};
 use crate::setup::stepper_options;
 use crate::start::TrainStart;
-use crate::step::Stepper;
+use crate::step::{Stepper, StepperOptions};
 use cytoscope_engine::{DeviceRequest, Engine};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
@@ -95,7 +96,8 @@ impl EstimateJob {
         }
     }
 
-    /// Measures a few steps on an engine.
+    /// Measures a few steps on an engine. If the memory of a GPU does not suffice, more activations are recomputed, as in
+    /// training.
     fn measure(
         &self,
         context: &Context,
@@ -104,29 +106,43 @@ impl EstimateJob {
         engine: &dyn Engine,
     ) -> Result<Estimate, JobError> {
         let options = stepper_options(config, start, engine, self.threads, &context.recorder)?;
-        let ema = options.ema > 0.0;
-        let mut stepper = Stepper::new(start.graph.clone(), engine, &options)?;
-        let batch = synthetic_batch(&options.shape, start.outputs.len())?;
-        let mut secs = Vec::with_capacity(STEPS);
-        for _ in 0..STEPS {
-            context.check()?;
-            let started = Instant::now();
-            for _ in 0..config.accumulate {
-                stepper.forward_backward(batch.to_vec())?;
-            }
-            stepper.optimizer_step(1e-9, config.clip_norm, config.accumulate)?;
-            secs.push(started.elapsed().as_secs_f64());
-        }
-        let mut counted = secs.split_off(1);
-        counted.sort_by(f64::total_cmp);
-        let parameters = stepper.parameter_count();
-        // Parameters, gradients, two optimizer moments, and optionally the EMA and accumulated gradients.
-        let copies = 4 + u64::from(ema) + u64::from(config.accumulate > 1);
-        Ok(Estimate {
-            step_secs: counted.get(counted.len() / 2).copied().unwrap_or(0.0),
-            parameters,
-            activation_bytes: stepper.arena_bytes(),
-            state_bytes: copies.saturating_mul(4 * parameters as u64),
+        with_less_memory(context, engine.device(), options, |options, held_bytes| {
+            let mut stepper = Stepper::new(start.graph.clone(), engine, options)?;
+            *held_bytes = stepper.arena_bytes();
+            measure_steps(context, start, config, options, &mut stepper)
         })
     }
+}
+
+/// Measures a few steps.
+fn measure_steps(
+    context: &Context,
+    start: &StartModel,
+    config: &TrainConfig,
+    options: &StepperOptions,
+    stepper: &mut Stepper,
+) -> Result<Estimate, JobError> {
+    let ema = options.ema > 0.0;
+    let batch = synthetic_batch(&options.shape, start.outputs.len())?;
+    let mut secs = Vec::with_capacity(STEPS);
+    for _ in 0..STEPS {
+        context.check()?;
+        let started = Instant::now();
+        for _ in 0..config.accumulate {
+            stepper.forward_backward(batch.to_vec())?;
+        }
+        stepper.optimizer_step(1e-9, config.clip_norm, config.accumulate)?;
+        secs.push(started.elapsed().as_secs_f64());
+    }
+    let mut counted = secs.split_off(1);
+    counted.sort_by(f64::total_cmp);
+    let parameters = stepper.parameter_count();
+    // Parameters, gradients, two optimizer moments, and optionally the EMA and accumulated gradients.
+    let copies = 4 + u64::from(ema) + u64::from(config.accumulate > 1);
+    Ok(Estimate {
+        step_secs: counted.get(counted.len() / 2).copied().unwrap_or(0.0),
+        parameters,
+        activation_bytes: stepper.arena_bytes(),
+        state_bytes: copies.saturating_mul(4 * parameters as u64),
+    })
 }

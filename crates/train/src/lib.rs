@@ -31,6 +31,7 @@ mod history;
 mod job;
 mod joined;
 mod lengths;
+mod less_memory;
 mod machine;
 mod monitor;
 mod network;

@@ -1,7 +1,7 @@
 //! The jobs that a worker runs, and their results.
 
 use super::JobId;
-use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::packages::{ImportJob, ImportReport};
 use cytoscope_pipeline::predict::LiveSink;
@@ -18,6 +18,9 @@ use cytoscope_train::{
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+
+/// The device that continues a job after a GPU has ended its process.
+const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
 
 /// A job of the worker. Paths should be absolute; relative ones refer to the working folder of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -199,12 +202,16 @@ impl Job {
         })
     }
 
-    /// Returns the job that continues this one after its process has ended for this reason, and a note about it: a prediction
-    /// after its finished slices, or a training run from its checkpoint; on the CPU if a GPU was in use, which is given by
-    /// name. If there is no checkpoint because the GPU ended the process at the first step, the run starts again. `None` for
-    /// all other jobs, and if the user chose that GPU for training.
-    pub(crate) fn continued(&self, gpu: Option<&str>, reason: &str) -> Option<(Self, String)> {
+    /// Returns the job that continues this one after its process has ended for this reason, and a note about it; on the CPU if
+    /// a GPU was in use, which is given by name. A prediction continues after its finished slices, a training run from its
+    /// checkpoint. `has_trained` is whether the process has reported training events: otherwise, a checkpoint is that of an
+    /// earlier run, which only a job with `resume` continues. If there is no checkpoint because the GPU ended the process at
+    /// the first step, the run starts again, and so do jobs that write nothing before their end: scores of a model,
+    /// estimates of training, and object diameters. `None` for all other jobs, and if the user chose that GPU to train or
+    /// measure on.
+    pub(crate) fn continued(&self, gpu: Option<&str>, has_trained: bool, reason: &str) -> Option<(Self, String)> {
         let place = if gpu.is_some() { ", on the CPU" } else { "" };
+        let starts_again = |what: &str| format!("{reason}: {what} starts again{place}");
         match self {
             Self::Predict { prediction, live, operators, performance, .. } => {
                 let cpu_because = gpu.map(|gpu| format!("{gpu} was in use when {reason}"));
@@ -213,8 +220,9 @@ impl Job {
                 let note = format!("{reason}: the prediction continues after its finished slices{place}");
                 Some((Self::Predict { prediction, live, operators, performance, remeasure }, note))
             }
-            Self::Train(job) if job.has_checkpoint() || gpu.is_some() => {
-                let (mut job, has_checkpoint) = (job.clone(), job.has_checkpoint());
+            Self::Train(job) => {
+                let has_checkpoint = (job.resume || has_trained) && job.has_checkpoint();
+                let mut job = job.clone();
                 if has_checkpoint {
                     (job.resume, job.restart) = (true, false);
                 }
@@ -222,11 +230,29 @@ impl Job {
                     if job.device != DeviceRequest::Auto {
                         return None;
                     }
-                    job.device = DeviceRequest::Device(DeviceId::Cpu);
+                    job.device = CPU;
                     job.config.precision = TrainPrecision::F32;
+                } else if !has_checkpoint {
+                    return None;
                 }
-                let how = if has_checkpoint { "continues from the last checkpoint" } else { "starts again" };
-                Some((Self::Train(job), format!("{reason}: training {how}{place}")))
+                let continues = || format!("{reason}: training continues from the last checkpoint{place}");
+                let note = if has_checkpoint { continues() } else { starts_again("training") };
+                Some((Self::Train(job), note))
+            }
+            Self::TrainEstimate(job) if gpu.is_some() && job.device == DeviceRequest::Auto => {
+                let mut job = EstimateJob { device: CPU, ..job.clone() };
+                job.config.precision = TrainPrecision::F32;
+                Some((Self::TrainEstimate(job), starts_again("the estimate")))
+            }
+            Self::EvaluateModel(job) if gpu.is_some() => {
+                let precision = precision_on_cpu(job.precision);
+                let job = EvaluateModelJob { device: CPU, precision, ..job.clone() };
+                Some((Self::EvaluateModel(job), starts_again("the evaluation")))
+            }
+            Self::ObjectDiameter(DiameterJob { prediction }) if gpu.is_some() => {
+                let precision = precision_on_cpu(prediction.precision);
+                let prediction = PredictJob { device: CPU, precision, ..prediction.clone() };
+                Some((Self::ObjectDiameter(DiameterJob { prediction }), starts_again("the estimate")))
             }
             _ => None,
         }
@@ -256,7 +282,6 @@ impl Job {
     /// Returns the device that the job asks for; the CPU for jobs that never use another one, so that GPUs are not
     /// probed for them.
     pub fn device(&self) -> DeviceRequest {
-        const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
         match self {
             Self::Predict { prediction, .. } if prediction.cpu_because.is_some() => CPU,
             Self::Predict { prediction, .. } | Self::ObjectDiameter(DiameterJob { prediction }) => prediction.device,
@@ -275,6 +300,11 @@ impl Job {
             | Self::Quantize { .. } => CPU,
         }
     }
+}
+
+/// Returns the precision to request of the CPU in place of a GPU: f32 instead of 16 bits, which the CPU does not have.
+fn precision_on_cpu(requested: Option<Precision>) -> Option<Precision> {
+    requested.map(|precision| if precision.is_half() { Precision::F32 } else { precision })
 }
 
 /// Returns the request of a job that names none.
@@ -359,42 +389,92 @@ mod tests {
     }
 
     #[test]
-    fn predictions_and_training_runs_with_a_checkpoint_continue_after_their_process_has_ended() {
+    fn predictions_continue_after_their_process_has_ended() {
         let prediction = json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o", "precision": "f16"});
         let predict = read(json!({"predict": {"prediction": prediction, "remeasure": true}}));
-        let (next, note) = predict.continued(Some("cuda:0"), "it was killed").unwrap();
+        let (next, note) = predict.continued(Some("cuda:0"), false, "it was killed").unwrap();
         assert!(note.starts_with("it was killed: the prediction continues") && note.ends_with("on the CPU"), "{note}");
         assert_eq!(next.device(), DeviceRequest::Device(DeviceId::Cpu), "no GPU is probed for it");
         let Job::Predict { prediction, remeasure, .. } = next else { panic!("{next:?}") };
         assert_eq!(prediction.cpu_because.as_deref(), Some("cuda:0 was in use when it was killed"));
         // The requested precision decides which slices belong to the job.
         assert!(prediction.resume && !remeasure && prediction.precision.is_some(), "{prediction:?}");
-        let (next, _) = predict.continued(None, "it was killed").unwrap();
+        let (next, _) = predict.continued(None, false, "it was killed").unwrap();
         assert!(
             matches!(next, Job::Predict { prediction, .. } if prediction.resume && prediction.cpu_because.is_none())
         );
+        let convert = read(json!({"convert": {"input": "a.tif", "output": "a.npy"}}));
+        assert_eq!(convert.continued(None, false, "it was killed"), None);
+    }
+
+    #[test]
+    fn training_runs_continue_from_a_checkpoint_of_their_own_after_their_process_has_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let train = |device: &str| {
+        let train = |device: &str, restart: bool| {
             let (out, config) = (folder.path().join("m"), json!({"precision": "f16"}));
             let job = json!({"task": "segmentation", "data": "d", "from": "scratch", "out": out, "config": config});
             let Job::Train(job) = read(json!({"train": job})) else { panic!() };
-            Job::Train(TrainJob { device: device.parse().unwrap(), ..job })
+            Job::Train(TrainJob { device: device.parse().unwrap(), restart, ..job })
         };
-        assert_eq!(train("auto").continued(None, "it was killed"), None, "there is no checkpoint");
+        let continued =
+            |job: &Job, gpu: Option<&str>, has_trained: bool| match job.continued(gpu, has_trained, "died")? {
+                (Job::Train(next), note) => Some((next, note)),
+                other => panic!("{other:?}"),
+            };
+        let (gpu, auto) = (Some("cuda:0"), train("auto", false));
+        assert_eq!(continued(&auto, None, true), None, "there is no checkpoint");
         // The GPU ended the process at the first step.
-        let Some((Job::Train(next), note)) = train("auto").continued(Some("cuda:0"), "it was killed") else { panic!() };
-        let cpu = DeviceRequest::Device(DeviceId::Cpu);
-        assert_eq!((next.resume, next.device, next.config.precision), (false, cpu, TrainPrecision::F32));
-        assert_eq!(note, "it was killed: training starts again, on the CPU");
-        assert_eq!(train("cuda:0").continued(Some("cuda:0"), "it was killed"), None, "the user chose the GPU");
+        let (next, note) = continued(&auto, gpu, true).unwrap();
+        assert_eq!((next.resume, next.device, next.config.precision), (false, CPU, TrainPrecision::F32));
+        assert_eq!(note, "died: training starts again, on the CPU");
+        assert_eq!(continued(&train("cuda:0", false), gpu, true), None, "the user chose the GPU");
         std::fs::create_dir(folder.path().join("m.training")).unwrap();
         std::fs::write(folder.path().join("m.training/training.json"), "{}").unwrap();
-        let Some((Job::Train(next), _)) = train("auto").continued(Some("cuda:0"), "it was killed") else { panic!() };
-        assert_eq!((next.resume, next.device, next.config.precision), (true, cpu, TrainPrecision::F32));
-        assert_eq!(train("cuda:0").continued(Some("cuda:0"), "it was killed"), None, "the user chose the GPU");
-        assert!(train("cpu").continued(None, "it was killed").is_some());
-        let convert = read(json!({"convert": {"input": "a.tif", "output": "a.npy"}}));
-        assert_eq!(convert.continued(None, "it was killed"), None);
+        let (next, note) = continued(&train("auto", true), gpu, true).unwrap();
+        assert_eq!((next.resume, next.restart, next.device), (true, false, CPU));
+        assert_eq!(
+            (note.as_str(), next.config.precision),
+            ("died: training continues from the last checkpoint, on the CPU", TrainPrecision::F32)
+        );
+        assert_eq!(continued(&train("cuda:0", false), gpu, true), None, "the user chose the GPU");
+        assert!(continued(&train("cpu", false), None, true).is_some());
+        // Without events, the checkpoint is the one that the run was to discard, or would have been refused for.
+        for restart in [true, false] {
+            let (next, note) = continued(&train("auto", restart), gpu, false).unwrap();
+            assert_eq!((next.resume, next.restart, next.device), (false, restart, CPU));
+            assert_eq!(note, "died: training starts again, on the CPU");
+            assert_eq!(continued(&train("cpu", restart), None, false), None);
+        }
+        let Job::Train(job) = auto else { panic!() };
+        let (next, _) = continued(&Job::Train(TrainJob { resume: true, ..job }), gpu, false).unwrap();
+        assert!(next.resume, "it was asked to continue that checkpoint");
+    }
+
+    #[test]
+    fn jobs_that_write_nothing_before_their_end_start_again_on_the_cpu() {
+        let again = |job: &Job| job.continued(Some("cuda:0"), false, "died");
+        let estimate = |device: &str| {
+            let config = json!({"precision": "bf16"});
+            let job = json!({"task": "segmentation", "from": "scratch", "device": device, "config": config});
+            read(json!({"train_estimate": job}))
+        };
+        let (next, note) = again(&estimate("auto")).unwrap();
+        assert_eq!((next.device(), note.as_str()), (CPU, "died: the estimate starts again, on the CPU"));
+        assert!(matches!(next, Job::TrainEstimate(job) if job.config.precision == TrainPrecision::F32));
+        assert_eq!(again(&estimate("cuda:0")), None, "that device was to be measured");
+        for (asked, expected) in [("f16", Precision::F32), ("int8", Precision::Int8)] {
+            let score = read(json!({"evaluate_model": {"model": "m", "data": "d", "precision": asked}}));
+            let (next, note) = again(&score).unwrap();
+            assert_eq!((next.device(), note.as_str()), (CPU, "died: the evaluation starts again, on the CPU"));
+            assert!(matches!(next, Job::EvaluateModel(job) if job.precision == Some(expected)));
+            assert_eq!(score.continued(None, false, "died"), None, "the CPU would end it again");
+        }
+        let prediction =
+            json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o", "device": "cuda:0", "precision": "bf16"});
+        let (next, _) = again(&read(json!({"object_diameter": {"prediction": prediction}}))).unwrap();
+        assert_eq!(next.device(), CPU);
+        let Job::ObjectDiameter(DiameterJob { prediction }) = next else { panic!("{next:?}") };
+        assert_eq!(prediction.precision, Some(Precision::F32));
     }
 
     #[test]

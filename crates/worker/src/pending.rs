@@ -25,7 +25,8 @@ impl PendingRequest {
     pub(super) fn continued(&self, has_gpu: Option<bool>, reason: &str) -> Option<(Self, String)> {
         let Request::Run { id, job } = &self.request else { return None };
         let gpu = self.activity.gpu(job, has_gpu);
-        let (job, note) = job.continued(gpu.as_deref(), reason).filter(|_| !self.is_continued)?;
+        let continued = job.continued(gpu.as_deref(), self.activity.has_trained(), reason);
+        let (job, note) = continued.filter(|_| !self.is_continued)?;
         Some((Self { is_continued: true, ..Self::new(*id, Request::run(*id, job)) }, note))
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Activity {
     is_preparing: bool,
     /// Whether the stage leaves the GPU alone and may take long between two checks for cancellation.
     is_on_cpu: bool,
+    /// Whether there were training events, which precede the first checkpoint of a training run.
+    has_trained: bool,
     /// When the last progress was seen.
     seen: Instant,
     cancelled: Option<Instant>,
@@ -59,7 +61,13 @@ pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { device: None, is_preparing: false, is_on_cpu: false, seen: Instant::now(), cancelled: None }
+        let seen = Instant::now();
+        Self { device: None, is_preparing: false, is_on_cpu: false, has_trained: false, seen, cancelled: None }
+    }
+
+    /// Returns whether the job has reported training events, so that a checkpoint is its own.
+    pub(super) fn has_trained(&self) -> bool {
+        self.has_trained
     }
 
     /// Records that the job was asked to stop.
@@ -82,6 +90,7 @@ impl Activity {
             }
             // The next input uses the GPU again.
             Reply::Progress { event: Event::Started { .. }, .. } => self.is_on_cpu = false,
+            Reply::Training { .. } => self.has_trained = true,
             _ => {}
         }
         self.start_over();
@@ -126,6 +135,7 @@ impl Activity {
 mod tests {
     use super::*;
     use cytoscope_pipeline::{DeviceInUse, ProgressUnit, StageProgress};
+    use cytoscope_train::TrainEvent;
 
     /// Limits that are over at once.
     const OVER: Timeouts = Timeouts { ready: Duration::ZERO, cancelled: Duration::ZERO, progress: Duration::ZERO };
@@ -169,6 +179,16 @@ mod tests {
         let requested =
             job(r#"{"predict":{"prediction":{"inputs":["a.tif"],"model":"m","out":"o","device":"cuda:1"}}}"#);
         assert_eq!(Activity::new().gpu(&requested, None).as_deref(), Some("cuda:1"));
+    }
+
+    #[test]
+    fn training_events_tell_that_a_checkpoint_is_that_of_the_job() {
+        let mut activity = on("cuda:0");
+        assert!(!activity.has_trained());
+        let (step, steps, loss, rate, step_secs, stalled_secs) = (1, 9, 0.5, 1e-3, 0.1, 0.0);
+        let event = TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs };
+        activity.receive(&Reply::Training { id: JobId(1), event });
+        assert!(activity.has_trained());
     }
 
     #[test]

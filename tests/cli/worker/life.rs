@@ -2,6 +2,7 @@
 
 use super::{Engine, TIMEOUT, command, convert, is_alive, job, long_job, predict_request};
 use crate::common::Fixture;
+use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::{JobErrorKind, PredictJob};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, PROTOCOL_VERSION, Reply, Request, Timeouts, Worker, WorkerEvent, WorkerState,
@@ -328,6 +329,23 @@ fn a_job_that_hangs_on_a_gpu_continues_once_on_the_cpu() {
     });
     let because = format!("cuda:0 was in use when {reason}");
     assert_eq!(continued.collect::<Vec<_>>(), [(false, None), (true, Some(because))]);
+}
+
+#[cfg(unix)]
+#[test]
+fn scoring_that_hangs_on_a_gpu_starts_again_once_on_the_cpu() {
+    let fixture = Fixture::new();
+    let timeouts = Timeouts { progress: Duration::from_millis(200), ..Timeouts::default() };
+    let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
+    let score = serde_json::from_value(json!({"evaluate_model": {"model": "nuclei", "data": "d"}})).unwrap();
+    engine.worker.send(Request::run(JobId(1), score));
+    let (_, lost, again) = engine.wait("the first process", died);
+    assert!(lost.is_empty() && again[0].id == JobId(1), "{lost:?} {again:?}");
+    assert!(again[0].note.ends_with("the evaluation starts again, on the CPU"), "{again:?}");
+    let (_, lost, again) = engine.wait("the second process", died);
+    assert_eq!((lost, again), (vec![JobId(1)], Vec::new()));
+    let devices: Vec<DeviceRequest> = requested(&fixture).iter().map(Job::device).collect();
+    assert_eq!(devices, [DeviceRequest::Auto, DeviceRequest::Device(DeviceId::Cpu)]);
 }
 
 #[cfg(unix)]

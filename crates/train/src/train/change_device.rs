@@ -4,16 +4,13 @@ use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
 use crate::config::TrainPrecision;
 use crate::device_choice::{StepDevice, choose_except, finding, has_failed, step_precision};
 use crate::job::TrainJob;
+use crate::less_memory::{MAX_HALVINGS, halve_activations};
 use crate::setup::stepper_options;
-use crate::step::{StepperOptions, activation_budget};
+use crate::step::StepperOptions;
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_profile::bytes_text;
 use std::sync::atomic::Ordering;
-
-/// How often the memory limit of activations is halved on a GPU that runs out of memory, before the next device takes over.
-const MAX_HALVINGS: usize = 3;
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
@@ -50,17 +47,9 @@ impl Training<'_> {
     /// Halves the memory limit of activations after the GPU has run out of memory, so that more of them are recomputed, with
     /// the same results. Returns false if it has failed otherwise, or if its memory is not known and no step was compiled.
     fn recompute_more(&mut self, error: &JobError) -> bool {
-        let is_full = matches!(error, JobError::Engine(EngineError::OutOfMemory { .. }));
-        let held_bytes = match self.activation_bytes.load(Ordering::Relaxed) {
-            0 => u64::MAX,
-            bytes => bytes,
-        };
-        let bytes = activation_budget(self.options.memory_budget_bytes, self.engine.device()).min(held_bytes);
-        if !is_full || bytes == u64::MAX {
-            return false;
-        }
-        self.options.memory_budget_bytes = Some(bytes / 2);
-        let message = format!("{}; trying again with at most {} of activations", finding(error), bytes_text(bytes / 2));
+        let held_bytes = self.activation_bytes.load(Ordering::Relaxed);
+        let halved = halve_activations(error, &mut self.options, self.engine.device(), held_bytes);
+        let Some(message) = halved else { return false };
         self.context.note(message.clone());
         self.device_notes.push(message);
         true

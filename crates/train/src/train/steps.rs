@@ -28,9 +28,14 @@ pub(super) fn has_next_validation(error: &JobError, has_steps_left: bool, is_fin
     error.kind() == JobErrorKind::OutOfResources && has_steps_left && !is_finishing
 }
 
+/// Environment variable with the number of steps of a point of the loss curve, for tests that make a few steps only. It is
+/// ignored if it is not a positive number.
+const STEPS_PER_POINT: &str = "CYTOSCOPE_STEPS_PER_POINT";
+
 /// Returns the number of steps of a point of the loss curve.
 fn steps_per_point(state: &TrainState) -> u64 {
-    (state.steps / 400).max(1)
+    let of_test: Option<u64> = std::env::var(STEPS_PER_POINT).ok().and_then(|text| text.parse().ok());
+    of_test.unwrap_or(state.steps / 400).max(1)
 }
 
 impl Training<'_> {

@@ -1,0 +1,170 @@
+//! The cache of what was measured.
+
+use super::{Measurement, Probe, error_problem};
+use crate::{Device, DeviceId, EngineError, Precision};
+use cytoscope_graph::Tensor;
+use cytoscope_storage::json::{read_json, write_json};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Maximum size of a cache file in bytes.
+const MAX_CACHE_BYTES: u64 = 4 << 20;
+
+/// A cached time and error.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Timing {
+    pub(super) best_ms: f64,
+    #[serde(default)]
+    pub(super) error: Option<f64>,
+}
+
+/// A cached failure of a GPU whose memory did not suffice, as in [`EngineError::OutOfMemory`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct TooSmall {
+    needed_bytes: u64,
+    available_bytes: u64,
+    /// Memory of the GPU that was free when the job started.
+    free_bytes: u64,
+}
+
+impl TooSmall {
+    /// Returns what is remembered of a failure on a device; `None` unless the memory of a GPU did not suffice whose free
+    /// memory is known.
+    pub(super) fn of(error: &EngineError, device: &Device) -> Option<Self> {
+        let EngineError::OutOfMemory { needed_bytes, available_bytes, .. } = error else { return None };
+        let free_bytes = device.available_bytes().filter(|_| device.id != DeviceId::Cpu)?;
+        Some(Self { needed_bytes: *needed_bytes, available_bytes: *available_bytes, free_bytes })
+    }
+
+    /// Returns the error again, unless clearly more memory is free on the device now.
+    fn again(self, device: &Device) -> Option<EngineError> {
+        let Self { needed_bytes, available_bytes, free_bytes } = self;
+        let is_more = device.available_bytes().is_none_or(|bytes| bytes > free_bytes.saturating_add(free_bytes / 10));
+        (!is_more).then_some(EngineError::OutOfMemory { device: device.id, needed_bytes, available_bytes })
+    }
+}
+
+/// A cached measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Entry {
+    Time(Timing),
+    TooSmall(TooSmall),
+}
+
+/// The versions of the kernels of this build, on which measured times and errors depend besides the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelVersions {
+    /// Of the kernels of the CPU. Their instruction set is part of [`Device::driver`].
+    pub cpu: &'static str,
+    /// Of the kernels of GPUs.
+    pub gpu: &'static str,
+}
+
+impl KernelVersions {
+    /// Returns the version of the kernels that run on a device.
+    fn of(self, device: DeviceId) -> &'static str {
+        match device {
+            DeviceId::Cpu => self.cpu,
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => self.gpu,
+        }
+    }
+}
+
+/// Measured times and errors, and missing memory, by model, device, driver, precision and input shape. An unreadable cache
+/// file counts as empty, and a cache that cannot be written is lost, both of which is logged: everything can be measured
+/// again.
+#[derive(Debug, Default)]
+pub struct Cache {
+    path: Option<PathBuf>,
+    /// The kernels that measurements are made with.
+    kernels: KernelVersions,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Cache {
+    /// Opens the cache in a file, which is created on the first write. `kernels` identifies the kernels of this build:
+    /// what was measured on a device with others is forgotten, because they may have had other times and errors.
+    pub fn open(path: &Path, kernels: KernelVersions) -> Self {
+        let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
+            tracing::warn!("the measured times in {} are not used: {error}", path.display());
+            None
+        });
+        let mut entries: BTreeMap<String, Entry> = read.unwrap_or_default();
+        let is_current = |key: &str| {
+            let (_, rest) = key.split_once('|')?;
+            let (_, used) = rest.rsplit_once('|')?;
+            Some(used == kernels.of(device_at_start(rest)?))
+        };
+        entries.retain(|key, _| is_current(key).unwrap_or(false));
+        Self { path: Some(path.to_owned()), kernels, entries }
+    }
+
+    /// Returns a cache that is not saved to a file.
+    pub fn in_memory() -> Self {
+        Self::default()
+    }
+
+    /// Forgets everything that was measured for the model with this [`super::fingerprint`], so that it is measured again.
+    pub fn forget(&mut self, fingerprint: &str) {
+        let prefix = format!("{fingerprint}|");
+        self.entries.retain(|key, _| !key.starts_with(&prefix));
+        self.save();
+    }
+
+    /// Returns the times that were measured for the model with this [`super::fingerprint`] on inputs of these shapes with
+    /// `threads` threads, on any device. The devices may be gone since.
+    pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
+        let start = format!("{fingerprint}|");
+        let of_entry = |(key, entry): (&String, &Entry)| {
+            let Entry::Time(timing) = entry else { return None };
+            let rest = key.strip_prefix(&start)?;
+            let device = device_at_start(rest)?;
+            // What is left is the device, its name, memory and driver, and the precision.
+            let rest = rest.strip_suffix(&format!("|{shapes:?}|{threads}|{}", self.kernels.of(device)))?;
+            let (_, precision) = rest.rsplit_once('|')?;
+            let precision: Precision = precision.parse().ok()?;
+            let (Timing { best_ms, error }, reason) = (*timing, error_problem(timing.error));
+            let (best_ms, precision) = (Some(best_ms), Some(precision));
+            Some(Measurement { device, precision, best_ms, error, reason, cached: true })
+        };
+        self.entries.iter().filter_map(of_entry).collect()
+    }
+
+    pub(super) fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
+        let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
+        let Device { id, name, driver, .. } = device;
+        let kernels = self.kernels.of(*id);
+        // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is available at the moment.
+        let memory_bytes = device.memory_bytes.filter(|_| *id != DeviceId::Cpu);
+        let device = format!("{id}|{name}|{memory_bytes:?}|{driver}");
+        format!("{}|{device}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
+    }
+
+    pub(super) fn put(&mut self, key: String, entry: Entry) {
+        self.entries.insert(key, entry);
+        self.save();
+    }
+
+    /// Returns what was measured under a key on a device: the time, which has an error if it is one that `compares`, or the
+    /// error that there is too little memory. `None` if it is to be measured now.
+    pub(super) fn get(&self, key: &str, device: &Device, compares: bool) -> Option<Result<Timing, EngineError>> {
+        match self.entries.get(key)? {
+            Entry::Time(timing) => (!compares || timing.error.is_some()).then_some(Ok(*timing)),
+            Entry::TooSmall(small) => small.again(device).map(Err),
+        }
+    }
+
+    fn save(&self) {
+        let Some(path) = &self.path else { return };
+        if let Err(error) = write_json(path, &self.entries) {
+            tracing::warn!("measured times are not stored, and will be measured again: {error}");
+        }
+    }
+}
+
+/// Returns the device that a text begins with, up to the first bar; `None` if there is none.
+fn device_at_start(text: &str) -> Option<DeviceId> {
+    text.split_once('|')?.0.parse().ok()
+}
