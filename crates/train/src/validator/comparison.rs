@@ -44,7 +44,7 @@ impl Comparison {
                 "the gain of {:.4}, from {before:.4} to {after:.4}, is within its uncertainty of {error:.4}",
                 after - before
             ),
-            _ => format!("the highest score is {after:.4}, that of the start model {before:.4}"),
+            _ => format!("the score of the best trained network is {after:.4}, that of the start model {before:.4}"),
         }
     }
 }
@@ -240,7 +240,7 @@ mod tests {
         assert!(compared(&start, &shares(&[0.71, 0.81, 0.61, 0.76], 3)).is_clear_gain());
         assert!(!compared(&start, &shares(&[0.7, 0.75, 0.9, 0.7], 3)).is_clear_gain());
         assert!(!compared(&start, &start).is_clear_gain());
-        assert!(compared(&start, &start).reason().contains("the highest score is"));
+        assert!(compared(&start, &start).reason().contains("the score of the best trained network is"));
         // A false object less, of three, may be chance.
         assert!(!compared(&start, &shares(&[0.7, 0.8, 0.6, 0.75], 2)).is_clear_gain());
     }

@@ -260,7 +260,7 @@ mod tests {
         let start = scores(0.8, &[0.7, 0.8, 0.9]);
         let lower = scores(0.75, &[0.7, 0.75, 0.8]).if_lower_than(&start).unwrap();
         assert_eq!((lower.before, lower.after, lower.is_clear_gain()), (0.8, 0.75, false));
-        assert!(lower.reason().contains("the highest score is 0.7500"), "{}", lower.reason());
+        assert!(lower.reason().contains("the score of the best trained network is 0.7500"), "{}", lower.reason());
         assert!(scores(0.8, &[0.7, 0.8, 0.9]).if_lower_than(&start).is_none());
         assert!(scores(0.7, &[0.7]).if_lower_than(&start).is_none(), "scores on other images");
     }
