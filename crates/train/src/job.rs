@@ -346,7 +346,10 @@ mod tests {
         let within = kept(0.8, 0.82, Some(0.05), 9);
         assert!(within.contains("0.0200") && within.contains("0.8200") && within.contains("0.0500"), "{within}");
         let lower = kept(0.8, 0.75, Some(0.05), 9);
-        assert!(lower.contains("score of the best trained network is 0.7500, that of the start model 0.8000"), "{lower}");
+        assert!(
+            lower.contains("score of the best trained network is 0.7500, that of the start model 0.8000"),
+            "{lower}"
+        );
         assert!(kept(0.8, 0.9, None, 1).contains("only 1 object"));
         assert_eq!(kept_reason(None), "no trained network was scored on the current validation images");
     }
