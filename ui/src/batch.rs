@@ -10,6 +10,7 @@ use crate::document::{Document, PREVIEW_NAME, Role, file_name, series_suffix};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::Jobs;
+use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobView, Purpose};
 use cytoscope_formats::{Compression, SeriesChoice};
@@ -434,7 +435,7 @@ fn notes_of(job: &JobView) -> impl Iterator<Item = String> {
 fn listed_notes(notes: &[String]) -> Vec<String> {
     let mut lines: Vec<String> = notes.iter().take(LISTED_NOTES).cloned().collect();
     if notes.len() > LISTED_NOTES {
-        lines.push(format!("{} further notes", notes.len() - LISTED_NOTES));
+        lines.push(counted((notes.len() - LISTED_NOTES) as u64, "further note"));
     }
     lines
 }
@@ -480,8 +481,10 @@ mod tests {
     fn the_first_notes_of_conversions_are_listed_and_the_others_counted() {
         let notes = |n: usize| (0..n).map(|i| format!("note {i}")).collect::<Vec<_>>();
         assert_eq!(listed_notes(&notes(2)), ["note 0", "note 1"]);
-        let many = listed_notes(&notes(LISTED_NOTES + 5));
-        assert_eq!((many.len(), many.last().map(String::as_str)), (LISTED_NOTES + 1, Some("5 further notes")));
+        for (further, shown) in [(1, "1 further note"), (5, "5 further notes")] {
+            let many = listed_notes(&notes(LISTED_NOTES + further));
+            assert_eq!((many.len(), many.last().map(String::as_str)), (LISTED_NOTES + 1, Some(shown)));
+        }
     }
 
     #[test]

@@ -310,7 +310,14 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
     store(path, &record)?;
     let is_kept = |file: &&FileRecord| !record.outputs.iter().any(|output| output.is_named(&file.path));
     let derived = record.derived.iter().filter(|file| are_labels_of(path, &beside(path, &file.path)));
-    Ok(record.replaced.iter().chain(derived).filter(is_kept).map(|file| beside(path, &file.path)).collect())
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for file in record.replaced.iter().chain(derived).filter(is_kept).map(|file| beside(path, &file.path)) {
+        // Objects that were saved again without a change are in both lists.
+        if !kept.contains(&file) {
+            kept.push(file);
+        }
+    }
+    Ok(kept)
 }
 
 /// Whether a file exists that has the name of the labels of the prediction with this record.

@@ -272,7 +272,7 @@ impl SegmentJob {
         let format = LabelFormat::of_path(labels)?;
         recorded(self, context, |record| {
             let report = self.run_into(context, labels, format, Some(&mut *record))?;
-            if self.replace_labels_of_map {
+            if self.replace_labels_of_map && zarr::is_result(&self.map) {
                 record.read_again(&self.map);
             }
             Ok(report)

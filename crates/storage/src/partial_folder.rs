@@ -133,9 +133,13 @@ impl PartialFolder {
     /// unchanged is checked before, by [`crate::folder::content_of_finished`].
     ///
     /// # Errors
-    /// [`StorageError::Io`] if a listed file is missing, or can be neither linked nor copied.
+    /// [`StorageError::Io`] if the folder has no marker that lists files, or a listed file is missing, or can be neither linked
+    /// nor copied.
     pub fn adopt(&self, finished: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
-        let files = Manifest::of_folder(finished).and_then(|manifest| manifest.files).unwrap_or_default();
+        let listed = Manifest::of_folder(finished).and_then(|manifest| manifest.files);
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "it does not list the files of the folder");
+        let files =
+            listed.ok_or_else(missing).map_err(StorageError::io(&finished.join(MARKER), "reading the marker"))?;
         for file in files.into_iter().filter(|file| is_kept(&file.name)) {
             let io = |error| StorageError::io(&finished.join(&file.name), "linking the file")(error);
             // The names come from a file: those that leave the folder are refused.
@@ -356,6 +360,9 @@ mod tests {
         std::fs::remove_file(target.join("0/c/0")).unwrap();
         let broken = PartialFolder::create_listed(&target).unwrap();
         assert!(broken.adopt(&target, &|_| true).unwrap_err().to_string().contains("0/c/0"));
+        // So is a marker that is gone: without it, the new folder would lack the files.
+        std::fs::remove_file(target.join(MARKER)).unwrap();
+        assert!(broken.adopt(&target, &|_| true).unwrap_err().to_string().contains(MARKER));
     }
 
     #[test]

@@ -143,11 +143,11 @@ pub(crate) fn choose(
         }
     }
     let mut chosen = choose_except(context, devices, &failed, start, config, threads)?;
+    chosen.failures.splice(..0, failures).for_each(drop);
     if chosen.precision != config.precision {
         let why = chosen.failures.join("; ");
         context.note(format!("{why}; training on {} in f32", chosen.engine.device().id));
     }
-    chosen.failures.splice(..0, failures).for_each(drop);
     Ok(chosen)
 }
 
@@ -330,6 +330,7 @@ mod tests {
     use crate::network;
     use crate::start::TrainStart;
     use cytoscope_training_data::TrainingTask;
+    use std::sync::{Arc, Mutex};
 
     fn small() -> (StartModel, TrainConfig) {
         let config: TrainConfig = serde_json::from_str(r#"{"patch_zyx": [4, 16, 16], "batch": 1}"#).unwrap();
@@ -352,6 +353,26 @@ mod tests {
         assert!(chosen.failures[0].starts_with("cuda:0 cannot be used: there is no such device"));
         let refused = choose((gone, false)).err().unwrap().to_string();
         assert!(refused.starts_with("cuda:0 cannot be used: there is no such device"), "{refused}");
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_named_if_the_next_one_trains_in_32_bits() {
+        let (start, config) = small();
+        let config = TrainConfig { precision: TrainPrecision::Bf16, ..config };
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&notes);
+        let sink = move |event: &Event| {
+            if let Event::Note { message } = event {
+                kept.lock().unwrap().push(message.clone());
+            }
+        };
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let request = (DeviceRequest::Device(DeviceId::Cuda(0)), true);
+        let chosen = choose(&context, &Devices::cpu_only(), request, &start, &config, 1).unwrap();
+        assert_eq!((chosen.engine.device().id, chosen.precision), (DeviceId::Cpu, TrainPrecision::F32));
+        let notes = notes.lock().unwrap();
+        let last = notes.last().unwrap();
+        assert!(last.starts_with("cuda:0 cannot be used: ") && last.ends_with("; training on cpu in f32"), "{last}");
     }
 
     #[test]
