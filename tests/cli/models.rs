@@ -12,7 +12,8 @@ const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
 
 /// Writes a bundled network with free spatial dimensions as `m.onnx` and an input as `x.npy`, and returns the input.
 fn network(fixture: &Fixture) -> Vec<f32> {
-    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    let exported = fixture.run(&["export", "nuclei-dog", "--out", "m.onnx"]).ok().stdout;
+    assert!(exported.contains("wrote m.onnx") && exported.contains("only the network"), "{exported}");
     let x = uniform(7, SHAPE.iter().product());
     std::fs::write(fixture.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
     x
@@ -423,7 +424,7 @@ fn the_package_of_a_checkpoint_has_what_the_user_states() {
 fn safetensors_hold_every_weight() {
     let fixture = Fixture::new();
     network(&fixture);
-    fixture.run(&["export", "nuclei-dog", "--format", "safetensors", "--out", "w.safetensors"]).ok();
+    fixture.run(&["export", "nuclei-dog", "--out", "w.safetensors"]).ok();
     let bytes = fixture.bytes("w.safetensors");
     // Eight bytes with the header's length, a JSON header, then the values.
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
