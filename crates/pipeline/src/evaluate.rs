@@ -271,6 +271,20 @@ fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
+/// Returns the note that a label image is compared by intensity, because the prediction holds no labels, as if a map had been
+/// given in place of the labels that were found in it.
+fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
+    let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);
+    is_map.then(|| {
+        format!(
+            "{}: its values are not integers, so it is compared with {} by intensity: give predicted labels to score \
+             objects",
+            absolute(prediction).display(),
+            absolute(truth).display()
+        )
+    })
+}
+
 /// Returns whether a path is an image, and not a folder of images.
 fn is_image(path: &Path) -> bool {
     path.is_file() || is_zarr_folder(path)
@@ -344,6 +358,9 @@ impl EvaluateJob {
             for note in regions_note(image.meta()).into_iter().chain(of_series) {
                 evaluation.add_note(format!("{}: {note}", absolute(path).display()));
             }
+        }
+        if let Some(note) = not_labels_note((prediction, &a), (truth, &b)) {
+            evaluation.add_note(note);
         }
         let prediction = ScoredImage {
             path: prediction,
