@@ -421,6 +421,19 @@ fn the_package_of_a_checkpoint_has_what_the_user_states() {
 }
 
 #[test]
+fn a_folder_of_stacks_that_is_called_like_a_model_does_not_hide_the_model() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,32,32", 1);
+    std::fs::create_dir(fixture.path("nuclei-dog")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("nuclei-dog/a.tif")).unwrap();
+    fixture.run(&["predict", "nuclei-dog", "--model", "nuclei-dog", "--device", "cpu", "--out", "o"]).ok();
+    assert!(fixture.path("o/a_labels.tif").is_file());
+    // A path with a folder is that of a package.
+    let path = ["predict", &raw, "--model", "./nuclei-dog", "--device", "cpu", "--out", "p"];
+    fixture.fails(3, &path, &["nuclei-dog is not a model package"]);
+}
+
+#[test]
 fn safetensors_hold_every_weight() {
     let fixture = Fixture::new();
     network(&fixture);
