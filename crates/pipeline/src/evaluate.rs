@@ -212,10 +212,12 @@ pub(crate) fn pair_key(path: &Path) -> String {
     key
 }
 
-/// Returns whether a file name suggests a label image.
+/// Returns whether a file name suggests a label image. Words such as `wingtip` contain the letters of `gt`, too, so it counts at
+/// the beginning of a word only.
 pub(crate) fn looks_like_labels(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    ["label", "mask", "seg", "gt"].iter().any(|r| name.contains(r))
+    let mut words = name.split(|c: char| !c.is_alphanumeric());
+    ["label", "mask", "seg"].iter().any(|role| name.contains(role)) || words.any(|word| word.starts_with("gt"))
 }
 
 /// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
@@ -427,6 +429,16 @@ mod tests {
 
     fn job(prediction: PathBuf, truth: PathBuf) -> EvaluateJob {
         serde_json::from_value(serde_json::json!({"prediction": prediction, "truth": truth})).unwrap()
+    }
+
+    #[test]
+    fn names_of_label_images_are_told_apart_from_words_with_the_same_letters() {
+        for name in ["a_labels.tif", "a_gt.tif", "gt.npy", "a-GT1.tif", "cellmask.tif", "a_seg.npy"] {
+            assert!(looks_like_labels(Path::new(name)), "{name}");
+        }
+        for name in ["wingtip.tif", "length_raw.tif", "a.tif", "a_target.tif"] {
+            assert!(!looks_like_labels(Path::new(name)), "{name}");
+        }
     }
 
     #[test]
