@@ -4,7 +4,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::{parse_um, progress};
+use super::{parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::ConvertJob;
@@ -97,6 +97,7 @@ impl Convert {
         if self.report.json {
             return run.print_json(&ConvertReport { output: job.output });
         }
+        print(&format!("wrote {}", job.output.display()));
         Ok(())
     }
 }

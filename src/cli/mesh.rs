@@ -18,7 +18,7 @@ pub(crate) struct MeshCommand {
     #[arg(long)]
     out: PathBuf,
     /// Labels of the objects, such as 1,5; by default all.
-    #[arg(long, value_delimiter = ',', value_name = "LABEL")]
+    #[arg(long, value_delimiter = ',', value_name = "LABEL", value_parser = parse_label)]
     objects: Vec<u32>,
     /// Series (position, scene, well) to read from a multi-series label image, by number from 0 or by name.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
@@ -43,6 +43,11 @@ pub(crate) struct MeshCommand {
     tracing: StageTraceOption,
     #[command(flatten)]
     report: ReportOptions,
+}
+
+/// Parses the label of an object.
+fn parse_label(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("invalid label \"{text}\": expected numbers separated by commas, such as 1,5"))
 }
 
 impl MeshCommand {

@@ -9,8 +9,9 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::ending;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Names of [`Architecture`].
 const ARCHITECTURES: &[&str] = &["monai-unet", "basic-unet", "dynunet", "segresnet", "torch-em-unet", "nnunet", "fnet"];
@@ -60,9 +61,9 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     /// Model package to export (folder, .zip or .onnx) or name of an installed model.
     package: String,
-    /// Format to write.
+    /// Format to write; by default the one that the ending of --out stands for.
     #[arg(long, value_enum)]
-    format: Format,
+    format: Option<Format>,
     /// File or folder to write: .onnx for onnx, .zip or a folder for bioimageio, .safetensors or .st for safetensors.
     #[arg(long)]
     out: PathBuf,
@@ -153,7 +154,7 @@ impl Export {
     pub(crate) fn run(self) -> Outcome {
         let job = ExportJob {
             model: self.package,
-            format: self.format.format(),
+            format: self.format.map_or_else(|| format_of(&self.out), Format::format),
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
@@ -169,8 +170,21 @@ impl Export {
             print(&format!("moved what was there before to {}", aside.display()));
         }
         print(&format!("wrote {}", job.out.display()));
+        if job.format == ExportFormat::Onnx {
+            print(
+                "  note: only the network was written, without pre- and postprocessing: for a package, give a folder or a \
+                 .zip",
+            );
+        }
         Ok(())
     }
+}
+
+/// Returns the format that the ending of an output stands for; other endings are those of a package, which refuses them.
+fn format_of(out: &Path) -> ExportFormat {
+    let ending = ending(out).unwrap_or_default();
+    let known = ExportFormat::ALL.into_iter().find(|format| format.endings().contains(&ending.as_str()));
+    known.unwrap_or(ExportFormat::Bioimageio)
 }
 
 #[cfg(test)]

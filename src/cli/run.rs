@@ -130,8 +130,8 @@ impl RunCommand {
 
     /// Loads the network and returns it with the path of its model.
     fn load(&self) -> Result<(Graph, PathBuf), Failure> {
-        let is_installed = !self.model.exists() && ending(&self.model).is_none();
-        let path = if is_installed { find_model(&self.model.to_string_lossy())? } else { self.model.clone() };
+        let name = self.model.to_str().filter(|_| ending(&self.model).is_none());
+        let path = name.map_or_else(|| Ok(self.model.clone()), find_model)?;
         if !path.is_dir() && !ending(&path).is_some_and(|e| e == "zip" || e == "yaml" || e == "yml") {
             return Ok((load_file(&path)?, path));
         }

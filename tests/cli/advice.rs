@@ -292,6 +292,8 @@ fn doubts_about_the_object_diameter_end_with_the_option_they_name() {
     assert!(advice["evidence"].as_str().unwrap().contains("15.0 µm"), "{advice}");
     assert_eq!(advice["setting"], "estimated_diameter");
     gone(&wrong, "uncertain_diameter");
+    let is_noted = |report: &Value| report["inputs"][0]["notes"].to_string().contains("leave out --diameter");
+    assert!(is_noted(&wrong), "{wrong:#}");
     let auto = labels(&fixture, "nuclei", &empty, &[&known[..], &["--diameter", "auto"]].concat());
     gone(&auto, "wrong_diameter");
     let advice = given(&fixture, "predict", &auto, "uncertain_diameter");
@@ -303,6 +305,7 @@ fn doubts_about_the_object_diameter_end_with_the_option_they_name() {
     let found = labels(&fixture, "nuclei", &raw, &[&known[..], &["--diameter", "15"]].concat());
     assert!(found["inputs"][0]["objects"][0].as_u64() > Some(0), "{found:#}");
     gone(&found, "wrong_diameter");
+    assert!(!is_noted(&auto) && !is_noted(&found), "{found:#}");
     // It is not estimated.
     gone(&found, "uncertain_diameter");
     // Maps alone say nothing about objects.

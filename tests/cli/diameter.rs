@@ -261,6 +261,26 @@ fn estimates_are_close_to_the_true_median() {
     assert!(near >= 8, "{shown:#?}");
 }
 
+/// The finest structures of a membrane stain, which are much smaller than the cells, must not be taken for cells.
+#[test]
+fn cells_of_a_membrane_stain_are_measured_in_small_stacks() {
+    let fixture = Fixture::new();
+    let shape = [24, 128, 128];
+    let simulate = ["simulate", "--kind", "cells", "--shape", "24,128,128", "--count", "4", "--out", "cells"];
+    fixture.run(&simulate).ok();
+    let mut near = 0;
+    let mut shown = Vec::new();
+    for seed in 0..4 {
+        let name = |part: &str| format!("cells/cells_{seed}_{part}.tif");
+        let found = fixture.run(&["diameter", &name("raw"), "--model", "cells", "--device", "cpu", "--json"]).json();
+        let found = found["inputs"][0]["object_diameter"]["diameter"].as_f64().unwrap();
+        let truth = median_diameter(&fixture.labels(&name("labels")), shape, [0.8, 0.4, 0.4]);
+        near += usize::from((found / truth).ln().abs() < 1.35f64.ln());
+        shown.push(format!("{found:.1} for {truth:.1}"));
+    }
+    assert!(near >= 3, "{shown:#?}");
+}
+
 #[test]
 fn estimates_are_close_to_the_truth_on_real_stacks() {
     let Some(data) = shared_data() else { return };

@@ -251,6 +251,24 @@ fn stains_are_scored_by_name_or_as_chosen() {
 }
 
 #[test]
+fn a_map_in_place_of_labels_is_noted() {
+    let fixture = Fixture::new();
+    let labels: Vec<u16> = (0..1024).map(|i| u16::from(i % 16 < 8)).collect();
+    let map: Vec<f32> = labels.iter().map(|label| 0.8 * f32::from(*label) + 0.1).collect();
+    fixture.write("p_probability.tif", "ZYX", &[4, 16, 16], map);
+    for name in ["p_labels.tif", "t_labels.tif"] {
+        fixture.write(name, "ZYX", &[4, 16, 16], labels.clone());
+    }
+    let notes = |prediction: &str| {
+        let command = ["evaluate", "--pred", prediction, "--truth", "t_labels.tif"];
+        fixture.run(&command).ok().stderr
+    };
+    let of_map = notes("p_probability.tif");
+    assert!(of_map.contains("p_probability.tif") && of_map.contains("give predicted labels"), "{of_map}");
+    assert!(!notes("p_labels.tif").contains("give predicted labels"));
+}
+
+#[test]
 fn a_channel_of_label_images_can_be_chosen() {
     let fixture = Fixture::new();
     fixture.write("two.ome.tif", "CZYX", &[2, 2, 4, 4], [[0u16; 32], [1; 32]].concat());

@@ -162,6 +162,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["export", "nuclei", "--format", "onnx", "--out", "x.zip"], &["x.zip", "expected .onnx"]);
     fixture.fails(2, &["export", "nuclei", "--format", "bioimageio", "--out", "x.onnx"], &["x.onnx", ".zip", "folder"]);
     fixture.fails(2, &["export", "nuclei", "--format", "safetensors", "--out", "x"], &["no ending", ".safetensors"]);
+    fixture.fails(2, &["export", "nuclei", "--out", "x.gif"], &["x.gif", ".zip", "folder"]);
     fixture.fails(2, &["import", "nuclei.zip", "--out", "x.pt"], &["x.pt", "ends in .pt", ".zip", "folder"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o.tif"], &["o.tif", "folder"]);
     let measure = ["measure", "a.tif", "--intensities", "a.tif", "--out", "t.xlsx"];

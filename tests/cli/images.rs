@@ -46,7 +46,7 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     let raw = fixture.nuclei("6,33,29", 5);
     let labels = raw.replace("_raw", "_labels");
     let expected = fixture.image(&labels);
-    fixture.run(&["convert", &labels, "x_seg.npy"]).ok();
+    assert!(fixture.run(&["convert", &labels, "x_seg.npy"]).ok().stdout.contains("wrote x_seg.npy"));
     fixture.run(&["convert", "x_seg.npy", "a.tif"]).ok();
     fixture.run(&["convert", &labels, "rois.zip"]).ok();
     fixture.run(&["convert", "rois.zip", "b.tif", "--like", &raw]).ok();

@@ -134,6 +134,7 @@ fn wrong_outputs_and_objects_are_refused() {
     labels(&fixture);
     fixture.fails(2, &["mesh", "labels.tif", "--out", "m.obj"], &["m.obj", ".stl", ".glb"]);
     fixture.fails(3, &["mesh", "labels.tif", "--objects", "3,4", "--out", "m.stl"], &["no object 4", "2 objects"]);
+    fixture.fails(2, &["mesh", "labels.tif", "--objects", "1-5", "--out", "m.stl"], &["1-5", "such as 1,5"]);
     fixture.write("empty.tif", "ZYX", &[2, 8, 8], vec![0u16; 128]);
     fixture.fails(3, &["mesh", "empty.tif", "--out", "m.stl"], &["empty.tif", "no objects"]);
     assert!(!fixture.path("m.stl").exists());

@@ -12,7 +12,8 @@ const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
 
 /// Writes a bundled network with free spatial dimensions as `m.onnx` and an input as `x.npy`, and returns the input.
 fn network(fixture: &Fixture) -> Vec<f32> {
-    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    let exported = fixture.run(&["export", "nuclei-dog", "--out", "m.onnx"]).ok().stdout;
+    assert!(exported.contains("wrote m.onnx") && exported.contains("only the network"), "{exported}");
     let x = uniform(7, SHAPE.iter().product());
     std::fs::write(fixture.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
     x
@@ -433,10 +434,23 @@ fn the_package_of_a_checkpoint_has_what_the_user_states() {
 }
 
 #[test]
+fn a_folder_of_stacks_that_is_called_like_a_model_does_not_hide_the_model() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,32,32", 1);
+    std::fs::create_dir(fixture.path("nuclei-dog")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("nuclei-dog/a.tif")).unwrap();
+    fixture.run(&["predict", "nuclei-dog", "--model", "nuclei-dog", "--device", "cpu", "--out", "o"]).ok();
+    assert!(fixture.path("o/a_labels.tif").is_file());
+    // A path with a folder is that of a package.
+    let path = ["predict", &raw, "--model", "./nuclei-dog", "--device", "cpu", "--out", "p"];
+    fixture.fails(3, &path, &["nuclei-dog is not a model package"]);
+}
+
+#[test]
 fn safetensors_hold_every_weight() {
     let fixture = Fixture::new();
     network(&fixture);
-    fixture.run(&["export", "nuclei-dog", "--format", "safetensors", "--out", "w.safetensors"]).ok();
+    fixture.run(&["export", "nuclei-dog", "--out", "w.safetensors"]).ok();
     let bytes = fixture.bytes("w.safetensors");
     // Eight bytes with the header's length, a JSON header, then the values.
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -138,6 +138,19 @@ fn measuring_a_time_series_of_labels_in_one_stack_says_what_is_measured() {
     );
 }
 
+#[test]
+fn measuring_a_stack_in_place_of_its_labels_is_noted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    let measured = |labels: &str| {
+        fixture.run(&["measure", labels, "--intensities", &raw, "--out", "t.csv", "--force"]).ok().stdout
+    };
+    let swapped = measured(&raw);
+    assert!(swapped.contains("background") && swapped.contains("give the label image"), "{swapped}");
+    let right = measured("sim/nuclei_1_labels.tif");
+    assert!(!right.contains("background"), "{right}");
+}
+
 /// The tables of a prediction have the rows and columns of its CSV in every form.
 #[test]
 fn predictions_write_tables_in_the_form_that_is_requested() {

@@ -33,8 +33,8 @@ pub enum ImportError {
     },
     /// No known architecture has tensors of these names.
     #[error(
-        "the architecture is not recognized from the tensors ({tensors}); name one of {known}, or export \
-         the model with torch.onnx.export and import the ONNX file"
+        "the architecture is not recognized from the tensors ({tensors}); state it with --architecture, if it is one of {known}, \
+         or export the model with torch.onnx.export and import the ONNX file"
     )]
     Unrecognized {
         /// Names of the first tensors, separated by commas.

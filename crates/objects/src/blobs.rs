@@ -53,6 +53,9 @@ pub struct BlobSize {
     pub response: f64,
     /// Center Z, Y, X in µm of the blob with the most other blobs within three diameters.
     pub center_um: [f64; 3],
+    /// Whether the diameter is the smallest one that was looked for: that of texture, such as membranes and their junctions,
+    /// rather than of objects.
+    pub is_smallest: bool,
 }
 
 /// A local maximum of the response at one scale.
@@ -79,6 +82,7 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
     let is_flat = shape_zyx[0] <= FLAT_SLICES;
     let per_sigma = if is_flat { DISK_PER_SIGMA } else { BALL_PER_SIGMA };
     let mut diameter_um = (MIN_VOXELS[0] * voxel_um[1].max(voxel_um[2])).max(depth_limit);
+    let smallest_um = diameter_um;
     let max_um = MAX_FIELD_SHARE * height_um.min(width_um);
     let mut blobs: Vec<Blob> = Vec::new();
     let mut finest = None;
@@ -99,7 +103,7 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
         maxima(&response, downsampled.shape, (grid_um, diameter_um, noise), &mut blobs);
         diameter_um *= STEP;
     }
-    Ok(summary(without_nested(blobs), is_flat))
+    Ok(summary(without_nested(blobs), is_flat, smallest_um))
 }
 
 /// Returns the volume scaled to its percentiles and clipped to 0..1; `None` if it is uniform.
@@ -234,8 +238,9 @@ fn most_crowded_center(blobs: &[Blob]) -> Option<[f64; 3]> {
     blobs.iter().max_by_key(|blob| near(blob)).map(|blob| blob.center_um)
 }
 
-/// Returns the size of the blobs; `is_flat` states whether they were found in a few slices.
-fn summary(mut blobs: Vec<Blob>, is_flat: bool) -> Option<BlobSize> {
+/// Returns the size of the blobs; `is_flat` states whether they were found in a few slices, and `smallest_um` is the smallest
+/// diameter that was looked for.
+fn summary(mut blobs: Vec<Blob>, is_flat: bool, smallest_um: f64) -> Option<BlobSize> {
     let count = blobs.len();
     let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;
     let center_um = most_crowded_center(&blobs)?;
@@ -251,7 +256,15 @@ fn summary(mut blobs: Vec<Blob>, is_flat: bool) -> Option<BlobSize> {
         sum += weight(b);
         sum >= half
     })?;
-    Some(BlobSize { diameter_um: CALIBRATION * median.diameter_um, log_spread, count, response, center_um })
+    let is_smallest = median.diameter_um <= smallest_um;
+    Some(BlobSize {
+        diameter_um: CALIBRATION * median.diameter_um,
+        log_spread,
+        count,
+        response,
+        center_um,
+        is_smallest,
+    })
 }
 
 #[cfg(test)]
@@ -289,6 +302,24 @@ mod tests {
             let ratio = found.diameter_um / CALIBRATION / diameter_um;
             assert!((0.75..1.33).contains(&ratio), "{voxel_um:?} {diameter_um}: {found:?}");
         }
+    }
+
+    #[test]
+    fn walls_have_blobs_of_the_smallest_size_and_balls_larger_ones() {
+        let (shape, voxel_um) = ([16, 80, 80], [1.0, 0.5, 0.5]);
+        let found = blob_size(&balls(shape, voxel_um, 8.0), shape, voxel_um).unwrap().unwrap();
+        assert!(!found.is_smallest, "{found:?}");
+        let mut state = 1u32;
+        let walls: Vec<f32> = (0..shape.iter().product::<usize>())
+            .map(|i| {
+                let (y, x) = (i / shape[2] % shape[1], i % shape[2]);
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let noise = (state >> 8) as f32 / 16_777_216.0;
+                f32::from(u8::from(y % 20 == 0 || x % 20 == 0)) * 100.0 + 100.0 * noise
+            })
+            .collect();
+        let found = blob_size(&walls, shape, voxel_um).unwrap().unwrap();
+        assert!(found.is_smallest, "{found:?}");
     }
 
     #[test]

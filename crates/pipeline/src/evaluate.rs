@@ -217,7 +217,7 @@ pub(crate) fn pair_key(path: &Path) -> String {
 pub(crate) fn looks_like_labels(path: &Path) -> bool {
     let given = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let name = given.to_lowercase();
-    // As a part of other words, as in "length", the letters say nothing.
+    // As a part of other words, as in "length" and "wingtip", the letters say nothing.
     let is_truth = || given.contains("GT") || name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == "gt");
     ["label", "mask", "seg"].iter().any(|part| name.contains(part)) || is_truth()
 }
@@ -273,6 +273,20 @@ fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     let depth = |image: &Image| Extents::of(image.meta()).zyx[0];
     let can_be_slice = |image: &Image| depth(image) == 1 || image.meta().is_numbered_series();
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
+}
+
+/// Returns the note that a label image is compared by intensity, because the prediction holds no labels, as if a map had been
+/// given in place of the labels that were found in it.
+fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
+    let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);
+    is_map.then(|| {
+        format!(
+            "{}: its values are not integers, so it is compared with {} by intensity: give predicted labels to score \
+             objects",
+            absolute(prediction).display(),
+            absolute(truth).display()
+        )
+    })
 }
 
 /// Returns whether a path is an image, and not a folder of images.
@@ -350,6 +364,9 @@ impl EvaluateJob {
                 evaluation.add_note(format!("{}: {note}", absolute(path).display()));
             }
         }
+        if let Some(note) = not_labels_note((prediction, &a), (truth, &b)) {
+            evaluation.add_note(note);
+        }
         let prediction = ScoredImage {
             path: prediction,
             image: &a,
@@ -415,6 +432,16 @@ mod tests {
 
     fn job(prediction: PathBuf, truth: PathBuf) -> EvaluateJob {
         serde_json::from_value(serde_json::json!({"prediction": prediction, "truth": truth})).unwrap()
+    }
+
+    #[test]
+    fn names_of_label_images_are_told_apart_from_words_with_the_same_letters() {
+        for name in ["a_labels.tif", "a_gt.tif", "gt.npy", "a-GT1.tif", "cellmask.tif", "a_seg.npy"] {
+            assert!(looks_like_labels(Path::new(name)), "{name}");
+        }
+        for name in ["wingtip.tif", "length_raw.tif", "a.tif", "a_target.tif"] {
+            assert!(!looks_like_labels(Path::new(name)), "{name}");
+        }
     }
 
     #[test]

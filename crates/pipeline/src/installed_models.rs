@@ -1,11 +1,12 @@
 //! The folders of installed models, and models that are given by path or name.
 
 use crate::JobError;
+use crate::packages::is_model;
 use crate::program::folders_of_program;
 use cytoscope_storage::read::open_regular;
 use directories::BaseDirs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf, is_separator};
 
 /// Returns the folders in which models are looked up by name: the one that `CYTOSCOPE_MODELS` names, `models/` beside
 /// the program (or above it, in a source tree), then the user's folder.
@@ -73,8 +74,15 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// Whether a text is a name without folders, which an installed model may have, too.
+fn is_plain_name(text: &str) -> bool {
+    let mut parts = Path::new(text).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !text.ends_with(is_separator)
+}
+
 /// Returns the path of a package that is given by path or by name. A file `NAME.alias` beside the packages contains the
-/// name of the model that NAME stands for.
+/// name of the model that NAME stands for. A folder or file in the current folder that is called like an installed model, but
+/// is no model, such as a folder of images called `nuclei`, does not hide it.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] if there is no such model; it lists the known names. [`JobError::Io`] if the alias file cannot
@@ -83,7 +91,8 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
     let path = Path::new(text);
     // If a replacement was interrupted, the package may still have a hidden name.
     cytoscope_storage::folder::recover(path);
-    if path.exists() {
+    let exists = path.exists();
+    if exists && (is_model(path) || !is_plain_name(text)) {
         return Ok(path.to_owned());
     }
     let mut known = Vec::new();
@@ -106,6 +115,10 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
             }
         }
     }
+    if exists {
+        // Opening it says what a model needs.
+        return Ok(path.to_owned());
+    }
     known.sort();
     known.dedup();
     let known =
@@ -119,6 +132,14 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn paths_are_told_apart_from_names() {
+        assert!(is_plain_name("nuclei") && is_plain_name("nuclei-dog.zip"));
+        for path in ["", ".", "..", "./nuclei", "nuclei/", "a/nuclei", "/nuclei"] {
+            assert!(!is_plain_name(path), "{path}");
+        }
+    }
 
     #[test]
     fn an_alias_that_is_not_text_is_an_error() {

@@ -115,10 +115,11 @@ impl MeasureJob {
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
         let mut check = LabelCheck::new(&self.labels);
+        let mut has_background = false;
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
-            rows.push((time, self.rows(context, &stacks, measurer, &mut check, &mut meter)?));
+            rows.push((time, self.rows(context, &stacks, measurer, &mut check, &mut meter, &mut has_background)?));
         }
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
@@ -150,12 +151,14 @@ impl MeasureJob {
                         .filter(|_| !self.all_times),
                 )
                 .chain(more_times_note(Extents::of(labels.meta()).times, extents.times))
+                .chain((!has_background).then(|| no_background_note(&self.labels)))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
     }
 
-    /// Measures the objects of a time point; `stacks` are the intensities and the labels.
+    /// Measures the objects of a time point; `stacks` are the intensities and the labels. Sets `has_background` if a voxel
+    /// belongs to no object.
     fn rows(
         &self,
         context: &Context,
@@ -163,6 +166,7 @@ impl MeasureJob {
         mut measurer: Measurer,
         check: &mut LabelCheck,
         meter: &mut Meter<'_>,
+        has_background: &mut bool,
     ) -> Result<Vec<ObjectRow>, JobError> {
         let depth = intensities.extents.zyx[0];
         let channels: Vec<usize> = (0..intensities.extents.channels).collect();
@@ -171,6 +175,7 @@ impl MeasureJob {
             let slab = z..(z + step).min(depth);
             let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
             check.add(&numbers, labels.extents.zyx[2]);
+            *has_background = *has_background || numbers.contains(&0);
             measure_slices(context, &mut measurer, &numbers, (intensities, &channels), slab.clone())?;
             meter.add(slab.len() as u64)?;
         }
@@ -265,6 +270,14 @@ pub(crate) fn measure_slices(
 fn version(path: &Path) -> Option<(u64, SystemTime)> {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.len(), meta.modified().ok()?))
+}
+
+/// Returns the note that every voxel belongs to an object, as if the stack had been given in place of its labels.
+fn no_background_note(labels: &Path) -> String {
+    format!(
+        "no voxel of {} has the value 0 of the background: if the values are intensities, give the label image instead",
+        labels.display()
+    )
 }
 
 /// Returns the note that a time series of labels was measured in a stack that is none.

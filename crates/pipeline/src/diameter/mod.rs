@@ -8,6 +8,7 @@
 //! the area of its largest section.
 
 mod estimate;
+mod guess;
 mod job;
 mod overview;
 mod series;

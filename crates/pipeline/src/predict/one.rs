@@ -231,6 +231,8 @@ fn publish(
     let Written { publication, artifacts, counts } = written;
     report.outputs = artifacts;
     report.objects = counts;
+    let of_objects = no_objects_note(&report);
+    report.notes.extend(of_objects);
     let record = NewRecord {
         job,
         model: resolved.model,
@@ -251,6 +253,20 @@ fn publish(
     }
     report.outputs.push(Artifact::new(ArtifactKind::Provenance, &files.paths.provenance));
     Ok(report)
+}
+
+/// Returns the note that no objects were found with the diameter that was given, if that is so.
+fn no_objects_note(report: &InputReport) -> Option<String> {
+    let given = report.diameter.filter(|diameter| diameter.estimate.is_none())?;
+    let is_empty = !report.objects.is_empty() && report.objects.iter().all(|count| *count == 0);
+    is_empty.then(|| {
+        let unit = given.unit.symbol();
+        format!(
+            "no objects were found with the given object diameter of {:.1} {unit}: leave out --diameter to have it \
+             estimated",
+            given.diameter
+        )
+    })
 }
 
 /// Returns the note that results of an earlier prediction stay beside the new ones, which replace none of them.
