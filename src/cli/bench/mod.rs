@@ -23,7 +23,7 @@ use cytoscope_storage::target::{check_ending, check_file};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
-use results::{GitInfo, Origin, TaskResult, amount};
+use results::{GitInfo, Origin, Store, TaskResult, amount};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spans::Extent;
@@ -153,16 +153,12 @@ impl Bench {
         let timestamp = results::now();
         let done = match (&self.compare_opts, &self.span_cost, &self.data) {
             (Some(model), _, Some(data)) => {
-                let done = optimizations::run(&context, model, data, repeat, &timestamp)?;
-                self.write(&done)?;
-                done
+                self.stored(|store| optimizations::run(&context, model, data, repeat, &timestamp, store))?
             }
             (_, Some(model), Some(data)) => {
                 let default = Duration::from_secs(self.seconds.unwrap_or(spans::DEFAULT_SECS));
                 let extent = self.repeat.map_or(Extent::Time(default), Extent::Pairs);
-                let done = spans::run(&context, model, data, extent, &timestamp)?;
-                self.write(&done)?;
-                done
+                self.stored(|store| spans::run(&context, model, data, extent, &timestamp, store))?
             }
             _ => self.run_tasks(&context, table, &timestamp)?,
         };
@@ -191,6 +187,23 @@ impl Bench {
         outcome?;
         done.iter().for_each(print_result);
         Ok(done)
+    }
+
+    /// Measures what needs no table. The results are stored meanwhile, so that an interruption loses only the last of them.
+    fn stored(
+        &self,
+        measure: impl FnOnce(Store<'_>) -> Result<Vec<TaskResult>, Failure>,
+    ) -> Result<Vec<TaskResult>, Failure> {
+        let mut is_stored = false;
+        let outcome = measure(&mut |done: &[TaskResult]| -> Outcome {
+            self.write(done)?;
+            is_stored = !done.is_empty();
+            Ok(())
+        });
+        if outcome.is_err() && is_stored {
+            eprint_line(&format!("note: the results so far are in {}", self.output.display()));
+        }
+        outcome
     }
 
     /// Writes the results, if there are any.

@@ -2,7 +2,7 @@
 
 use super::metrics::{Figures, Spread, flat};
 use super::tasks::TaskKind;
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::{PROGRAM, cores};
 use crate::cli::print;
 use cytoscope_storage::read::open_regular;
@@ -122,6 +122,9 @@ pub(super) struct TaskResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
+
+/// Writes the results so far in place of those before.
+pub(super) type Store<'a> = &'a mut dyn FnMut(&[TaskResult]) -> Outcome;
 
 /// Data that all results of one bench share: its start, the source tree and the machine.
 pub(super) struct Origin {
