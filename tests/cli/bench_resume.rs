@@ -59,6 +59,10 @@ fn an_interrupted_bench_continues_after_its_finished_runs() {
     write_table(&fixture, &rows[..2]);
     fixture.fails(3, &resume, &["r.json", "no task \"c\""]);
     fixture.fails(2, &[&resume[..], &["--force"]].concat(), &["--resume", "--force"]);
+    // Nor are those of another stack.
+    write_table(&fixture, &rows);
+    std::fs::write(fixture.path("late.tif"), "another stack").unwrap();
+    fixture.fails(3, &resume, &["r.json", "task \"b\"", "late.tif had", "--force"]);
     assert!(fixture.bytes("r.json") == stored);
     std::fs::write(fixture.path("r.json"), "{\"mine\": 1}").unwrap();
     fixture.fails(3, &resume, &["r.json", "expected results"]);

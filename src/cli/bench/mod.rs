@@ -15,11 +15,12 @@ use super::failure::{Failure, Outcome};
 use super::trace_path::whole_around;
 use super::{eprint_line, print, progress};
 use clap::Args;
+use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_storage::target::{check_ending, check_file, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
@@ -123,6 +124,8 @@ struct Progress {
     program: Option<(PathBuf, GitInfo)>,
     /// The [`restore::fingerprint_of`] the task.
     fingerprint: String,
+    /// What the task reads, before its runs; empty without a table.
+    inputs: Vec<InputRecord>,
 }
 
 impl Bench {
@@ -246,7 +249,12 @@ impl Bench {
         origin: &Origin,
         all: &mut Vec<Progress>,
     ) -> Outcome {
-        let scratch = Scratch::create(PathBuf::from(format!("{}.runs", self.output.display())), FOLDER_KIND)?;
+        let folder = PathBuf::from(format!("{}.runs", self.output.display()));
+        // Before the lock of the folder changes what is beside it.
+        let left_out =
+            [&self.output, &folder].into_iter().chain(&self.config).map(|path| resolved(path)).collect::<Vec<_>>();
+        let inputs: Vec<Vec<InputRecord>> = table.iter().map(|task| restore::inputs_of(task, &left_out)).collect();
+        let scratch = Scratch::create(folder, FOLDER_KIND)?;
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
                 let qat = QatLimits { steps: self.qat_steps, minutes: self.qat_minutes };
@@ -257,13 +265,14 @@ impl Bench {
             _ => (None, table),
         };
         let programs = branches::build(tasks.iter().filter_map(|task| task.branch.as_deref()))?;
-        let start = |task: Task| {
+        let start = |(task, inputs): (Task, Vec<InputRecord>)| {
             let of_branch = task.branch.as_ref().and_then(|branch| programs.get(branch));
             let program = of_branch.map(|program| (program.path.clone(), program.git_info.clone()));
             let fingerprint = restore::fingerprint_of(&task, program.as_ref().map(|(_, git_info)| git_info));
-            Progress { task, runs: Vec::new(), error: None, program, fingerprint }
+            Progress { task, runs: Vec::new(), error: None, program, fingerprint, inputs }
         };
-        let mut started: Vec<Progress> = tasks.into_iter().map(start).collect();
+        let inputs = inputs.into_iter().chain(std::iter::repeat(Vec::new()));
+        let mut started: Vec<Progress> = tasks.into_iter().zip(inputs).map(start).collect();
         // If the results cannot be continued, `all` stays empty, and they are not replaced.
         restore::restore(&mut started, earlier, origin, &self.output)?;
         *all = started;
@@ -356,7 +365,7 @@ fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
     let started = all.iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
     started
         .map(|progress| {
-            let Progress { task, runs, error, program, fingerprint } = progress;
+            let Progress { task, runs, error, program, fingerprint, inputs } = progress;
             let run_metrics: Vec<Figures> = runs.iter().map(|run| run.figures.clone()).collect();
             let metrics = nested(&spreads(&run_metrics));
             let mut result = origin.result(&task.name, task.kind, runs.len(), metrics);
@@ -368,6 +377,7 @@ fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
             result.run_metrics = run_metrics;
             result.dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
             result.fingerprint = Some(fingerprint.clone());
+            result.inputs.clone_from(inputs);
             result
         })
         .collect()
@@ -404,6 +414,7 @@ mod tests {
                 error: error.map(str::to_owned),
                 program: None,
                 fingerprint: String::new(),
+                inputs: Vec::new(),
             }
         };
         let mut all = vec![progress(&[50.0, 70.0], None), progress(&[], None), progress(&[], Some("it failed"))];
