@@ -27,12 +27,17 @@ const X: usize = 4;
 /// Index of S in the axes of a region.
 const S: usize = 5;
 
-/// Runs a conversion whose output is an OME-Zarr folder.
+/// Runs a conversion whose output is an OME-Zarr folder; see [`ConvertJob::convert`].
 ///
 /// # Errors
 /// As [`ConvertJob::run`].
-pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecord<ConvertJob>) -> Result<(), JobError> {
-    let (image, mut files) = job.open(context)?;
+pub(crate) fn run(
+    job: &ConvertJob,
+    context: &Context,
+    record: &mut PendingRecord<ConvertJob>,
+    is_one_of_all: bool,
+) -> Result<(), JobError> {
+    let (image, mut files) = job.open(context, is_one_of_all)?;
     record.add_files_of(&image);
     let drawn_on = Extents::of(image.meta());
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
