@@ -18,10 +18,10 @@ use std::path::PathBuf;
 pub(crate) struct Convert {
     /// Image to convert.
     input: PathBuf,
-    /// Output file; its extension selects the format: .npy, .tif (ImageJ), .ome.tif, .zarr (an OME-Zarr folder), _seg.npy
-    /// (Cellpose) or .zip (ImageJ ROI set).
+    /// Output file; its extension selects the format: .npy, .tif (ImageJ), .ome.tif, .zarr (an OME-Zarr folder), .ozx or
+    /// .zarr.zip (the same in one zip file), _seg.npy (Cellpose) or .zip (ImageJ ROI set).
     output: PathBuf,
-    /// Label image of the input, to store in the OME-Zarr folder.
+    /// Label image of the input, to store in the OME-Zarr output.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// Series (position, scene, well) to read from a multi-series file, by number from 0 or by name; all converts each to a

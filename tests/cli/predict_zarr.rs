@@ -314,6 +314,18 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     for (name, stack) in ["each.zarr", "each_s1.zarr"].iter().zip(&stacks) {
         assert_eq!(fixture.integers(name), fixture.integers(stack), "{name}");
     }
+    // An OME-Zarr in one file, with labels in it.
+    let zipped = ["convert", &stacks[0], "one.ozx", "--labels", "alone0/nuclei_1_raw_labels.tif"];
+    fixture.run(&zipped).ok();
+    assert_eq!(fixture.integers("one.ozx"), fixture.integers(&stacks[0]));
+    let info = fixture.run(&["info", "one.ozx", "--json"]).json();
+    assert_eq!(info["series_names"][1], "labels/nuclei_1_raw_labels", "{info:#}");
+    fixture.fails(2, &zipped, &["one.ozx", "--force"]);
+    fixture.run(&[&zipped[..], &["--force"]].concat()).ok();
+    assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
+    let zips = fixture.run(&["convert", "plate.zarr", "z.zarr.zip", "--series", "all", "--json"]).json();
+    assert_eq!(zips["outputs"], serde_json::json!(["z.zarr.zip", "z_s1.zarr.zip"]), "{zips:#}");
+    assert_eq!(fixture.integers("z_s1.zarr.zip"), fixture.integers(&stacks[1]));
     // A position that fails does not stop the others.
     for name in ["two.tif", "two.tif_provenance.json"] {
         std::fs::remove_file(fixture.path(name)).unwrap();

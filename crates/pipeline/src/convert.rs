@@ -12,7 +12,7 @@ use crate::sample_type::{stored_type, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
-    is_zarr_name, open,
+    is_zarr_name, is_zarr_zip_name, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
 pub struct ConvertJob {
     /// Path of the image to convert, a file or an OME-Zarr folder.
     pub input: PathBuf,
-    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format.
+    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format. The folder may be zipped into one
+    /// file whose name ends in `.ozx` or `.zarr.zip`.
     pub output: PathBuf,
     /// Label image of the input, to store in an OME-Zarr output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +82,7 @@ impl ConvertJob {
         record: &mut PendingRecord<Self>,
         is_one_of_all: bool,
     ) -> Result<(), JobError> {
-        if is_zarr_name(&self.output) {
+        if is_zarr_name(&self.output) || is_zarr_zip_name(&self.output) {
             if self.compression != Compression::None {
                 return Err(JobError::WrongUse(
                     "--compression requires a .ome.tif output: OME-Zarr is always compressed with Zstd".to_owned(),
@@ -90,7 +91,9 @@ impl ConvertJob {
             return convert_zarr::run(self, context, record, is_one_of_all);
         }
         if self.labels.is_some() {
-            return Err(JobError::WrongUse("--labels requires an output whose name ends in .zarr".to_owned()));
+            return Err(JobError::WrongUse(
+                "--labels requires an output whose name ends in .zarr, .ozx or .zarr.zip".to_owned(),
+            ));
         }
         let container = container_for_path(&self.output)?;
         if self.compression != Compression::None && container != Container::OmeTiff {
