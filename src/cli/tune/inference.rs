@@ -86,7 +86,7 @@ pub(super) struct Tiling {
     /// Shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if its voxels or
     /// objects have another size than those of the model.
     pub grid_zyx: [usize; 3],
-    /// Why the stack does not pass through the network once on the CPU; `None` if it does, or if that is not known.
+    /// Why the stack is cut into several tiles on the CPU; `None` if it is not, or if that is not known.
     pub no_pass_on_cpu: Option<NoPass>,
 }
 
@@ -203,7 +203,7 @@ struct InferenceRun {
     maps: Option<Vec<f32>>,
     /// Shape Z, Y, X of the stack on the model's grid, if it is reported.
     grid_zyx: Option<[usize; 3]>,
-    /// Why the stack was predicted in tiles; `None` for one pass.
+    /// Why the stack was predicted in several tiles; `None` for one pass or one tile.
     no_pass: Option<NoPass>,
 }
 
@@ -227,7 +227,9 @@ fn run_once(
     };
     let first = report.inputs.first().map(|input| &input.0);
     let grid_zyx = first.and_then(|input| input.grid_zyx);
-    let no_pass = first.and_then(|input| input.plan.as_ref()?.no_pass.clone());
+    let plan = first.and_then(|input| input.plan.as_ref());
+    let is_cut = |tile: [usize; 3]| grid_zyx.is_none_or(|grid| (0..3).any(|a| tile[a] < grid[a]));
+    let no_pass = plan.filter(|plan| is_cut(plan.tile)).and_then(|plan| plan.no_pass.clone());
     Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, no_pass }))
 }
 
