@@ -141,6 +141,8 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     match status {
         None => Ok(None),
         Some(status) if status.success() => Ok(Some(FinishedProcess { stdout, total_secs })),
+        // A process that is asked to end before it handles signals is ended by the signal itself.
+        Some(status) if status.code().is_none() && signals::is_requested() => Err(JobError::Cancelled.into()),
         Some(status) => Err(failure_of(status.code(), &String::from_utf8_lossy(&stderr))),
     }
 }

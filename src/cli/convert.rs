@@ -1,13 +1,13 @@
 //! `cytoscope convert`: rewrites an image in another file format, slab by slab, with unchanged pixel values unless
 //! preprocessing steps are given.
 
-use super::failure::Outcome;
+use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::{parse_um, print, progress};
+use super::{eprint_line, parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::{Compression, SeriesChoice};
-use cytoscope_pipeline::ConvertJob;
+use cytoscope_pipeline::{ConvertJob, ConvertedSeries, JobError, JobErrorKind};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::Axes;
@@ -18,14 +18,15 @@ use std::path::PathBuf;
 pub(crate) struct Convert {
     /// Image to convert.
     input: PathBuf,
-    /// Output file; its extension selects the format: .npy, .tif (ImageJ), .ome.tif, .zarr (an OME-Zarr folder), _seg.npy
-    /// (Cellpose) or .zip (ImageJ ROI set).
+    /// Output file; its extension selects the format: .npy, .tif (ImageJ), .ome.tif, .zarr (an OME-Zarr folder), .ozx or
+    /// .zarr.zip (the same in one zip file), _seg.npy (Cellpose) or .zip (ImageJ ROI set).
     output: PathBuf,
-    /// Label image of the input, to store in the OME-Zarr folder.
+    /// Label image of the input, to store in the OME-Zarr output.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Series (position, scene, well) to read from a multi-series file, by number from 0 or by name.
-    #[arg(long, default_value = "0", value_name = "N|NAME")]
+    /// Series (position, scene, well) to read from a multi-series file, by number from 0 or by name; all converts each to a
+    /// file of its own, and adds the number of a series other than the first to its name (NAME_s1.tif).
+    #[arg(long, default_value = "0", value_name = "N|NAME|all")]
     series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
@@ -60,8 +61,21 @@ pub(crate) struct Convert {
 
 /// Report of `convert --json` besides the measurements.
 #[derive(Serialize)]
-struct ConvertReport {
+#[serde(untagged)]
+enum ConvertReport {
+    /// Of one series.
+    One { output: PathBuf },
+    /// Of all series.
+    All { outputs: Vec<PathBuf>, failed: Vec<FailedSeries> },
+}
+
+/// A series that could not be converted.
+#[derive(Serialize)]
+struct FailedSeries {
+    series: usize,
     output: PathBuf,
+    error: String,
+    exit_code: i32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -93,11 +107,52 @@ impl Convert {
         };
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
+        if job.series == SeriesChoice::All {
+            let (all, run) = measurement.finish(job.run_each_series(&context), 0)?;
+            if self.report.json {
+                run.print_json(&report_of(&all))?;
+            } else {
+                let written = all.iter().filter(|one| one.result.is_ok());
+                written.for_each(|one| print(&format!("wrote {}", one.output.display())));
+            }
+            return finish(all);
+        }
         let ((), run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {
-            return run.print_json(&ConvertReport { output: job.output });
+            return run.print_json(&ConvertReport::One { output: job.output });
         }
         print(&format!("wrote {}", job.output.display()));
         Ok(())
     }
+}
+
+/// Returns the report of all series.
+fn report_of(all: &[ConvertedSeries]) -> ConvertReport {
+    let (mut outputs, mut failed) = (Vec::new(), Vec::new());
+    for ConvertedSeries { series, output, result } in all {
+        match result {
+            Ok(()) => outputs.push(output.clone()),
+            Err(error) => failed.push(FailedSeries {
+                series: *series,
+                output: output.clone(),
+                error: error.to_string(),
+                exit_code: error.kind().exit_code(),
+            }),
+        }
+    }
+    ConvertReport::All { outputs, failed }
+}
+
+/// Fails if any series could not be converted, with the kind of the first failure, or lack of resources if there is any.
+fn finish(all: Vec<ConvertedSeries>) -> Outcome {
+    let count = all.len();
+    let failed: Vec<(usize, JobError)> =
+        all.into_iter().filter_map(|one| Some((one.series, one.result.err()?))).collect();
+    let kinds = || failed.iter().map(|(_, error)| error.kind());
+    let kind = kinds().find(|kind| *kind == JobErrorKind::OutOfResources).or_else(|| kinds().next());
+    let Some(kind) = kind else { return Ok(()) };
+    for (series, error) in &failed {
+        eprint_line(&format!("failed: series {series}: {error}"));
+    }
+    Err(Failure::new(kind, format!("{} of {count} series could not be converted", failed.len())))
 }

@@ -5,10 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a request to terminate has arrived.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether a [`TerminationRequest::Terminate`] has arrived.
+static BY_SYSTEM: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether a request to terminate has arrived since [`handle`] was called.
 pub(crate) fn is_requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
+}
+
+/// Returns whether the system or another program, not the user at the terminal, has asked this program to end.
+pub(crate) fn is_requested_by_system() -> bool {
+    BY_SYSTEM.load(Ordering::Relaxed)
 }
 
 /// Source of a request to terminate.
@@ -37,6 +44,9 @@ pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             REQUESTED.store(true, Ordering::Relaxed);
+            if signal != SIGINT {
+                BY_SYSTEM.store(true, Ordering::Relaxed);
+            }
             action(if signal == SIGINT { TerminationRequest::Interrupt } else { TerminationRequest::Terminate });
         }
     })?;

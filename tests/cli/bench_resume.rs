@@ -59,19 +59,19 @@ fn an_interrupted_bench_continues_after_its_finished_runs() {
     write_table(&fixture, &rows[..2]);
     fixture.fails(3, &resume, &["r.json", "no task \"c\""]);
     fixture.fails(2, &[&resume[..], &["--force"]].concat(), &["--resume", "--force"]);
+    // Nor are those of another stack.
+    write_table(&fixture, &rows);
+    std::fs::write(fixture.path("late.tif"), "another stack").unwrap();
+    fixture.fails(3, &resume, &["r.json", "task \"b\"", "late.tif had", "--force"]);
     assert!(fixture.bytes("r.json") == stored);
     std::fs::write(fixture.path("r.json"), "{\"mine\": 1}").unwrap();
     fixture.fails(3, &resume, &["r.json", "expected results"]);
     assert_eq!(fixture.bytes("r.json"), b"{\"mine\": 1}");
 }
 
-#[test]
-fn finished_runs_are_stored_while_the_bench_runs() {
-    let fixture = Fixture::new();
-    let raw = fixture.nuclei("8,48,48", 1);
-    write_table(&fixture, &[row("a", &raw)]);
-    let mut command = fixture.command(&[&BENCH[..], &["--repeat", "1000"]].concat());
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+/// Runs a bench until it has written results, and kills it.
+fn killed_after_results(fixture: &Fixture, arguments: &[&str]) -> Vec<Value> {
+    let mut child = fixture.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     while !fixture.path("r.json").exists() {
         assert!(child.try_wait().unwrap().is_none(), "it ended without results");
@@ -80,8 +80,53 @@ fn finished_runs_are_stored_while_the_bench_runs() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let results = results(&fixture);
+    results(fixture)
+}
+
+#[test]
+fn finished_runs_are_stored_while_the_bench_runs() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    write_table(&fixture, &[row("a", &raw)]);
+    let results = killed_after_results(&fixture, &[&BENCH[..], &["--repeat", "1000"]].concat());
     let runs = results[0]["runs"].as_u64().unwrap();
     assert!((1..1000).contains(&runs) && results[0]["success"] == true, "{results:#?}");
     assert_eq!(results[0]["run_metrics"].as_array().unwrap().len() as u64, runs);
+}
+
+#[test]
+fn finished_rounds_are_stored_while_optimizations_are_compared() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let arguments = ["bench", "--compare-opts", "nuclei-dog", "--data", &raw, "--output", "r.json"];
+    let results = killed_after_results(&fixture, &[&arguments[..], &["--repeat", "1000"]].concat());
+    let runs: Vec<u64> = results.iter().map(|result| result["runs"].as_u64().unwrap()).collect();
+    assert!(runs.len() >= 5 && (1..1000).contains(&runs[0]), "{results:#?}");
+    assert!(runs.iter().all(|count| *count == runs[0]), "whole rounds: {runs:?}");
+    assert!(results.iter().all(|result| result["metrics"]["run_secs"]["median"].is_f64()), "{results:#?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn pairs_are_stored_if_the_cost_of_recording_is_interrupted() {
+    use std::io::{BufRead, BufReader, Read};
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let arguments = ["bench", "--span-cost", "nuclei-dog", "--data", &raw, "--output", "r.json", "--seconds", "3600"];
+    let mut child = fixture.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut stderr = String::new();
+    while !stderr.contains("pairs of each") {
+        assert!(messages.read_line(&mut stderr).unwrap() > 0, "it ended before it measured anything: {stderr}");
+    }
+    let interrupt = ["-INT", &child.id().to_string()];
+    assert!(std::process::Command::new("kill").args(interrupt).status().unwrap().success());
+    messages.read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5), "{stderr}");
+    assert!(stderr.contains("the results so far are in r.json"), "{stderr}");
+    let results = results(&fixture);
+    assert_eq!(results.len(), 4);
+    let is_measured = |result: &Value| result["metrics"]["cost_interval"]["median"].is_f64();
+    assert!(results.iter().all(|r| r["runs"].as_u64() > Some(0) && is_measured(r)), "{results:#?}");
+    assert_eq!(fixture.leftovers(), Vec::<std::path::PathBuf>::new());
 }

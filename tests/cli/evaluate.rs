@@ -207,6 +207,33 @@ fn objects_are_told_apart_whatever_their_labels_and_other_values_are_refused() {
     assert!(ran.stderr.contains("only channel 0") && ran.stderr.contains("of its 2 channels"), "{}", ran.stderr);
 }
 
+#[test]
+fn labels_that_are_stored_as_floats_are_scored_as_objects() {
+    let fixture = Fixture::new();
+    let floats = |values: Vec<u16>| values.into_iter().map(f32::from).collect::<Vec<f32>>();
+    fixture.write("t_labels.tif", "ZYX", &SHAPE, boxes(1, 0.0));
+    fixture.write("float_labels.tif", "ZYX", &SHAPE, floats(boxes(1, 0.0)));
+    fixture.write("t.tif", "ZYX", &SHAPE, boxes(1, 0.0));
+    fixture.write("p.tif", "ZYX", &SHAPE, boxes(5, 1.0));
+    fixture.write("p32.tif", "ZYX", &SHAPE, floats(boxes(5, 1.0)));
+    let halves: Vec<f32> = boxes(5, 1.0).into_iter().map(|label| f32::from(label) / 2.0).collect();
+    fixture.write("halves.tif", "ZYX", &SHAPE, halves);
+    let report =
+        |pred: &str, truth: &str| fixture.run(&["evaluate", "--pred", pred, "--truth", truth, "--json"]).json();
+    let expected = report("p.tif", "t_labels.tif");
+    assert!(expected["instances"][0]["n_true"].as_u64() > Some(0), "{expected:#}");
+    for truth in ["t_labels.tif", "float_labels.tif"] {
+        let found = report("p32.tif", truth);
+        assert_eq!(found["instances"], expected["instances"], "{truth}");
+        assert!(found["notes"].to_string().contains("p32.tif: its samples are floats"), "{found:#}");
+    }
+    // Probabilities, or a ground truth that may be a stain, are compared by intensity.
+    for (pred, truth) in [("halves.tif", "t_labels.tif"), ("halves.tif", "float_labels.tif"), ("p32.tif", "t.tif")] {
+        let found = report(pred, truth);
+        assert!(found["regression"].is_object() && found["instances"] == Value::Array(Vec::new()), "{pred}: {found:#}");
+    }
+}
+
 /// Writes named channels of 4 × 10 × 12 voxels as OME-TIFF.
 fn write_channels(fixture: &Fixture, name: &str, channels: &[(&str, &[f32])]) {
     let values: Vec<f32> = channels.iter().flat_map(|(_, values)| values.iter().copied()).collect();

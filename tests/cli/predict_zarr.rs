@@ -300,7 +300,40 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     let chosen = fixture.run(&["convert", "plate.zarr", "one.tif", "--series", "a/1/1.zarr"]).ok();
     assert!(!chosen.stderr.contains("series"), "{}", chosen.stderr);
     assert_eq!(fixture.image("one.tif"), fixture.image(&stacks[1]));
-    fixture.fails(2, &["convert", "plate.zarr", "two.tif", "--series", "all"], &["all 2", "0 (A/1/0.zarr)"]);
+    // All positions are converted, each to a file of its own.
+    let all = ["convert", "plate.zarr", "two.tif", "--series", "all"];
+    let ran = fixture.run(&all).ok();
+    assert!(!is_noted(&ran.stderr), "{}", ran.stderr);
+    for (name, stack) in ["two.tif", "two_s1.tif"].iter().zip(&stacks) {
+        assert_eq!(fixture.image(name), fixture.image(stack), "{name}");
+    }
+    fixture.run(&["provenance", "two_s1.tif", "--rerun", "--out", "two_again.tif"]).ok();
+    assert_eq!(fixture.image("two_again.tif"), fixture.image(&stacks[1]));
+    let report = fixture.run(&["convert", "plate.zarr", "each.zarr", "--series", "all", "--json"]).json();
+    assert_eq!(report["outputs"], serde_json::json!(["each.zarr", "each_s1.zarr"]), "{report:#}");
+    for (name, stack) in ["each.zarr", "each_s1.zarr"].iter().zip(&stacks) {
+        assert_eq!(fixture.integers(name), fixture.integers(stack), "{name}");
+    }
+    // An OME-Zarr in one file, with labels in it.
+    let zipped = ["convert", &stacks[0], "one.ozx", "--labels", "alone0/nuclei_1_raw_labels.tif"];
+    fixture.run(&zipped).ok();
+    assert_eq!(fixture.integers("one.ozx"), fixture.integers(&stacks[0]));
+    let info = fixture.run(&["info", "one.ozx", "--json"]).json();
+    assert_eq!(info["series_names"][1], "labels/nuclei_1_raw_labels", "{info:#}");
+    fixture.fails(2, &zipped, &["one.ozx", "--force"]);
+    fixture.run(&[&zipped[..], &["--force"]].concat()).ok();
+    assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
+    let zips = fixture.run(&["convert", "plate.zarr", "z.zarr.zip", "--series", "all", "--json"]).json();
+    assert_eq!(zips["outputs"], serde_json::json!(["z.zarr.zip", "z_s1.zarr.zip"]), "{zips:#}");
+    assert_eq!(fixture.integers("z_s1.zarr.zip"), fixture.integers(&stacks[1]));
+    // A position that fails does not stop the others.
+    for name in ["two.tif", "two.tif_provenance.json"] {
+        std::fs::remove_file(fixture.path(name)).unwrap();
+    }
+    fixture.fails(2, &all, &["failed: series 1: ", "two_s1.tif", "1 of 2 series"]);
+    assert_eq!(fixture.image("two.tif"), fixture.image(&stacks[0]));
+    let labels = ["--labels", "all/plate_labels.tif"];
+    fixture.fails(2, &[&["convert", "plate.zarr", "l.zarr", "--series", "all"][..], &labels].concat(), &["--series N"]);
     fixture.fails(2, &predict("plate.zarr", "none", &to_tiff("B/1")), &["no series", "1 (A/1/1.zarr)"]);
     fixture.fails(2, &predict("plate.zarr", "all.zarr", &["--series", "all"]), &["one stack", "there are 2"]);
 }

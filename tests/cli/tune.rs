@@ -125,6 +125,59 @@ fn tuning_training_only_leaves_the_settings_and_the_preset_of_predictions_alone(
     assert_eq!(after[0]["preset"], "most-accurate");
 }
 
+/// Runs `tune`, sends this signal once its first candidate has been measured, and returns its exit code, standard output
+/// and standard error.
+#[cfg(unix)]
+fn interrupted(fixture: &Fixture, arguments: &[&str], signal: &str) -> (Option<i32>, String, String) {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+    let mut child = fixture.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut stderr = String::new();
+    while !stderr.contains("[1 of ") {
+        assert!(messages.read_line(&mut stderr).unwrap() > 0, "it ended before it measured anything: {stderr}");
+    }
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    messages.read_to_string(&mut stderr).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap(), stderr)
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupted_tuning_reports_what_was_measured_and_replaces_no_saved_settings() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    // There are several candidates on any machine, because the prefetch is varied.
+    let tune = ["tune", "--model", "scratch", "--training", "sim", "--config", "t.toml", "--steps", "100"];
+    let options = ["--device", "cpu", "--save", "--profiles", "profiles.json"];
+    let arguments = [&tune[..], &options].concat();
+    // As a shutdown, or Cancel in the window: nothing is saved.
+    let (code, stdout, stderr) = interrupted(&fixture, &arguments, "-TERM");
+    assert_eq!(code, Some(5), "{stderr}");
+    for words in ["incomplete", "not run", "fastest", "not saved, because tuning was interrupted"] {
+        assert!(stdout.contains(words), "no \"{words}\" in {stdout}");
+    }
+    assert!(stderr.contains("tuning was interrupted") && !fixture.path("profiles.json").exists(), "{stderr}");
+    // Ctrl-C keeps what was measured, but does not replace settings that were saved before.
+    let in_json = [&arguments[..], &["--json"]].concat();
+    let (code, stdout, stderr) = interrupted(&fixture, &in_json, "-INT");
+    let report: Value = serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("{e}: {stdout}{stderr}"));
+    assert_eq!((code, &report["complete"], &report["training"]["complete"]), (Some(5), &json!(false), &json!(false)));
+    let all = candidates(&report, "training");
+    let ran = all.iter().filter(|c| !c["secs"].as_array().unwrap().is_empty()).count();
+    assert!(ran >= 1 && all.iter().any(|c| c["end"] == "interrupted"), "{report:#}");
+    let stored = fixture.bytes("profiles.json");
+    let file: Value = serde_json::from_slice(&stored).unwrap();
+    assert_eq!(file["profiles"][0]["training"], report["training"]["presets"]);
+    assert!(report["training"]["presets"]["fastest"].is_object() && report["saved"].is_string(), "{report:#}");
+    let (_, stdout, _) = interrupted(&fixture, &in_json, "-INT");
+    let again: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(again["saved"].is_null() && fixture.bytes("profiles.json") == stored, "{again:#}");
+    assert_eq!(fixture.leftovers(), Vec::<std::path::PathBuf>::new());
+}
+
 #[test]
 fn tuning_is_refused_before_the_runs_if_nothing_can_be_tried_or_saved() {
     let fixture = Fixture::new();

@@ -64,7 +64,10 @@ pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use numbered::one_of_each_series;
-pub use ome_zarr::{ZarrImageSpec, ZarrWriter, chunk_cache_bytes, is_zarr_folder, is_zarr_name, zarr_folder_of};
+pub use ome_zarr::{
+    ZarrImageSpec, ZarrWriter, chunk_cache_bytes, is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr,
+    zarr_folder_of,
+};
 pub use preview::{label_color, preview_png};
 pub use series_choice::{SeriesChoice, any_series};
 pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

@@ -4,13 +4,15 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::resolve::{ALONE_BY_AXES, ANOTHER_SERIES, check_voxel_size, first_series_note, reading_notes};
+use crate::predict::resolve::{
+    ALONE_BY_AXES, ANOTHER_OR_ALL_SERIES, check_voxel_size, first_series_note, reading_notes,
+};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
-    is_zarr_name, open,
+    is_zarr_name, is_zarr_zip_name, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
@@ -24,7 +26,8 @@ use std::path::{Path, PathBuf};
 pub struct ConvertJob {
     /// Path of the image to convert, a file or an OME-Zarr folder.
     pub input: PathBuf,
-    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format.
+    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format. The folder may be zipped into one
+    /// file whose name ends in `.ozx` or `.zarr.zip`.
     pub output: PathBuf,
     /// Label image of the input, to store in an OME-Zarr output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,20 +72,28 @@ impl ConvertJob {
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
     /// does not exist, a file that changes while it is read, or if the job is cancelled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
-        recorded(self, context, |record| self.convert(context, record))
+        recorded(self, context, |record| self.convert(context, record, false))
     }
 
-    fn convert(&self, context: &Context, record: &mut PendingRecord<Self>) -> Result<(), JobError> {
-        if is_zarr_name(&self.output) {
+    /// Runs the job. `is_one_of_all` says that all series of the file are converted, each by its own job.
+    pub(crate) fn convert(
+        &self,
+        context: &Context,
+        record: &mut PendingRecord<Self>,
+        is_one_of_all: bool,
+    ) -> Result<(), JobError> {
+        if is_zarr_name(&self.output) || is_zarr_zip_name(&self.output) {
             if self.compression != Compression::None {
                 return Err(JobError::WrongUse(
                     "--compression requires a .ome.tif output: OME-Zarr is always compressed with Zstd".to_owned(),
                 ));
             }
-            return convert_zarr::run(self, context, record);
+            return convert_zarr::run(self, context, record, is_one_of_all);
         }
         if self.labels.is_some() {
-            return Err(JobError::WrongUse("--labels requires an output whose name ends in .zarr".to_owned()));
+            return Err(JobError::WrongUse(
+                "--labels requires an output whose name ends in .zarr, .ozx or .zarr.zip".to_owned(),
+            ));
         }
         let container = container_for_path(&self.output)?;
         if self.compression != Compression::None && container != Container::OmeTiff {
@@ -90,7 +101,7 @@ impl ConvertJob {
                 "--compression requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed".to_owned(),
             ));
         }
-        let (image, files) = self.open(context)?;
+        let (image, files) = self.open(context, is_one_of_all)?;
         record.add_files_of(&image);
         if self.voxel_um.is_some() && !matches!(container, Container::ImageJ | Container::OmeTiff) {
             context.note(format!("{}: files of this format state no voxel size", self.output.display()));
@@ -142,12 +153,13 @@ impl ConvertJob {
     }
 
     /// Opens the image with the given voxel size, and returns it with all files that are read: its own, and those of the
-    /// stack whose extents it gets. Notes say if it has several numbered files, or is one of several series.
+    /// stack whose extents it gets. Notes say if it has several numbered files, or is the first of several series, unless it
+    /// is one of all.
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
     /// or an implausible voxel size.
-    pub(crate) fn open(&self, context: &Context) -> Result<(Image, Vec<PathBuf>), JobError> {
+    pub(crate) fn open(&self, context: &Context, is_one_of_all: bool) -> Result<(Image, Vec<PathBuf>), JobError> {
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
         let drawn_on = stack.as_ref().map(|stack| Extents::of(stack.meta()));
         let options = OpenOptions {
@@ -162,7 +174,8 @@ impl ConvertJob {
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
         }
-        let of_series = first_series_note(&self.series, image.meta(), "is converted", ANOTHER_SERIES);
+        let of_series = first_series_note(&self.series, image.meta(), "is converted", ANOTHER_OR_ALL_SERIES);
+        let of_series = of_series.filter(|_| !is_one_of_all);
         reading_notes(&image, ALONE_BY_AXES).into_iter().chain(of_series).for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::WrongUse(format!(

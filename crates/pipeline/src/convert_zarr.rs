@@ -8,9 +8,9 @@ use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::resolve::regions_note;
 use crate::predict::zarr::labels_of;
-use crate::results::refuse_inside_zarr;
+use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
-use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, open};
+use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, open, pack_zarr};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_volume::{DType, Region, Samples, with_samples};
@@ -27,12 +27,17 @@ const X: usize = 4;
 /// Index of S in the axes of a region.
 const S: usize = 5;
 
-/// Runs a conversion whose output is an OME-Zarr folder.
+/// Runs a conversion whose output is an OME-Zarr folder, or such a folder in a zip file; see [`ConvertJob::convert`].
 ///
 /// # Errors
 /// As [`ConvertJob::run`].
-pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecord<ConvertJob>) -> Result<(), JobError> {
-    let (image, mut files) = job.open(context)?;
+pub(crate) fn run(
+    job: &ConvertJob,
+    context: &Context,
+    record: &mut PendingRecord<ConvertJob>,
+    is_one_of_all: bool,
+) -> Result<(), JobError> {
+    let (image, mut files) = job.open(context, is_one_of_all)?;
     record.add_files_of(&image);
     let drawn_on = Extents::of(image.meta());
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
@@ -42,7 +47,12 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
     of_regions.into_iter().for_each(|note| context.note(note));
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
-    check_new_folder(&job.output, &inputs, job.overwrite)?;
+    let is_zip = is_zarr_zip_name(&job.output);
+    if is_zip {
+        check_file(&job.output, &inputs, job.overwrite)?;
+    } else {
+        check_new_folder(&job.output, &inputs, job.overwrite)?;
+    }
     refuse_inside_zarr(&job.output, &inputs)?;
     let spec = image_spec(job, &image, &whole);
     // Only the name says that these are labels.
@@ -74,6 +84,13 @@ pub(crate) fn run(job: &ConvertJob, context: &Context, record: &mut PendingRecor
         }
     }
     let finished = writer.finish()?;
+    if is_zip {
+        let mut publication = Publication::default();
+        publication.add(pack_zarr(finished, &|| context.check().is_ok())?.ok_or(JobError::Cancelled)?);
+        record.refuse_changed()?;
+        publication.publish(job.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));
+        return Ok(());
+    }
     record.refuse_changed()?;
     if let Some(aside) = finished.publish(job.overwrite)? {
         context.note(format!("{} existed; it was moved to {}", job.output.display(), aside.display()));

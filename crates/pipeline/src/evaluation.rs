@@ -1,6 +1,7 @@
 //! Scores of pairs of images, one after the other, and their means.
 
 use crate::evaluate::{ChannelScores, EvaluateReport, Ignored, PairReport};
+use crate::job_record::absolute;
 use crate::label_check::LabelCheck;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
@@ -68,8 +69,8 @@ impl<'a> Evaluation<'a> {
     /// cannot be read; [`JobError::Cancelled`].
     pub fn score(&mut self, prediction: ScoredImage<'_>, truth: ScoredImage<'_>) -> Result<(), JobError> {
         let (a, b) = (prediction.image, truth.image);
-        let of_labels = !a.meta().dtype.is_float() && (!b.meta().dtype.is_float() || truth.are_labels);
         check_shapes((prediction.path, a), (truth.path, b))?;
+        let of_labels = self.are_labels(&prediction, &truth)?;
         let pairs = channel_pairs(side_of(&prediction), side_of(&truth), of_labels, &mut self.notes)?;
         let report = PairReport {
             prediction: prediction.path.to_owned(),
@@ -90,6 +91,31 @@ impl<'a> Evaluation<'a> {
         };
         self.reports.push(report);
         Ok(())
+    }
+
+    /// Returns whether a pair holds labels: integers, or a ground truth that is a label image by its name or format with a
+    /// prediction whose values are all those of labels.
+    fn are_labels(&mut self, prediction: &ScoredImage<'_>, truth: &ScoredImage<'_>) -> Result<bool, JobError> {
+        let is_float = |of: &ScoredImage<'_>| of.image.meta().dtype.is_float();
+        if !is_float(prediction) {
+            return Ok(!is_float(truth) || truth.are_labels);
+        }
+        if !truth.are_labels && !truth.image.is_label_image() {
+            return Ok(false);
+        }
+        let pairs = channel_pairs(side_of(prediction), side_of(truth), true, &mut Vec::new())?;
+        let Some(pair) = pairs.first() else { return Ok(false) };
+        let unknown = self.unknown.map(|(label, _)| label as f64);
+        let of_labels = hold_labels(self.context, prediction.image, pair.prediction, None)?
+            && (!is_float(truth) || hold_labels(self.context, truth.image, pair.truth, unknown)?);
+        if of_labels {
+            self.notes.push(format!(
+                "{}: its samples are floats, but all are whole numbers, and the ground truth is a label image, so objects are \
+                 compared",
+                absolute(prediction.path).display()
+            ));
+        }
+        Ok(of_labels)
     }
 
     /// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for
@@ -233,6 +259,26 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
         });
     }
     Ok(())
+}
+
+/// Returns whether all values of a channel are those of a label image, or `unknown`.
+fn hold_labels(context: &Context, image: &Image, channel: usize, unknown: Option<f64>) -> Result<bool, JobError> {
+    fn all<E: Element>(values: &[E], unknown: Option<f64>) -> bool {
+        let is_label = |value: f64| value.fract() == 0.0 && (0.0..=MAX_LABEL).contains(&value);
+        values.iter().map(|value| value.to_f64()).all(|value| is_label(value) || unknown == Some(value))
+    }
+    let Extents { zyx: [depth, ..], times, .. } = Extents::of(image.meta());
+    for time in 0..times {
+        let stack = Stack::new(image, time);
+        let step = stack.slab_slices();
+        for z in (0..depth).step_by(step) {
+            let samples = stack.read(context, channel, z..(z + step).min(depth))?;
+            if !with_samples!(&samples, values => all(values, unknown)) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Returns which voxels have this label.

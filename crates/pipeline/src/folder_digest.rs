@@ -15,9 +15,12 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of files and folders that are counted in a folder: a record may name any folder.
 const MAX_COUNTED: usize = 1_000_000;
 
-/// Returns the record of an input as it is now. Of a folder, the outputs (resolved paths) and all records of jobs are
-/// left out.
-pub(crate) fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
+/// Returns the record of an input as it is now: of a folder, the size of all its files, and the latest time of modification.
+/// The outputs (resolved paths) and all records of jobs are left out of a folder.
+///
+/// # Errors
+/// The system's error if there is no such file, or a folder cannot be read or has more than a million files.
+pub fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
     counted_record(path, outputs, MAX_COUNTED)
 }
 

@@ -147,7 +147,7 @@ impl InputRecord {
     }
 
     /// Returns how the file has changed, as the predicate of a sentence; `None` if it has not.
-    pub(crate) fn change(&self, now: &Self) -> Option<String> {
+    pub fn change(&self, now: &Self) -> Option<String> {
         if self.bytes != now.bytes {
             return Some(format!("had {} bytes when it was recorded, it has {} now", self.bytes, now.bytes));
         }

@@ -104,6 +104,11 @@ impl PartialFolder {
         &self.target
     }
 
+    /// The hidden path that the folder has while it is written.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
     /// Writes a new file at a path relative to the folder, and the folders on the way to it, and flushes it to disk.
     ///
     /// # Errors

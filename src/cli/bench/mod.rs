@@ -15,15 +15,16 @@ use super::failure::{Failure, Outcome};
 use super::trace_path::whole_around;
 use super::{eprint_line, print, progress};
 use clap::Args;
+use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_storage::target::{check_ending, check_file, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
-use results::{GitInfo, Origin, TaskResult, amount};
+use results::{GitInfo, Origin, Store, TaskResult, amount};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spans::Extent;
@@ -123,6 +124,8 @@ struct Progress {
     program: Option<(PathBuf, GitInfo)>,
     /// The [`restore::fingerprint_of`] the task.
     fingerprint: String,
+    /// What the task reads, before its runs; empty without a table.
+    inputs: Vec<InputRecord>,
 }
 
 impl Bench {
@@ -153,16 +156,12 @@ impl Bench {
         let timestamp = results::now();
         let done = match (&self.compare_opts, &self.span_cost, &self.data) {
             (Some(model), _, Some(data)) => {
-                let done = optimizations::run(&context, model, data, repeat, &timestamp)?;
-                self.write(&done)?;
-                done
+                self.stored(|store| optimizations::run(&context, model, data, repeat, &timestamp, store))?
             }
             (_, Some(model), Some(data)) => {
                 let default = Duration::from_secs(self.seconds.unwrap_or(spans::DEFAULT_SECS));
                 let extent = self.repeat.map_or(Extent::Time(default), Extent::Pairs);
-                let done = spans::run(&context, model, data, extent, &timestamp)?;
-                self.write(&done)?;
-                done
+                self.stored(|store| spans::run(&context, model, data, extent, &timestamp, store))?
             }
             _ => self.run_tasks(&context, table, &timestamp)?,
         };
@@ -191,6 +190,23 @@ impl Bench {
         outcome?;
         done.iter().for_each(print_result);
         Ok(done)
+    }
+
+    /// Measures what needs no table. The results are stored meanwhile, so that an interruption loses only the last of them.
+    fn stored(
+        &self,
+        measure: impl FnOnce(Store<'_>) -> Result<Vec<TaskResult>, Failure>,
+    ) -> Result<Vec<TaskResult>, Failure> {
+        let mut is_stored = false;
+        let outcome = measure(&mut |done: &[TaskResult]| -> Outcome {
+            self.write(done)?;
+            is_stored = !done.is_empty();
+            Ok(())
+        });
+        if outcome.is_err() && is_stored {
+            eprint_line(&format!("note: the results so far are in {}", self.output.display()));
+        }
+        outcome
     }
 
     /// Writes the results, if there are any.
@@ -233,7 +249,12 @@ impl Bench {
         origin: &Origin,
         all: &mut Vec<Progress>,
     ) -> Outcome {
-        let scratch = Scratch::create(PathBuf::from(format!("{}.runs", self.output.display())), FOLDER_KIND)?;
+        let folder = PathBuf::from(format!("{}.runs", self.output.display()));
+        // Before the lock of the folder changes what is beside it.
+        let left_out =
+            [&self.output, &folder].into_iter().chain(&self.config).map(|path| resolved(path)).collect::<Vec<_>>();
+        let inputs: Vec<Vec<InputRecord>> = table.iter().map(|task| restore::inputs_of(task, &left_out)).collect();
+        let scratch = Scratch::create(folder, FOLDER_KIND)?;
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
                 let qat = QatLimits { steps: self.qat_steps, minutes: self.qat_minutes };
@@ -244,13 +265,14 @@ impl Bench {
             _ => (None, table),
         };
         let programs = branches::build(tasks.iter().filter_map(|task| task.branch.as_deref()))?;
-        let start = |task: Task| {
+        let start = |(task, inputs): (Task, Vec<InputRecord>)| {
             let of_branch = task.branch.as_ref().and_then(|branch| programs.get(branch));
             let program = of_branch.map(|program| (program.path.clone(), program.git_info.clone()));
             let fingerprint = restore::fingerprint_of(&task, program.as_ref().map(|(_, git_info)| git_info));
-            Progress { task, runs: Vec::new(), error: None, program, fingerprint }
+            Progress { task, runs: Vec::new(), error: None, program, fingerprint, inputs }
         };
-        let mut started: Vec<Progress> = tasks.into_iter().map(start).collect();
+        let inputs = inputs.into_iter().chain(std::iter::repeat(Vec::new()));
+        let mut started: Vec<Progress> = tasks.into_iter().zip(inputs).map(start).collect();
         // If the results cannot be continued, `all` stays empty, and they are not replaced.
         restore::restore(&mut started, earlier, origin, &self.output)?;
         *all = started;
@@ -343,7 +365,7 @@ fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
     let started = all.iter().filter(|progress| progress.error.is_some() || !progress.runs.is_empty());
     started
         .map(|progress| {
-            let Progress { task, runs, error, program, fingerprint } = progress;
+            let Progress { task, runs, error, program, fingerprint, inputs } = progress;
             let run_metrics: Vec<Figures> = runs.iter().map(|run| run.figures.clone()).collect();
             let metrics = nested(&spreads(&run_metrics));
             let mut result = origin.result(&task.name, task.kind, runs.len(), metrics);
@@ -355,6 +377,7 @@ fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
             result.run_metrics = run_metrics;
             result.dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
             result.fingerprint = Some(fingerprint.clone());
+            result.inputs.clone_from(inputs);
             result
         })
         .collect()
@@ -391,6 +414,7 @@ mod tests {
                 error: error.map(str::to_owned),
                 program: None,
                 fingerprint: String::new(),
+                inputs: Vec::new(),
             }
         };
         let mut all = vec![progress(&[50.0, 70.0], None), progress(&[], None), progress(&[], Some("it failed"))];

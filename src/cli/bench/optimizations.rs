@@ -2,7 +2,7 @@
 //! output.
 
 use super::metrics::{Figures, Spread, nested, spreads};
-use super::results::{Origin, TaskResult, amount};
+use super::results::{Origin, Store, TaskResult, amount};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
 use crate::cli::maps::relative_l2;
@@ -64,17 +64,18 @@ fn rows(has_int8: bool) -> Vec<Row> {
     rows
 }
 
-/// Measures each row on a tile of the stack at `data`, in turns, and prints the table. Results hold the times, the
-/// ratio to the baseline in the same round, and the difference of the output to the baseline's.
+/// Measures each row on a tile of the stack at `data`, in turns, stores the results after each round, and prints the table.
+/// Results hold the times, the ratio to the baseline in the same round, and the difference of the output to the baseline's.
 ///
 /// # Errors
-/// The failure to load the model, to read the stack, or to run the baseline.
+/// The failure to load the model, to read the stack, to run the baseline, or to store the results.
 pub(super) fn run(
     context: &Context,
     model: &str,
     data: &Path,
     repeat: usize,
     timestamp: &str,
+    store: Store<'_>,
 ) -> Result<Vec<TaskResult>, Failure> {
     let model = Model::load(model)?;
     let has_int8 = model.precision_on(DeviceId::Cpu, None) == Precision::Int8;
@@ -97,16 +98,22 @@ pub(super) fn run(
             Err((row, error)) => eprint_line(&format!("note: the row \"{}\" is left out: {error}", row.name)),
         }
     }
-    for round in 1..=repeat.max(MIN_RUNS) {
-        eprint_line(&format!("[round {round} of {}]", repeat.max(MIN_RUNS)));
+    let (origin, rounds) = (Origin::here(timestamp), repeat.max(MIN_RUNS));
+    for round in 1..=rounds {
+        eprint_line(&format!("[round {round} of {rounds}]"));
         for one in &mut measured {
             context.check()?;
             let start = Instant::now();
             one.session.run(std::slice::from_ref(&tile))?;
             one.run_secs.push(start.elapsed().as_secs_f64());
         }
+        store(&results(&measured, &origin))?;
     }
-    Ok(results(&measured, timestamp))
+    for one in &measured {
+        let (spreads, error) = compared(&measured, one);
+        print_row(&one.row.name, &spreads, error);
+    }
+    Ok(results(&measured, &origin))
 }
 
 /// Compiles a row and runs it once.
@@ -130,29 +137,32 @@ fn compiled(context: &Context, model: &Model, tile: &Tensor, row: Row) -> Result
     }
 }
 
-/// Returns the results, and prints them as a table.
-fn results(measured: &[Measured], timestamp: &str) -> Vec<TaskResult> {
-    let Some(baseline) = measured.first() else { return Vec::new() };
-    let origin = Origin::here(timestamp);
+/// Returns the results of all rows.
+fn results(measured: &[Measured], origin: &Origin) -> Vec<TaskResult> {
     let of = |one: &Measured| {
-        let error = relative_l2(&baseline.output, &one.output);
-        let times = one.run_secs.iter().zip(&baseline.run_secs);
-        let figures: Vec<Figures> = times
-            .map(|(secs, baseline_secs)| {
-                let mut figures = Figures::from([
-                    ("run_secs".to_owned(), *secs),
-                    ("speed_up".to_owned(), baseline_secs / secs.max(f64::MIN_POSITIVE)),
-                    ("arena_bytes".to_owned(), one.session.report().arena_bytes as f64),
-                ]);
-                figures.extend(error.map(|error| ("relative_l2".to_owned(), error)));
-                figures
-            })
-            .collect();
-        let spreads = spreads(&figures);
-        print_row(&one.row.name, &spreads, error);
+        let (spreads, _) = compared(measured, one);
         origin.result(&one.row.name, TaskKind::Inference, one.run_secs.len(), nested(&spreads))
     };
     measured.iter().map(of).collect()
+}
+
+/// Returns the figures of a row, compared with the first one, and the difference of the output.
+fn compared(measured: &[Measured], one: &Measured) -> (BTreeMap<String, Spread>, Option<f64>) {
+    let baseline = measured.first().unwrap_or(one);
+    let error = relative_l2(&baseline.output, &one.output);
+    let times = one.run_secs.iter().zip(&baseline.run_secs);
+    let figures: Vec<Figures> = times
+        .map(|(secs, baseline_secs)| {
+            let mut figures = Figures::from([
+                ("run_secs".to_owned(), *secs),
+                ("speed_up".to_owned(), baseline_secs / secs.max(f64::MIN_POSITIVE)),
+                ("arena_bytes".to_owned(), one.session.report().arena_bytes as f64),
+            ]);
+            figures.extend(error.map(|error| ("relative_l2".to_owned(), error)));
+            figures
+        })
+        .collect();
+    (spreads(&figures), error)
 }
 
 fn print_row(name: &str, spreads: &BTreeMap<String, Spread>, error: Option<f64>) {

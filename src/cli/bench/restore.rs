@@ -7,8 +7,9 @@ use super::{Progress, TaskRun};
 use crate::cli::eprint_line;
 use crate::cli::failure::{Failure, Outcome};
 use cytoscope_engine::select::fingerprint;
-use cytoscope_pipeline::own_program;
-use std::path::Path;
+use cytoscope_pipeline::provenance::InputRecord;
+use cytoscope_pipeline::{input_record, own_program};
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// Returns a fingerprint of what the figures of a task depend on: its command line, and the program that runs it, which is
@@ -17,6 +18,23 @@ pub(super) fn fingerprint_of(task: &Task, of_branch: Option<&GitInfo>) -> String
     let mut words = task.words(Path::new("out"), Path::new("trace.json"));
     words.push(of_branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
     fingerprint(words.join("\n").as_bytes())
+}
+
+/// Returns the records of what a task reads, as it is now. Of folders, `left_out` (resolved paths) is not counted.
+pub(super) fn inputs_of(task: &Task, left_out: &[PathBuf]) -> Vec<InputRecord> {
+    // The run of the task reports what cannot be read.
+    task.inputs().iter().filter_map(|path| input_record(path, left_out).ok()).collect()
+}
+
+/// Returns how what a task reads has changed since its earlier runs, as a sentence; `None` if it has not.
+fn change_of(then: &[InputRecord], now: &[InputRecord]) -> Option<String> {
+    then.iter().find_map(|then| {
+        let path = then.path.display();
+        match now.iter().find(|now| now.path == then.path) {
+            Some(now) => then.change(now).map(|change| format!("{path} {change}")),
+            None => Some(format!("{path} was read, but is missing, or another file takes its place")),
+        }
+    })
 }
 
 /// Identifies this build of the program by its version, and by the size and the time of change of its file.
@@ -31,23 +49,30 @@ fn this_build() -> String {
 /// run again.
 ///
 /// # Errors
-/// Bad input if the results are those of other tasks or settings, or of another program or machine.
+/// Bad input if the results are those of other tasks, settings, data or models, or of another program or machine.
 pub(super) fn restore(all: &mut [Progress], earlier: &[TaskResult], origin: &Origin, path: &Path) -> Outcome {
     for result in earlier {
         let refused = |problem: &str| {
             Failure::bad_input(format!(
-                "{}: {problem}; continue with the table, the program and the machine of these results, or use --force \
-                 instead of --resume to start again",
+                "{}: {problem}; continue with the table, the data, the program and the machine of these results, or use \
+                 --force instead of --resume to start again",
                 path.display()
             ))
         };
         let name = &result.name;
         let of_task = all.iter_mut().find(|progress| progress.task.name == *name && progress.task.kind == result.kind);
         let progress = of_task.ok_or_else(|| refused(&format!("the table has no task \"{name}\"")))?;
+        // Nothing is kept of a task that failed in its first run.
+        if !result.success && result.run_metrics.is_empty() {
+            continue;
+        }
         if result.fingerprint.as_deref() != Some(progress.fingerprint.as_str()) {
             return Err(refused(&format!(
                 "task \"{name}\" was measured with other settings or by another build of the program"
             )));
+        }
+        if let Some(change) = change_of(&result.inputs, &progress.inputs) {
+            return Err(refused(&format!("task \"{name}\": {change}")));
         }
         let differences = origin.differences(result);
         if !differences.is_empty() {
@@ -62,4 +87,42 @@ pub(super) fn restore(all: &mut [Progress], earlier: &[TaskResult], origin: &Ori
         eprint_line(&format!("continuing after {runs} finished runs"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_data_models_and_files_of_options_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [data, model, output] = ["data", "m.onnx", "data/r.json"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("a.tif"), "a").unwrap();
+        std::fs::write(&model, "weights").unwrap();
+        let settings = folder.path().join("t.toml");
+        std::fs::write(&settings, "ema = 0.9").unwrap();
+        let option = format!("--config={}", settings.display());
+        let task = Task::inference(
+            "t",
+            model.to_str().unwrap(),
+            data.to_str().unwrap(),
+            vec![option, "--diameter=9".to_owned()],
+        );
+        let now = || inputs_of(&task, &[cytoscope_storage::target::resolved(&output)]);
+        let then = now();
+        assert_eq!(then.len(), 3, "{then:?}");
+        // The results of the bench itself may lie in the folder.
+        std::fs::write(&output, "[]").unwrap();
+        assert_eq!(change_of(&then, &now()), None);
+        for file in [&data.join("a.tif"), &model, &settings] {
+            let before = now();
+            let text = std::fs::read_to_string(file).unwrap();
+            std::fs::write(file, text + " longer").unwrap();
+            let change = change_of(&before, &now()).unwrap();
+            assert!(change.contains("bytes when it was recorded"), "{change}");
+        }
+        std::fs::remove_file(&model).unwrap();
+        assert!(change_of(&then[1..2], &now()).unwrap().contains("m.onnx was read, but is missing"));
+    }
 }

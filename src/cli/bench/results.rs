@@ -2,9 +2,10 @@
 
 use super::metrics::{Figures, Spread, flat};
 use super::tasks::TaskKind;
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::{PROGRAM, cores};
 use crate::cli::print;
+use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_storage::read::open_regular;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -121,7 +122,14 @@ pub(super) struct TaskResult {
     /// results of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// The data, the model and other files that the task was to read, as they were before its runs; empty if the results are
+    /// not those of a table, and in results of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<InputRecord>,
 }
+
+/// Writes the results so far in place of those before.
+pub(super) type Store<'a> = &'a mut dyn FnMut(&[TaskResult]) -> Outcome;
 
 /// Data that all results of one bench share: its start, the source tree and the machine.
 pub(super) struct Origin {
@@ -151,6 +159,7 @@ impl Origin {
             run_metrics: Vec::new(),
             dataset_info: None,
             fingerprint: None,
+            inputs: Vec::new(),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use super::metrics::{Figures, nested, spreads};
 use super::paired::{COVERAGE, Random, median_interval, verdict};
-use super::results::{Origin, TaskResult, amount};
+use super::results::{Origin, Store, TaskResult, amount};
 use super::tasks::TaskKind;
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::sampled_memory;
 use crate::cli::{eprint_line, print};
 use cpu_time::ProcessTime;
@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 pub(super) const DEFAULT_SECS: u64 = 120;
 /// Minimum number of pairs of each mode; fewer say nothing about the spread.
 const MIN_PAIRS: usize = 5;
+/// Time between two reports of the progress.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+/// Time after which the results so far are stored again: the bootstrap of many pairs takes part of a second.
+const STORE_EVERY: Duration = Duration::from_secs(30);
 
 /// A way to record a run.
 struct Mode {
@@ -72,6 +76,9 @@ struct PairedTimes {
     off: RunTimes,
 }
 
+/// The pairs of each mode.
+type Pairs = [Vec<PairedTimes>; MODES.len()];
+
 /// Inputs of the prediction in each run.
 struct Workload<'a> {
     context: &'a Context,
@@ -80,16 +87,18 @@ struct Workload<'a> {
 }
 
 /// Predicts the stack at `data` in memory on the CPU in pairs: in one of the ways and without recording, in random order,
-/// with the ways in turns. Prints the median ratio of each way with its interval. A first run of each way warms up.
+/// with the ways in turns. Prints the median ratio of each way with its interval. A first run of each way warms up. The
+/// results are stored meanwhile, too, and if this is interrupted.
 ///
 /// # Errors
-/// The failure to load the model, to read the stack, or to predict.
+/// The failure to load the model, to read the stack, to predict, or to store the results.
 pub(super) fn run(
     context: &Context,
     model: &str,
     data: &Path,
     extent: Extent,
     timestamp: &str,
+    store: Store<'_>,
 ) -> Result<Vec<TaskResult>, Failure> {
     let model = Model::load(model)?;
     let image = cytoscope_formats::open(data, &OpenOptions::default())?;
@@ -98,31 +107,33 @@ pub(super) fn run(
     for (mode, spans) in MODES.iter().zip(&mut spans) {
         *spans = workload.predict(mode)?.1;
     }
-    let mut pairs: [Vec<PairedTimes>; MODES.len()] = Default::default();
-    let (mut random, start, mut reported) = (Random::new(1), Instant::now(), Instant::now());
-    let mut order: [usize; MODES.len()] = std::array::from_fn(|mode| mode);
-    let mut rounds = 0;
-    while !extent.is_reached(rounds, start.elapsed()) {
-        random.shuffle(&mut order);
-        for mode in order {
-            pairs[mode].push(workload.pair(&MODES[mode], &mut random)?);
-        }
-        rounds += 1;
-        if reported.elapsed() >= Duration::from_secs(5) {
-            reported = Instant::now();
-            eprint_line(&format!("[{rounds} pairs of each in {:.0} s]", start.elapsed().as_secs_f64()));
-        }
-    }
-    print(&format!("ratio to a run without recording, with the {:.0} % interval of its median", 100.0 * COVERAGE));
     let origin = Origin::here(timestamp);
-    let results = MODES.iter().zip(&pairs).zip(spans).map(|((mode, pairs), spans)| {
-        origin.result(mode.name, TaskKind::Inference, pairs.len(), metrics(mode, pairs, spans))
-    });
-    Ok(results.collect())
+    let mut pairs = Pairs::default();
+    let measured = workload.measure(extent, &mut pairs, &mut |pairs| store(&results(pairs, spans, &origin).0));
+    let (results, lines) = results(&pairs, spans, &origin);
+    store(&results)?;
+    measured?;
+    print(&format!("ratio to a run without recording, with the {:.0} % interval of its median", 100.0 * COVERAGE));
+    lines.iter().for_each(|line| print(line));
+    Ok(results)
 }
 
-/// Returns the figures of a mode, and prints them: the spread of times and ratios, and the intervals of the median ratios.
-fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> serde_json::Value {
+/// Returns the results of the modes that were measured, and their lines for the user.
+fn results(pairs: &Pairs, spans: [u64; MODES.len()], origin: &Origin) -> (Vec<TaskResult>, Vec<String>) {
+    let (mut results, mut lines) = (Vec::new(), Vec::new());
+    for ((mode, pairs), spans) in MODES.iter().zip(pairs).zip(spans) {
+        if !pairs.is_empty() {
+            let (metrics, line) = metrics(mode, pairs, spans);
+            results.push(origin.result(mode.name, TaskKind::Inference, pairs.len(), metrics));
+            lines.extend(line);
+        }
+    }
+    (results, lines)
+}
+
+/// Returns the figures of a mode: the spread of times and ratios, and the intervals of the median ratios. These are also
+/// returned as a line for the user.
+fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> (serde_json::Value, Option<String>) {
     let ratio = |own: f64, off: f64| own / off.max(f64::MIN_POSITIVE);
     let figures: Vec<Figures> = pairs
         .iter()
@@ -140,9 +151,10 @@ fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> serde_json::Value 
         let values: Vec<f64> = figures.iter().filter_map(|run| run.get(name).copied()).collect();
         median_interval(&values)
     };
+    let mut line = None;
     if let Some(((wall, cpu), secs)) = interval("cost_ratio").zip(interval("cpu_cost_ratio")).zip(all.get("run_secs")) {
         let limit = mode.limit.map_or_else(|| "noise".to_owned(), |limit| verdict(&wall, limit));
-        print(&format!(
+        line = Some(format!(
             "{:22} {:>10}  {:.4} ({:.4} to {:.4}), CPU time {:.4} ({:.4} to {:.4}), {} pairs, {spans} spans: {limit}",
             mode.name,
             amount("run_secs", secs.median),
@@ -157,10 +169,39 @@ fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> serde_json::Value 
         all.insert("cost_interval".to_owned(), wall);
         all.insert("cpu_cost_interval".to_owned(), cpu);
     }
-    nested(&all)
+    (nested(&all), line)
 }
 
 impl Workload<'_> {
+    /// Measures pairs of all modes in turns, and passes them to `store` from time to time.
+    fn measure(
+        &self,
+        extent: Extent,
+        pairs: &mut Pairs,
+        store: &mut dyn FnMut(&Pairs) -> Outcome,
+    ) -> Result<(), Failure> {
+        let (mut random, start) = (Random::new(1), Instant::now());
+        let (mut reported, mut stored) = (start, start);
+        let mut order: [usize; MODES.len()] = std::array::from_fn(|mode| mode);
+        let mut rounds = 0;
+        while !extent.is_reached(rounds, start.elapsed()) {
+            random.shuffle(&mut order);
+            for mode in order {
+                pairs[mode].push(self.pair(&MODES[mode], &mut random)?);
+            }
+            rounds += 1;
+            if reported.elapsed() >= REPORT_EVERY {
+                reported = Instant::now();
+                eprint_line(&format!("[{rounds} pairs of each in {:.0} s]", start.elapsed().as_secs_f64()));
+            }
+            if stored.elapsed() >= STORE_EVERY {
+                store(pairs)?;
+                stored = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a mode and the reference in random order.
     fn pair(&self, mode: &Mode, random: &mut Random) -> Result<PairedTimes, Failure> {
         let reference = &MODES[0];

@@ -7,12 +7,13 @@ use crate::cli::train::{Train, TrainPrecisionName};
 use clap::{Args, ValueEnum};
 use csv::StringRecord;
 use cytoscope_engine::DeviceRequest;
+use cytoscope_pipeline::{SCRATCH, find_model};
 use cytoscope_storage::read::open_regular;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Maximum size of a table in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
@@ -318,6 +319,16 @@ impl Task {
             Self { name: format!("{}, batch {size}", self.name), kind: self.kind, model, data, branch, options }
         };
         sizes.iter().map(of_size).collect()
+    }
+
+    /// Returns the files and folders that the task reads, as far as they exist: its data, its model, and files among its
+    /// options.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        let is_scratch = self.kind == TaskKind::Training && self.model == SCRATCH;
+        let model = if is_scratch { None } else { find_model(&self.model).ok() };
+        let of_options = self.options.iter().filter_map(|option| option.split_once('=')).map(|(_, value)| value);
+        let files = of_options.map(PathBuf::from).filter(|path| path.is_file());
+        std::iter::once(PathBuf::from(&self.data)).filter(|path| path.exists()).chain(model).chain(files).collect()
     }
 
     /// Returns the words of the command line after the program's name.

@@ -54,6 +54,8 @@ pub(super) enum TrialEnd {
         /// The error message.
         error: String,
     },
+    /// The search was interrupted while it was among the candidates.
+    Interrupted,
 }
 
 /// A candidate with its runs.
@@ -90,15 +92,29 @@ impl<C> Trial<C> {
     }
 }
 
+/// What a search has found.
+#[derive(Debug)]
+pub(super) struct Search<C> {
+    /// All candidates, in the order in which they were given.
+    pub trials: Vec<Trial<C>>,
+    /// Whether the search ended by itself, not because it was interrupted.
+    pub is_complete: bool,
+}
+
+/// Returns the longest time that a process may take if the fastest one took this many seconds.
+pub(super) fn time_limit(fastest_process_secs: f64) -> Duration {
+    Duration::try_from_secs_f64(TOO_SLOW * fastest_process_secs + GRACE_SECS).unwrap_or(Duration::MAX)
+}
+
 /// Finds the fastest candidate. `measure` runs a candidate once within a time limit, and returns `None` if that was
-/// exceeded. A candidate that fails is dropped.
+/// exceeded. A candidate that fails is dropped. A search that is interrupted ends with what was measured.
 ///
 /// # Errors
-/// Cancellation, or the first failure if all candidates fail.
+/// Cancellation before anything was measured, or the first failure if all candidates fail.
 pub(super) fn search<C: Candidate>(
     candidates: Vec<C>,
     mut measure: impl FnMut(&C, Option<Duration>) -> Result<Option<Measured>, Failure>,
-) -> Result<Vec<Trial<C>>, Failure> {
+) -> Result<Search<C>, Failure> {
     let mut trials: Vec<Trial<C>> = candidates.into_iter().map(Trial::new).collect();
     let mut active: Vec<usize> = (0..trials.len()).collect();
     let mut fastest_process_secs: Option<f64> = None;
@@ -108,7 +124,7 @@ pub(super) fn search<C: Candidate>(
         for (place, index) in active.iter().enumerate() {
             let Some(trial) = trials.get_mut(*index) else { continue };
             let at = format!("  [{} of {}] {}", place + 1, active.len(), trial.candidate.label());
-            let limit = fastest_process_secs.map(|secs| Duration::from_secs_f64(TOO_SLOW * secs + GRACE_SECS));
+            let limit = fastest_process_secs.map(time_limit);
             match measure(&trial.candidate, limit) {
                 Ok(Some(measured)) => {
                     let secs = measured.process_secs;
@@ -120,7 +136,7 @@ pub(super) fn search<C: Candidate>(
                     eprint_line(&format!("{at}: ended, too slow"));
                     trial.end = TrialEnd::TooSlow { round };
                 }
-                Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
+                Err(failure) if failure.kind() == JobErrorKind::Cancelled => return interrupted(trials, failure),
                 Err(failure) => {
                     eprint_line(&format!("{at}: failed: {failure}"));
                     trial.end = TrialEnd::Failed { error: failure.to_string() };
@@ -143,8 +159,19 @@ pub(super) fn search<C: Candidate>(
     }
     match first_failure {
         Some(failure) if active.is_empty() => Err(failure),
-        _ => Ok(trials),
+        _ => Ok(Search { trials, is_complete: true }),
     }
+}
+
+/// Returns what an interrupted search has measured; the failure if that is nothing.
+fn interrupted<C>(mut trials: Vec<Trial<C>>, failure: Failure) -> Result<Search<C>, Failure> {
+    if trials.iter().all(|trial| trial.secs.is_empty()) {
+        return Err(failure);
+    }
+    for trial in trials.iter_mut().filter(|trial| trial.end == TrialEnd::Fastest) {
+        trial.end = TrialEnd::Interrupted;
+    }
+    Ok(Search { trials, is_complete: false })
 }
 
 /// A candidate that was run, with its shortest time in seconds.
@@ -161,9 +188,10 @@ pub(super) fn quickest<'a, C: 'a>(among: impl Iterator<Item = TimedTrial<'a, C>>
     among.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Returns the candidate that won the search.
+/// Returns the candidate that won the search; if it was interrupted, the quickest one of those that could have won.
 pub(super) fn fastest<'a, C>(all: &[TimedTrial<'a, C>]) -> Option<TimedTrial<'a, C>> {
-    all.iter().find(|(trial, _)| trial.end == TrialEnd::Fastest).copied()
+    let of_end = |end: TrialEnd| quickest(all.iter().copied().filter(move |(trial, _)| trial.end == end));
+    of_end(TrialEnd::Fastest).or_else(|| of_end(TrialEnd::Interrupted))
 }
 
 /// Returns the fastest of the candidates with the lowest peak memory; `None` if no memory is known.
@@ -199,8 +227,9 @@ mod tests {
             runs += 1;
             // The second run of a candidate is disturbed; its shortest time counts.
             Ok(Some(measured(takes.0 + if runs > 8 { 0.5 } else { 0.0 })))
-        })
-        .unwrap();
+        });
+        let Search { trials, is_complete } = trials.unwrap();
+        assert!(is_complete);
         let of = |secs: f64| trials.iter().find(|t| t.candidate == Takes(secs)).unwrap();
         assert_eq!(runs, 8 + 4 + 2);
         assert_eq!((&of(1.0).end, of(1.0).secs.len(), of(1.0).best_secs()), (&TrialEnd::Fastest, 3, Some(1.0)));
@@ -218,7 +247,8 @@ mod tests {
             let is_too_slow = limit.is_some_and(|limit| takes.0 > limit.as_secs_f64());
             Ok((!is_too_slow).then(|| measured(takes.0)))
         })
-        .unwrap();
+        .unwrap()
+        .trials;
         let ends: Vec<&TrialEnd> = trials.iter().map(|t| &t.end).collect();
         let failed = TrialEnd::Failed { error: "no memory".to_owned() };
         assert_eq!(ends, [&TrialEnd::Fastest, &TrialEnd::TooSlow { round: 1 }, &failed]);
@@ -232,7 +262,8 @@ mod tests {
             // In its first run, the fastest candidate, which holds the least memory, has not failed yet.
             if takes.0 < 2.0 && runs > 4 { Err(Failure::other("no memory")) } else { Ok(Some(measured(takes.0))) }
         })
-        .unwrap();
+        .unwrap()
+        .trials;
         assert_eq!((trials[0].secs.len(), &trials[1].end), (1, &TrialEnd::Fastest));
         let all = timed(&trials);
         assert_eq!(fastest(&all).map(|(trial, _)| trial.candidate.0), Some(2.0));
@@ -240,7 +271,37 @@ mod tests {
     }
 
     #[test]
-    fn the_search_fails_if_all_candidates_fail_or_it_is_cancelled() {
+    fn an_interrupted_search_ends_with_what_was_measured() {
+        // The second round is interrupted after its first run.
+        let mut runs = 0;
+        let found = search([4.0, 2.0, 3.0, 1.0].map(Takes).to_vec(), |takes, _| {
+            runs += 1;
+            if runs > 5 { Err(Failure::new(JobErrorKind::Cancelled, "cancelled")) } else { Ok(Some(measured(takes.0))) }
+        })
+        .unwrap();
+        assert!(!found.is_complete);
+        let of = |secs: f64| found.trials.iter().find(|t| t.candidate == Takes(secs)).map(|t| (t.secs.len(), &t.end));
+        assert_eq!(of(1.0), Some((2, &TrialEnd::Interrupted)));
+        assert_eq!(of(2.0), Some((1, &TrialEnd::Interrupted)));
+        assert_eq!(of(4.0), Some((1, &TrialEnd::Slower { round: 1 })));
+        let all = timed(&found.trials);
+        assert_eq!(fastest(&all).map(|(trial, _)| trial.candidate.0), Some(1.0));
+        // In the first round, candidates that were not reached have no times, and are in no preset.
+        let mut runs = 0;
+        let found = search([4.0, 2.0, 1.0].map(Takes).to_vec(), |takes, _| {
+            runs += 1;
+            if runs > 2 { Err(Failure::new(JobErrorKind::Cancelled, "cancelled")) } else { Ok(Some(measured(takes.0))) }
+        })
+        .unwrap();
+        assert_eq!(
+            (found.is_complete, &found.trials[2].end, found.trials[2].best_secs()),
+            (false, &TrialEnd::Interrupted, None)
+        );
+        assert_eq!(fastest(&timed(&found.trials)).map(|(trial, _)| trial.candidate.0), Some(2.0));
+    }
+
+    #[test]
+    fn the_search_fails_if_all_candidates_fail_or_it_is_cancelled_before_the_first_run() {
         let all_fail = search(vec![Takes(1.0), Takes(2.0)], |takes, _| Err(Failure::bad_input(takes.label())));
         assert_eq!(all_fail.unwrap_err().to_string(), "1");
         let cancelled = search(vec![Takes(1.0)], |_, _| Err(Failure::new(JobErrorKind::Cancelled, "cancelled")));

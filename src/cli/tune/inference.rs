@@ -1,13 +1,16 @@
 //! Candidates of a prediction: device, precision, tile and threads.
 
 use super::check_cancelled;
-use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
+use super::halving::{
+    Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, time_limit, timed,
+};
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
+use cytoscope_pipeline::predict::NoPass;
 use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -77,36 +80,59 @@ impl InferenceWorkload<'_> {
     }
 }
 
-/// Returns the shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if its voxels
-/// or objects have another size than those of the model. One prediction finds it; `None` if that fails, which the
-/// candidates with the same settings report.
+/// What decides which tiles are tried.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tiling {
+    /// Shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if its voxels or
+    /// objects have another size than those of the model.
+    pub grid_zyx: [usize; 3],
+    /// Why the stack is cut into several tiles on the CPU; `None` if it is not, or if that is not known.
+    pub no_pass_on_cpu: Option<NoPass>,
+}
+
+/// Finds out how the stack is cut into tiles, by one prediction on the first device, and one on the CPU, which is ended if
+/// it takes many times as long. What a prediction that fails would tell is left out, and the shape of the stack in its
+/// file, `of_file`, takes the place of that on the grid: the candidates with the same settings report the failure.
 ///
 /// # Errors
 /// Cancellation.
-pub(super) fn grid(
+pub(super) fn tiling(
     devices: &[Device],
+    of_file: [usize; 3],
     workload: &InferenceWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
-) -> Result<Option<[usize; 3]>, Failure> {
-    let Some(device) = devices.iter().find(|device| device.usable) else { return Ok(None) };
-    check_cancelled(cancel)?;
-    scratch.clear(keep)?;
-    let (device, precision) = (device.id, Precision::F32);
-    let candidate = InferenceCandidate { device, precision, tile_zyx: None, threads: 0 };
-    match run_once(&candidate, workload, scratch.path(), None) {
-        Ok(run) => Ok(run.and_then(|run| run.grid_zyx)),
-        Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(failure),
-        Err(_) => Ok(None),
+) -> Result<Tiling, Failure> {
+    let mut usable = devices.iter().filter(|device| device.usable).map(|device| device.id);
+    let first = usable.next();
+    let mut found = Tiling { grid_zyx: of_file, no_pass_on_cpu: None };
+    let mut limit = None;
+    for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
+        check_cancelled(cancel)?;
+        scratch.clear(keep)?;
+        let candidate = InferenceCandidate { device, precision: Precision::F32, tile_zyx: None, threads: 0 };
+        match run_once(&candidate, workload, scratch.path(), limit) {
+            Ok(None) => {}
+            Ok(Some(run)) => {
+                limit = Some(time_limit(run.measured.process_secs));
+                found.grid_zyx = run.grid_zyx.unwrap_or(found.grid_zyx);
+                if device == DeviceId::Cpu {
+                    found.no_pass_on_cpu = run.no_pass;
+                }
+            }
+            Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
+            Err(_) => {}
+        }
     }
+    Ok(found)
 }
 
-/// Returns the candidates for a stack of this shape Z, Y, X on the model's grid, those in 32-bit floats first.
-pub(super) fn candidates(model: &Model, devices: &[Device], shape_zyx: [usize; 3]) -> Vec<InferenceCandidate> {
+/// Returns the candidates for a stack, those in 32-bit floats first.
+pub(super) fn candidates(model: &Model, devices: &[Device], tiling: &Tiling) -> Vec<InferenceCandidate> {
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
-        let tiles = tile_sizes(model, device.id, shape_zyx);
+        let tiles = tile_sizes(model, device.id, tiling);
         let can_int8 = model.has_int8 && device.id == DeviceId::Cpu;
         let precisions = device.precisions.iter().filter(|p| can_int8 || **p != Precision::Int8);
         let threads = if device.id == DeviceId::Cpu && cores() >= MANY_CORES { vec![0, cores() / 2] } else { vec![0] };
@@ -124,9 +150,10 @@ pub(super) fn candidates(model: &Model, devices: &[Device], shape_zyx: [usize; 3
 
 /// Returns the tile sizes to try on a device: multiples of the model's step that are not larger than the stack and keep
 /// voxels after their halo is cropped. A prediction refuses tiles that exceed its memory budget, which ends their candidate.
-fn tile_sizes(model: &Model, device: DeviceId, shape_zyx: [usize; 3]) -> Vec<Option<[usize; 3]>> {
-    // On the CPU, a network without statistics over space passes over the stack once, which is faster than tiles.
-    let runs_in_tiles = device != DeviceId::Cpu || model.reach.is_none();
+fn tile_sizes(model: &Model, device: DeviceId, tiling: &Tiling) -> Vec<Option<[usize; 3]>> {
+    let shape_zyx = tiling.grid_zyx;
+    // On the CPU, most stacks pass through the network once, which is faster than tiles.
+    let runs_in_tiles = device != DeviceId::Cpu || model.reach.is_none() || tiling.no_pass_on_cpu.is_some();
     let further = FURTHER_TILES.into_iter().filter(|_| runs_in_tiles);
     let mut tiles = vec![None];
     for tile in TILES.into_iter().chain(further) {
@@ -144,17 +171,17 @@ fn tile_sizes(model: &Model, device: DeviceId, shape_zyx: [usize; 3]) -> Vec<Opt
     tiles
 }
 
-/// Runs the candidates in separate processes.
+/// Runs the candidates in separate processes. If this is interrupted, the search ends with what was measured.
 ///
 /// # Errors
-/// Cancellation, or the failure of all candidates.
+/// Cancellation before anything was measured, or the failure of all candidates.
 pub(super) fn run(
     candidates: Vec<InferenceCandidate>,
     workload: &InferenceWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
-) -> Result<Vec<Trial<InferenceCandidate>>, Failure> {
+) -> Result<Search<InferenceCandidate>, Failure> {
     let mut reference: Option<Vec<f32>> = None;
     search(candidates, |candidate, limit| {
         check_cancelled(cancel)?;
@@ -176,6 +203,8 @@ struct InferenceRun {
     maps: Option<Vec<f32>>,
     /// Shape Z, Y, X of the stack on the model's grid, if it is reported.
     grid_zyx: Option<[usize; 3]>,
+    /// Why the stack was predicted in several tiles; `None` for one pass or one tile.
+    no_pass: Option<NoPass>,
 }
 
 /// Runs a candidate once.
@@ -196,8 +225,12 @@ fn run_once(
         peak_bytes: facts.peak_bytes,
         relative_l2: None,
     };
-    let grid_zyx = report.inputs.first().and_then(|input| input.0.grid_zyx);
-    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx }))
+    let first = report.inputs.first().map(|input| &input.0);
+    let grid_zyx = first.and_then(|input| input.grid_zyx);
+    let plan = first.and_then(|input| input.plan.as_ref());
+    let is_cut = |tile: [usize; 3]| grid_zyx.is_none_or(|grid| (0..3).any(|a| tile[a] < grid[a]));
+    let no_pass = plan.filter(|plan| is_cut(plan.tile)).and_then(|plan| plan.no_pass.clone());
+    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, no_pass }))
 }
 
 /// Returns the settings of each preset, from the candidates that were run. Without known memory or differences, presets
@@ -244,9 +277,10 @@ mod tests {
         let mut model = Model::load(path.to_str().unwrap()).unwrap();
         // A tile needs 2 · 46 + 8 rows and columns.
         (model.reach, model.step) = (Some([7, 46, 46]), [1, 8, 8]);
-        let tiles = tile_sizes(&model, DeviceId::Cpu, [100, 400, 400]);
+        let on_cpu = |grid_zyx| tile_sizes(&model, DeviceId::Cpu, &Tiling { grid_zyx, no_pass_on_cpu: None });
+        let tiles = on_cpu([100, 400, 400]);
         assert_eq!(tiles, [None, Some([32, 128, 128]), Some([64, 128, 128]), Some([64, 256, 256])]);
-        let whole = tile_sizes(&model, DeviceId::Cpu, [10, 90, 90]);
+        let whole = on_cpu([10, 90, 90]);
         assert_eq!(whole, [None, Some([10, 96, 96])], "the whole stack");
     }
 
@@ -255,13 +289,23 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
         let mut model = Model::load(path.to_str().unwrap()).unwrap();
         (model.reach, model.step) = (Some([7, 7, 7]), [1, 8, 8]);
-        let on =
-            |model: &Model, device, shape| tile_sizes(model, device, shape).into_iter().flatten().collect::<Vec<_>>();
+        let in_tiles = |model: &Model, device, grid_zyx, no_pass_on_cpu| -> Vec<[usize; 3]> {
+            let tiling = Tiling { grid_zyx, no_pass_on_cpu };
+            tile_sizes(model, device, &tiling).into_iter().flatten().collect()
+        };
+        let on = |model: &Model, device, shape| in_tiles(model, device, shape, None);
         let further = [[64, 64, 64], [96, 96, 96], [100, 128, 128], [16, 256, 256], [16, 400, 400]];
         let on_gpu = on(&model, DeviceId::Cuda(0), [100, 400, 400]);
         assert!(further.iter().all(|tile| on_gpu.contains(tile)), "{on_gpu:?}");
         let on_cpu = on(&model, DeviceId::Cpu, [100, 400, 400]);
         assert!(further.iter().all(|tile| !on_cpu.contains(tile)), "one pass is faster: {on_cpu:?}");
+        // The network cannot pass, or a pass exceeds the memory.
+        for reason in [
+            NoPass::Operator { op: "Softmax".to_owned(), node: "attention".to_owned() },
+            NoPass::Memory { needed_bytes: 2, budget_bytes: 1 },
+        ] {
+            assert_eq!(in_tiles(&model, DeviceId::Cpu, [100, 400, 400], Some(reason)), on_gpu);
+        }
         // A network that normalizes over the tile.
         model.reach = None;
         assert_eq!(on(&model, DeviceId::Cpu, [100, 400, 400]), on_gpu);

@@ -9,21 +9,21 @@ use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
 use super::options::one_of;
-use super::{devices, parse_um, print, print_json, progress};
+use super::{devices, parse_um, print, print_json, progress, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_formats::{Container, OpenOptions, SeriesChoice, WriteSpec, write_array};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
-    CancelToken, Context, DiameterRequest, InferenceSettings, JobError, MachineProfile, MachineProfiles, Model,
-    ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
+    CancelToken, Context, DiameterRequest, InferenceSettings, JobError, JobErrorKind, MachineProfile, MachineProfiles,
+    Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes, Axis, VoxelSize};
-use halving::{Candidate, Trial, TrialEnd};
+use halving::{Candidate, Search, Trial, TrialEnd};
 use inference::{InferenceCandidate, InferenceWorkload};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -118,6 +118,26 @@ enum TuneTask {
 struct Tuned<C, S> {
     candidates: Vec<Trial<C>>,
     presets: BTreeMap<Preset, S>,
+    /// Whether all candidates were compared; false if this was interrupted.
+    complete: bool,
+}
+
+impl<C, S: Clone> Tuned<C, S> {
+    fn new(search: Search<C>, presets: impl FnOnce(&[Trial<C>]) -> BTreeMap<Preset, S>) -> Self {
+        let Search { trials, is_complete } = search;
+        Self { presets: presets(&trials), candidates: trials, complete: is_complete }
+    }
+
+    /// Returns the settings to save. Those of an interrupted search do not replace `earlier` ones, and are saved only if it
+    /// was interrupted from the terminal, as opposed to a shutdown or the window.
+    fn to_save(&self, earlier: Option<&BTreeMap<Preset, S>>) -> BTreeMap<Preset, S> {
+        let is_known = earlier.is_some_and(|settings| !settings.is_empty());
+        if self.complete || !(is_known || signals::is_requested_by_system()) {
+            self.presets.clone()
+        } else {
+            BTreeMap::new()
+        }
+    }
 }
 
 /// Report of a tuning run.
@@ -131,7 +151,9 @@ struct TuneReport {
     diameter: Option<f64>,
     inference: Option<Tuned<InferenceCandidate, InferenceSettings>>,
     training: Option<Tuned<TrainingCandidate, TrainingSettings>>,
-    /// The file of profiles, if the settings were saved.
+    /// Whether everything that was requested was tuned; false if this was interrupted.
+    complete: bool,
+    /// The file of profiles, if settings were saved.
     saved: Option<PathBuf>,
 }
 
@@ -151,30 +173,27 @@ impl Tune {
                 "--model scratch names no network to predict with: give --training with the training data",
             ));
         }
-        // Ctrl-C ends the current run, and the folder is removed.
+        // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
         let context = progress::context(false, true, Recorder::totals_only());
         let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
         let scratch = Scratch::create(folder, FOLDER_KIND)?;
-        let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
-        let tried: Vec<Device> = match self.device {
-            DeviceRequest::Auto => available,
-            DeviceRequest::Device(id) => available.into_iter().filter(|device| device.id == id).collect(),
-        };
-        if !tried.iter().any(|device| device.usable) {
-            let reason = tried.first().map_or_else(|| "there is no such device".to_owned(), |d| d.reason.clone());
-            let next_step = "cytoscope devices lists the devices of this machine";
-            return Err(Failure::wrong_use(format!("{} cannot be used: {reason}; {next_step}", self.device)));
-        }
+        let tried = self.tried_devices()?;
         let inference = match &model {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),
             _ => None,
         };
         let training = match &self.training {
-            Some(data) => Some(self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel)?),
+            Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel) {
+                Ok(tuned) => Some(tuned),
+                // The predictions that were measured are reported.
+                Err(failure) if failure.kind() == JobErrorKind::Cancelled && inference.is_some() => None,
+                Err(failure) => return Err(failure),
+            },
             None => None,
         };
-        check_cancelled(&context.cancel)?;
         let (inference, diameter) = inference.map_or((None, None), |(tuned, diameter)| (Some(tuned), diameter));
+        let complete = inference.as_ref().is_none_or(|tuned| tuned.complete)
+            && training.as_ref().map_or(self.training.is_none(), |tuned| tuned.complete);
         let mut report = TuneReport {
             model: model.as_ref().map_or_else(|| SCRATCH.to_owned(), |m| m.name.clone()),
             fingerprint: model.map_or_else(|| SCRATCH.to_owned(), |m| m.fingerprint),
@@ -182,18 +201,40 @@ impl Tune {
             diameter,
             inference,
             training,
+            complete,
             saved: None,
         };
         let saving = match profiles {
-            Some(path) => save(&report, self.preset, &path).map(|()| report.saved = Some(path)),
+            Some(path) => save(&report, self.preset, &path).map(|saved| report.saved = saved.then_some(path)),
             None => Ok(()),
         };
         if self.json {
             print_json(&report)?;
         } else {
-            print_report(&report, self.save);
+            print_report(&report, self.save.then(|| saving.is_ok()));
         }
-        saving
+        saving?;
+        if complete {
+            return Ok(());
+        }
+        let problem =
+            "tuning was interrupted before all candidates were compared; run it again for settings to rely on";
+        Err(Failure::new(JobErrorKind::Cancelled, problem))
+    }
+
+    /// Returns the devices to try, also those that cannot be used.
+    fn tried_devices(&self) -> Result<Vec<Device>, Failure> {
+        let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
+        let tried: Vec<Device> = match self.device {
+            DeviceRequest::Auto => available,
+            DeviceRequest::Device(id) => available.into_iter().filter(|device| device.id == id).collect(),
+        };
+        if tried.iter().any(|device| device.usable) {
+            return Ok(tried);
+        }
+        let reason = tried.first().map_or_else(|| "there is no such device".to_owned(), |d| d.reason.clone());
+        let next_step = "cytoscope devices lists the devices of this machine";
+        Err(Failure::wrong_use(format!("{} cannot be used: {reason}; {next_step}", self.device)))
     }
 
     fn tune_inference(
@@ -226,10 +267,10 @@ impl Tune {
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let of_file = self.shape_zyx(&data)?;
         let workload = InferenceWorkload { model: self.model.as_str(), data, options };
-        let of_grid = inference::grid(devices, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
-        let candidates = inference::candidates(model, devices, of_grid.unwrap_or(of_file));
-        let trials = inference::run(candidates, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
-        Ok((Tuned { presets: inference::presets(&trials), candidates: trials }, diameter))
+        let tiling = inference::tiling(devices, of_file, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        let candidates = inference::candidates(model, devices, &tiling);
+        let search = inference::run(candidates, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        Ok((Tuned::new(search, inference::presets), diameter))
     }
 
     /// Returns the object diameter with which all candidates predict a stack: the given one, or one estimate. Each network
@@ -257,6 +298,7 @@ impl Tune {
         scratch: &Scratch,
         cancel: &CancelToken,
     ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
+        check_cancelled(cancel)?;
         let config = TrainConfig::read_with(self.config.as_deref(), &[])?;
         let task = match (self.task, model.map(|m| m.task)) {
             (Some(TuneTask::Labelfree), _) | (None, Some(ModelTask::LabelFree)) => TrainingTask::LabelFree,
@@ -270,8 +312,8 @@ impl Tune {
         }
         let workload =
             TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
-        let trials = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
-        Ok(Tuned { presets: training::presets(&trials), candidates: trials })
+        let search = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
+        Ok(Tuned::new(search, training::presets))
     }
 
     /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after the
@@ -332,11 +374,18 @@ fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     path.ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))
 }
 
-/// Adds the settings to the profiles in a file. Without a preset, that of the earlier profile stays.
-fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Outcome {
+/// Adds the settings to the profiles in a file, and returns whether there are any to add. Without a preset, that of the
+/// earlier profile stays.
+fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<bool, Failure> {
     let mut profiles = MachineProfiles::read(path)?;
-    let earlier = profiles.find(&report.fingerprint, &report.machine).map(|profile| profile.preset);
-    let preset = preset.or(earlier).unwrap_or(Preset::Fastest);
+    let earlier = profiles.find(&report.fingerprint, &report.machine);
+    let inference = report.inference.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.inference)));
+    let training = report.training.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.training)));
+    let (inference, training) = (inference.unwrap_or_default(), training.unwrap_or_default());
+    if !report.complete && inference.is_empty() && training.is_empty() {
+        return Ok(false);
+    }
+    let preset = preset.or(earlier.map(|profile| profile.preset)).unwrap_or(Preset::Fastest);
     profiles.put(MachineProfile {
         model: report.model.clone(),
         fingerprint: report.fingerprint.clone(),
@@ -344,17 +393,21 @@ fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Outcome {
         program: PROGRAM.to_owned(),
         tuned_unix_secs: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         preset,
-        inference: report.inference.as_ref().map(|tuned| tuned.presets.clone()).unwrap_or_default(),
-        training: report.training.as_ref().map(|tuned| tuned.presets.clone()).unwrap_or_default(),
+        inference,
+        training,
     });
-    Ok(profiles.write(path)?)
+    profiles.write(path)?;
+    Ok(true)
 }
 
-fn print_report(report: &TuneReport, is_saving: bool) {
+/// Prints the report; `saving` says whether saving worked, if that was requested.
+fn print_report(report: &TuneReport, saving: Option<bool>) {
     print(&format!("{} on {}", report.model, report.machine));
+    let mark = |complete: bool| if complete { "" } else { " (incomplete: interrupted)" };
     if let Some(tuned) = &report.inference {
         let size = report.diameter.map_or_else(String::new, |diameter| format!(", object diameter {diameter:.1}"));
-        print(&format!("prediction{size}: shortest time, runs, peak memory, difference from 32-bit floats"));
+        let mark = mark(tuned.complete);
+        print(&format!("prediction{size}{mark}: shortest time, runs, peak memory, difference from 32-bit floats"));
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
         let chosen = |s: &InferenceSettings| {
             let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;
@@ -363,7 +416,7 @@ fn print_report(report: &TuneReport, is_saving: bool) {
         tuned.presets.iter().for_each(|(preset, s)| print(&format!("  {:14} {}", preset.name(), chosen(s))));
     }
     if let Some(tuned) = &report.training {
-        print("training: shortest time of a patch, runs, peak memory");
+        print(&format!("training{}: shortest time of a patch, runs, peak memory", mark(tuned.complete)));
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
         let of_settings = |trial: &Trial<TrainingCandidate>, s: &TrainingSettings| {
             let c = &trial.candidate;
@@ -376,10 +429,15 @@ fn print_report(report: &TuneReport, is_saving: bool) {
             print(&format!("  {:14} {label}", preset.name()));
         }
     }
-    match &report.saved {
-        Some(path) => print(&format!("saved to {}", path.display())),
-        None if is_saving => {}
-        None => print("not saved: --save makes these settings the defaults of this machine"),
+    match (&report.saved, saving) {
+        (Some(path), _) if report.complete => print(&format!("saved to {}", path.display())),
+        (Some(path), _) => {
+            let kept = "incomplete settings replace none that were saved before";
+            print(&format!("saved to {}; {kept}", path.display()));
+        }
+        (None, Some(true)) => print("not saved, because tuning was interrupted; settings that were saved before stay"),
+        (None, Some(false)) => {}
+        (None, None) => print("not saved: --save makes these settings the defaults of this machine"),
     }
 }
 
@@ -393,6 +451,8 @@ fn trial_line<C: Candidate>(trial: &Trial<C>) -> String {
         TrialEnd::Slower { round } => format!("dropped after round {round}"),
         TrialEnd::TooSlow { round } => format!("ended in round {round}"),
         TrialEnd::Failed { error } => format!("failed: {error}"),
+        TrialEnd::Interrupted if trial.secs.is_empty() => "not run".to_owned(),
+        TrialEnd::Interrupted => "interrupted".to_owned(),
     };
     let runs = trial.secs.len();
     format!("    {:48} {time:>12} {runs:>4} {memory:>10} {difference:>9}  {end}", trial.candidate.label())

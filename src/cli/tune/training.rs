@@ -1,7 +1,7 @@
 //! Candidates of a training run: device, precision, batch, data workers, prefetch and threads.
 
 use super::check_cancelled;
-use super::halving::{Candidate, Measured, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
+use super::halving::{Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::measured::cores;
@@ -144,17 +144,17 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
     all
 }
 
-/// Runs the candidates in separate processes.
+/// Runs the candidates in separate processes. If this is interrupted, the search ends with what was measured.
 ///
 /// # Errors
-/// Cancellation, or the failure of all candidates.
+/// Cancellation before anything was measured, or the failure of all candidates.
 pub(super) fn run(
     candidates: Vec<TrainingCandidate>,
     workload: &TrainingWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
-) -> Result<Vec<Trial<TrainingCandidate>>, Failure> {
+) -> Result<Search<TrainingCandidate>, Failure> {
     let (trace, out): (PathBuf, PathBuf) = (scratch.path().join("trace.json"), scratch.path().join("out"));
     search(candidates, |candidate, limit| {
         check_cancelled(cancel)?;

@@ -17,6 +17,7 @@ mod pyramid;
 mod read;
 mod shard;
 mod write;
+mod zip_write;
 mod zipped;
 
 use crate::{
@@ -36,6 +37,7 @@ use std::{
     sync::Arc,
 };
 pub use write::{ZarrImageSpec, ZarrWriter};
+pub use zip_write::pack_zarr;
 use zipped::ZipFolder;
 
 /// Name of the format.
@@ -64,6 +66,12 @@ pub fn is_zarr_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zarr"))
 }
 
+/// Whether the name of a path ends in `.ozx` or `.zarr.zip`, so that it is an OME-Zarr in one zip file.
+pub fn is_zarr_zip_name(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    ZIP_ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
 /// Opens an image of an OME-Zarr folder. Only metadata are read.
 ///
 /// # Errors
@@ -88,8 +96,7 @@ pub(crate) fn open_zip(
     source: &Source,
     options: &OpenOptions,
 ) -> Result<Option<(ImageMeta, OmeZarr)>, FormatError> {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let is_named_so = ZIP_ENDINGS.iter().any(|ending| name.ends_with(ending));
+    let is_named_so = is_zarr_zip_name(path);
     let opened = source.part(0, source.len()).and_then(|source| ZipFolder::open(source, &options.limits));
     match opened {
         Ok(Some(zip)) => open_in(Folder::of_zip(zip), path, options).map(Some),

@@ -1,0 +1,114 @@
+//! Writing of an OME-Zarr in one zip file: the folder is written first, and its files are then stored in the zip.
+
+use super::folder::join;
+use crate::error::FormatError;
+use cytoscope_storage::MARKER;
+use cytoscope_storage::partial_folder::PartialFolder;
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::{FinishedFile, PartialFile};
+use std::fs::read_dir;
+use std::io;
+use std::path::Path;
+
+/// Comment of the zip file, by which other programs recognize an OME-Zarr.
+const COMMENT: &str = r#"{"ome":{"version":"0.5"}}"#;
+/// Size in bytes from which a file gets the longer numbers of zip64, with room to spare.
+const ZIP64_BYTES: u64 = 1 << 31;
+
+/// Stores the files of a folder that [`crate::ZarrWriter::finish`] returned in one zip file at the folder's target, the
+/// metadata first, and removes the folder. Chunks are compressed already, so that the zip compresses nothing. `goes_on` is
+/// asked before each file; if it says no, there is no zip file.
+///
+/// # Errors
+/// [`FormatError::Io`] if reading the folder or writing the zip file fails.
+pub fn pack_zarr(folder: PartialFolder, goes_on: &dyn Fn() -> bool) -> Result<Option<FinishedFile>, FormatError> {
+    let target = folder.target().to_owned();
+    let failed = |error: io::Error| FormatError::io(&target, "writing the zip file", error);
+    let mut names = Vec::new();
+    add_names(folder.path(), "", &mut names).map_err(failed)?;
+    names.sort_by_cached_key(|name| (!name.ends_with("zarr.json"), name.matches('/').count(), name.clone()));
+    let mut file = PartialFile::create(&target).map_err(failed)?;
+    if !store(folder.path(), &names, &mut file, goes_on).map_err(failed)? {
+        return Ok(None);
+    }
+    file.finish().map(Some).map_err(failed)
+}
+
+/// Adds the names of the files in a folder, whose own name in the zip is `prefix`.
+fn add_names(folder: &Path, prefix: &str, names: &mut Vec<String>) -> io::Result<()> {
+    for entry in read_dir(folder)? {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let name = file_name.to_str().ok_or_else(|| io::Error::other("a file in it has a name that is not Unicode"))?;
+        let path = join(prefix, name);
+        if entry.file_type()?.is_dir() {
+            add_names(&entry.path(), &path, names)?;
+        } else if path != MARKER {
+            names.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Stores files of a folder, and returns whether all were stored.
+fn store(folder: &Path, names: &[String], file: &mut PartialFile, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+    let mut zip = zip::ZipWriter::new(file.out()?);
+    zip.set_comment(COMMENT)?;
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Stored)
+        .last_modified_time(zip::DateTime::default());
+    for name in names {
+        if !goes_on() {
+            return Ok(false);
+        }
+        let mut source = open_regular(&folder.join(name))?;
+        let is_large = source.metadata()?.len() >= ZIP64_BYTES;
+        zip.start_file(name.as_str(), options.large_file(is_large))?;
+        io::copy(&mut source, &mut zip)?;
+    }
+    zip.finish()?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::{OpenOptions, ZarrImageSpec, ZarrWriter, open};
+    use cytoscope_volume::{DType, Samples};
+
+    fn written(path: &Path) -> PartialFolder {
+        let mut writer = ZarrWriter::create(path, ZarrImageSpec::new("a", [1, 1, 3, 20, 30], DType::U16)).unwrap();
+        let depth = writer.slab_depth(0);
+        for z in (0..3).step_by(depth) {
+            let slices = depth.min(3 - z);
+            let values = (0..slices * 600).map(|i| (z * 600 + i) as u16).collect();
+            writer.write(0, [0, 0, z], &Samples::U16(values)).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn a_zip_file_holds_the_files_of_the_folder_with_the_metadata_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ozx");
+        pack_zarr(written(&path), &|| true).unwrap().unwrap().publish().unwrap();
+        assert_eq!(cytoscope_testkit::file_names(folder.path()), ["a.ozx"], "the folder is removed");
+        let read = open(&path, &OpenOptions::default()).unwrap().read_all().unwrap();
+        assert_eq!(read.shape(), [3, 20, 30]);
+        assert_eq!(read.samples(), &Samples::U16((0..1800).collect()));
+        let mut zip = zip::ZipArchive::new(std::fs::File::open(&path).unwrap()).unwrap();
+        assert_eq!(zip.comment(), COMMENT.as_bytes());
+        assert_eq!(zip.name_for_index(0).unwrap().unwrap(), "zarr.json");
+        for i in 0..zip.len() {
+            assert_eq!(zip.by_index(i).unwrap().compression(), zip::CompressionMethod::Stored);
+        }
+    }
+
+    #[test]
+    fn a_zip_file_that_is_interrupted_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(pack_zarr(written(&folder.path().join("a.zarr.zip")), &|| false).unwrap().is_none());
+        assert!(cytoscope_testkit::file_names(folder.path()).is_empty());
+    }
+}
