@@ -18,6 +18,7 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Processing;
+use cytoscope_objects::blobs::BlobSize;
 use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION, of_circle, of_sphere, whole};
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
@@ -59,10 +60,12 @@ const FLAT: Coarsening = Coarsening { factor: 1.0, growth: 1.05, close_ratio: 1.
 /// corrected at once, because objects of half the size are still found; from one that is too small, the texture inside of
 /// objects may be measured.
 const FLAT_START: f64 = 2.0;
-/// Factor of the first guess if the blobs are no larger than texture, as in images of membranes: cells are larger than the
-/// structures between them. On 14 simulated stacks of membranes whose pixels were averaged, so that the smallest size is larger,
-/// a start at twice the smallest size ended in the texture twice, one at three times that size never.
+/// Factor of the guess on a coarser image, for stacks whose blobs are no larger than texture, as in images of membranes: cells
+/// are larger than the structures between them. On 14 simulated stacks of membranes whose pixels were averaged, so that the
+/// smallest size is larger, a start at twice the smallest size ended in the texture twice, one at three times that size never.
 const TEXTURE_START: f64 = 1.5;
+/// Ratio of the diameters of two estimates from which on the objects of the smaller one may be texture.
+const TEXTURE_RATIO: f64 = 1.5;
 /// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
 /// away, split ones change the median little.
 const SEED_HEIGHT_FACTOR: f64 = 0.6;
@@ -227,14 +230,29 @@ impl Estimator<'_> {
         let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
         let stack = self.stack.windowed(window);
         let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
-        let guess = self.guess(&stack, voxel, is_flat)?;
+        let guess = self.guess(&stack, voxel)?;
+        let factor = if is_flat { FLAT_START } else { 1.0 };
+        let found = self.estimate_from(&stack, (guess, factor), nominal_um, given)?;
+        if is_flat || given.is_some() || !guess.is_some_and(|guess| guess.is_smallest) {
+            return Ok(found);
+        }
+        let coarser = self.coarser_guess(&stack, voxel)?;
+        let other = self.estimate_from(&stack, (coarser, TEXTURE_START), nominal_um, given)?;
+        Ok(if is_texture(&found.estimate, &other.estimate) { other } else { found })
+    }
+
+    /// Estimates the diameter in a part of the stack from a first guess, which is multiplied by a factor.
+    fn estimate_from(
+        &self,
+        stack: &Stack,
+        (guess, factor): (Option<BlobSize>, f64),
+        nominal_um: f64,
+        given: Option<f64>,
+    ) -> Result<SizeEstimate, JobError> {
+        let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
+        let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
         let guessed = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um);
         let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
-        let factor = match guess {
-            _ if is_flat => FLAT_START,
-            Some(guess) if guess.is_smallest => TEXTURE_START,
-            _ => 1.0,
-        };
         // At least the guess, and no more than half the image.
         let start = (factor * guessed).min(height.min(width) / 2.0).max(guessed);
         let diameter = given.unwrap_or(start);
@@ -244,18 +262,18 @@ impl Estimator<'_> {
             ShortPrediction { voxel, diameter, nominal_um, center, tile, budget_bytes: None, coarsening, is_flat };
         let (mut at, mut last) = (first, None);
         if is_flat || self.voxel_um.is_some() {
-            last = self.measure_around(&stack, &mut at, given)?;
+            last = self.measure_around(stack, &mut at, given)?;
         }
         if last.is_none() && !is_flat {
             at = ShortPrediction { coarsening: FINE, ..first };
-            last = self.measure_around(&stack, &mut at, given)?;
+            last = self.measure_around(stack, &mut at, given)?;
         }
         if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
             && few.diameters.len() < ENOUGH_OBJECTS
             && !(few.is_complete || is_flat)
         {
             let large = ShortPrediction { tile: LARGE_TILE, budget_bytes: Some(self.budget_bytes), ..at };
-            if let Some((measured, change, found)) = self.measure_more(&stack, large, few.diameters.len())? {
+            if let Some((measured, change, found)) = self.measure_more(stack, large, few.diameters.len())? {
                 at.diameter = found;
                 last = Some((measured, change));
             }
@@ -468,6 +486,12 @@ impl Estimator<'_> {
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
         Ok(measured(&labels, count, shape, work, at))
     }
+}
+
+/// Returns whether the objects of an estimate are the texture of those of another one, from a larger start. Texture is much
+/// smaller than objects, but a network may find it with high certainty.
+fn is_texture(estimate: &DiameterEstimate, larger: &DiameterEstimate) -> bool {
+    larger.objects > 0 && larger.certainty >= estimate.certainty && larger.diameter > TEXTURE_RATIO * estimate.diameter
 }
 
 /// The error of a channel that the maps do not have.

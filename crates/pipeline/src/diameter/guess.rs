@@ -1,4 +1,4 @@
-//! The first guess of the object diameter, from blobs in the first channel.
+//! The first guesses of the object diameter, from blobs in the first channel.
 
 use super::estimate::Estimator;
 use crate::JobError;
@@ -11,35 +11,22 @@ use cytoscope_volume::resample::{AxisMap, linear};
 const MAX_BLOB_VOXELS: usize = 500_000;
 
 impl Estimator<'_> {
-    /// Returns the first guess. If the blobs have the smallest size that was looked for, as those of membranes do, it is that of
-    /// an image with half as many rows and columns, still marked as [`BlobSize::is_smallest`]; for a flat stack, there is no
-    /// second look.
-    pub(super) fn guess(
-        &self,
-        stack: &Stack,
-        voxel_size: [f64; 3],
-        is_flat: bool,
-    ) -> Result<Option<BlobSize>, JobError> {
-        let Some(&channel) = self.channels.first() else { return Ok(None) };
-        let _span = self.context.recorder.span(Stage::Normalize, "estimate blobs");
-        let shape = blob_shape(stack.extents.zyx, voxel_size);
-        let guess = self.blobs(stack, channel, voxel_size, shape)?;
-        if is_flat || !guess.is_some_and(|g| g.is_smallest) {
-            return Ok(guess);
-        }
-        let [slices, rows, columns] = shape;
-        let coarser = self.blobs(stack, channel, voxel_size, [slices, rows.div_ceil(2), columns.div_ceil(2)])?;
-        Ok(coarser.map(|g| BlobSize { is_smallest: true, ..g }).or(guess))
+    /// Returns the first guess; `None` without blobs.
+    pub(super) fn guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
+        self.blobs(stack, voxel_size, blob_shape(stack.extents.zyx, voxel_size))
     }
 
-    /// Returns the size of the blobs of a channel that is resampled to this shape Z, Y, X.
-    fn blobs(
-        &self,
-        stack: &Stack,
-        channel: usize,
-        voxel_size: [f64; 3],
-        shape: [usize; 3],
-    ) -> Result<Option<BlobSize>, JobError> {
+    /// Returns a guess from an image with half as many rows and columns, whose finest structures are smoothed; `None` without
+    /// blobs.
+    pub(super) fn coarser_guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
+        let [slices, rows, columns] = blob_shape(stack.extents.zyx, voxel_size);
+        self.blobs(stack, voxel_size, [slices, rows.div_ceil(2), columns.div_ceil(2)])
+    }
+
+    /// Returns the size of the blobs of the first channel, resampled to this shape Z, Y, X.
+    fn blobs(&self, stack: &Stack, voxel_size: [f64; 3], shape: [usize; 3]) -> Result<Option<BlobSize>, JobError> {
+        let Some(channel) = self.channels.first() else { return Ok(None) };
+        let _span = self.context.recorder.span(Stage::Normalize, "estimate blobs");
         let zyx = stack.extents.zyx;
         let voxel = std::array::from_fn(|a| voxel_size[a] * zyx[a] as f64 / shape[a] as f64);
         let maps: [AxisMap; 3] = std::array::from_fn(|a| AxisMap::new(zyx[a], shape[a]));
@@ -49,7 +36,7 @@ impl Estimator<'_> {
             self.context.check()?;
             let range = z..(z + step).min(shape[0]);
             let sources = maps[0].sources(range.clone());
-            let slab = stack.read(self.context, channel, sources.clone())?.to_f32();
+            let slab = stack.read(self.context, *channel, sources.clone())?.to_f32();
             volume.extend(linear(&slab, sources.start, [zyx[1], zyx[2]], &maps, range));
         }
         Ok(blob_size(&volume, shape, voxel)?)
