@@ -124,7 +124,7 @@ struct Progress {
     program: Option<(PathBuf, GitInfo)>,
     /// The [`restore::fingerprint_of`] the task.
     fingerprint: String,
-    /// What the task reads, before its runs; empty without a table.
+    /// Files and folders that the task reads, as they were before its runs; empty without a table.
     inputs: Vec<InputRecord>,
 }
 

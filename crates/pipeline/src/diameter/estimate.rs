@@ -60,8 +60,8 @@ const FLAT: Coarsening = Coarsening { factor: 1.0, growth: 1.05, close_ratio: 1.
 /// objects may be measured.
 const FLAT_START: f64 = 2.0;
 /// Factor of the first guess if the blobs are no larger than texture, as in images of membranes: cells are larger than the
-/// structures between them. On 14 simulated stacks of membranes whose pixels were averaged, so that the smallest size is larger,
-/// a start at twice the smallest size ended in the texture twice, one at three times that size never.
+/// structures between them. On 14 simulated stacks of membranes whose pixels were averaged, so that the smallest size is
+/// larger, a start at twice the smallest size ended in the texture twice, one at three times that size never.
 const TEXTURE_START: f64 = 1.5;
 /// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
 /// away, split ones change the median little.

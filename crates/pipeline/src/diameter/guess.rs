@@ -11,9 +11,9 @@ use cytoscope_volume::resample::{AxisMap, linear};
 const MAX_BLOB_VOXELS: usize = 500_000;
 
 impl Estimator<'_> {
-    /// Returns the first guess. If the blobs have the smallest size that was looked for, as those of membranes do, it is that of
-    /// an image with half as many rows and columns, still marked as [`BlobSize::is_smallest`]; for a flat stack, there is no
-    /// second look.
+    /// Returns the first guess. If the blobs have the smallest size that was looked for, as those of membranes do, it is
+    /// that of an image with half as many rows and columns, still marked as [`BlobSize::is_smallest`]; for a flat stack,
+    /// there is no second look.
     pub(super) fn guess(
         &self,
         stack: &Stack,
