@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// The note about slices of the same job that are not continued.
 const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
-                         computed again; --diameter, --tile and --precision keep them the same";
+                         computed again; to continue them, use the same --diameter, --tile and --precision";
 
 /// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are
 /// kept.
