@@ -141,7 +141,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     match status {
         None => Ok(None),
         Some(status) if status.success() => Ok(Some(FinishedProcess { stdout, total_secs })),
-        // A process that is asked to end before it handles signals is ended by the signal itself.
+        // A signal that arrives before the process handles signals ends it directly.
         Some(status) if status.code().is_none() && signals::is_requested() => Err(JobError::Cancelled.into()),
         Some(status) => Err(failure_of(status.code(), &String::from_utf8_lossy(&stderr))),
     }
@@ -156,9 +156,10 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Waits for a process; ends it at the limit and returns `None`. If this program is asked to end, so is the process.
+/// Waits for a process; kills it at the limit and returns `None`. A termination request to this program is passed on to
+/// the process.
 fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
-    let mut is_told = false;
+    let mut has_signaled = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -168,15 +169,15 @@ fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Resul
             child.wait()?;
             return Ok(None);
         }
-        if signals::is_requested() && !is_told {
-            is_told = true;
+        if signals::is_requested() && !has_signaled {
+            has_signaled = true;
             terminate(child);
         }
         std::thread::sleep(POLL);
     }
 }
 
-/// Asks a process to end. Ctrl-C reaches it from the terminal, too, but a signal from a scheduler only this process.
+/// Sends SIGTERM to a process. Ctrl-C in the terminal reaches it anyway, but a scheduler signals only this program.
 #[cfg(unix)]
 fn terminate(child: &Child) {
     use rustix::process::{Pid, Signal, kill_process};

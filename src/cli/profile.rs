@@ -93,9 +93,9 @@ impl TableName {
 fn why_empty(table: RunTable) -> Option<&'static str> {
     match table {
         RunTable::Operators | RunTable::Spans => Some("it has no spans; expected a trace (--trace), or --table stages"),
-        RunTable::Roofline => {
-            Some("it contains no peak of its machine; only traces of runs on the CPU with operators do")
-        }
+        RunTable::Roofline => Some(
+            "it does not contain the peak of its machine; expected a trace (--trace) with operators of a run on the CPU",
+        ),
         RunTable::Memory => Some("it has no samples of the memory; expected a trace (--trace)"),
         RunTable::Steps => Some("it has no training steps; expected a trace (--trace) of a training run"),
         RunTable::Stages | RunTable::Advice | RunTable::Comparison => None,

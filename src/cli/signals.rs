@@ -13,7 +13,7 @@ pub(crate) fn is_requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
-/// Returns whether the system or another program, not the user at the terminal, has asked this program to end.
+/// Returns whether a request to terminate came from the system or another program, not from the user at the terminal.
 pub(crate) fn is_requested_by_system() -> bool {
     BY_SYSTEM.load(Ordering::Relaxed)
 }

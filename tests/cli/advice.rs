@@ -346,7 +346,7 @@ fn train(fixture: &Fixture, data: &str, out: &str, more: &[&str]) -> Value {
 }
 
 #[test]
-fn training_that_waits_for_data_is_told_what_to_change() {
+fn training_that_waits_for_data_gets_advice() {
     let fixture = Fixture::new();
     std::fs::create_dir(fixture.path("packed")).unwrap();
     for seed in 1..=3 {

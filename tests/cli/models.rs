@@ -160,7 +160,7 @@ fn a_package_survives_export_and_import() {
     // And an entry of a list that says nothing.
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\ntags:\n", "\ntags:\n- 3\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "untagged", "--json"]).json();
-    assert_eq!(report["left_out"][0], "tags[0]: it is not a text", "{report}");
+    assert_eq!(report["left_out"][0], "tags[0]: it is not text", "{report}");
     // A task of another program is not taken for segmentation.
     let other = rdf.replace("task: segmentation", "task: tracking");
     std::fs::write(fixture.path("pkg/rdf.yaml"), &other).unwrap();

@@ -106,7 +106,7 @@ fn segment_writes_labels_in_the_format_that_their_name_states() {
     let report = fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr", "--json"])).json();
     let notes = report["inputs"][0]["notes"].to_string();
     assert!(notes.contains("were kept") && notes.contains("nuclei_4_raw_labels.tif"), "{notes}");
-    // Which of them is scored is said.
+    // A note says which of them is scored.
     let truth = raw.replace("_raw", "_labels");
     std::fs::create_dir(fixture.path("truth")).unwrap();
     std::fs::copy(fixture.path(&truth), fixture.path("truth/nuclei_4_labels.tif")).unwrap();

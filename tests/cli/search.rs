@@ -102,7 +102,7 @@ fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
 
 #[cfg(unix)]
 #[test]
-fn a_search_that_is_asked_to_end_ends_its_trial() {
+fn a_terminated_search_ends_its_trial() {
     use std::process::{Command, Stdio};
     let fixture = prepared();
     // Its first trial alone would take hours.

@@ -307,7 +307,7 @@ fn the_model_of_an_earlier_run_is_kept_beside_that_of_the_next_one() {
     };
     train("1", &["m"]);
     let first = fixture.bytes("m/model.onnx");
-    // A file of the user's in the folder of a run stays, and so does the folder.
+    // The user's own file in the folder of a run stays, and so does the folder.
     create_working(&fixture.path("m.training"), "training").unwrap();
     std::fs::write(fixture.path("m.training/notes.txt"), "mine").unwrap();
     let ran = train("2", &["m"]);

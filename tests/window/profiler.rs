@@ -323,7 +323,7 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     fixture.window.state_mut().send(Command::ToggleProfiler);
     open(&mut fixture, &without);
     fixture.click("Roofline");
-    assert!(fixture.sees("The run contains no peak of its machine"), "{}", fixture.on_screen());
+    assert!(fixture.sees("The run lacks the peak of its machine"), "{}", fixture.on_screen());
     open(&mut fixture, &path);
     fixture.click("Roofline");
     accessibility::check(&fixture, "roofline");

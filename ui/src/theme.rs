@@ -172,8 +172,8 @@ pub fn install(ctx: &egui::Context) {
     ctx.set_style_of(Theme::Light, style(light()));
 }
 
-/// Draws a frame around the field for text that has the focus. The frame of egui has the color of selected text, which is white
-/// on white in the light theme.
+/// Draws a frame around the field for text that has the focus. The frame of egui has the color of selected text, which is
+/// white on white in the light theme.
 pub(crate) fn frame_focused_field(ctx: &egui::Context) {
     let id = ctx.memory(|memory| memory.focused()).filter(|_| ctx.text_edit_focused());
     let Some(field) = id.and_then(|id| ctx.read_response(id)) else { return };

@@ -19,8 +19,8 @@ pub enum KnownVoxels {
     All,
     /// Voxels of Z slices in which a label was changed.
     CorrectedSlices,
-    /// Voxels of changed objects, which gained or lost voxels, erased voxels, and a rim of background around both: three voxels
-    /// wide within a slice, and the voxels above and below in the adjacent slices.
+    /// Voxels of changed objects, which gained or lost voxels, erased voxels, and a rim of background around both: three
+    /// voxels wide within a slice, and the voxels above and below in the adjacent slices.
     CorrectedObjects,
 }
 

@@ -307,7 +307,7 @@ fn only_corrected_voxels_are_known() {
 }
 
 #[test]
-fn what_is_left_of_a_corrected_object_is_known() {
+fn remaining_voxels_of_a_corrected_object_are_known() {
     let folder = tempfile::tempdir().unwrap();
     let raw = folder.path().join("raw.tif");
     write(&raw, "ZYX", &[1, 12, 12], vec![7u16; 144]);

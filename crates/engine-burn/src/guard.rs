@@ -125,7 +125,7 @@ fn count_device_panics() {
         if of_device == Some(true) {
             tracing::debug!("a device thread has ended a task: {info}");
         } else if IS_GUARDED.get() {
-            tracing::debug!("a call of a device has failed: {info}");
+            tracing::debug!("a device call has failed: {info}");
         } else {
             earlier(info);
         }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_a_panic_makes_useless_is_freed_without_a_deadlock() {
+    fn a_result_dropped_after_a_panic_is_freed_without_a_deadlock() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

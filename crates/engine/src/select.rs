@@ -544,8 +544,8 @@ mod tests {
         let mut cache = open();
         cache.forget("m");
         run(Some(1200), &mut cache);
-        assert_eq!(tries.take(), 1, "it was to be measured again");
-        // Without knowing the free memory, nobody can tell whether it suffices now.
+        assert_eq!(tries.take(), 1, "measuring again was requested");
+        // If the free memory is unknown, so is whether it suffices now.
         for _ in 0..2 {
             run(None, &mut Cache::in_memory());
             run(None, &mut open());

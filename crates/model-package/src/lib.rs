@@ -116,7 +116,7 @@ fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<S
     let text = |key: &str| match entry.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(PackageError::bad(files.path(), &part, format!("has a {key} that is not a text"))),
+        Some(_) => Err(PackageError::bad(files.path(), &part, format!("has a {key} that is not text"))),
     };
     let source = text("source")?.ok_or_else(|| PackageError::bad(files.path(), &part, "names no source file"))?;
     let file = FileRef { source, sha256: text("sha256")? };

@@ -104,7 +104,7 @@ impl<'a> Checker<'a> {
     fn text(&mut self, part: &str, value: &'a Value) -> Option<&'a str> {
         let text = value.as_str();
         if text.is_none() {
-            self.refuse(part, "is not a text: put it in quotation marks");
+            self.refuse(part, "is not text: put it in quotation marks");
         }
         text
     }

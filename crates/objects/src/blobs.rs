@@ -238,8 +238,8 @@ fn most_crowded_center(blobs: &[Blob]) -> Option<[f64; 3]> {
     blobs.iter().max_by_key(|blob| near(blob)).map(|blob| blob.center_um)
 }
 
-/// Returns the size of the blobs; `is_flat` states whether they were found in a few slices, and `smallest_um` is the smallest
-/// diameter that was looked for.
+/// Returns the size of the blobs; `is_flat` states whether they were found in a few slices, and `smallest_um` is the
+/// smallest diameter that was looked for.
 fn summary(mut blobs: Vec<Blob>, is_flat: bool, smallest_um: f64) -> Option<BlobSize> {
     let count = blobs.len();
     let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;

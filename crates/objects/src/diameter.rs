@@ -92,9 +92,9 @@ pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 
     Some(if are_spheres { of_sphere(size * voxel.iter().product::<f64>()) } else { of_circle(size * y * x) })
 }
 
-/// Returns the slice spacing, in voxels along X, of a stack of `shape` (Z, Y, X) whose voxel size is unknown: `assumed` or, if its
-/// objects would then have an implausible elongation along Z, the spacing that gives them a likely one. Stacks of a few slices, and
-/// objects most of which are not known completely, show no elongation.
+/// Returns the slice spacing, in voxels along X, of a stack of `shape` (Z, Y, X) whose voxel size is unknown: `assumed` or,
+/// if its objects would then have an implausible elongation along Z, the spacing that gives them a likely one. Stacks of a
+/// few slices, and objects most of which are not known completely, show no elongation.
 pub fn likely_spacing(objects: &[KnownObject], shape: [usize; 3], assumed: f64) -> f64 {
     let complete: Vec<KnownObject> = objects.iter().filter(|o| !o.is_partial).copied().collect();
     if shape[0] <= FLAT_SLICES || 2 * complete.len() < objects.len() {

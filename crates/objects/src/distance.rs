@@ -157,7 +157,8 @@ impl Envelope {
         }
     }
 
-    /// Processes one run of a line; `before` and `after` state whether a known voxel of another label precedes or follows it.
+    /// Processes one run of a line; `before` and `after` state whether a known voxel of another label precedes or follows
+    /// it.
     fn run(&mut self, out: &mut [f32], run: Line, before: bool, after: bool) {
         let Line { first, stride, count: len, step_um } = run;
         let weight = step_um * step_um;

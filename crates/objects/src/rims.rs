@@ -43,7 +43,7 @@ impl Counts {
 }
 
 /// Finds predicted objects of which only the rim is annotated, slice by slice. Such an object may be a true one beside an
-/// annotated object, so that it is no false object.
+/// annotated object, so it does not count as a false object.
 #[derive(Debug, Clone, Default)]
 pub struct Rims {
     objects: HashMap<u32, Counts>,

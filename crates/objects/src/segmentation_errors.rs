@@ -246,8 +246,8 @@ impl ErrorSummary {
         .map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }))
     }
 
-    /// The bins as the rows of a table: successive bins without objects are one row, so that an object of another size than
-    /// all others does not fill the table with empty rows.
+    /// The bins as the rows of a table: successive bins without objects are one row, so that a single much larger or
+    /// smaller object does not fill the table with empty rows.
     pub fn size_rows(&self) -> Vec<SizeBin> {
         let mut rows: Vec<SizeBin> = Vec::new();
         for bin in &self.sizes {

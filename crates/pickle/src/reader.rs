@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (Value::Text(module), Value::Text(name)) = (self.value(module)?, self.value(name)?) else {
-                    return Err(self.input.malformed("the name of a class or function is not a text"));
+                    return Err(self.input.malformed("the name of a class or function is not text"));
                 };
                 if module.len().max(name.len()) > MAX_NAME_BYTES {
                     return Err(PickleError::OverLimit { what: "bytes in a name", limit: MAX_NAME_BYTES as u64 });

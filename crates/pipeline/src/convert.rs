@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 pub struct ConvertJob {
     /// Path of the image to convert, a file or an OME-Zarr folder.
     pub input: PathBuf,
-    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format. The folder may be zipped into one
-    /// file whose name ends in `.ozx` or `.zarr.zip`.
+    /// Output file, or folder whose name ends in `.zarr`; its extension selects the format. The folder may be zipped into
+    /// one file whose name ends in `.ozx` or `.zarr.zip`.
     pub output: PathBuf,
     /// Label image of the input, to store in an OME-Zarr output.
     #[serde(default, skip_serializing_if = "Option::is_none")]

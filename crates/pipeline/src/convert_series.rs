@@ -17,8 +17,8 @@ pub struct ConvertedSeries {
 }
 
 impl ConvertJob {
-    /// Converts each of the chosen series to a file of its own, with a provenance record each. The name of the first series is
-    /// that of the output; those of the others end in their number, such as `NAME_s1.ome.tif`. A series that cannot be
+    /// Converts each of the chosen series to a file of its own, with a provenance record each. The name of the first series
+    /// is that of the output; those of the others end in their number, such as `NAME_s1.ome.tif`. A series that cannot be
     /// converted does not stop the others.
     ///
     /// # Errors

@@ -275,8 +275,8 @@ fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
-/// Returns the note that a label image is compared by intensity, because the prediction holds no labels, as if a map had been
-/// given in place of the labels that were found in it.
+/// Returns the note that a label image is compared by intensity, because the prediction holds no labels, as if a map had
+/// been given in place of the labels that were found in it.
 fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
     let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);
     is_map.then(|| {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn predicted_objects_of_which_only_the_rim_is_annotated_are_no_false_objects() {
+    fn predicted_objects_with_only_their_rim_annotated_are_not_false_objects() {
         let folder = tempfile::tempdir().unwrap();
         let [prediction, truth] = ["p.npy", "t.npy"].map(|name| folder.path().join(name));
         let write = |path: &Path, values: Vec<i16>| {

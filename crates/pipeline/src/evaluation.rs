@@ -300,8 +300,8 @@ fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2
     }
 }
 
-/// Returns notes about intensities, prediction and truth, whose scores say less than they seem to: values that are not finite,
-/// and label images whose samples are floats.
+/// Returns notes about intensities, prediction and truth, whose scores say less than they seem to: values that are not
+/// finite, and label images whose samples are floats.
 fn notes_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]) -> Vec<String> {
     let mut notes = Vec::new();
     for (path, values) in [(&report.prediction, prediction), (&report.truth, truth)] {

@@ -74,15 +74,15 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Whether a text is a name without folders, which an installed model may have, too.
+/// Whether a text is a name without folders, which may be that of an installed model.
 fn is_plain_name(text: &str) -> bool {
     let mut parts = Path::new(text).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !text.ends_with(is_separator)
 }
 
 /// Returns the path of a package that is given by path or by name. A file `NAME.alias` beside the packages contains the
-/// name of the model that NAME stands for. A folder or file in the current folder that is called like an installed model, but
-/// is no model, such as a folder of images called `nuclei`, does not hide it.
+/// name of the model that NAME stands for. A folder or file in the current folder that is called like an installed model,
+/// but is not a model, such as a folder of images called `nuclei`, does not hide it.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] if there is no such model; it lists the known names. [`JobError::Io`] if the alias file cannot

@@ -299,7 +299,7 @@ pub fn record_path(output: &Path) -> PathBuf {
 pub struct PendingRecord<J> {
     path: PathBuf,
     record: JobRecord<J>,
-    /// Outputs and working folders, as resolved paths: they are no part of an input folder that contains them.
+    /// Outputs and working folders, as resolved paths: they do not count as part of an input folder that contains them.
     left_out: Vec<PathBuf>,
     /// Each input that could not be listed, with the error: `PATH: ERROR`.
     unlisted: Vec<String>,
@@ -393,7 +393,7 @@ impl<J: Recordable> PendingRecord<J> {
     pub(crate) fn read_again(&mut self, input: &Path) {
         let path = absolute(input);
         let Some(known) = self.record.inputs.iter_mut().find(|known| known.path == path) else { return };
-        // If it cannot be read, it stays as it was before, which the reader of the record is told.
+        // If it cannot be read, its earlier record stays, from which `provenance` later reports a change.
         if let Ok(now) = input_record(&path, &self.left_out) {
             *known = now;
         }
@@ -494,8 +494,8 @@ fn unlisted_note(unlisted: &[String]) -> Option<String> {
     Some(format!("{what}: {first}"))
 }
 
-/// Locks the name of an output with this record. Returns `None` where no lock file can be created: the job reports why nothing
-/// can be written there.
+/// Locks the name of an output with this record. Returns `None` where no lock file can be created: the job reports why
+/// nothing can be written there.
 fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobError> {
     let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_ENDING));
     let (Some(folder), Some(name)) = (record.parent(), name) else { return Ok(None) };

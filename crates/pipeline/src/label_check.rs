@@ -1,4 +1,4 @@
-//! Whether the values of an image that is used as labels are those of labels.
+//! Checks whether an image that is used as labels contains labels.
 
 use crate::JobError;
 use cytoscope_volume::Element;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn intensities_are_told_from_labels() {
+    fn intensities_are_distinguished_from_labels() {
         let noise: Vec<u16> = (0..6000u32).map(|i| 100 + (i.wrapping_mul(2_654_435_761) >> 27) as u16).collect();
         let warned = note(&noise).unwrap_or_default();
         assert!(warned.contains("a.tif") && warned.contains("intensities"), "{warned}");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_values_are_no_labels() {
+    fn negative_values_are_not_labels() {
         let refused = |values: &[i16]| {
             let mut check = LabelCheck::new(Path::new("a.tif"));
             check.add(values, 4);

@@ -302,7 +302,7 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
     })
 }
 
-/// As [`numbers`]; the error is the value that is no label number.
+/// As [`numbers`]; the error is the value that is not a label number.
 pub(crate) fn label_numbers(samples: Samples) -> Result<Vec<u32>, String> {
     match samples {
         Samples::U32(v) => Ok(v),
@@ -319,7 +319,7 @@ pub(crate) fn label_numbers(samples: Samples) -> Result<Vec<u32>, String> {
     }
 }
 
-/// Converts integers to label numbers, or returns the first one that is none.
+/// Converts integers to label numbers, or returns the first one that is not a label number.
 fn checked<T: Copy + Display>(values: Vec<T>) -> Result<Vec<u32>, String>
 where
     u32: TryFrom<T>,
@@ -327,7 +327,7 @@ where
     values.into_iter().map(|value| u32::try_from(value).map_err(|_| value.to_string())).collect()
 }
 
-/// Converts floats to label numbers, or returns the first one that is none.
+/// Converts floats to label numbers, or returns the first one that is not a label number.
 fn checked_floats<T: Element>(values: &[T]) -> Result<Vec<u32>, String> {
     let number = |value: &T| {
         let value = value.to_f64();

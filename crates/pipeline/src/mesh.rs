@@ -52,8 +52,8 @@ pub struct MeshJob {
     /// Voxel size Z, Y, X in µm, to use instead of the label image's own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// Voxel size Z, Y, X to use if neither the label image nor `voxel_um` states a complete one: the one that the prediction
-    /// assumed.
+    /// Voxel size Z, Y, X to use if neither the label image nor `voxel_um` states a complete one: the one that the
+    /// prediction assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assumed_voxel_um: Option<[f64; 3]>,
     /// Whether to skip smoothing, so that the surface follows the faces of the voxels.

@@ -307,7 +307,7 @@ fn builder(
     let documentation = documentation(package, left_out);
     let listed = list("tags");
     let others = listed.iter().enumerate().filter(|(_, tag)| !tag.is_string());
-    left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not a text")));
+    left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not text")));
     let tags = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let config = match package.config() {
         config @ (Value::Null | Value::Object(_)) => config.clone(),
@@ -347,7 +347,8 @@ pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result
 }
 
 /// Returns whether something exists at a path that a training run wrote: according to the record beside it or, for a folder
-/// that has none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows it.
+/// that has none, such as one that was renamed, according to the package in it. A file is only replaced if the user allows
+/// it.
 fn is_trained(path: &Path) -> bool {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return false };
     let states_training = || {
@@ -428,7 +429,7 @@ mod tests {
         let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
         let trained = PackageBuilder { config: json!({"training": {"steps": 3}}), ..builder.clone() };
         assert_eq!(write(trained, &path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
-        // The record of a package that was there before says nothing about it.
+        // A record left from an earlier package does not count.
         let record = json!({
             "program": "cytoscope 0", "kind": "import", "job": {}, "inputs": [], "finished_unix_secs": 0,
             "outputs": [{"path": path, "bytes": 0, "sha256": ""}],

@@ -13,7 +13,7 @@ const FOLDERS_ABOVE: usize = 5;
 /// file was replaced or removed since it was started.
 ///
 /// # Errors
-/// The system does not tell the path of the program.
+/// The system's error if it cannot find the path of the program.
 pub fn own_program() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     // The path of a file that was removed ends in " (deleted)".

@@ -1,4 +1,4 @@
-//! Types of samples that a file format does not have, and those that hold the same values.
+//! Sample types that a file format lacks, and those that store the same values.
 
 use crate::JobError;
 use crate::measure::label_numbers;
@@ -6,8 +6,8 @@ use cytoscope_formats::Container;
 use cytoscope_volume::{DType, Samples};
 use std::path::Path;
 
-/// Returns the type in which a format stores samples of a type: the same one, or for a type that the format does not have, one
-/// that can hold its values.
+/// Returns the type in which a format stores samples of a type: the same one, or for a type that the format does not have,
+/// one that can hold its values.
 pub(crate) fn stored_type(container: Container, dtype: DType) -> DType {
     match (container, dtype) {
         (Container::Npy, _) | (_, DType::U8 | DType::U16 | DType::U32) => dtype,

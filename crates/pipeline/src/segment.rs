@@ -38,8 +38,8 @@ pub struct SegmentJob {
     /// folder.
     #[serde(default)]
     pub labels: Option<PathBuf>,
-    /// Whether the labels also replace the label image in the map's folder, if the map is the OME-Zarr folder of a prediction
-    /// of one time point.
+    /// Whether the labels also replace the label image in the map's folder, if the map is the OME-Zarr folder of a
+    /// prediction of one time point.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace_labels_of_map: bool,
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
@@ -363,8 +363,8 @@ impl SegmentJob {
         })
     }
 
-    /// Starts the label image that replaces the one in the OME-Zarr folder of the map, if the job asks for it; a note says so if
-    /// the folder may not be replaced.
+    /// Starts the label image that replaces the one in the OME-Zarr folder of the map, if the job asks for it; a note says
+    /// so if the folder may not be replaced.
     fn labels_in_map(&self, map: &Image, objects: u32) -> Result<(Option<ZarrLabels>, Option<String>), JobError> {
         let extents = Extents::of(map.meta());
         if !self.replace_labels_of_map || extents.times != 1 || !zarr::is_result(&self.map) {
@@ -377,7 +377,7 @@ impl SegmentJob {
             );
             return Ok((None, Some(note)));
         }
-        // The label image lies on the maps, whose voxel size is the one in the folder.
+        // The label image has the grid of the maps, and therefore the voxel size in the folder.
         Ok((Some(ZarrLabels::replacing(&self.map, map.meta(), extents.zyx, label_type(objects))?), None))
     }
 

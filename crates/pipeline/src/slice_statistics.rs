@@ -67,7 +67,8 @@ pub(crate) fn are_of_slices<'a>(model: &Model, depth: usize, steps: impl IntoIte
     model.spatial_axes == 2 && depth > 1 && steps.into_iter().any(Processing::needs_statistics)
 }
 
-/// Resolves a model's preprocessing for each slice of a stack, which is read once; `channels` are the channels of all inputs.
+/// Resolves a model's preprocessing for each slice of a stack, which is read once; `channels` are the channels of all
+/// inputs.
 ///
 /// # Errors
 /// [`JobError`] if the stack cannot be read, or a step is not supported.

@@ -96,7 +96,7 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
     // The stack is small.
     stop_after_a_third(&job(false, KeepSlices::Auto), CancelToken::cancel);
     assert_eq!(files(), 0);
-    // Who cancels a job for good does not want its slices, unless an earlier run has kept them.
+    // A job that is cancelled for good discards its slices, unless an earlier run has kept them.
     stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::discard);
     assert_eq!(files(), 0);
     stop_after_a_third(&job(true, KeepSlices::Auto), CancelToken::discard);

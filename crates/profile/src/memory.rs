@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_two_digits_at_least_unless_they_are_whole() {
+    fn sizes_have_at_least_two_digits_unless_they_are_whole() {
         let shown = [0, 1023, 1024, 1536, 200_000, 5 << 20, 1_347_400, 512 << 20, 3 << 30].map(bytes_text);
         let expected = ["0 B", "1023 B", "1 KiB", "1.5 KiB", "195 KiB", "5 MiB", "1.3 MiB", "512 MiB", "3.00 GiB"];
         assert_eq!(shown, expected);

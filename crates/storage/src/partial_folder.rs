@@ -133,13 +133,13 @@ impl PartialFolder {
         Ok(())
     }
 
-    /// Adds the files of a finished folder whose paths in it satisfy `is_kept`, with the hashes that its marker lists. They are
-    /// linked, or copied if the file system has no links, so that large files take neither time nor space. That the folder is
-    /// unchanged is checked before, by [`crate::folder::content_of_finished`].
+    /// Adds the files of a finished folder whose paths in it satisfy `is_kept`, with the hashes that its marker lists. They
+    /// are linked, or copied if the file system has no links, so that large files take neither time nor space. That the
+    /// folder is unchanged is checked before, by [`crate::folder::content_of_finished`].
     ///
     /// # Errors
-    /// [`StorageError::Io`] if the folder has no marker that lists files, or a listed file is missing, or can be neither linked
-    /// nor copied.
+    /// [`StorageError::Io`] if the folder has no marker that lists files, or a listed file is missing, or can be neither
+    /// linked nor copied.
     pub fn adopt(&self, finished: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
         let listed = Manifest::of_folder(finished).and_then(|manifest| manifest.files);
         let missing = || io::Error::new(io::ErrorKind::NotFound, "it does not list the files of the folder");

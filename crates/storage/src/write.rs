@@ -125,7 +125,7 @@ pub(crate) fn hidden_prefix(name: &OsStr) -> OsString {
     prefix
 }
 
-/// Returns the error of creating a hidden file or folder without its name, which says nothing to users.
+/// Returns the error of creating a hidden file or folder without its name, which means nothing to users.
 pub(crate) fn without_hidden_name(error: io::Error) -> io::Error {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     match error.kind() {
@@ -283,8 +283,8 @@ impl FinishedFile {
         Ok(())
     }
 
-    /// As [`FinishedFile::publish`], for a target that [`crate::target::check_file`] has allowed. Unless `overwrite` allows to
-    /// replace it, a file that another program has created there meanwhile is moved aside; its new path is returned.
+    /// As [`FinishedFile::publish`], for a target that [`crate::target::check_file`] has allowed. Unless `overwrite` allows
+    /// replacing it, a file that another program has created there meanwhile is moved aside; its new path is returned.
     ///
     /// # Errors
     /// [`StorageError::Io`]; what exists at the target is then unchanged, and the new file is removed.
@@ -366,8 +366,8 @@ pub fn write_unpublished(path: &Path, bytes: &[u8]) -> Result<FinishedFile, Stor
     file.finish().map_err(StorageError::io(path, "finishing the file"))
 }
 
-/// Writes a small file atomically at a path that [`crate::target::check_file`] has allowed. Unless `overwrite` allows to
-/// replace it, a file that another program has created there meanwhile is moved aside; its new path is returned.
+/// Writes a small file atomically at a path that [`crate::target::check_file`] has allowed. Unless `overwrite` allows
+/// replacing it, a file that another program has created there meanwhile is moved aside; its new path is returned.
 ///
 /// # Errors
 /// [`StorageError::Io`]; the target is then unchanged.

@@ -316,8 +316,8 @@ impl RunFolder {
         Ok(folder::remove_own(&self.path, KIND, &is_of_run)?)
     }
 
-    /// Removes the folder after the run has ended; errors are ignored, since a leftover folder only takes disk space. A note
-    /// names a file of others for which the folder stays.
+    /// Removes the folder after the run has ended; errors are ignored, since a leftover folder only takes disk space. If the
+    /// folder stays because it holds other files, a note names one of them.
     pub(crate) fn clean_up(&self, context: &Context) {
         if let Some(first) = self.remove().unwrap_or_default().first() {
             let folder = self.path.display();
@@ -439,7 +439,7 @@ impl RunFolder {
     }
 }
 
-/// Returns whether an entry of a checkpoint folder has a name that a training run gives.
+/// Returns whether a training run gives this name to an entry of its checkpoint folder.
 fn is_of_run(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let tensors = || name.strip_prefix(TENSORS)?.strip_suffix(".safetensors");

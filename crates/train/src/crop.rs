@@ -25,8 +25,8 @@ fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 
     with_edge(fits)
 }
 
-/// Returns the start of a range of `size` positions with the highest sum of `counts`; of several successive ones, the one in the
-/// middle.
+/// Returns the start of a range of `size` positions with the highest sum of `counts`; of several successive ones, the one
+/// in the middle.
 fn fullest_range(counts: &[u64], size: usize) -> usize {
     let mut sum: u64 = counts.iter().take(size).sum();
     let (mut most, mut first, mut last) = (sum, 0, 0);
@@ -42,9 +42,9 @@ fn fullest_range(counts: &[u64], size: usize) -> usize {
     usize::midpoint(first, last)
 }
 
-/// Returns the window of this size in a stack of this shape that holds the most voxels of objects: the slices with the most, in
-/// these the rows with the most, and of these the columns with the most. `count` returns the number of such voxels in a window for
-/// each position along an axis.
+/// Returns the window of this size in a stack of this shape that holds the most voxels of objects: the slices with the
+/// most, in these the rows with the most, and of these the columns with the most. `count` returns the number of such voxels
+/// in a window for each position along an axis.
 ///
 /// # Errors
 /// Those of `count`.
@@ -63,8 +63,8 @@ pub(crate) fn fullest_window<E>(
     Ok(window)
 }
 
-/// Adds the number of voxels of objects in labels of this size Z, Y, X to `counts`, at their position along an axis; voxels that are
-/// background or `ignored` do not count.
+/// Adds the number of voxels of objects in labels of this size Z, Y, X to `counts`, at their position along an axis; voxels
+/// that are background or `ignored` do not count.
 pub(crate) fn count_objects(values: &[f32], size: [usize; 3], ignored: Option<f32>, axis: usize, counts: &mut [u64]) {
     let [_, ny, nx] = size;
     for (row, values) in values.chunks_exact(nx.max(1)).enumerate() {
@@ -77,7 +77,8 @@ pub(crate) fn count_objects(values: &[f32], size: [usize; 3], ignored: Option<f3
     }
 }
 
-/// Returns a window with at most `voxels` voxels where most voxels of objects are, or `None` if the whole stack is no larger.
+/// Returns a window with at most `voxels` voxels where most voxels of objects are, or `None` if the whole stack is no
+/// larger.
 pub(crate) fn crop_window(
     truth: &Stack,
     voxel_um: [f64; 3],

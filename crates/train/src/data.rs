@@ -35,7 +35,8 @@ pub(crate) struct Data {
     pub report: Report,
     /// The usable pairs, divided; validation pairs that the start model was trained on are left out if others remain.
     pub split: Split,
-    /// Names of the validation pairs for [`DataRequest::keep`], with those that are left out: a resumed run leaves them out, too.
+    /// Names of the validation pairs for [`DataRequest::keep`], with those that are left out: a resumed run leaves them
+    /// out, too.
     pub validation_names: Vec<String>,
     /// Images that the start model was trained on.
     pub known: TrainedImages,

@@ -106,7 +106,8 @@ impl Training<'_> {
             // The scores during training are those of other segmentation settings, and perhaps of other crops.
             let reason = lower.reason();
             context.note(format!(
-                "the trained network scores lower in the end than the start model, which is kept: {reason}"
+                "with the final segmentation settings, the trained network scores lower than the start model, which is \
+                 kept: {reason}"
             ));
             (state.best, state.best_comparison) = (Some((start.score, 0)), Some(lower));
             (verdict, self.segment) = (ChosenNetwork::Start, fitted);
@@ -161,8 +162,8 @@ impl Training<'_> {
         })
     }
 
-    /// Tunes the segmentation settings for the network of the package `chosen`, writes the network to `float` and scores it with
-    /// these settings.
+    /// Tunes the segmentation settings for the network of the package `chosen`, writes the network to `float` and scores it
+    /// with these settings.
     fn final_network(&mut self, chosen: &Path, float: &Path, end: Option<Instant>) -> Result<FinalNetwork, JobError> {
         let context = self.context;
         let graph = Package::open(chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;

@@ -205,7 +205,7 @@ impl TrainJob {
         RunFolder::for_package(&self.out).request_finish()
     }
 
-    /// Removes the checkpoint of an earlier run, with its folder unless that holds files of others.
+    /// Removes the checkpoint of an earlier run, and its folder unless that holds other files.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the folder cannot be removed, or was not created by a training run.

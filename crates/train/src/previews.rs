@@ -106,7 +106,7 @@ fn fullest_slice(truth: &[f32], [nz, ny, nx]: [usize; 3], labels: bool) -> usize
     truth.chunks(plane).position(|slice| count(slice) == max).unwrap_or(nz / 2)
 }
 
-/// Returns labels with background in place of the ignore label, which is no object.
+/// Returns labels with background in place of the ignore label, which does not number an object.
 fn without_ignored(truth: &[f32], ignored: Option<f32>) -> Cow<'_, [f32]> {
     match ignored.filter(|label| truth.contains(label)) {
         None => Cow::Borrowed(truth),

@@ -135,8 +135,8 @@ pub(crate) fn channels_array((values, shape): Stack, channels: usize) -> Result<
     Ok(Array::new("CZYX".parse()?, vec![channels, nz, ny, nx], Samples::F32(values))?)
 }
 
-/// Returns an image with these images of one shape as its channels, without their names. Nothing is read before its pixels are
-/// needed, so that the images may be larger than memory.
+/// Returns an image with these images of one shape as its channels, without their names. Nothing is read before its pixels
+/// are needed, so that the images may be larger than memory.
 pub(crate) fn joined_image(images: &[ImageRef]) -> Result<Image, JobError> {
     let mut files = Vec::with_capacity(images.len());
     for image in images {
@@ -208,8 +208,8 @@ pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, Job
     Ok(Some(StackWindow { start_zyx, size_zyx }))
 }
 
-/// Returns the window of this size that holds the most voxels of objects in a label image; `ignored` is the ignore label. The labels
-/// are read slice by slice.
+/// Returns the window of this size that holds the most voxels of objects in a label image; `ignored` is the ignore label.
+/// The labels are read slice by slice.
 pub(crate) fn labeled_window(labels: &ImageRef, size_zyx: [usize; 3], ignored: f32) -> Result<StackWindow, JobError> {
     let file = open_file(labels)?;
     fullest_window(shape_zyx(&file), size_zyx, |window, axis| {

@@ -154,7 +154,7 @@ pub(crate) fn run(
     let outcome = load_locked(job, &folder, earlier.as_ref(), &config)
         .and_then(|checkpoint| run_locked(request, record, &folder, config, &data, checkpoint));
     let is_over = outcome.is_ok() || !folder.has_checkpoint();
-    // The lock is held meanwhile, so that no other run begins in the folder; elsewhere a locked file cannot be removed.
+    // On Unix, the lock is held during this, so no other run begins in the folder. Other systems remove no locked files.
     if is_over && cfg!(unix) {
         folder.clean_up(context);
     }

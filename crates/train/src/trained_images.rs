@@ -126,7 +126,8 @@ impl TrainedImages {
         ))
     }
 
-    /// Returns the pairs that have voxels in common with these images; `digests` are the digests of the pairs' images by name.
+    /// Returns the pairs that have voxels in common with these images; `digests` are the digests of the pairs' images by
+    /// name.
     pub(crate) fn among<'p>(&self, pairs: &'p [Pair], digests: &BTreeMap<&str, &str>) -> Vec<&'p Pair> {
         let is_known = |pair: &&Pair| {
             image_of(pair, digests).is_some_and(|image| self.images.iter().any(|known| known.overlaps(&image)))

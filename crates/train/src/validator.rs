@@ -70,7 +70,7 @@ impl Case {
         Ok(image_in_memory(&image.path, array, VoxelSize::default())?)
     }
 
-    /// Returns the image that the case is a part of, all of it; it is read when it is needed.
+    /// Returns the whole image that the case is a part of; it is read when it is needed.
     fn open_whole(&self) -> Result<Image, JobError> {
         joined_image(&self.images)
     }
@@ -230,8 +230,8 @@ impl Validator {
         Ok(Case { name, images, window, truth: Truth(Arc::new(truth)), voxel_um, diameter })
     }
 
-    /// Returns the part of a stack that is validated if it is too large as a whole: its middle or, if only a part of the labels may
-    /// be known, where most of them are.
+    /// Returns the part of a stack that is validated if it is too large as a whole: its middle or, if only a part of the
+    /// labels may be known, where most of them are.
     fn part_of_large(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
         match (middle_window(&pair.image)?, self.ignored) {
             (Some(middle), Some(label)) => labeled_window(&pair.target, middle.size_zyx, label).map(Some),

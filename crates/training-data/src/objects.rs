@@ -432,9 +432,9 @@ pub fn median_diameter_um(
     Ok(index_of(file, labels, shape_zyx, ignored)?.median_diameter_um(voxel_um))
 }
 
-/// Returns the voxel size along Z, Y, X, in voxels along X, that a prediction assumes for a stack that states none, if it finds the
-/// objects of these labels; `grid` is the voxel size of the model's grid. Arguments and errors are otherwise as for
-/// [`median_diameter_um`].
+/// Returns the voxel size along Z, Y, X, in voxels along X, that a prediction assumes for a stack that states none, if it
+/// finds the objects of these labels; `grid` is the voxel size of the model's grid. Arguments and errors are otherwise as
+/// for [`median_diameter_um`].
 ///
 /// # Errors
 /// [`TrainingDataError`] if there are too many labels.

@@ -54,8 +54,8 @@ pub enum WorkerEvent {
     },
 }
 
-/// A job whose process has ended, and which continues in the next one: a prediction after its finished slices, a training run
-/// from its checkpoint; others that write nothing before their end start again. That happens once for each job.
+/// A job whose process has ended, and which continues in the next one: a prediction after its finished slices, a training
+/// run from its checkpoint; others that write nothing before their end start again. That happens once for each job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContinuedJob {
     /// Number of the job, which stays the same.

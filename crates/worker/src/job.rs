@@ -202,13 +202,13 @@ impl Job {
         })
     }
 
-    /// Returns the job that continues this one after its process has ended for this reason, and a note about it; on the CPU if
-    /// a GPU was in use, which is given by name. A prediction continues after its finished slices, a training run from its
-    /// checkpoint. `has_trained` is whether the process has reported training events: otherwise, a checkpoint is that of an
-    /// earlier run, which only a job with `resume` continues. If there is no checkpoint because the GPU ended the process at
-    /// the first step, the run starts again, and so do jobs that write nothing before their end: scores of a model,
-    /// estimates of training, and object diameters. `None` for all other jobs, and if the user chose that GPU to train or
-    /// measure on.
+    /// Returns the job that continues this one after its process has ended for this reason, and a note about it; on the CPU
+    /// if a GPU was in use, which is given by name. A prediction continues after its finished slices, a training run from
+    /// its checkpoint. `has_trained` is whether the process has reported training events: otherwise, a checkpoint is that
+    /// of an earlier run, which only a job with `resume` continues. If there is no checkpoint because the GPU ended the
+    /// process at the first step, the run starts again, and so do jobs that write nothing before their end: scores of a
+    /// model, estimates of training, and object diameters. `None` for all other jobs, and if the user chose that GPU to
+    /// train or measure on.
     pub(crate) fn continued(&self, gpu: Option<&str>, has_trained: bool, reason: &str) -> Option<(Self, String)> {
         let place = if gpu.is_some() { ", on the CPU" } else { "" };
         let starts_again = |what: &str| format!("{reason}: {what} starts again{place}");
@@ -447,7 +447,7 @@ mod tests {
         }
         let Job::Train(job) = auto else { panic!() };
         let (next, _) = continued(&Job::Train(TrainJob { resume: true, ..job }), gpu, false).unwrap();
-        assert!(next.resume, "it was asked to continue that checkpoint");
+        assert!(next.resume, "the job was to continue that checkpoint");
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
         let (next, note) = again(&estimate("auto")).unwrap();
         assert_eq!((next.device(), note.as_str()), (CPU, "died: the estimate starts again, on the CPU"));
         assert!(matches!(next, Job::TrainEstimate(job) if job.config.precision == TrainPrecision::F32));
-        assert_eq!(again(&estimate("cuda:0")), None, "that device was to be measured");
+        assert_eq!(again(&estimate("cuda:0")), None, "the user chose that device to be measured");
         for (asked, expected) in [("f16", Precision::F32), ("int8", Precision::Int8)] {
             let score = read(json!({"evaluate_model": {"model": "m", "data": "d", "precision": asked}}));
             let (next, note) = again(&score).unwrap();

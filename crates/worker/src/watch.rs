@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn training_events_tell_that_a_checkpoint_is_that_of_the_job() {
+    fn after_training_events_a_checkpoint_belongs_to_the_job() {
         let mut activity = on("cuda:0");
         assert!(!activity.has_trained());
         let (step, steps, loss, rate, step_secs, stalled_secs) = (1, 9, 0.5, 1e-3, 0.1, 0.0);

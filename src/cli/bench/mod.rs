@@ -124,7 +124,7 @@ struct Progress {
     program: Option<(PathBuf, GitInfo)>,
     /// The [`restore::fingerprint_of`] the task.
     fingerprint: String,
-    /// What the task reads, before its runs; empty without a table.
+    /// Files and folders that the task reads, as they were before its runs; empty without a table.
     inputs: Vec<InputRecord>,
 }
 
@@ -250,7 +250,7 @@ impl Bench {
         all: &mut Vec<Progress>,
     ) -> Outcome {
         let folder = PathBuf::from(format!("{}.runs", self.output.display()));
-        // Before the lock of the folder changes what is beside it.
+        // Recorded before the lock file of the folder appears beside it.
         let left_out =
             [&self.output, &folder].into_iter().chain(&self.config).map(|path| resolved(path)).collect::<Vec<_>>();
         let inputs: Vec<Vec<InputRecord>> = table.iter().map(|task| restore::inputs_of(task, &left_out)).collect();

@@ -13,26 +13,27 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// Returns a fingerprint of what the figures of a task depend on: its command line, and the program that runs it, which is
-/// that of a commit or this one.
+/// this one or that of a commit.
 pub(super) fn fingerprint_of(task: &Task, of_branch: Option<&GitInfo>) -> String {
     let mut words = task.words(Path::new("out"), Path::new("trace.json"));
     words.push(of_branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
     fingerprint(words.join("\n").as_bytes())
 }
 
-/// Returns the records of what a task reads, as it is now. Of folders, `left_out` (resolved paths) is not counted.
+/// Returns the records of the files and folders that a task reads, as they are now. Files in folders do not count if
+/// they are `left_out` (resolved paths).
 pub(super) fn inputs_of(task: &Task, left_out: &[PathBuf]) -> Vec<InputRecord> {
     // The run of the task reports what cannot be read.
     task.inputs().iter().filter_map(|path| input_record(path, left_out).ok()).collect()
 }
 
-/// Returns how what a task reads has changed since its earlier runs, as a sentence; `None` if it has not.
+/// Returns the first change of the inputs of a task since its earlier runs, as a sentence; `None` if there is none.
 fn change_of(then: &[InputRecord], now: &[InputRecord]) -> Option<String> {
     then.iter().find_map(|then| {
         let path = then.path.display();
         match now.iter().find(|now| now.path == then.path) {
             Some(now) => then.change(now).map(|change| format!("{path} {change}")),
-            None => Some(format!("{path} was read, but is missing, or another file takes its place")),
+            None => Some(format!("{path} was read, but is missing or was replaced by another file")),
         }
     })
 }

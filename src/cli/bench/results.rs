@@ -128,7 +128,7 @@ pub(super) struct TaskResult {
     pub inputs: Vec<InputRecord>,
 }
 
-/// Writes the results so far in place of those before.
+/// Replaces the stored results with the results so far.
 pub(super) type Store<'a> = &'a mut dyn FnMut(&[TaskResult]) -> Outcome;
 
 /// Data that all results of one bench share: its start, the source tree and the machine.
@@ -163,7 +163,7 @@ impl Origin {
         }
     }
 
-    /// Returns what differs on this machine from the one of a stored result; empty if it is not stored.
+    /// Returns the differences of this machine from that of a stored result; empty if the result does not state one.
     pub(super) fn differences(&self, stored: &TaskResult) -> Vec<String> {
         stored.machine.as_ref().map_or_else(Vec::new, |machine| self.machine.differences(machine))
     }

@@ -86,9 +86,9 @@ struct Workload<'a> {
     image: &'a Image,
 }
 
-/// Predicts the stack at `data` in memory on the CPU in pairs: in one of the ways and without recording, in random order,
-/// with the ways in turns. Prints the median ratio of each way with its interval. A first run of each way warms up. The
-/// results are stored meanwhile, too, and if this is interrupted.
+/// Predicts the stack at `data` in memory on the CPU in pairs: once in one of the ways and once without recording, in random
+/// order; the ways take turns. Prints the median ratio of each way with its interval. A first run of each way warms up. The
+/// results so far are stored from time to time, and on an interruption.
 ///
 /// # Errors
 /// The failure to load the model, to read the stack, to predict, or to store the results.

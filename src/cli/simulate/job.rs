@@ -159,7 +159,7 @@ fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, 
 impl Recordable for SimulateJob {
     const KIND: JobKind = JobKind::Simulate;
 
-    /// The record has the settings themselves, so a file that they were read from is no input of a rerun.
+    /// The record has the settings themselves, so a file that they were read from is not an input of a rerun.
     fn inputs(&self) -> Vec<&Path> {
         Vec::new()
     }

@@ -163,7 +163,7 @@ pub(super) fn search<C: Candidate>(
     }
 }
 
-/// Returns what an interrupted search has measured; the failure if that is nothing.
+/// Returns the measurements of an interrupted search; the failure if nothing was measured.
 fn interrupted<C>(mut trials: Vec<Trial<C>>, failure: Failure) -> Result<Search<C>, Failure> {
     if trials.iter().all(|trial| trial.secs.is_empty()) {
         return Err(failure);

@@ -91,8 +91,8 @@ pub(super) struct Tiling {
 }
 
 /// Finds out how the stack is cut into tiles, by one prediction on the first device, and one on the CPU, which is ended if
-/// it takes many times as long. What a prediction that fails would tell is left out, and the shape of the stack in its
-/// file, `of_file`, takes the place of that on the grid: the candidates with the same settings report the failure.
+/// it takes many times as long. A prediction that fails is ignored: the candidates with the same settings report the
+/// failure. If both fail, `of_file`, the shape of the stack in its file, takes the place of that on the grid.
 ///
 /// # Errors
 /// Cancellation.

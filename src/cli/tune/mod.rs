@@ -432,7 +432,7 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
     match (&report.saved, saving) {
         (Some(path), _) if report.complete => print(&format!("saved to {}", path.display())),
         (Some(path), _) => {
-            let kept = "incomplete settings replace none that were saved before";
+            let kept = "settings that were saved before are not replaced by incomplete ones";
             print(&format!("saved to {}; {kept}", path.display()));
         }
         (None, Some(true)) => print("not saved, because tuning was interrupted; settings that were saved before stay"),

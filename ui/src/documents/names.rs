@@ -1,11 +1,11 @@
-//! Names of files by which people tell them apart.
+//! Display names that distinguish files of the same name.
 
 use super::Documents;
 use crate::document::Document;
 use std::path::{Path, PathBuf};
 
 impl Documents {
-    /// Name of a stack for display; if another open one has the same name, with what distinguishes its folder.
+    /// Name of a stack for display; if another open one has the same name, with the end of its folder that differs.
     pub(crate) fn title(&self, document: &Document) -> String {
         let is_namesake = |other: &&Document| other.id != document.id && other.name == document.name;
         let namesakes: Vec<&Path> = self.all.iter().filter(is_namesake).map(|other| other.path.as_path()).collect();

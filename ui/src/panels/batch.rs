@@ -130,11 +130,11 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
 /// Draws which channel and time point are converted, and whether labels are stored with them.
 fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     let part = |name, hint| OptionalNumber { name, unit: "", hint, unset: "all", first: 0, range: 0..=1_000_000 };
-    let channel = part("One channel", "Number of the only channel to convert, from 0");
+    let channel = part("One channel", "The only channel to convert, counted from 0");
     if let Some(channel) = channel.show(ui, SettingRow::Line, batch.channel.map(|n| n as u64)) {
         actions.send(BatchAction::ConvertChannel(channel.map(|n| n as usize)));
     }
-    let hint = "Number of the only time point to convert, from 1; the name of the new file has the number from 0";
+    let hint = "The only time point to convert, counted from 1; in the name of the new file, it is counted from 0";
     let time = OptionalNumber { first: 1, range: 1..=1_000_001, ..part("One time point", hint) };
     if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64 + 1)) {
         actions.send(BatchAction::ConvertTime(time.map(|n| n.saturating_sub(1) as usize)));

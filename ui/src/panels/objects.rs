@@ -59,12 +59,12 @@ fn title(column: &str) -> String {
     }
 }
 
-/// What a column has, for its tooltip.
+/// Returns the tooltip of a column.
 fn column_hint(column: &str) -> String {
     match column {
         "sphericity" => {
             "Sphericity: about 1 for balls, less for elongated and rough objects. The surface is estimated from \
-                         voxel faces, so that small or boxy objects may have up to 1.21."
+                         voxel faces, so small or boxy objects may have up to 1.21."
                 .to_owned()
         }
         _ if column == "time" || column.starts_with("bbox_") => {
@@ -100,7 +100,7 @@ fn number(v: f64) -> String {
     };
     let text = format!("{:.decimals$}", v.abs());
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
-    // Numbers that no count reaches stay without commas.
+    // Numbers beyond 64 bits stay without commas.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count_text);
     let sign = if v < 0.0 { "-" } else { "" };
     format!("{sign}{whole}{fraction}")

@@ -238,7 +238,7 @@ impl TrainingTimes {
 pub struct JobView {
     /// Id of the job in the worker's protocol.
     pub id: JobId,
-    /// The files that it works on and its model, for display.
+    /// The files and the model of the job, for display.
     pub title: String,
     /// Purpose of the job for the window.
     pub purpose: Purpose,

@@ -185,7 +185,7 @@ impl Kwargs<'_> {
         let number = value.as_f64().map(|v| v as f32).filter(|v| v.is_finite() && *v >= 0.0);
         number.map(Some).ok_or_else(|| {
             ImportError::Setting(format!(
-                "the network was built with {setting} = {value} of {key}: expected a number from 0 on"
+                "the network was built with {setting} = {value} of {key}: expected 0 or a positive number"
             ))
         })
     }

@@ -59,7 +59,7 @@ impl<B: DeviceBackend> Drop for Resident<B> {
             return;
         }
         let stream = self.stream;
-        // Errors of memory that is no longer needed have no consequences.
+        // An error while freeing memory has no consequences for the run.
         let _ = guard(self.id, || {
             stream.executes(|| drop(tensor));
             Ok(())

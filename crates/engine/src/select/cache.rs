@@ -29,7 +29,7 @@ pub(super) struct TooSmall {
 }
 
 impl TooSmall {
-    /// Returns what is remembered of a failure on a device; `None` unless the memory of a GPU did not suffice whose free
+    /// Returns the entry of a failure on a device; `None` unless the memory of a GPU did not suffice whose free
     /// memory is known.
     pub(super) fn of(error: &EngineError, device: &Device) -> Option<Self> {
         let EngineError::OutOfMemory { needed_bytes, available_bytes, .. } = error else { return None };
@@ -121,7 +121,7 @@ impl Cache {
             let Entry::Time(timing) = entry else { return None };
             let rest = key.strip_prefix(&start)?;
             let device = device_at_start(rest)?;
-            // What is left is the device, its name, memory and driver, and the precision.
+            // The rest of the key is the device, its name, memory and driver, and the precision.
             let rest = rest.strip_suffix(&format!("|{shapes:?}|{threads}|{}", self.kernels.of(device)))?;
             let (_, precision) = rest.rsplit_once('|')?;
             let precision: Precision = precision.parse().ok()?;
@@ -136,7 +136,7 @@ impl Cache {
         let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
         let Device { id, name, driver, .. } = device;
         let kernels = self.kernels.of(*id);
-        // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is available at the moment.
+        // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is free at the moment.
         let memory_bytes = device.memory_bytes.filter(|_| *id != DeviceId::Cpu);
         let device = format!("{id}|{name}|{memory_bytes:?}|{driver}");
         format!("{}|{device}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
@@ -147,8 +147,8 @@ impl Cache {
         self.save();
     }
 
-    /// Returns what was measured under a key on a device: the time, which has an error if it is one that `compares`, or the
-    /// error that there is too little memory. `None` if it is to be measured now.
+    /// Returns the cached time of a key, or the error that the memory of the device does not suffice. `None` if it must be
+    /// measured now. If `compares`, a time counts only with its error.
     pub(super) fn get(&self, key: &str, device: &Device, compares: bool) -> Option<Result<Timing, EngineError>> {
         match self.entries.get(key)? {
             Entry::Time(timing) => (!compares || timing.error.is_some()).then_some(Ok(*timing)),

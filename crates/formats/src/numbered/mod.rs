@@ -97,8 +97,8 @@ fn run_around(by_number: &BTreeMap<u64, PathBuf>, own: u64) -> Vec<&PathBuf> {
 
 /// Returns the files of the series that a file belongs to, in the order of their numbers. The numbers are consecutive, and
 /// `fits` returns for another file whether it has the same size and sample type. The series ends before a file that does
-/// not fit; of a long series of which the checked files fit, the other files are not checked. Only the file itself if there
-/// are no others.
+/// not fit. If the checked files of a long series fit, its other files are not checked. A file without others is returned
+/// alone.
 pub(crate) fn series_of(
     path: &Path,
     max_files: u64,

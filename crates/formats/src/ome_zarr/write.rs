@@ -232,9 +232,9 @@ impl ZarrWriter {
         Ok(Self { folder: PartialFolder::create_listed(path)?, images: vec![ImageState::new(image, String::new())] })
     }
 
-    /// Starts a folder that replaces the finished one at `path`, with its image and with `labels` as its only label image; its
-    /// index is 0. The files of the image are taken over as they are. As with [`ZarrWriter::create_listed`], the caller must
-    /// finish the folder with [`PartialFolder::finish`], and checks before that the finished folder is unchanged.
+    /// Starts a folder that replaces the finished one at `path`, with its image and with `labels` as its only label image;
+    /// its index is 0. The files of the image are taken over as they are. As with [`ZarrWriter::create_listed`], the caller
+    /// must finish the folder with [`PartialFolder::finish`], and checks before that the finished folder is unchanged.
     ///
     /// # Errors
     /// [`FormatError::Misused`] if the label image cannot be written, [`FormatError::Io`] if the folder is not writable.

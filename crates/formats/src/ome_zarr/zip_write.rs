@@ -16,8 +16,8 @@ const COMMENT: &str = r#"{"ome":{"version":"0.5"}}"#;
 const ZIP64_BYTES: u64 = 1 << 31;
 
 /// Stores the files of a folder that [`crate::ZarrWriter::finish`] returned in one zip file at the folder's target, the
-/// metadata first, and removes the folder. Chunks are compressed already, so that the zip compresses nothing. `goes_on` is
-/// asked before each file; if it says no, there is no zip file.
+/// metadata first, and removes the folder. Chunks are compressed already, so the zip compresses nothing. `goes_on` is called
+/// before each file; if it returns false, no zip file is written.
 ///
 /// # Errors
 /// [`FormatError::Io`] if reading the folder or writing the zip file fails.

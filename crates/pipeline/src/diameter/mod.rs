@@ -166,10 +166,10 @@ pub struct DiameterEstimate {
 /// same nuclei (F1 of one against the other 0.96), and 3 takes a third of the time.
 const MAX_REFINEMENT: f64 = 3.0;
 
-/// Object diameters in µm that are not doubted, from bacteria to small embryos. A voxel size in nm that is stated in µm makes
-/// nuclei several millimeters wide.
+/// Object diameters in µm that are not doubted, from bacteria to small embryos. A voxel size in nm that is stated in µm
+/// makes nuclei several millimeters wide.
 const USUAL_UM: RangeInclusive<f64> = 0.2..=2_000.0;
-/// What is added to the description of other diameters.
+/// End of the description of other diameters.
 const UNUSUAL: &str = "; objects of this size are unusual: the voxel size is probably in another unit (set it with \
                        --voxel-size)";
 

@@ -68,7 +68,8 @@ impl SeriesEstimator<'_> {
         Ok(SeriesDiameter { diameter, first_chains, peak_bytes, note })
     }
 
-    /// Returns the diameter at a time point, its preprocessing, which may be `known`, and the memory of estimating it in bytes.
+    /// Returns the diameter at a time point, its preprocessing, which may be `known`, and the memory of estimating it in
+    /// bytes.
     fn at(
         &self,
         time: usize,

@@ -17,7 +17,7 @@ pub(super) enum NextAttempt {
 }
 
 /// The attempts to predict an input or a volume. If memory does not suffice, fewer tiles at once or smaller ones are tried,
-/// as long as another device could take over; if 16-bit floats do not suffice, 32 bits; and at last the next device.
+/// as long as another device could take over; if 16-bit floats do not suffice, 32 bits; and finally the next device.
 pub(super) struct Attempts<'a> {
     context: &'a Context,
     devices: &'a Devices,

@@ -24,8 +24,8 @@ fn steps_of(model: &Model) -> (Vec<Vec<Processing>>, bool) {
 }
 
 impl ImagePreprocessing {
-    /// Computes the preprocessing of one time point of an image, which is read in slabs. Channels and time point are those of
-    /// the options.
+    /// Computes the preprocessing of one time point of an image, which is read in slabs. Channels and time point are those
+    /// of the options.
     ///
     /// # Errors
     /// [`JobError::WrongUse`] without [`PredictOptions::time`] for an image with several time points; [`JobError::Mismatch`]

@@ -124,8 +124,8 @@ pub fn predict_volume(
 }
 
 /// Predicts an image that is a part of a larger one as [`predict_volume`] does, but with the preprocessing of the whole, so
-/// that its voxels have the values that the network gets in a prediction of the whole. Statistics of postprocessing steps are
-/// those of the part.
+/// that its voxels have the values that the network gets in a prediction of the whole. Statistics of postprocessing steps
+/// are those of the part.
 ///
 /// # Errors
 /// As [`predict_volume`]; [`JobError::Internal`] if the preprocessing is that of a model with other steps.
@@ -145,7 +145,7 @@ pub fn predict_part(
 }
 
 /// Predicts like [`predict_volume`], but continues if the device fails, as a [`super::PredictJob`] does: with fewer or
-/// smaller tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and at last on the next device. `engine`
+/// smaller tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and finally on the next device. `engine`
 /// becomes what the volume was predicted with; the notes of the volume say what happened.
 ///
 /// # Errors

@@ -337,8 +337,8 @@ pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um
     })
 }
 
-/// Returns the voxel size Z, Y, X to compute with: the stated one, or the assumed one if it is incomplete, or else 1 where it is
-/// unknown.
+/// Returns the voxel size Z, Y, X to compute with: the stated one, or the assumed one if it is incomplete, or else 1 where
+/// it is unknown.
 pub(crate) fn used_voxel_um(stated: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> [f64; 3] {
     let is_incomplete = unknown_voxel_size_note(stated, slices).is_some();
     assumed_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
@@ -446,8 +446,8 @@ pub(crate) fn voxel_size(
         );
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
-    // A single slice has no distance between slices: volumes are those of every job that measures it, with or without a
-    // model.
+    // A single slice has no slice spacing. That of the model is not used, so that its volumes are the same in jobs with and
+    // without a model.
     let of_model = |a: usize| model.voxel_um.filter(|_| a > 0 || !flat).map(|m| m[a]);
     let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| of_model(a)).unwrap_or(1.0));
     if !known {

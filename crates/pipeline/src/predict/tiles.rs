@@ -137,9 +137,9 @@ impl<'a> TileRunner<'a> {
         slabs.run_kept(&starts, self.network.output_index, kept).map_err(|error| of_output(name, error))
     }
 
-    /// Starts sums of weighted tiles in device memory, of `shape` Z, Y, X; `weights` are the weights of a tile's voxels, and `size`
-    /// is its size Z, Y, X. Returns false if the device does not hold the slab or has no memory for the sums, so that
-    /// [`TileRunner::run_summed`] cannot be used.
+    /// Starts sums of weighted tiles in device memory, of `shape` Z, Y, X; `weights` are the weights of a tile's voxels,
+    /// and `size` is its size Z, Y, X. Returns false if the device does not hold the slab or has no memory for the sums, so
+    /// that [`TileRunner::run_summed`] cannot be used.
     ///
     /// # Errors
     /// [`JobError::Engine`] if the device fails.

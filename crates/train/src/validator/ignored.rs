@@ -23,7 +23,7 @@ pub(super) fn remove_rims(found: &mut [f32], truth: &[f32], ignored: f32, [_, ny
 mod tests {
     use super::*;
 
-    /// Returns what is left of predicted labels; 9 is the ignore label.
+    /// Returns the predicted labels that remain; 9 is the ignore label.
     fn left(truth: &[f32], found: &[f32], shape: [usize; 3]) -> Vec<f32> {
         let mut left = found.to_vec();
         remove_rims(&mut left, truth, 9.0, shape);

@@ -1,5 +1,5 @@
-//! Preprocessing of cases that are parts of images: with the statistics of the whole image, as in training and in predictions
-//! of the image.
+//! Preprocessing of cases that are parts of images: with the statistics of the whole image, as in training and in
+//! predictions of the image.
 
 use super::{Case, Validator};
 use crate::candidate::Candidate;

@@ -75,7 +75,8 @@ pub struct PairSummary {
     /// Slice spacing in voxels along X that the diameter assumes; `None` if the voxel size is known along all axes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assumed_spacing: Option<f64>,
-    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown along an axis).
+    /// Median size of the bounding boxes of objects along Z, Y, X in µm (in voxels if the voxel size is unknown along an
+    /// axis).
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,

@@ -109,8 +109,8 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     }
 }
 
-/// Draws the figures of a run; `memory` is the resident memory of the engine in bytes, and `eta_secs` the remaining time that
-/// the job reports, which includes validations.
+/// Draws the figures of a run; `memory` is the resident memory of the engine in bytes, and `eta_secs` the remaining time
+/// that the job reports, which includes validations.
 fn figures(
     ui: &mut Ui,
     run: &TrainingRun,

@@ -15,9 +15,10 @@ use std::time::Instant;
 
 /// The note about slices of the same job that are not continued.
 const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
-                         computed again; --diameter, --tile and --precision keep them the same";
+                         computed again; to continue them, use the same --diameter, --tile and --precision";
 
-/// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are kept.
+/// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are
+/// kept.
 const LARGE_VOXELS: usize = 64 << 20;
 
 /// Whether a prediction keeps its finished slices beside the results until it is done, so that a job that resumes can
