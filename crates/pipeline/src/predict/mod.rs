@@ -3,6 +3,7 @@
 mod attempts;
 mod batch;
 mod colors;
+mod contrast;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
