@@ -153,8 +153,7 @@ impl Tune {
         }
         // Ctrl-C ends the current run, and the folder is removed.
         let context = progress::context(false, true, Recorder::totals_only());
-        let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
-        let scratch = Scratch::create(folder, FOLDER_KIND)?;
+        let scratch = Scratch::create_temporary(&std::env::temp_dir(), FOLDER_KIND)?;
         let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
         let tried: Vec<Device> = match self.device {
             DeviceRequest::Auto => available,
