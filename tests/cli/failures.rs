@@ -183,6 +183,10 @@ fn a_full_disk_is_code_4_and_leaves_nothing() {
     fixture.write("map.tif", "ZYX", &[16, 96, 96], vec![0.5f32; 16 * 96 * 96]);
     let Some(_disk) = SmallDisk::mount(&fixture.path("full"), "200k") else { return };
     fixture.fails(4, &["predict", &raw, &raw, "--out", "full"], &["free some space", "the disk is full"]);
+    // It is found before anything is computed.
+    let predict = ["predict", &raw, "--out", "full", "--json-progress"];
+    let ran = fixture.fails(4, &predict, &["of disk space", "free some space"]);
+    assert!(!ran.stderr.contains(r#""stage":"predict""#), "{}", ran.stderr);
     assert!(fixture.names("full").is_empty(), "{:?}", fixture.names("full"));
     fixture.fails(4, &["convert", &raw, "full/a.npy"], &["full/a.npy", "space"]);
     fixture.fails(4, &["convert", &raw, "full/a.ome.tif"], &["full/a.ome.tif", "space"]);
@@ -210,11 +214,9 @@ fn read_only_disk_is_code_1_and_suggests_another_folder() {
     fixture.fails(1, &["predict", &raw, "--out", "still/x"], &["still/x", "choose another folder"]);
     fixture.fails(1, &["convert", &raw, "still/a.npy"], &["still/a.npy", "choose another folder"]);
     fixture.fails(1, &["export", "nuclei", "--format", "onnx", "--out", "still/m.onnx"], &["m.onnx", "another folder"]);
-    fixture.fails(
-        1,
-        &["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "still"],
-        &["choose another folder"],
-    );
+    let simulate = ["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "still", "--json-progress"];
+    let ran = fixture.fails(1, &simulate, &["choose another folder"]);
+    assert!(!ran.stderr.contains(r#""stage":"simulate""#), "{}", ran.stderr);
 }
 
 /// Starts the prediction of a large stack and returns once tiles are being computed.
