@@ -4,19 +4,18 @@ use std::path::Path;
 
 /// Returns the bytes that the user can still write to the file system of a folder; `None` where the system or the file system
 /// does not report them. A quota may allow less.
+#[cfg(unix)]
 pub fn free_bytes(folder: &Path) -> Option<u64> {
-    #[cfg(unix)]
-    {
-        let found = rustix::fs::statvfs(folder).ok()?;
-        // Some network drives report zeros.
-        let is_known = found.f_blocks > 0 && found.f_frsize > 0;
-        is_known.then(|| found.f_bavail.saturating_mul(found.f_frsize))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = folder;
-        None
-    }
+    let found = rustix::fs::statvfs(folder).ok()?;
+    // Some network drives report zeros.
+    let is_known = found.f_blocks > 0 && found.f_frsize > 0;
+    is_known.then(|| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Returns `None`: the free space is not known on this system.
+#[cfg(not(unix))]
+pub fn free_bytes(_folder: &Path) -> Option<u64> {
+    None
 }
 
 #[cfg(all(test, unix))]
