@@ -6,7 +6,8 @@ use super::profile::read_run;
 use super::signals;
 use cytoscope_pipeline::{JobError, JobErrorKind, own_program};
 use cytoscope_profile::StoredRun;
-use cytoscope_storage::folder::{clear_working, create_working, remove_working};
+use cytoscope_storage::StorageError;
+use cytoscope_storage::folder::{clear_working, create_private, create_working, is_working, remove_working};
 use cytoscope_storage::lock::ResultsLock;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
@@ -35,6 +36,38 @@ impl Scratch {
         Ok(Self { path, kind, _lock: lock })
     }
 
+    /// Creates a folder with a random name in `parent`, the system's temporary folder, that only this user can access. Folders
+    /// of the same kind that killed processes of this user have left there are removed.
+    ///
+    /// # Errors
+    /// The failure to create it.
+    pub(crate) fn create_temporary(parent: &Path, kind: &'static str) -> Result<Self, Failure> {
+        let prefix = format!("cytoscope-{kind}-");
+        let scratch = Self::create(create_private(parent, &prefix)?, kind)?;
+        scratch.remove_abandoned(parent, &prefix);
+        Ok(scratch)
+    }
+
+    /// Removes the folders in `parent` of this kind whose names begin with `prefix` and whose processes have ended.
+    fn remove_abandoned(&self, parent: &Path, prefix: &str) {
+        let own_name = self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        // Where locks are not supported, a process that has ended cannot be told from one that runs.
+        if !matches!(ResultsLock::acquire(parent, &own_name), Err(StorageError::Busy { .. })) {
+            return;
+        }
+        for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let is_candidate = name.starts_with(prefix) && name != own_name && is_of_same_user(&path, &self.path);
+            if is_candidate
+                && is_working(&path, self.kind)
+                && let Ok(_lock) = ResultsLock::acquire(parent, &name)
+            {
+                // A failure is ignored: the leftover only takes disk space.
+                let _ = remove_working(&path, self.kind);
+            }
+        }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -51,6 +84,20 @@ impl Drop for Scratch {
             eprint_line(&format!("note: {error}"));
         }
     }
+}
+
+/// Whether two folders belong to the same user: in a folder that all users share, others could replace their own by a link.
+#[cfg(unix)]
+fn is_of_same_user(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &Path| std::fs::symlink_metadata(path).map(|meta| meta.uid()).ok();
+    owner(a).is_some() && owner(a) == owner(b)
+}
+
+/// Only Unix has owners to compare.
+#[cfg(not(unix))]
+fn is_of_same_user(_a: &Path, _b: &Path) -> bool {
+    true
 }
 
 /// Time between two looks at a process.
@@ -220,6 +267,30 @@ mod tests {
         drop(first);
         drop(Scratch::create(path, "bench").unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "neither folder nor lock remain");
+    }
+
+    #[test]
+    fn temporary_folders_of_ended_processes_are_removed_at_the_next_start() {
+        let parent = tempfile::tempdir().unwrap();
+        let [left, foreign, other] =
+            ["left", "mine", "bench"].map(|n| parent.path().join(format!("cytoscope-tune-{n}")));
+        create_working(&left, "tune").unwrap();
+        std::fs::write(left.join("synthetic.tif"), "x").unwrap();
+        std::fs::create_dir(&foreign).unwrap();
+        std::fs::write(foreign.join("data"), "x").unwrap();
+        create_working(&other, "bench").unwrap();
+        let first = Scratch::create_temporary(parent.path(), "tune").unwrap();
+        assert!(!left.exists(), "its process has ended");
+        let second = Scratch::create_temporary(parent.path(), "tune").unwrap();
+        assert!(first.path().exists() && first.path() != second.path(), "it is in use");
+        #[cfg(unix)]
+        {
+            let permissions = std::fs::metadata(second.path()).unwrap().permissions();
+            assert_eq!(std::os::unix::fs::PermissionsExt::mode(&permissions) & 0o777, 0o700);
+        }
+        drop((first, second));
+        assert!(foreign.join("data").exists() && other.exists(), "folders of others stay");
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 2, "neither folders nor locks remain");
     }
 
     #[test]

@@ -68,10 +68,12 @@ impl Diameter {
             threads: self.threading.threads,
             ..PredictJob::new(stacks_of(&self.inputs, &self.input_tensors)?, self.model, PathBuf::new())
         };
+        let overwrite = Overwrite::from_force(self.force);
         if let Some(trace) = &self.tracing.trace {
-            check_prediction_trace(trace, &prediction, None, &[], Overwrite::from_force(self.force))?;
+            check_prediction_trace(trace, &prediction, None, &[], overwrite)?;
         }
-        let measurement = Measurement::start("diameter", self.tracing.trace.as_deref(), self.tracing.stages_only);
+        let TraceOptions { trace, stages_only } = &self.tracing;
+        let measurement = Measurement::start("diameter", trace.as_deref(), overwrite, *stages_only);
         let context = progress::context(false, self.json, measurement.recorder());
         let available = devices::found(self.device, &context.recorder);
         let inputs = prediction.stacks(&context)?;

@@ -1,8 +1,8 @@
 //! Measurements of a command about its run, for its trace and its report.
 
 use super::failure::{Failure, Outcome};
-use super::print_json;
 use super::trace_path::check_trace;
+use super::{note_moved_aside, print_json};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::engine_memory;
@@ -11,7 +11,8 @@ use cytoscope_profile::{
     Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, Stage, TrainingFacts,
     advise, operator_totals,
 };
-use cytoscope_storage::write::atomic_write_with;
+use cytoscope_storage::Overwrite;
+use cytoscope_storage::write::write_checked_with;
 use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
 use serde::Serialize;
 use std::path::Path;
@@ -116,11 +117,15 @@ impl MeasuredRun {
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }
 
-    /// Writes the trace, if one was requested; [`check_trace_written`] reports a failure.
-    pub(crate) fn write_trace(&self, recorder: &Recorder, path: Option<&Path>) {
+    /// Writes the trace, if one was requested, to a path that [`check_trace`] has allowed with the same `overwrite`;
+    /// [`check_trace_written`] reports a failure.
+    pub(crate) fn write_trace(&self, recorder: &Recorder, path: Option<&Path>, overwrite: Overwrite) {
         let Some(path) = path else { return };
-        if let Err(error) = atomic_write_with(path, |out| recorder.write_trace(&self.record, out)) {
-            TRACE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
+        match write_checked_with(path, overwrite, |out| recorder.write_trace(&self.record, out)) {
+            Ok(aside) => note_moved_aside(path, aside.as_deref()),
+            Err(error) => {
+                TRACE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
+            }
         }
     }
 
@@ -143,6 +148,8 @@ struct MeasuredReport<'a, R: Serialize> {
 pub(crate) struct Measurement<'a> {
     command: &'static str,
     trace: Option<&'a Path>,
+    /// What the trace may replace.
+    overwrite: Overwrite,
     clock: RunClock,
     recorder: Recorder,
     /// Samples the memory until it is dropped.
@@ -150,11 +157,16 @@ pub(crate) struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// Starts to measure a command; `stages_only` leaves operators out of its trace.
-    pub(crate) fn start(command: &'static str, trace: Option<&'a Path>, stages_only: bool) -> Self {
+    /// Starts to measure a command. `overwrite` states what its trace may replace; `stages_only` leaves operators out of it.
+    pub(crate) fn start(
+        command: &'static str,
+        trace: Option<&'a Path>,
+        overwrite: Overwrite,
+        stages_only: bool,
+    ) -> Self {
         let recorder = recorder(trace, stages_only);
         let _sampler = memory_sampler(&recorder, trace);
-        Self { command, trace, clock: RunClock::start(), recorder, _sampler }
+        Self { command, trace, overwrite, clock: RunClock::start(), recorder, _sampler }
     }
 
     /// Starts to measure the command of a job, after checking that its trace may be written. `model` is the path of the
@@ -171,7 +183,7 @@ impl<'a> Measurement<'a> {
             let inputs: Vec<&Path> = job.inputs().into_iter().chain(model).collect();
             check_trace(trace, &inputs, &job.outputs(), job.overwrite())?;
         }
-        Ok(Self::start(J::KIND.name(), trace, false))
+        Ok(Self::start(J::KIND.name(), trace, job.overwrite(), false))
     }
 
     /// Returns the recorder, for the context of the job.
@@ -191,7 +203,7 @@ impl<'a> Measurement<'a> {
     ) -> Result<(T, MeasuredRun), Failure> {
         let run = MeasuredRun::new(self.command, &self.recorder, self.clock.facts(threads));
         let is_worth_a_trace = result.is_ok() || !run.record.stages.is_empty();
-        run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace));
+        run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace), self.overwrite);
         Ok((result.map_err(Into::into)?, run))
     }
 }

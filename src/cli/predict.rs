@@ -218,7 +218,7 @@ impl Predict {
         let result = job.run_profiled(&context, &devices, None, profile.as_ref());
         let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.tracing.trace.as_deref());
+        run.write_trace(&recorder, self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
         let mut outcome = result?;
         outcome.done.iter_mut().for_each(|report| report.notes.splice(..0, differences.iter().cloned()).for_each(drop));
         if self.json {

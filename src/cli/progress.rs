@@ -75,8 +75,9 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
             return;
         }
         if token.is_cancelled() {
-            // The job is not waited for, so its unfinished files are removed here.
+            // The job is not waited for, so its unfinished files and folders are removed here.
             cytoscope_storage::write::remove_unfinished();
+            cytoscope_storage::partial_folder::remove_unfinished_folders();
             std::process::exit(5);
         }
         token.cancel();

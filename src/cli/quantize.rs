@@ -86,14 +86,15 @@ impl Quantize {
                 }
             })
         })?;
+        let overwrite = Overwrite::from_force(self.force);
         if let Some(path) = &self.tracing.trace {
             let model = find_model(&self.package)?;
             let tensors = self.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
             let inputs: Vec<&Path> =
                 self.calibrate.iter().chain(tensors).chain([&model]).map(PathBuf::as_path).collect();
-            check_trace(path, &inputs, &[&self.out], Overwrite::from_force(self.force))?;
+            check_trace(path, &inputs, &[&self.out], overwrite)?;
         }
-        let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), true);
+        let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), overwrite, true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
         let (calibrate, predictions) = if self.input_tensors.is_empty() {
             (self.calibrate, Vec::new())
@@ -110,7 +111,7 @@ impl Quantize {
             accuracy_budget: self.accuracy_budget,
             keep_float: self.keep_float.into_iter().collect(),
             without_float: self.without_float,
-            overwrite: Overwrite::from_force(self.force),
+            overwrite,
         };
         let result = LimitedQuantization { quantization, minutes: self.minutes, steps: self.steps }.run(&context);
         let (report, run) = measurement.finish(result, 0)?;

@@ -124,7 +124,7 @@ impl RunCommand {
         let is_peak_shown = self.engine == EngineName::Of(DeviceId::Cpu) && self.trace.is_some();
         let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threading.threads));
         let run = MeasuredRun::new("run", &recorder, RunFacts { machine_peak, ..facts });
-        run.write_trace(&recorder, self.trace.as_deref());
+        run.write_trace(&recorder, self.trace.as_deref(), Overwrite::from_force(self.force));
         self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times, run)
     }
 

@@ -92,7 +92,8 @@ impl Simulate {
         // Of several stacks, none is written if one of them may not be.
         jobs.iter().try_for_each(|job| job.prepare(&inputs))?;
         self.check_trace(&jobs, &inputs)?;
-        let measurement = Measurement::start("simulate", self.tracing.trace.as_deref(), false);
+        let overwrite = Overwrite::from_force(self.force);
+        let measurement = Measurement::start("simulate", self.tracing.trace.as_deref(), overwrite, false);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
         let simulated: Result<Vec<Simulated>, JobError> = jobs.iter().map(|job| job.run(&context, &inputs)).collect();
         let (simulated, run) = measurement.finish(simulated, 0)?;

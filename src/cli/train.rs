@@ -204,7 +204,7 @@ impl Train {
         let status = last_status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let training = result.as_ref().ok().map(|report| training_facts(&job, report, status.as_ref()));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.tracing.trace.as_deref());
+        run.write_trace(&recorder, self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
         let report = result?;
         if !self.report.json {
             // Before what may still fail: the package is complete.

@@ -19,6 +19,7 @@ impl Worker {
         let handled = signals::handle(|request| {
             if request == signals::TerminationRequest::Terminate {
                 cytoscope_storage::write::remove_unfinished();
+                cytoscope_storage::partial_folder::remove_unfinished_folders();
                 std::process::exit(5);
             }
         });

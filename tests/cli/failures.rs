@@ -183,6 +183,10 @@ fn a_full_disk_is_code_4_and_leaves_nothing() {
     fixture.write("map.tif", "ZYX", &[16, 96, 96], vec![0.5f32; 16 * 96 * 96]);
     let Some(_disk) = SmallDisk::mount(&fixture.path("full"), "200k") else { return };
     fixture.fails(4, &["predict", &raw, &raw, "--out", "full"], &["free some space", "the disk is full"]);
+    // It is found before anything is computed.
+    let predict = ["predict", &raw, "--out", "full", "--json-progress"];
+    let ran = fixture.fails(4, &predict, &["of disk space", "free some space"]);
+    assert!(!ran.stderr.contains(r#""stage":"predict""#), "{}", ran.stderr);
     assert!(fixture.names("full").is_empty(), "{:?}", fixture.names("full"));
     fixture.fails(4, &["convert", &raw, "full/a.npy"], &["full/a.npy", "space"]);
     fixture.fails(4, &["convert", &raw, "full/a.ome.tif"], &["full/a.ome.tif", "space"]);
@@ -210,27 +214,26 @@ fn read_only_disk_is_code_1_and_suggests_another_folder() {
     fixture.fails(1, &["predict", &raw, "--out", "still/x"], &["still/x", "choose another folder"]);
     fixture.fails(1, &["convert", &raw, "still/a.npy"], &["still/a.npy", "choose another folder"]);
     fixture.fails(1, &["export", "nuclei", "--format", "onnx", "--out", "still/m.onnx"], &["m.onnx", "another folder"]);
-    fixture.fails(
-        1,
-        &["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "still"],
-        &["choose another folder"],
-    );
+    let simulate = ["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "still", "--json-progress"];
+    let ran = fixture.fails(1, &simulate, &["choose another folder"]);
+    assert!(!ran.stderr.contains(r#""stage":"simulate""#), "{}", ran.stderr);
 }
 
 /// Starts the prediction of a large stack and returns once tiles are being computed.
 #[cfg(unix)]
 pub(crate) fn start_prediction(fixture: &Fixture) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
-    let arguments = [
-        "predict",
-        &fixture.large_stack(),
-        "--model",
-        "nuclei-dog",
-        "--out",
-        "o",
-        "--tile",
-        "48,64,64",
-        "--json-progress",
-    ];
+    start_prediction_as(fixture, &[])
+}
+
+/// As [`start_prediction`], with more options.
+#[cfg(unix)]
+fn start_prediction_as(
+    fixture: &Fixture,
+    more: &[&str],
+) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
+    let stack = fixture.large_stack();
+    let common = ["predict", &stack, "--model", "nuclei-dog", "--out", "o", "--tile", "48,64,64", "--json-progress"];
+    let arguments = [&common[..], more].concat();
     let mut child = fixture.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     let mut printed = String::new();
@@ -294,19 +297,21 @@ fn prediction_interrupted_twice_leaves_nothing() {
     if ignores_interrupts() {
         return;
     }
-    let fixture = Fixture::new();
-    let (mut child, mut lines) = start_prediction(&fixture);
-    interrupt(&child);
-    let mut line = String::new();
-    while !line.contains("cancelling") {
-        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended before it was interrupted again: {line}");
+    for format in ["tiff", "ome-zarr"] {
+        let fixture = Fixture::new();
+        let (mut child, mut lines) = start_prediction_as(&fixture, &["--format", format]);
+        interrupt(&child);
+        let mut line = String::new();
+        while !line.contains("cancelling") {
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended before it was interrupted again: {line}");
+        }
+        // It may have ended by now; both ways must be clean.
+        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).output();
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(5), "{line}{rest}");
+        assert!(fixture.names("o").is_empty(), "{format}: {:?}", fixture.names("o"));
     }
-    // It may have ended by now; both ways must be clean.
-    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).output();
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(5), "{line}{rest}");
-    assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
 }
 
 #[cfg(unix)]

@@ -32,6 +32,66 @@ fn flat_tiny_and_blank_images_are_predicted() {
 }
 
 #[test]
+fn stacks_without_contrast_are_noted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,48,48", 1);
+    fixture.write("blank.tif", "ZYX", &[4, 20, 20], vec![5u16; 1600]);
+    fixture.write("nan.npy", "ZYX", &[4, 20, 20], vec![f32::NAN; 1600]);
+    fixture.write("times.tif", "TZYX", &[2, 4, 20, 20], [(0..1600).collect::<Vec<u16>>(), vec![0; 1600]].concat());
+    for (name, note) in [
+        ("blank.tif", "all input values are 5: "),
+        ("nan.npy", "all input values are NaN or infinite: "),
+        ("times.tif", "all input values of time point 1 are 0: "),
+    ] {
+        let command = ["predict", name, "--voxel-size", "1,1,1", "--out", "o", "--json"];
+        let report = fixture.run(&command).json();
+        assert!(notes(&report).contains(note), "{report}");
+        let text = fixture.run(&command[..command.len() - 1]).ok().stdout;
+        assert!(text.contains(note), "{text}");
+    }
+    let report = fixture.run(&["predict", &raw, "--out", "o", "--json"]).json();
+    assert!(!notes(&report).contains("all input values"), "{report}");
+}
+
+#[test]
+fn values_that_are_not_finite_are_noted_where_they_are_measured() {
+    let fixture = Fixture::new();
+    let mut labels = vec![0u16; 2 * 8 * 8];
+    labels[..3].fill(1);
+    labels[60..64].fill(2);
+    let mut values = vec![1f32; 2 * 8 * 8];
+    values[40] = f32::NAN;
+    fixture.write("labels.tif", "ZYX", &[2, 8, 8], labels);
+    fixture.write("outside.npy", "ZYX", &[2, 8, 8], values.clone());
+    values[1] = f32::NAN;
+    fixture.write("inside.npy", "ZYX", &[2, 8, 8], values);
+    let note = "so intensities of 1 object in the table are";
+    for command in [
+        vec!["measure", "labels.tif", "--out", "t.csv"],
+        vec![
+            "segment",
+            "labels.tif",
+            "--threshold",
+            "0.5",
+            "--min-volume-um3",
+            "0",
+            "--out",
+            "s.tif",
+            "--table",
+            "t.csv",
+        ],
+    ] {
+        for (intensities, is_noted) in [("inside.npy", true), ("outside.npy", false)] {
+            let options = ["--voxel-size", "1,1,1", "--force", "--intensities", intensities];
+            let text = fixture.run(&[&command[..], &options].concat()).ok().stdout;
+            assert_eq!(text.contains(note), is_noted, "{text}");
+            let means: Vec<String> = fixture.table("t.csv").into_iter().skip(1).map(|row| row.join(",")).collect();
+            assert!(means.len() == 2 && means[0].contains("NaN") == is_noted, "{means:?}");
+        }
+    }
+}
+
+#[test]
 fn volumes_without_a_voxel_size_are_noted() {
     let fixture = Fixture::new();
     let mut labels = vec![0u16; 4 * 12 * 12];

@@ -9,7 +9,7 @@ use super::{
 use cytoscope_graph::{Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
 use cytoscope_storage::read::open_regular;
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::write::write_checked;
 use cytoscope_storage::{MARKER, Manifest, ManifestFile, Overwrite, StorageError, sha256_of_bytes, target};
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
@@ -112,14 +112,13 @@ impl PackageBuilder {
         overwrite: Overwrite,
     ) -> Result<Replaced, PackageError> {
         check_destination(path, &[], overwrite)?;
+        let existed = std::fs::symlink_metadata(path).is_ok();
         let files = self.files(carried, path)?;
         if !is_zip(path) {
             return Ok(folder::write_finished(path, PACKAGE_KIND, &files, overwrite)?);
         }
         let bytes = zip_bytes(&files).map_err(|e| PackageError::io(path, e))?;
-        let existed = std::fs::symlink_metadata(path).is_ok();
-        atomic_write(path, &bytes)?;
-        Ok(if existed { Replaced::Ours } else { Replaced::Nothing })
+        write_zip(path, &bytes, existed, overwrite)
     }
 
     /// Returns the package that [`PackageBuilder::save`] followed by [`Package::open`] gives, without writing it to
@@ -351,6 +350,17 @@ fn is_unchanged(archive: &mut zip::ZipArchive<std::fs::File>, file: &ManifestFil
     read.is_ok() && bytes.len() as u64 == file.bytes && sha256_of_bytes(&bytes) == file.sha256
 }
 
+/// Writes a zip at a path that [`check_destination`] has allowed; `existed` states whether a file existed there then. One that
+/// another program has created since is moved aside, unless `overwrite` allows to replace it.
+fn write_zip(path: &Path, bytes: &[u8], existed: bool, overwrite: Overwrite) -> Result<Replaced, PackageError> {
+    let may_replace = if existed { Overwrite::Replace } else { overwrite };
+    Ok(match write_checked(path, bytes, may_replace)? {
+        Some(aside) => Replaced::MovedTo(aside),
+        None if existed => Replaced::Ours,
+        None => Replaced::Nothing,
+    })
+}
+
 /// Returns the bytes of a zip, which depend only on the files. The marker is the last entry.
 fn zip_bytes(files: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
     // Built in memory, where the files already are, so that a full disk fails in one place only.
@@ -364,4 +374,24 @@ fn zip_bytes(files: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
         zip.write_all(bytes)?;
     }
     Ok(zip.finish()?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn a_file_that_appears_at_the_path_of_a_zip_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("net.zip");
+        assert_eq!(write_zip(&path, b"one", false, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        assert_eq!(write_zip(&path, b"two", true, Overwrite::Refuse).unwrap(), Replaced::Ours);
+        std::fs::write(&path, "created meanwhile").unwrap();
+        let replaced = write_zip(&path, b"three", false, Overwrite::Refuse).unwrap();
+        let aside = folder.path().join("net.zip.before-1");
+        assert_eq!(replaced, Replaced::MovedTo(aside.clone()));
+        assert_eq!(std::fs::read(aside).unwrap(), b"created meanwhile");
+        assert_eq!(std::fs::read(path).unwrap(), b"three");
+    }
 }

@@ -163,6 +163,10 @@ impl JobError {
                 FormatErrorKind::OutOfResources => JobErrorKind::OutOfResources,
                 FormatErrorKind::Io => match e {
                     FormatError::Io { source, .. } if refusal(source).is_some() => JobErrorKind::BadInput,
+                    // A file that was cut off, maybe after it was opened.
+                    FormatError::Io { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
+                        JobErrorKind::BadInput
+                    }
                     FormatError::Io { doing: "opening", source, .. } if source.kind() == ErrorKind::NotFound => {
                         JobErrorKind::BadInput
                     }

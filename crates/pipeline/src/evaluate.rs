@@ -1,6 +1,7 @@
 //! Evaluation of predictions against ground truth, per file and overall.
 
 use crate::evaluation::{Evaluation, ScoredImage};
+use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
 use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
 use crate::predict::zarr::labels_of;
@@ -298,8 +299,8 @@ impl EvaluateJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if no files match, a file cannot be read, the shapes of a pair differ, or the report cannot be
-    /// written.
+    /// [`JobError`] if no files match, a file cannot be read or changes meanwhile, the shapes of a pair differ, or the report
+    /// cannot be written.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context) };
         check_ending(out, &["json"])?;
@@ -341,6 +342,7 @@ impl EvaluateJob {
                 next_step: "give matching files the same name, such as cell1_labels.tif in both folders".to_owned(),
             });
         }
+        let read = records_before(pairs.iter().flat_map(|(prediction, truth)| [prediction, truth]));
         let mut meter = context.meter(ProgressStage::Evaluate, pairs.len() as u64, ProgressUnit::Files);
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels).ignoring_label(self.ignore_label);
         notes.into_iter().for_each(|note| evaluation.add_note(note));
@@ -348,6 +350,7 @@ impl EvaluateJob {
             self.score(&mut evaluation, &labels_of(&prediction), &truth)?;
             meter.add(1)?;
         }
+        refuse_changed(&read)?;
         Ok(evaluation.finish(unpaired))
     }
 
@@ -518,6 +521,29 @@ mod tests {
         let report = job(predictions, truths).run(&Context::default()).unwrap();
         let note = left_out(&report).unwrap();
         assert!(note.contains("a_truth.ome.tif is not scored") && note.contains("a_target.ome.tif"), "{note}");
+    }
+
+    #[test]
+    fn files_of_a_folder_that_change_while_they_are_read_give_no_scores() {
+        let folder = tempfile::tempdir().unwrap();
+        let [predictions, truths, out] = ["p", "t", "s.json"].map(|name| folder.path().join(name));
+        let array = Array::new("ZYX".parse().unwrap(), vec![1, 2, 3], vec![0u16, 1, 1, 0, 2, 2]).unwrap();
+        for (folder, name) in [(&predictions, "a"), (&predictions, "b"), (&truths, "a"), (&truths, "b")] {
+            std::fs::create_dir_all(folder).unwrap();
+            let path = folder.join(format!("{name}_labels.tif"));
+            write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let job = EvaluateJob { out: Some(out.clone()), ..job(predictions, truths.clone()) };
+        let changed = truths.join("b_labels.tif");
+        let grow = move |_: &crate::Event| {
+            use std::io::Write;
+            std::fs::OpenOptions::new().append(true).open(&changed).unwrap().write_all(b"x").unwrap();
+        };
+        let refused =
+            job.run(&Context { sink: std::sync::Arc::new(grow), ..Context::default() }).unwrap_err().to_string();
+        assert!(refused.contains("b_labels.tif") && refused.contains("changed while it was read"), "{refused}");
+        assert!(!out.exists());
+        assert_eq!(job.run(&Context::default()).unwrap().pairs.len(), 2);
     }
 
     #[test]

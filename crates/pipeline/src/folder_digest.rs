@@ -38,6 +38,35 @@ pub(crate) fn chunks_change(then: &InputRecord) -> Option<String> {
     }
 }
 
+/// Returns the records of files and folders of chunks as they are now. Those that cannot be read are left out: opening them
+/// reports why.
+pub(crate) fn records_before<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<InputRecord> {
+    paths.into_iter().filter_map(|path| chunks_record(path).ok()).collect()
+}
+
+/// Refuses a result if a file or folder of chunks differs from its record.
+///
+/// # Errors
+/// [`JobError::Mismatch`] with the first one that does.
+pub(crate) fn refuse_changed(records: &[InputRecord]) -> Result<(), JobError> {
+    match records.iter().find_map(|then| Some((then, chunks_change(then)?))) {
+        Some((then, change)) => Err(changed_error(&then.path, &change)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error of a result whose input at `path` changed while it was read; `change` is the predicate of a sentence.
+pub(crate) fn changed_error(path: &Path, change: &str) -> JobError {
+    let what = if path.is_dir() { "folder" } else { "file" };
+    JobError::Mismatch {
+        path: path.to_owned(),
+        problem: format!(
+            "the {what} {change}: it changed while it was read, so the result would match neither version"
+        ),
+        next_step: format!("wait until the {what} is complete, then run the command again"),
+    }
+}
+
 /// Like [`input_record`], with a maximum number of files and folders in a folder.
 fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
     let record = InputRecord::of(path)?;

@@ -6,7 +6,7 @@
 //! package, has the record `NAME.package_provenance.json`, because `NAME_provenance.json` may belong to a prediction of
 //! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 
-use crate::folder_digest::{file_record, input_record};
+use crate::folder_digest::{changed_error, file_record, input_record};
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
@@ -409,15 +409,9 @@ impl<J: Recordable> PendingRecord<J> {
                 Ok(now) => then.change(&now),
                 Err(error) => Some(format!("can no longer be read ({error})")),
             };
-            let Some(change) = change else { continue };
-            let what = if then.path.is_dir() { "folder" } else { "file" };
-            return Err(JobError::Mismatch {
-                path: then.path.clone(),
-                problem: format!(
-                    "the {what} {change}: it changed while it was read, so the result would match neither version"
-                ),
-                next_step: format!("wait until the {what} is complete, then run the command again"),
-            });
+            if let Some(change) = change {
+                return Err(changed_error(&then.path, &change));
+            }
         }
         Ok(())
     }

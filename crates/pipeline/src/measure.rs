@@ -125,6 +125,7 @@ impl MeasureJob {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
         }
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
+        let of_values = not_finite_note(&rows, &names);
         let text = table_text(&rows, &names, extents.times > 1);
         let bytes = self.table_format.file(&self.table, text)?;
         let mut publication = Publication::default();
@@ -145,6 +146,7 @@ impl MeasureJob {
                 .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
                 .chain(of_regions)
                 .chain(check.note())
+                .chain(of_values)
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
@@ -278,6 +280,26 @@ fn no_background_note(labels: &Path) -> String {
         "no voxel of {} has the value 0 of the background: if the values are intensities, give the label image instead",
         labels.display()
     )
+}
+
+/// Returns the note that the intensities of some objects are not finite, such as a mean of NaN, because of such values in the
+/// measured stack; `rows` are the objects of each time point, `names` those of the channels.
+pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]) -> Option<String> {
+    let rows = || rows.iter().flat_map(|(_, rows)| rows);
+    let is_affected = |row: &&ObjectRow| row.mean.iter().any(|mean| !mean.is_finite());
+    let objects = match rows().filter(is_affected).count() {
+        0 => return None,
+        1 => "1 object".to_owned(),
+        count => format!("{count} objects"),
+    };
+    let is_affected = |channel: usize| rows().any(|row| row.mean.get(channel).is_some_and(|mean| !mean.is_finite()));
+    let affected = names.iter().enumerate().filter(|(channel, _)| is_affected(*channel));
+    let channels: Vec<&str> = affected.map(|(_, name)| name.as_str()).collect();
+    Some(format!(
+        "the measured stack contains values that are NaN or infinite ({}), so intensities of {objects} in the table are, \
+         too: replace these values and measure again",
+        channels.join(", ")
+    ))
 }
 
 /// Returns the note that a time series of labels was measured in a stack that is none.

@@ -1,6 +1,7 @@
 //! Segmentation of an existing map: labels and measurements from a probability map.
 
 use crate::job_record::{PendingRecord, recorded};
+use crate::measure::not_finite_note;
 use crate::predict::files::{label_writer, table_text};
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
@@ -333,13 +334,15 @@ impl SegmentJob {
             in_map.iter_mut().try_for_each(|labels| labels.add(slice))?;
             target.write(slice, [zyx[1], zyx[2]])
         })?;
+        let rows = [(0, rows)];
+        let of_values = not_finite_note(&rows, &names);
         let mut publication = Publication::default();
         target.finish(&mut publication)?;
         if let Some(labels) = in_map {
             publication.add_folder(labels.finish()?);
         }
         if let Some(path) = &self.table {
-            let bytes = self.table_format.file(path, table_text(&[(0, rows)], &names, false))?;
+            let bytes = self.table_format.file(path, table_text(&rows, &names, false))?;
             publication.add(write_unpublished(path, &bytes)?);
         }
         if let Some(record) = record {
@@ -349,7 +352,7 @@ impl SegmentJob {
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
         let mut notes = self.notes(&image, meta.voxel_size_um, extents);
-        notes.extend(label_note.into_iter().chain(map_note));
+        notes.extend(label_note.into_iter().chain(map_note).chain(of_values));
         notes.extend(aside.iter().map(|path| moved_aside_note(path)));
         Ok(SegmentReport {
             objects,

@@ -50,6 +50,19 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     })
 }
 
+/// Creates an empty folder with a random name that begins with `prefix`, and that only its owner can access.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub fn create_private(parent: &Path, prefix: &str) -> Result<PathBuf, StorageError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    let folder = builder.tempdir_in(parent).map_err(StorageError::io(parent, "creating a folder"))?;
+    Ok(folder.keep())
+}
+
 /// Whether the path is a working folder of this kind.
 pub fn is_working(path: &Path, kind: &str) -> bool {
     let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());

@@ -15,6 +15,7 @@
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
+//! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
 //!
 //! This crate depends on no other crate of the project. [`read`] and the handles of [`write`] return
@@ -44,6 +45,7 @@ mod manifest;
 pub mod npy;
 pub mod partial_folder;
 pub mod read;
+pub mod space;
 pub mod target;
 pub mod write;
 

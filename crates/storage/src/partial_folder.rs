@@ -10,13 +10,73 @@ use crate::write::{
     RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder, without_hidden_name,
 };
 use crate::{StorageError, read};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Kind in the marker of an unfinished folder.
 const KIND: &str = "unfinished";
+/// Maximum time that [`remove_unfinished_folders`] waits for files that are being written.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+/// Time between two looks at whether files are being written.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Unfinished folders of this process.
+static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// Number of threads that change unfinished folders at the moment.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+/// Whether the process is about to exit, so that unfinished folders are no longer changed.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A change of an unfinished folder, which ends when dropped.
+struct Change;
+
+impl Change {
+    /// Begins a change; waits for the end of the process if it is about to exit.
+    fn begin() -> Self {
+        CHANGES.fetch_add(1, Ordering::SeqCst);
+        if !IS_ENDING.load(Ordering::SeqCst) {
+            return Self;
+        }
+        CHANGES.fetch_sub(1, Ordering::SeqCst);
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        CHANGES.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Removes all unfinished folders of this process, for a process that exits right afterwards without waiting for its jobs:
+/// threads that go on to write to a folder, or to publish one, stop for good. If a file takes long to write, the folders stay;
+/// they are removed when the next file is written beside them.
+pub fn remove_unfinished_folders() {
+    IS_ENDING.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    while CHANGES.load(Ordering::SeqCst) > 0 {
+        if start.elapsed() >= MAX_WAIT {
+            return;
+        }
+        std::thread::sleep(POLL);
+    }
+    let folders = std::mem::take(&mut *unfinished());
+    for path in folders {
+        // The process is exiting; a leftover folder is hidden and marked, and a later sweep removes it.
+        let _ = remove_marked(&path);
+    }
+}
 
 /// Checks that a new folder may be written to a path: the path is not an input, and it is free, an empty folder, or may
 /// be moved aside.
@@ -78,6 +138,7 @@ impl PartialFolder {
         };
         let folder = parent_of(target);
         sweep_once(folder);
+        let _change = Change::begin();
         let mut builder = tempfile::Builder::new();
         let prefix = hidden_prefix(name);
         builder.prefix(&prefix).suffix(partial_suffix()).rand_bytes(RANDOM_CHARS);
@@ -90,7 +151,10 @@ impl PartialFolder {
             marker.write_all(&Manifest::working(KIND).to_bytes()).map(|()| marker)
         });
         match marked {
-            Ok(marker) => Ok(Self { partial, target: target.to_owned(), marker: Some(marker), listed: None }),
+            Ok(marker) => {
+                unfinished().insert(partial.clone());
+                Ok(Self { partial, target: target.to_owned(), marker: Some(marker), listed: None })
+            }
             Err(error) => {
                 // The first error is reported; a leftover folder is hidden and marked.
                 let _ = remove_marked(&partial);
@@ -119,6 +183,7 @@ impl PartialFolder {
         if !plain || relative.file_name().is_none() || relative == Path::new(MARKER) {
             return Err(io(read::Refusal::NotRelative(relative.to_owned()).into()));
         }
+        let _change = Change::begin();
         let path = self.partial.join(relative);
         let written = std::fs::create_dir_all(parent_of(&path)).and_then(|()| {
             let mut file = File::create_new(&path)?;
@@ -141,6 +206,7 @@ impl PartialFolder {
     /// [`StorageError::Io`] if the folder has no marker that lists files, or a listed file is missing, or can be neither
     /// linked nor copied.
     pub fn adopt(&self, finished: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
+        let _change = Change::begin();
         let listed = Manifest::of_folder(finished).and_then(|manifest| manifest.files);
         let missing = || io::Error::new(io::ErrorKind::NotFound, "it does not list the files of the folder");
         let files =
@@ -186,6 +252,7 @@ impl PartialFolder {
     /// # Errors
     /// As [`check_new_folder`]; the target is then unchanged, and the new folder is removed.
     pub fn publish(mut self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
+        let _change = Change::begin();
         let io = |path: &Path, error| StorageError::io(path, "replacing the folder")(error);
         check_new_folder(&self.target, &[], overwrite)?;
         let mut aside = None;
@@ -265,6 +332,7 @@ impl FinishedFolder {
     /// # Errors
     /// [`StorageError::Io`]; the target is then unchanged, and the new folder is removed.
     pub fn publish(mut self) -> Result<Replaced, StorageError> {
+        let _change = Change::begin();
         if cfg!(not(unix)) {
             // Elsewhere an open file prevents its folder from being renamed.
             self.folder.marker = None;
@@ -282,6 +350,7 @@ impl FinishedFolder {
 
 impl Drop for PartialFolder {
     fn drop(&mut self) {
+        unfinished().remove(&self.partial);
         if self.marker.take().is_some() {
             // Nobody can receive an error here; a leftover folder is hidden and marked, and a later sweep removes it.
             let _ = remove_marked(&self.partial);

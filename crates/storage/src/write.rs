@@ -375,6 +375,20 @@ pub fn write_checked(path: &Path, bytes: &[u8], overwrite: Overwrite) -> Result<
     write_unpublished(path, bytes)?.publish_checked(overwrite)
 }
 
+/// As [`write_checked`], with the content written by a closure.
+///
+/// # Errors
+/// As [`write_checked`]; an error of the closure is returned as [`StorageError::Io`].
+pub fn write_checked_with(
+    path: &Path,
+    overwrite: Overwrite,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<Option<PathBuf>, StorageError> {
+    let mut file = PartialFile::create(path).map_err(StorageError::io(path, "creating the file"))?;
+    file.out().and_then(|out| fill(out)).map_err(StorageError::io(path, "writing"))?;
+    file.finish().map_err(StorageError::io(path, "finishing the file"))?.publish_checked(overwrite)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
@@ -465,7 +479,13 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"newer");
         assert_eq!(write_checked(&path, b"newest", Overwrite::Replace).unwrap(), None);
         assert_eq!(std::fs::read(&path).unwrap(), b"newest");
-        assert_eq!(file_names(folder.path()), ["a.stl", "a.stl.before-1"]);
+        let aside = write_checked_with(&path, Overwrite::Refuse, |out| {
+            std::fs::write(&path, "drawn again")?;
+            out.write_all(b"last")
+        });
+        assert_eq!(std::fs::read(aside.unwrap().unwrap()).unwrap(), b"drawn again");
+        assert_eq!(std::fs::read(&path).unwrap(), b"last");
+        assert_eq!(file_names(folder.path()), ["a.stl", "a.stl.before-1", "a.stl.before-2"]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use cytoscope_storage::json::read_json;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{StorageError, folder, sha256_of_bytes, target};
+use cytoscope_storage::{MARKER, Manifest, StorageError, folder, sha256_of_bytes, target};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
@@ -278,13 +278,27 @@ impl RunFolder {
         run.map(|run| run.job)
     }
 
-    /// Refuses an existing folder that was not created by a training run, and one that is or contains an input.
+    /// Refuses an existing folder that was not created by a training run, or whose marker is damaged, and one that is or
+    /// contains an input.
     pub(crate) fn check(&self, inputs: &[&Path]) -> Result<(), JobError> {
         target::refuse_input(&self.path, inputs)?;
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
         let is_file = self.path.is_file() || self.path.is_symlink();
         if !is_file && (is_free || self.is_of_run()) {
             return Ok(());
+        }
+        if !is_file && self.has_checkpoint() {
+            let marker = serde_json::to_string(&Manifest::working(KIND)).unwrap_or_default();
+            return Err(JobError::Mismatch {
+                path: self.path.clone(),
+                problem: format!(
+                    "the folder holds an unfinished training run ({JSON}), but its file {MARKER}, by which Cytoscope \
+                     recognizes its own folders, is missing or damaged"
+                ),
+                next_step: format!(
+                    "to continue the run, restore this file (its content is {marker}); to start over, move the folder away"
+                ),
+            });
         }
         Err(StorageError::NotReplaceable {
             path: self.path.clone(),

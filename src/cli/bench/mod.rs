@@ -24,7 +24,7 @@ use cytoscope_storage::target::{check_ending, check_file, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
-use results::{GitInfo, Origin, Store, TaskResult, amount};
+use results::{GitInfo, Origin, ResultsFile, Store, TaskResult, amount};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spans::Extent;
@@ -142,7 +142,9 @@ impl Bench {
         let inputs: Vec<&Path> = given.into_iter().flatten().chain(models.iter().map(PathBuf::as_path)).collect();
         let table = self.table()?;
         // Only results of a bench are continued.
-        check_file(&self.output, &inputs, Overwrite::from_force(self.force || self.resume))?;
+        let is_continued = self.resume && self.output.exists();
+        let overwrite = Overwrite::from_force(self.force || is_continued);
+        check_file(&self.output, &inputs, overwrite)?;
         check_ending(&self.output, &["json"])?;
         if let Some(folder) = whole_around(&self.output) {
             return Err(Failure::wrong_use(format!(
@@ -154,16 +156,20 @@ impl Bench {
         let stored = stored_path.map(results::read).transpose()?;
         let context = progress::context(false, true, Recorder::totals_only());
         let timestamp = results::now();
+        let file = ResultsFile::new(&self.output, overwrite);
         let done = match (&self.compare_opts, &self.span_cost, &self.data) {
             (Some(model), _, Some(data)) => {
-                self.stored(|store| optimizations::run(&context, model, data, repeat, &timestamp, store))?
+                self.stored(&file, |store| optimizations::run(&context, model, data, repeat, &timestamp, store))?
             }
             (_, Some(model), Some(data)) => {
                 let default = Duration::from_secs(self.seconds.unwrap_or(spans::DEFAULT_SECS));
                 let extent = self.repeat.map_or(Extent::Time(default), Extent::Pairs);
-                self.stored(|store| spans::run(&context, model, data, extent, &timestamp, store))?
+                self.stored(&file, |store| spans::run(&context, model, data, extent, &timestamp, store))?
             }
-            _ => self.run_tasks(&context, table, &timestamp)?,
+            _ => {
+                let earlier = if is_continued { results::read(&self.output)? } else { Vec::new() };
+                self.run_tasks(&context, table, &earlier, &timestamp, &file)?
+            }
         };
         match (&self.compare, &stored) {
             (_, Some(stored)) => results::compare_with_stored(&done, stored),
@@ -174,15 +180,20 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs the tasks of the table or of --quantization, and prints their results.
-    fn run_tasks(&self, context: &Context, table: Vec<Task>, timestamp: &str) -> Result<Vec<TaskResult>, Failure> {
-        let is_continued = self.resume && self.output.exists();
-        let earlier = if is_continued { results::read(&self.output)? } else { Vec::new() };
+    /// Runs the tasks of the table or of --quantization after their runs in `earlier` results, and prints their results.
+    fn run_tasks(
+        &self,
+        context: &Context,
+        table: Vec<Task>,
+        earlier: &[TaskResult],
+        timestamp: &str,
+        file: &ResultsFile<'_>,
+    ) -> Result<Vec<TaskResult>, Failure> {
         let origin = Origin::here(earlier.first().map_or(timestamp, |first| first.timestamp.as_str()));
         let mut all = Vec::new();
-        let outcome = self.run_all(context, table, &earlier, &origin, &mut all);
+        let outcome = self.run_all(context, table, (earlier, &origin), &mut all, file);
         let done = finished(&all, &origin);
-        self.write(&done)?;
+        file.write(&done)?;
         if outcome.is_err() && !done.is_empty() {
             let next_step = if self.config.is_some() { "; --resume continues after them" } else { "" };
             eprint_line(&format!("note: the results so far are in {}{next_step}", self.output.display()));
@@ -195,11 +206,12 @@ impl Bench {
     /// Measures what needs no table. The results are stored meanwhile, so that an interruption loses only the last of them.
     fn stored(
         &self,
+        file: &ResultsFile<'_>,
         measure: impl FnOnce(Store<'_>) -> Result<Vec<TaskResult>, Failure>,
     ) -> Result<Vec<TaskResult>, Failure> {
         let mut is_stored = false;
         let outcome = measure(&mut |done: &[TaskResult]| -> Outcome {
-            self.write(done)?;
+            file.write(done)?;
             is_stored = !done.is_empty();
             Ok(())
         });
@@ -207,15 +219,6 @@ impl Bench {
             eprint_line(&format!("note: the results so far are in {}", self.output.display()));
         }
         outcome
-    }
-
-    /// Writes the results, if there are any.
-    fn write(&self, done: &[TaskResult]) -> Outcome {
-        if done.is_empty() {
-            return Ok(());
-        }
-        let text = serde_json::to_vec_pretty(done).map_err(|e| Failure::other(e.to_string()))?;
-        Ok(cytoscope_storage::write::atomic_write(&self.output, &text)?)
     }
 
     /// Returns the tasks of the table, at all batch sizes; none without a table.
@@ -245,9 +248,9 @@ impl Bench {
         &self,
         context: &Context,
         table: Vec<Task>,
-        earlier: &[TaskResult],
-        origin: &Origin,
+        (earlier, origin): (&[TaskResult], &Origin),
         all: &mut Vec<Progress>,
+        file: &ResultsFile<'_>,
     ) -> Outcome {
         let folder = PathBuf::from(format!("{}.runs", self.output.display()));
         // Recorded before the lock file of the folder appears beside it.
@@ -299,7 +302,7 @@ impl Bench {
                         eprint_line(&message);
                     }
                 }
-                self.write(&finished(all, origin))?;
+                file.write(&finished(all, origin))?;
             }
         }
         Ok(())

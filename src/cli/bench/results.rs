@@ -4,11 +4,14 @@ use super::metrics::{Figures, Spread, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::{PROGRAM, cores};
-use crate::cli::print;
+use crate::cli::{note_moved_aside, print};
 use cytoscope_pipeline::provenance::InputRecord;
+use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::write_checked;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::cell::Cell;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -257,6 +260,32 @@ pub(super) fn read(path: &Path) -> Result<Vec<TaskResult>, Failure> {
         .map_err(|error| failed(format!("{error}; expected results written by cytoscope bench --output")))
 }
 
+/// The file that a bench writes its results to, at first and after each run.
+pub(super) struct ResultsFile<'a> {
+    path: &'a Path,
+    /// What the next write may replace: after the first one, the file is that of this bench.
+    may_replace: Cell<Overwrite>,
+}
+
+impl<'a> ResultsFile<'a> {
+    /// Returns the file at a path that [`cytoscope_storage::target::check_file`] has allowed with `overwrite`.
+    pub(super) fn new(path: &'a Path, overwrite: Overwrite) -> Self {
+        Self { path, may_replace: Cell::new(overwrite) }
+    }
+
+    /// Writes the results, if there are any. A file that another program has created before the first write is moved aside.
+    pub(super) fn write(&self, done: &[TaskResult]) -> Outcome {
+        if done.is_empty() {
+            return Ok(());
+        }
+        let text = serde_json::to_vec_pretty(done).map_err(|e| Failure::other(e.to_string()))?;
+        let aside = write_checked(self.path, &text, self.may_replace.get())?;
+        self.may_replace.set(Overwrite::Replace);
+        note_moved_aside(self.path, aside.as_deref());
+        Ok(())
+    }
+}
+
 /// Prints how many times as fast each result is as the stored one of the same name.
 pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult]) {
     for result in results.iter().filter(|result| result.success) {
@@ -388,6 +417,22 @@ mod tests {
         let metrics = nested(&spreads);
         let origin = Origin { timestamp: "t".to_owned(), git_info: None, machine: machine() };
         origin.result("a", TaskKind::Training, runs, metrics)
+    }
+
+    #[test]
+    fn a_file_that_appears_before_the_first_write_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.json");
+        let file = ResultsFile::new(&path, Overwrite::Refuse);
+        std::fs::write(&path, "created meanwhile").unwrap();
+        file.write(&[]).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"created meanwhile");
+        for runs in 1..=2 {
+            file.write(&[result(runs, &[])]).unwrap();
+            assert_eq!(read(&path).unwrap()[0].runs, runs);
+        }
+        assert_eq!(std::fs::read(folder.path().join("r.json.before-1")).unwrap(), b"created meanwhile");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "its own results are replaced");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use cytoscope_profile::Stage;
 use cytoscope_simulate::{Settings, SimulateError, Simulation, simulate};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::write::{PartialFile, atomic_write};
 use cytoscope_volume::{Array, DType};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -94,6 +94,9 @@ impl SimulateJob {
     /// [`JobError::Storage`] if a file cannot be written; [`JobError::Cancelled`].
     pub(crate) fn run(&self, context: &Context, inputs: &[&Path]) -> Result<Simulated, JobError> {
         self.prepare(inputs)?;
+        // A folder that cannot be written to is found before the stack is computed.
+        let created = PartialFile::create(&self.image_path());
+        created.map(drop).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         recorded(&self.with_image(), context, |record| {
             let simulation = simulate_stack(&self.settings, context)?;
             // Other programs may have written files meanwhile.

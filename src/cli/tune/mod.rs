@@ -175,8 +175,7 @@ impl Tune {
         }
         // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
         let context = progress::context(false, true, Recorder::totals_only());
-        let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
-        let scratch = Scratch::create(folder, FOLDER_KIND)?;
+        let scratch = Scratch::create_temporary(&std::env::temp_dir(), FOLDER_KIND)?;
         let tried = self.tried_devices()?;
         let inference = match &model {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),

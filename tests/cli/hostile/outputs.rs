@@ -128,6 +128,31 @@ fn foreign_folder_named_like_a_training_is_kept() {
 }
 
 #[test]
+fn a_training_run_without_its_marker_is_named_and_kept() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    std::fs::create_dir(fixture.path("m.training")).unwrap();
+    std::fs::write(fixture.path("m.training/training.json"), "{}").unwrap();
+    let train = [&SMALL[..], &["--steps", "1", "--out", "m"]].concat();
+    let marker = r#"{"made_by":"cytoscope","kind":"training"}"#;
+    for damaged in [None, Some("{\"made_by")] {
+        if let Some(text) = damaged {
+            std::fs::write(fixture.path("m.training/.cytoscope.json"), text).unwrap();
+        }
+        for more in [&[][..], &["--resume"], &["--restart"]] {
+            let words = ["m.training", ".cytoscope.json", "missing or damaged", marker];
+            fixture.fails(3, &[&train[..], more].concat(), &words);
+        }
+        assert_eq!(fixture.bytes("m.training/training.json"), b"{}");
+    }
+    // With the content that the message states, the folder is recognized again.
+    std::fs::write(fixture.path("m.training/.cytoscope.json"), marker).unwrap();
+    fixture.fails(3, &[&train[..], &["--resume"]].concat(), &["training.json"]);
+    fixture.run(&[&train[..], &["--restart"]].concat()).ok();
+}
+
+#[test]
 fn input_is_never_an_output() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);

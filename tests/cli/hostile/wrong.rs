@@ -89,3 +89,17 @@ fn stack_that_changes_during_prediction_gives_no_result() {
     assert!(rest.contains("changed while it was read"), "{rest}");
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_stack_that_is_truncated_during_prediction_is_bad_input() {
+    let fixture = Fixture::new();
+    let (mut child, mut lines) = crate::failures::start_prediction(&fixture);
+    let file = std::fs::OpenOptions::new().write(true).open(fixture.path("large.tif")).unwrap();
+    file.set_len(1000).unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3), "{rest}");
+    assert!(rest.contains("error: ") && rest.contains("large.tif"), "{rest}");
+    assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
+}

@@ -1,5 +1,6 @@
 //! The model's voxel grid, and resampling to it and back.
 
+use super::contrast::Contrast;
 use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError};
@@ -28,6 +29,8 @@ pub(crate) struct ModelView<'a> {
     pub shape: [usize; 3],
     /// Whether any value read so far was NaN or infinite.
     pub not_finite: bool,
+    /// What the values read so far are like, for each channel.
+    pub contrast: Vec<Contrast>,
     maps: Option<[AxisMap; 3]>,
     /// The slices read last, for each channel: range of input slices and their values.
     cache: Vec<(Range<usize>, Vec<f32>)>,
@@ -63,7 +66,8 @@ impl<'a> ModelView<'a> {
     pub(crate) fn new(stack: &'a Stack, channels: &'a [usize], chains: Chains, shape: [usize; 3]) -> Self {
         let maps = maps(stack.extents.zyx, shape);
         let cache = vec![(0..0, Vec::new()); channels.len()];
-        Self { stack, channels, chains, shape, not_finite: false, maps, cache, overlap: CACHED_SLICES }
+        let contrast = vec![Contrast::default(); channels.len()];
+        Self { stack, channels, chains, shape, not_finite: false, contrast, maps, cache, overlap: CACHED_SLICES }
     }
 
     /// Announces that slabs are read one after the other, without overlap: then nothing is cached, unless neighboring
@@ -94,10 +98,17 @@ impl<'a> ModelView<'a> {
             chains: self.chains.clone(),
             shape: [depth, rows.len(), columns.len()],
             not_finite: false,
+            contrast: vec![Contrast::default(); self.channels.len()],
             maps: self.maps.clone().map(|[z, y, x]| [z, y.part(rows), x.part(columns)]),
             cache: vec![(0..0, Vec::new()); self.channels.len()],
             overlap: self.overlap,
         }
+    }
+
+    /// Adds what was found in the values of a part of this view, such as one of [`ModelView::of_part`].
+    pub(super) fn add_found(&mut self, part: &ModelView<'_>) {
+        self.not_finite |= part.not_finite;
+        self.contrast.iter_mut().zip(&part.contrast).for_each(|(whole, part)| whole.merge(*part));
     }
 
     /// Reads slices `z` of the model's grid as `[C][z][Y][X]`; slices past the end repeat the last one.
@@ -159,6 +170,9 @@ impl<'a> ModelView<'a> {
                 Vec::new()
             };
             self.not_finite |= !holes.is_empty();
+            if let Some(contrast) = self.contrast.get_mut(c) {
+                contrast.add(&fresh);
+            }
             self.chains.apply(c, self.stack.first_slice() + from, plane, &mut fresh);
             // NaN would spread over the whole receptive field, so it is set to 0, as for voxels outside the stack.
             holes.into_iter().for_each(|at| fresh[at] = 0.0);

@@ -1,5 +1,6 @@
 //! Fills the maps of an image's time points, one after the other, with one compiled network.
 
+use super::contrast::FlatChannels;
 use super::files::MapWriter;
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};
@@ -128,6 +129,7 @@ pub(super) struct Inference<'a> {
     index: usize,
     seams: Seams,
     not_finite: bool,
+    flat: FlatChannels,
     /// The check of all outputs so far.
     check: OutputCheck,
 }
@@ -146,7 +148,22 @@ impl<'a> Inference<'a> {
         let (runner, seams) = (Some(runner), Seams::default());
         let check = OutputCheck::new(resolved.engine.choice.id, resolved.precision());
         let (index, not_finite) = (0, false);
-        Self { context, resolved, plan, runner, scratch, live, next_chains, kept, index, seams, not_finite, check }
+        let flat = FlatChannels::default();
+        Self {
+            context,
+            resolved,
+            plan,
+            runner,
+            scratch,
+            live,
+            next_chains,
+            kept,
+            index,
+            seams,
+            not_finite,
+            flat,
+            check,
+        }
     }
 
     /// Plans the network again if it was planned for the last slices of a time point and the next one has none that are
@@ -234,6 +251,7 @@ impl<'a> Inference<'a> {
         };
         let (maps, kept, check) = (maps.filter(|_| is_known), self.kept.as_mut(), self.check);
         let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept, check };
+        let mut is_read_whole = finished == 0;
         match runner {
             Runner::Tiles(session) => {
                 let (network, session, seams) = (TileNetwork::of(model), &mut **session, self.seams);
@@ -248,6 +266,7 @@ impl<'a> Inference<'a> {
                 let (session, size) = (&mut **session, plan.tile);
                 let (slab_slices, first_z) = (*slab_slices, *first_z);
                 let [skipped, area] = store.kept.as_mut().map_or([0; 2], |kept| kept.begin_bands(bands));
+                is_read_whole &= skipped == 0;
                 let left = bands.get(skipped..).unwrap_or_default();
                 let macs = (*macs as f64 * left.len() as f64 / bands.len().max(1) as f64) as u64;
                 let completed = finished * grid[1] * grid[2] + (grid[0] - finished) * area;
@@ -263,6 +282,9 @@ impl<'a> Inference<'a> {
             }
         }
         self.not_finite |= view.not_finite;
+        if is_read_whole {
+            self.flat.add(time, channels, &view.contrast);
+        }
         drop(view);
         context.recorder.mark_memory("predicted");
         if !is_known {
@@ -271,10 +293,11 @@ impl<'a> Inference<'a> {
         Ok((stack, prediction))
     }
 
-    /// Returns notes about values of the stack and of the network's output that are not finite; none if all are.
+    /// Returns notes about values of the stack and of the network's output that are not finite, and about channels whose
+    /// values are all equal.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         let of_stack = self.not_finite.then(|| NOT_FINITE.to_owned());
-        of_stack.into_iter().chain(self.check.note())
+        of_stack.into_iter().chain(self.flat.note(self.resolved.extents)).chain(self.check.note())
     }
 
     /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed

@@ -3,6 +3,7 @@
 mod attempts;
 mod batch;
 mod colors;
+mod contrast;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
@@ -30,6 +31,7 @@ pub(crate) mod resolve;
 mod run;
 mod series;
 mod session_memory;
+mod space;
 #[cfg(test)]
 #[path = "../../tests/common/mod.rs"]
 pub(crate) mod test_common;

@@ -10,7 +10,7 @@ use super::plan::{JobMemory, PlannedTiles, plan};
 use super::resolve::{
     ALONE_BY_AXES, ANOTHER_OR_ALL_SERIES, Resolved, Selection, first_series_note, outputs_or_default, reading_notes,
 };
-use super::{InputReport, Output, PredictJob, zarr};
+use super::{InputReport, Output, PredictJob, space, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
@@ -97,6 +97,17 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let memory = JobMemory { held_bytes: steps_bytes, writing_bytes };
     let tiles = plan(context, &resolved, memory, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
+    // What an earlier run has kept takes no more space.
+    let stored_times = match (&earlier, &kept) {
+        (Some(_), _) => 0,
+        (None, Some(_)) => resolved.times.len(),
+        (None, None) => 1,
+    };
+    space::check(job.folder(), &resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+        if earlier.is_none() {
+            KeptSlices::remove(job.folder(), stem);
+        }
+    })?;
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;

@@ -243,7 +243,7 @@ impl Slabs<'_> {
                 let stack = view.stack_of([rows.clone(), columns.clone()]);
                 let mut part = view.of_part(&stack, [rows.clone(), columns]);
                 let goes_on = self.read_band(&mut part, rows.start, band, take)?;
-                view.not_finite |= part.not_finite;
+                view.add_found(&part);
                 goes_on
             };
             if !goes_on {

@@ -1,0 +1,63 @@
+//! Whether the results of an input fit the disk, which is checked before they are computed.
+
+use super::Output;
+use super::resolve::Resolved;
+use crate::JobError;
+use cytoscope_profile::bytes_text;
+use std::io;
+use std::path::Path;
+
+/// Returns the bytes that exist at once, at least, when the last time point is segmented: the maps, unless they are compressed,
+/// the labels of all time points, and the output of the network at `stored_times` time points.
+fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored_times: usize) -> u64 {
+    let bytes = |zyx: [usize; 3], values_per_voxel: usize| {
+        zyx.iter().chain([&values_per_voxel]).fold(size_of::<f32>() as u64, |bytes, n| bytes.saturating_mul(*n as u64))
+    };
+    let (zyx, times, channels) = (resolved.extents.zyx, resolved.times.len(), resolved.model.output_channels);
+    let has_maps = resolved.wants(Output::Maps) && !are_maps_compressed;
+    let maps = if has_maps { bytes(zyx, channels.saturating_mul(times)) } else { 0 };
+    let labels = if resolved.has_objects() { bytes(zyx, times) } else { 0 };
+    bytes(resolved.grid, channels.saturating_mul(stored_times)).saturating_add(maps).saturating_add(labels)
+}
+
+/// Checks that the results of an input fit the disk of their `folder`, where this is known. `are_maps_compressed` states whether
+/// the size of the maps is unknown, `stored_times` at how many time points the output of the network is stored anew at once.
+///
+/// # Errors
+/// [`JobError::Io`] with [`io::ErrorKind::StorageFull`].
+pub(super) fn check(
+    folder: &Path,
+    resolved: &Resolved<'_>,
+    are_maps_compressed: bool,
+    stored_times: usize,
+) -> Result<(), JobError> {
+    let needed = needed_bytes(resolved, are_maps_compressed, stored_times);
+    fits(folder, needed, cytoscope_storage::space::free_bytes(folder))
+}
+
+/// Returns an error if fewer bytes are free than are needed.
+fn fits(folder: &Path, needed_bytes: u64, free_bytes: Option<u64>) -> Result<(), JobError> {
+    let Some(free_bytes) = free_bytes.filter(|free| *free < needed_bytes) else { return Ok(()) };
+    let (needed, free) = (bytes_text(needed_bytes), bytes_text(free_bytes));
+    let problem = format!("the results need at least {needed} of disk space, but {free} are free");
+    Err(JobError::Io { path: folder.to_owned(), error: io::Error::new(io::ErrorKind::StorageFull, problem) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::JobErrorKind;
+
+    #[test]
+    fn results_that_do_not_fit_the_disk_are_refused_with_both_sizes() {
+        let folder = Path::new("out");
+        assert!(fits(folder, 1 << 30, Some(1 << 30)).is_ok());
+        assert!(fits(folder, u64::MAX, None).is_ok(), "unknown");
+        let refused = fits(folder, 3 << 30, Some(1 << 20)).unwrap_err();
+        assert_eq!(refused.kind(), JobErrorKind::OutOfResources);
+        let text = refused.to_string();
+        let expected = "out: the results need at least 3.00 GiB of disk space, but 1 MiB are free; free some space";
+        assert!(text.starts_with(expected), "{text}");
+    }
+}
