@@ -110,8 +110,9 @@ fn labels_under_the_pointer_are_not_those_of_the_ground_truth() {
 fn all_visible_channels_have_a_value_under_the_pointer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stack.tif");
-    let values: Vec<u8> = [4, 6, 8].iter().flat_map(|value| vec![*value; 192]).collect();
-    let array = Array::new("CZYX".parse().unwrap(), vec![3, 3, 8, 8], values).unwrap();
+    // Three slices of three channels each.
+    let values: Vec<u8> = [4, 6, 8].repeat(3).into_iter().flat_map(|value| [value; 64]).collect();
+    let array = Array::new("ZCYX".parse().unwrap(), vec![3, 3, 8, 8], values).unwrap();
     write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
     let mut document = Document::open(&path, None, 0).unwrap();
     document.channels[1].visible = false;
