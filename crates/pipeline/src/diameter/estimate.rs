@@ -489,9 +489,9 @@ impl Estimator<'_> {
 }
 
 /// Returns whether the objects of an estimate are the texture of those of another one, from a larger start. Texture is much
-/// smaller than objects, but a network may find it with high certainty.
+/// smaller than objects, and a network may find it with high certainty; few or varying larger objects are no reason to reject it.
 fn is_texture(estimate: &DiameterEstimate, larger: &DiameterEstimate) -> bool {
-    larger.objects > 0 && larger.certainty >= estimate.certainty && larger.diameter > TEXTURE_RATIO * estimate.diameter
+    larger.certainty == Certainty::High && larger.diameter > TEXTURE_RATIO * estimate.diameter
 }
 
 /// The error of a channel that the maps do not have.
