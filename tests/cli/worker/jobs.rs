@@ -314,7 +314,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let measure = |labels: &str, table: &str| MeasureJob {
         overwrite: Default::default(),
         labels: fixture.path(labels),
-        intensities: fixture.path(&raw),
+        intensities: Some(fixture.path(&raw)),
         table: fixture.path(table),
         table_format: Default::default(),
         series: Default::default(),
