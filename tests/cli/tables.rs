@@ -139,6 +139,31 @@ fn measuring_a_time_series_of_labels_in_one_stack_says_what_is_measured() {
 }
 
 #[test]
+fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("14,80,96", 1);
+    let predict =
+        ["predict", &raw, "--model", "nuclei", "--device", "cpu", "--out", "o", "--voxel-size", "1.75,0.8,0.8"];
+    fixture.run(&[&predict[..], &["--diameter", "15"]].concat()).ok();
+    let expected = fixture.image("o/nuclei_1_raw_labels.tif");
+    let map = "o/nuclei_1_raw_probability.tif";
+    std::fs::copy(fixture.path(map), fixture.path("alone.tif")).unwrap();
+    fixture.run(&["segment", map, "--model", "nuclei", "--out", "a.tif"]).ok();
+    fixture.run(&["segment", "alone.tif", "--model", "nuclei", "--diameter", "15", "--out", "b.tif"]).ok();
+    assert!(fixture.image("a.tif") == expected && fixture.image("b.tif") == expected, "other objects");
+    // Options that are given take precedence.
+    fixture.run(&["segment", map, "--model", "nuclei", "--threshold", "0.99", "--out", "c.tif"]).ok();
+    assert!(fixture.image("c.tif") != expected, "the threshold has no effect");
+    fixture.fails(2, &["segment", map, "--diameter", "15", "--out", "d.tif"], &["--model"]);
+    fixture.fails(
+        2,
+        &["segment", map, "--model", "labelfree-nuclei", "--out", "d.tif"],
+        &["labelfree-nuclei", "stain"],
+    );
+    fixture.fails(2, &["segment", map, "--model", "nuclei", "--diameter", "auto", "--out", "d.tif"], &["--diameter"]);
+}
+
+#[test]
 fn labels_are_measured_without_a_stack_and_at_all_their_time_points() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,40,40", 1);
