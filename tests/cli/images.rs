@@ -38,6 +38,7 @@ fn info_reports_all_documented_fields() {
     }
     let text = fixture.run(&["info", &raw]).ok().stdout;
     assert!(text.contains("Z 6, Y 20, X 24") && text.contains("µm") && text.contains("uint16"), "{text}");
+    assert!(text.contains("ImageJ TIFF, uncompressed, big-endian"), "{text}");
 }
 
 #[test]
