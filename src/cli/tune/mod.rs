@@ -149,7 +149,7 @@ struct TuneReport {
     diameter: Option<f64>,
     inference: Option<Tuned<InferenceCandidate, InferenceSettings>>,
     training: Option<Tuned<TrainingCandidate, TrainingSettings>>,
-    /// Whether everything that was requested was tuned; false if this was interrupted.
+    /// Whether everything that was requested was tuned; false if this was interrupted, or training runs failed.
     complete: bool,
     /// The file of profiles, if settings were saved.
     saved: Option<PathBuf>,
@@ -171,6 +171,9 @@ impl Tune {
                 "--model scratch names no network to predict with: give --training with the training data",
             ));
         }
+        if self.training.is_some() {
+            TrainConfig::read_with(self.config.as_deref(), &[])?;
+        }
         // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
         let context = progress::context(false, true, Recorder::totals_only());
         let folder = std::env::temp_dir().join(format!("cytoscope-tune-{}", std::process::id()));
@@ -180,14 +183,14 @@ impl Tune {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),
             _ => None,
         };
-        let training = match &self.training {
+        let (training, training_failure) = match &self.training {
             Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel) {
-                Ok(tuned) => Some(tuned),
+                Ok(tuned) => (Some(tuned), None),
                 // The predictions that were measured are reported.
-                Err(failure) if failure.kind() == JobErrorKind::Cancelled && inference.is_some() => None,
+                Err(failure) if inference.is_some() => (None, Some(failure)),
                 Err(failure) => return Err(failure),
             },
-            None => None,
+            None => (None, None),
         };
         let (inference, diameter) = inference.map_or((None, None), |(tuned, diameter)| (Some(tuned), diameter));
         let complete = inference.as_ref().is_none_or(|tuned| tuned.complete)
@@ -212,6 +215,9 @@ impl Tune {
             print_report(&report, self.save.then(|| saving.is_ok()));
         }
         saving?;
+        if let Some(failure) = training_failure.filter(|failure| failure.kind() != JobErrorKind::Cancelled) {
+            return Err(Failure::new(failure.kind(), format!("training was not tuned: {failure}")));
+        }
         if complete {
             return Ok(());
         }
