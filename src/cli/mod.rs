@@ -375,7 +375,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let value: f64 = number.parse().map_err(|_| invalid())?;
     let bytes = (value * factor as f64) as u64;
-    if factor == 1 && bytes < 1 << 20 {
+    if factor == 1 && (1..1 << 20).contains(&bytes) {
         return Err(format!("\"{text}\" stands for {bytes} bytes: give a unit, such as {text}G or {text}M"));
     }
     Ok(bytes)

@@ -89,7 +89,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     let display = Arc::new(Display::new(json_lines, quiet));
     let of_sink = Arc::clone(&display);
     let is_only_input = AtomicBool::new(false);
-    let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| {
+    let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event: &Event| {
         if let Event::Started { count, .. } = event {
             is_only_input.store(*count == 1, Ordering::Relaxed);
         }
