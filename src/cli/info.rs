@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
-use cytoscope_formats::{OpenOptions, SeriesChoice};
+use cytoscope_formats::{ByteOrder, OpenOptions, SeriesChoice};
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
@@ -36,12 +36,7 @@ impl Info {
         let shape: Vec<String> =
             meta.axes.iter().zip(&meta.shape).map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
         print(&format!("{}", meta.path.display()));
-        print(&format!(
-            "  format      {} ({}, {})",
-            meta.format,
-            meta.compression,
-            format!("{:?}", meta.byte_order).to_lowercase()
-        ));
+        print(&format!("  format      {}", format_text(&meta.format, &meta.compression, meta.byte_order)));
         print(&format!(
             "  axes        {}",
             if shape.is_empty() { "a single value".to_owned() } else { shape.join(", ") }
@@ -85,4 +80,24 @@ impl Info {
         }
         Ok(())
     }
+}
+
+/// Returns a description of a file format, such as `ImageJ TIFF, uncompressed, big-endian`.
+fn format_text(format: &str, compression: &str, order: ByteOrder) -> String {
+    let name = match format {
+        "tiff" => "TIFF",
+        "bigtiff" => "BigTIFF",
+        "imagej" => "ImageJ TIFF",
+        "ome-tiff" => "OME-TIFF",
+        "ome-zarr" => "OME-Zarr",
+        "npy" => "NPY",
+        "imagej roi" => "ImageJ regions of interest",
+        other => other,
+    };
+    let compression = if compression == "none" { "uncompressed" } else { compression };
+    let order = match order {
+        ByteOrder::Little => "little-endian",
+        ByteOrder::Big => "big-endian",
+    };
+    format!("{name}, {compression}, {order}")
 }

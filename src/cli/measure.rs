@@ -16,9 +16,9 @@ use std::path::PathBuf;
 pub(crate) struct Measure {
     /// Label image.
     labels: PathBuf,
-    /// Stack that the labels belong to, whose channels are measured.
+    /// Stack that the labels belong to, whose channels are measured; without it, only shapes and positions are measured.
     #[arg(long, value_name = "FILE")]
-    intensities: PathBuf,
+    intensities: Option<PathBuf>,
     /// Table to write: .csv or .parquet.
     #[arg(long)]
     out: PathBuf,
@@ -30,9 +30,10 @@ pub(crate) struct Measure {
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
     #[arg(long, value_name = "N|NAME", default_value = "0")]
     series: SeriesChoice,
-    /// Time point of the stack, counted from 0; also of the label image if it has several.
-    #[arg(long, default_value_t = 0)]
-    time: usize,
+    /// Time point of the stack, counted from 0; also of the label image if it has several. By default, all are measured if
+    /// the label image has as many as the stack, else the first one.
+    #[arg(long)]
+    time: Option<usize>,
     /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own.
     #[arg(long)]
     axes: Option<Axes>,
@@ -59,8 +60,8 @@ impl Measure {
             table_format,
             series: self.series,
             axes: self.axes,
-            time: self.time,
-            all_times: false,
+            time: self.time.unwrap_or(0),
+            all_times: self.time.is_none(),
             voxel_um: self.voxel_size,
             overwrite: Overwrite::from_force(self.force),
         };

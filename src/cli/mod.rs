@@ -150,13 +150,30 @@ fn exit_code(outcome: Outcome) -> ExitCode {
 
 /// Prints the help, the version, or what is wrong with the arguments, and returns the exit code.
 fn print_usage(usage: &clap::Error) -> ExitCode {
-    let printed = usage.print();
+    let text = usage.to_string();
+    let clearer = with_expected_numbers(&text);
+    let printed = if clearer == text { usage.print() } else { write!(std::io::stderr(), "{clearer}") };
     if usage.use_stderr() {
         // Standard error may be closed; the exit code still reports the error.
         return ExitCode::from(2);
     }
     keep_stdout_error(printed.and_then(|()| std::io::stdout().flush()));
     exit_code(check_stdout())
+}
+
+/// Replaces what the standard library says about text that is no number by what is expected.
+fn with_expected_numbers(usage: &str) -> String {
+    let whole = match usage.contains("invalid value '-") {
+        true => "expected a whole number of at least 0 without a unit",
+        false => "expected a whole number without a unit",
+    };
+    usage
+        .replace("invalid digit found in string", whole)
+        .replace("cannot parse integer from empty string", whole)
+        .replace("number too large to fit in target type", "the number is too large")
+        .replace("number too small to fit in target type", "the number is too small")
+        .replace("invalid float literal", "expected a number without a unit")
+        .replace("cannot parse float from empty string", "expected a number without a unit")
 }
 
 /// Removes every `--verbose` before the first other argument and returns whether there was one: otherwise clap parses a
@@ -214,6 +231,11 @@ fn eprint_line(line: &str) {
 /// Returns the text with its control characters escaped, except line breaks.
 fn escape_controls(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the line of a note; a warning says so itself.
+fn note_line(note: &str) -> String {
+    if note.starts_with("warning: ") { note.to_owned() } else { format!("note: {note}") }
 }
 
 /// Prints a note about a file that was created at the path of an output during the run and was moved aside.
@@ -337,7 +359,8 @@ fn check_folder(out: &Path) -> Outcome {
     Ok(())
 }
 
-/// Parses a memory size such as `2G`, `512MiB` or a number of bytes; units are powers of 1024.
+/// Parses a memory size such as `2G`, `512MiB` or a number of bytes; units are powers of 1024. A number of less than a MiB
+/// without a unit is refused: its unit was forgotten.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let invalid = || format!("invalid size \"{text}\": expected a number with an optional unit, such as 2G or 512M");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -351,7 +374,11 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         _ => return Err(invalid()),
     };
     let value: f64 = number.parse().map_err(|_| invalid())?;
-    Ok((value * factor as f64) as u64)
+    let bytes = (value * factor as f64) as u64;
+    if factor == 1 && (1..1 << 20).contains(&bytes) {
+        return Err(format!("\"{text}\" stands for {bytes} bytes: give a unit, such as {text}G or {text}M"));
+    }
+    Ok(bytes)
 }
 
 /// Parses a number of threads; 0 stands for all cores.
@@ -384,10 +411,18 @@ mod tests {
     fn sizes_with_and_without_units_are_parsed() {
         assert_eq!(parse_bytes("2G"), Ok(2 << 30));
         assert_eq!(parse_bytes("1.5MiB"), Ok(3 << 19));
-        assert_eq!(parse_bytes("123"), Ok(123));
+        assert_eq!(parse_bytes("1234567"), Ok(1_234_567));
+        assert_eq!(parse_bytes("2K"), Ok(2048));
+        assert!(parse_bytes("2").unwrap_err().contains("2G"));
         assert!(parse_bytes("2 apples").is_err());
         assert_eq!(parse_zyx("1, 2,3"), Ok([1, 2, 3]));
         assert!(parse_zyx("1,0,3").is_err());
+    }
+
+    #[test]
+    fn warnings_are_not_introduced_as_notes() {
+        assert_eq!(note_line("warning: it is flat"), "warning: it is flat");
+        assert_eq!(note_line("it is flat"), "note: it is flat");
     }
 
     #[test]

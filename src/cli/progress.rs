@@ -1,11 +1,12 @@
 //! Shows a job's events on a terminal, or as JSON lines on stderr.
 
-use super::{eprint_json, eprint_line, signals};
+use super::{eprint_json, eprint_line, note_line, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress, with_name};
 use cytoscope_profile::Recorder;
 use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -88,7 +89,17 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     }
     let display = Arc::new(Display::new(json_lines, quiet));
     let of_sink = Arc::clone(&display);
-    let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event| of_sink.event(event));
+    let is_only_input = AtomicBool::new(false);
+    let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event: &Event| {
+        if let Event::Started { count, .. } = event {
+            is_only_input.store(*count == 1, Ordering::Relaxed);
+        }
+        // The failure of the only input is the error of the command.
+        let is_reported_later = matches!(event, Event::Failed { .. }) && is_only_input.load(Ordering::Relaxed);
+        if json_lines || !is_reported_later {
+            of_sink.event(event);
+        }
+    });
     (Context { cancel, sink, recorder }, display)
 }
 
@@ -97,7 +108,7 @@ fn print_event(event: &Event) {
     match event {
         Event::Started { input, index, count } => eprint_line(&format!("[{}/{count}] {}", index + 1, input.display())),
         Event::Planned { plan, .. } => eprint_line(&format!("planned: {}", plan.text())),
-        Event::Note { message } => eprint_line(&format!("note: {message}")),
+        Event::Note { message } => eprint_line(&note_line(message)),
         Event::Failed { input, reason } => {
             eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))
         }

@@ -7,7 +7,8 @@ use super::{counted, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, ObjectsError, SegmentOptions, Threshold};
-use cytoscope_pipeline::{JobError, SegmentJob, TableFormat};
+use cytoscope_pipeline::provenance::diameter_of_map;
+use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::Overwrite;
 use std::path::PathBuf;
 
@@ -27,18 +28,27 @@ pub(crate) struct Segment {
     #[arg(long, value_name = "FORM", requires = "table",
           value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
     table_format: Option<TableFormat>,
-    /// How objects are found: watershed separates touching objects; components labels each connected region as one object.
-    #[arg(long, value_enum, default_value = "watershed")]
-    method: Method,
+    /// Model that predicted the map (package or name of an installed model): its segmentation settings and channels apply
+    /// where no other ones are given.
+    #[arg(long)]
+    model: Option<String>,
+    /// Object diameter of the prediction in µm (in voxels if the voxel size is unknown), to which the settings of --model are
+    /// scaled; by default that in the record beside the map, or else the model's own.
+    #[arg(long, value_name = "UM", requires = "model", value_parser = parse_diameter)]
+    diameter: Option<f64>,
+    /// How objects are found: watershed separates touching objects (the default); components labels each connected region as
+    /// one object.
+    #[arg(long, value_enum)]
+    method: Option<Method>,
     /// Height that the watershed floods: the distance to the background (the default), the map, or their product.
     #[arg(long, value_enum)]
     height: Option<HeightName>,
-    /// Foreground threshold: a number, or otsu.
-    #[arg(long, default_value = "otsu", value_parser = parse_threshold)]
-    threshold: Threshold,
-    /// Sigma in µm of the Gaussian that smooths the map.
-    #[arg(long, default_value_t = 0.0)]
-    smooth_um: f64,
+    /// Foreground threshold: a number, or otsu (the default).
+    #[arg(long, value_parser = parse_threshold)]
+    threshold: Option<Threshold>,
+    /// Sigma in µm of the Gaussian that smooths the map; by default 0.
+    #[arg(long)]
+    smooth_um: Option<f64>,
     /// Minimum height of a seed above its surroundings, in µm if --height is distance; by default 0.5. A higher value
     /// splits touching objects less often.
     #[arg(long)]
@@ -52,9 +62,9 @@ pub(crate) struct Segment {
     /// Series of the map and of --intensities, by number from 0 or by name; files of a single series are read as they are.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
-    /// Channel of the map, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    channel: usize,
+    /// Channel of the map, counted from 0; by default the first one, or those that --model uses.
+    #[arg(long)]
+    channel: Option<usize>,
     /// Time point of the map, counted from 0.
     #[arg(long, default_value_t = 0)]
     time: usize,
@@ -88,17 +98,13 @@ enum HeightName {
 
 impl Segment {
     pub(crate) fn run(self) -> Outcome {
-        if self.method == Method::Components && (self.height.is_some() || self.seed_height.is_some()) {
+        if self.method == Some(Method::Components) && (self.height.is_some() || self.seed_height.is_some()) {
             return Err(Failure::wrong_use(
                 "--height and --seed-height apply to --method watershed: components has no seeds; leave them out",
             ));
         }
-        let height = match self.height {
-            None | Some(HeightName::Distance) => Height::Distance,
-            Some(HeightName::Map) => Height::Map,
-            Some(HeightName::Product) => Height::DistanceTimesMap,
-        };
-        let defaults = SegmentOptions::default();
+        let Basis { channel, seed_channel, options } = self.basis()?;
+        let options = self.changed(options);
         let of_table = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
             map: self.map,
@@ -107,22 +113,13 @@ impl Segment {
             table: self.table,
             table_format: of_table.unwrap_or_default(),
             series: self.series,
-            channel: self.channel,
-            seed_channel: None,
+            channel,
+            seed_channel,
             time: self.time,
             voxel_um: self.voxel_size,
             assumed_voxel_um: None,
             intensities: self.intensities,
-            options: SegmentOptions {
-                smooth_um: self.smooth_um,
-                threshold: self.threshold,
-                height: (self.method == Method::Watershed).then_some(height),
-                seed_height: self.seed_height.unwrap_or(defaults.seed_height),
-                min_volume_um3: self.min_volume_um3.unwrap_or(defaults.min_volume_um3),
-                min_peak: defaults.min_peak,
-                drop_border: self.drop_border,
-                ..defaults
-            },
+            options,
             overwrite: Overwrite::from_force(self.force),
         };
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
@@ -134,6 +131,78 @@ impl Segment {
         print(&format!("{} in {}", counted(report.objects, "object"), report.labels.display()));
         report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
         Ok(())
+    }
+}
+
+/// The channels and settings that apply where no other ones are given.
+struct Basis {
+    channel: usize,
+    /// Channel that separates touching objects; `None` for the same.
+    seed_channel: Option<usize>,
+    options: SegmentOptions,
+}
+
+impl Segment {
+    /// Returns the settings of the model, scaled to the diameter, and its channels unless one is given; without a model, the
+    /// defaults.
+    fn basis(&self) -> Result<Basis, Failure> {
+        let Some(name) = &self.model else {
+            let channel = self.channel.unwrap_or(0);
+            return Ok(Basis { channel, seed_channel: None, options: SegmentOptions::default() });
+        };
+        let model = Model::load(name)?;
+        if model.task != ModelTask::Segmentation {
+            return Err(Failure::wrong_use(format!(
+                "--model {name} predicts a stain and has no segmentation settings: leave it out, or give a model that \
+                 predicts objects"
+            )));
+        }
+        let scale = match (self.diameter, model.object_diameter_um) {
+            (None, _) => diameter_of_map(&self.map, &model).map_or(1.0, |diameter| diameter.scale()),
+            (Some(diameter), Some(nominal_um)) => diameter / nominal_um,
+            (Some(_), None) => {
+                return Err(Failure::wrong_use(format!(
+                    "--diameter has no effect: --model {name} states no object diameter to scale its settings from; leave \
+                     it out"
+                )));
+            }
+        };
+        let (channel, seed_channel) = match self.channel {
+            Some(channel) => (channel, None),
+            None => (model.segment_channel, Some(model.seed_channel)),
+        };
+        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale) })
+    }
+
+    /// Returns settings with those that are given as options.
+    fn changed(&self, settings: SegmentOptions) -> SegmentOptions {
+        let given = self.height.map(|height| match height {
+            HeightName::Distance => Height::Distance,
+            HeightName::Map => Height::Map,
+            HeightName::Product => Height::DistanceTimesMap,
+        });
+        let height = match self.method {
+            Some(Method::Components) => None,
+            Some(Method::Watershed) => given.or(settings.height).or(Some(Height::Distance)),
+            None => given.or(settings.height),
+        };
+        SegmentOptions {
+            smooth_um: self.smooth_um.unwrap_or(settings.smooth_um),
+            threshold: self.threshold.unwrap_or(settings.threshold),
+            height,
+            seed_height: self.seed_height.unwrap_or(settings.seed_height),
+            min_volume_um3: self.min_volume_um3.unwrap_or(settings.min_volume_um3),
+            drop_border: self.drop_border || settings.drop_border,
+            ..settings
+        }
+    }
+}
+
+/// Parses a diameter.
+fn parse_diameter(text: &str) -> Result<f64, String> {
+    match text.parse::<DiameterRequest>()? {
+        DiameterRequest::Given(diameter) => Ok(diameter),
+        DiameterRequest::Auto => Err("expected the diameter that the prediction used, such as 12.5".to_owned()),
     }
 }
 

@@ -9,7 +9,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_
 use super::options::{PERFORMANCE, ReportOptions, ThreadsOption, TraceOptions, one_of};
 use super::reports::TrainCommandReport;
 use super::trace_path::check_trace;
-use super::{parse_zyx, performance, print, print_json, progress};
+use super::{note_line, parse_zyx, performance, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
@@ -308,5 +308,5 @@ fn print_report(report: &TrainReport) {
         let before = before.map_or_else(String::new, |b| format!("{:.4} -> ", b.score));
         print(&format!("    {}: {before}{:.4}", pair.name, pair.score));
     }
-    report.history.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+    report.history.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
 }

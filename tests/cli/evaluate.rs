@@ -99,6 +99,9 @@ fn a_model_has_the_scores_of_its_predictions() {
     assert!(fixture.bytes("s.json") == fixture.bytes("t.json"));
     fixture.fails(2, &["evaluate", "--model", "nuclei-dog", "--data", "data", "--pred", "o"], &["--pred"]);
     fixture.fails(2, &["evaluate", "--model", "nuclei-dog"], &["--data"]);
+    let single = ["evaluate", "--model", "nuclei-dog", "--data", "data/nuclei_3_raw.tif"];
+    let refused = fixture.fails(3, &single, &["nuclei_3_raw.tif", "ground truth", "--pred and --truth"]);
+    assert!(!refused.stderr.contains("training"), "{}", refused.stderr);
     fixture.fails(2, &["evaluate", "--pred", "o"], &["--truth"]);
 }
 

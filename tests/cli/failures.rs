@@ -143,7 +143,10 @@ fn too_little_memory_is_code_4_and_states_the_required_amount() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);
     let arguments = ["predict", &raw, "--memory-budget", "1M", "--out", "o"];
-    fixture.fails(4, &arguments, &[&raw, "MiB of memory", "1 MiB", "--memory-budget"]);
+    let refused = fixture.fails(4, &arguments, &[&raw, "MiB of memory", "1 MiB", "--memory-budget"]);
+    assert_eq!(refused.stderr.matches("MiB of memory").count(), 1, "{}", refused.stderr);
+    let tiny = ["predict", &raw, "--memory-budget", "2K", "--out", "o"];
+    fixture.fails(4, &tiny, &["the budget is 2 KiB"]);
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     // The stated peak is enough.
     let report = fixture.run(&["predict", &raw, "--out", "o", "--json"]).json();

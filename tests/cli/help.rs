@@ -136,6 +136,10 @@ fn wrong_usage_exits_with_code_2() {
         &["gold", "maps, labels, table, preview, preprocessed"],
     );
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "lots"], &["2G"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--memory-budget", "2"], &["2 bytes", "2G or 2M"]);
+    let below = ["evaluate", "--pred", "a.tif", "--truth", "a.tif", "--ignore-below"];
+    fixture.fails(2, &[&below[..], &["20um"]].concat(), &["20um", "--ignore-below", "whole number without a unit"]);
+    fixture.fails(2, &["segment", "a.tif", "--out", "l.tif", "--smooth-um", "1um"], &["1um", "number without a unit"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--device", "gpu"], &["gpu", "auto, cpu, cuda"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--precision", "f17"], &["f17", "int8"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--threads", "100000"], &["threads"]);

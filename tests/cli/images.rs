@@ -38,6 +38,7 @@ fn info_reports_all_documented_fields() {
     }
     let text = fixture.run(&["info", &raw]).ok().stdout;
     assert!(text.contains("Z 6, Y 20, X 24") && text.contains("µm") && text.contains("uint16"), "{text}");
+    assert!(text.contains("ImageJ TIFF, uncompressed, big-endian"), "{text}");
 }
 
 #[test]
@@ -311,6 +312,17 @@ fn intensities_given_as_labels_are_noticed() {
     assert!(!fixture.run(&["convert", &labels, "labels_seg.npy"]).ok().stderr.contains(doubt));
     let measured = fixture.run(&["measure", &raw, "--intensities", &raw, "--out", "t.csv"]).ok().stdout;
     assert!(measured.contains(doubt), "{measured}");
+    let meshed = |labels: &str| fixture.run(&["mesh", labels, "--unsmoothed", "--out", "m.stl", "--force"]).ok().stdout;
+    assert!(meshed(&raw).contains(doubt) && !meshed(&labels).contains(doubt));
+    // Labels in place of a stack.
+    let predicted = |input: &str| {
+        let predict = ["predict", input, "--model", "nuclei-dog", "--device", "cpu", "--outputs", "maps", "--out", "o"];
+        fixture.run(&predict).ok().stdout
+    };
+    let larger = fixture.nuclei("12,128,128", 5);
+    let noted = predicted(&larger.replace("_raw", "_labels"));
+    assert!(noted.contains("the stack may be a label image") && noted.contains("intensities"), "{noted}");
+    assert!(!predicted(&larger).contains("label image"));
     // Values that cannot be labels are refused, and what was met is named.
     let stack = fixture.write("stack.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
     for (values, met) in

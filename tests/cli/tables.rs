@@ -139,6 +139,64 @@ fn measuring_a_time_series_of_labels_in_one_stack_says_what_is_measured() {
 }
 
 #[test]
+fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("14,80,96", 1);
+    let predict =
+        ["predict", &raw, "--model", "nuclei", "--device", "cpu", "--out", "o", "--voxel-size", "1.75,0.8,0.8"];
+    fixture.run(&[&predict[..], &["--diameter", "15"]].concat()).ok();
+    let expected = fixture.image("o/nuclei_1_raw_labels.tif");
+    let map = "o/nuclei_1_raw_probability.tif";
+    std::fs::copy(fixture.path(map), fixture.path("alone.tif")).unwrap();
+    fixture.run(&["segment", map, "--model", "nuclei", "--out", "a.tif"]).ok();
+    fixture.run(&["segment", "alone.tif", "--model", "nuclei", "--diameter", "15", "--out", "b.tif"]).ok();
+    assert!(fixture.image("a.tif") == expected && fixture.image("b.tif") == expected, "other objects");
+    // Options that are given take precedence.
+    fixture.run(&["segment", map, "--model", "nuclei", "--threshold", "0.99", "--out", "c.tif"]).ok();
+    assert!(fixture.image("c.tif") != expected, "the threshold has no effect");
+    fixture.fails(2, &["segment", map, "--diameter", "15", "--out", "d.tif"], &["--model"]);
+    fixture.fails(
+        2,
+        &["segment", map, "--model", "labelfree-nuclei", "--out", "d.tif"],
+        &["labelfree-nuclei", "stain"],
+    );
+    fixture.fails(2, &["segment", map, "--model", "nuclei", "--diameter", "auto", "--out", "d.tif"], &["--diameter"]);
+}
+
+#[test]
+fn labels_are_measured_without_a_stack_and_at_all_their_time_points() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    let labels = "sim/nuclei_1_labels.tif";
+    fixture.run(&["measure", labels, "--intensities", &raw, "--out", "full.csv"]).ok();
+    fixture.run(&["measure", labels, "--out", "shapes.csv"]).ok();
+    let (full, shapes) = (fixture.table("full.csv"), fixture.table("shapes.csv"));
+    let has_intensities = |name: &String| ["mean_", "max_", "sum_"].iter().any(|start| name.starts_with(start));
+    assert!(shapes.len() > 1 && full[0].iter().filter(|name| has_intensities(name)).count() == 3, "{full:?}");
+    let kept: Vec<usize> = (0..full[0].len()).filter(|column| !has_intensities(&full[0][*column])).collect();
+    let expected: Vec<Vec<String>> =
+        full.iter().map(|row| kept.iter().map(|column| row[*column].clone()).collect()).collect();
+    assert_eq!(shapes, expected);
+    // The second time point has no objects in the first row of slices.
+    let labels = fixture.integers(labels);
+    let mut later = labels.clone();
+    later[..40 * 40].fill(0);
+    fixture.write("series.tif", "TZYX", &[2, 6, 40, 40], [&labels[..], &later].concat());
+    let size = ["--voxel-size", "1,0.4,0.4"];
+    let measure = |out: &str, more: &[&str]| {
+        fixture.run(&[&["measure", "series.tif", "--out", out][..], &size, more].concat()).ok().stdout
+    };
+    let whole = measure("whole.csv", &[]);
+    assert!(!whole.contains("only time point"), "{whole}");
+    let rows = fixture.table("whole.csv");
+    let times: Vec<&str> = rows[1..].iter().map(|row| row[0].as_str()).collect();
+    assert!(rows[0][0] == "time" && times.contains(&"0") && times.contains(&"1"), "{rows:?}");
+    assert!(measure("second.csv", &["--time", "1"]).contains("only time point 1 is measured"));
+    let second: Vec<&Vec<String>> = rows[1..].iter().filter(|row| row[0] == "1").collect();
+    assert_eq!(fixture.table("second.csv")[1..].iter().collect::<Vec<_>>(), second);
+}
+
+#[test]
 fn measuring_a_stack_in_place_of_its_labels_is_noted() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,40,40", 1);

@@ -399,7 +399,7 @@ impl Batch {
 
     fn finished(&mut self, id: JobId, result: JobResult) {
         match result {
-            JobResult::Convert { output } if self.converting.contains(&id) => self.written.push(output),
+            JobResult::Convert { output, .. } if self.converting.contains(&id) => self.written.push(output),
             JobResult::Evaluate(report) if self.evaluating == Some(id) => self.report = Some(*report),
             _ => {}
         }

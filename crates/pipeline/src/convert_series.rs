@@ -47,6 +47,28 @@ impl ConvertJob {
         }
         Ok(all)
     }
+
+    /// Converts the chosen series, or each of all series to a file of its own, and returns the files.
+    ///
+    /// # Errors
+    /// As [`ConvertJob::run`] and [`ConvertJob::run_each_series`]; the first failure of several series, each of which is noted.
+    pub fn run_chosen(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
+        if self.series != SeriesChoice::All {
+            self.run(context)?;
+            return Ok(vec![self.output.clone()]);
+        }
+        let (mut written, mut failure) = (Vec::new(), None);
+        for ConvertedSeries { series, output, result } in self.run_each_series(context)? {
+            match result {
+                Ok(()) => written.push(output),
+                Err(error) => {
+                    context.note(format!("series {series} could not be converted: {error}"));
+                    failure = failure.or(Some(error));
+                }
+            }
+        }
+        failure.map_or(Ok(written), Err)
+    }
 }
 
 /// Returns the output of a series, whose number follows the stem of the name.

@@ -5,6 +5,7 @@ use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
+use cytoscope_profile::bytes_text;
 use cytoscope_storage::json::JsonError;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
@@ -54,6 +55,11 @@ fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
+/// Returns a budget in MiB, rounded down; a smaller one in its own unit.
+fn budget_text(bytes: u64) -> String {
+    if bytes < 1 << 20 { bytes_text(bytes) } else { format!("{} MiB", bytes >> 20) }
+}
+
 /// Why a job failed: errors of the lower crates, and wrong use of the job itself.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
@@ -88,7 +94,7 @@ pub enum JobError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// The job needs more memory than its budget.
-    #[error("the job needs about {} MiB of memory, but the budget is {} MiB; {next_step}", mib(*.needed_bytes), .budget_bytes >> 20)]
+    #[error("the job needs about {} MiB of memory, but the budget is {}; {next_step}", mib(*.needed_bytes), budget_text(*.budget_bytes))]
     Budget {
         /// Minimum number of bytes that the job needs.
         needed_bytes: u64,

@@ -1,7 +1,9 @@
-//! Checks whether an image that is used as labels contains labels.
+//! Checks whether the values of an image that is used as labels are those of labels, and those of other images are not.
 
-use crate::JobError;
+use crate::stack::Stack;
+use crate::{Context, JobError};
 use cytoscope_volume::Element;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Fewest pairs of neighboring voxels whose share is stated.
@@ -9,6 +11,45 @@ const MIN_PAIRS: u64 = 1000;
 /// Smallest share of equal pairs in an image of labels. Objects that are N voxels wide have at least (N - 1) / N, and noise
 /// makes that of intensities small.
 const MIN_EQUAL: f64 = 0.5;
+
+/// Smallest share of equal pairs for which an image of intensities is taken for labels: that of objects 5 voxels wide.
+const MIN_EQUAL_OF_LABELS: f64 = 0.8;
+/// Most rows and columns of a slice that are looked at.
+const SEEN: usize = 512;
+
+/// Returns a note if the middle slice of a stack to predict has the values of labels: whole numbers, 0 and several others,
+/// which mostly repeat from voxel to voxel.
+pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize) -> Option<String> {
+    let [depth, ny, nx] = stack.extents.zyx;
+    let middle = |length: usize, most: usize| -> Range<usize> {
+        let start = length.saturating_sub(most) / 2;
+        start..start + length.min(most)
+    };
+    let part = stack.windowed(&[middle(depth, 1), middle(ny, SEEN), middle(nx, SEEN)]);
+    let [slices, _, width] = part.extents.zyx;
+    // A part that cannot be read is reported when the stack is.
+    let values = part.read(context, channel, 0..slices).ok()?.to_f32();
+    let share = share_of_labels(&values, width)?;
+    Some(format!(
+        "the stack may be a label image: of its neighboring voxels that are not 0, {:.0} % have the same value, as in objects; \
+         give the stack of intensities that the labels belong to",
+        share * 100.0
+    ))
+}
+
+/// Returns the share of equal neighbors in rows of `width` voxels, if the values are those of labels.
+fn share_of_labels(values: &[f32], width: usize) -> Option<f64> {
+    let first = values.iter().find(|value| **value != 0.0)?;
+    let has_several = values.iter().any(|value| *value != 0.0 && value != first);
+    let is_numbered = values.iter().all(|value| value.fract() == 0.0 && *value >= 0.0);
+    if !has_several || !is_numbered || !values.contains(&0.0) {
+        return None;
+    }
+    let mut check = LabelCheck::new(Path::new(""));
+    check.add(values, width);
+    let share = check.share();
+    (check.pairs >= MIN_PAIRS && share >= MIN_EQUAL_OF_LABELS).then_some(share)
+}
 
 /// Counts pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
 #[derive(Debug)]
@@ -51,9 +92,14 @@ impl LabelCheck {
         }
     }
 
+    /// Returns the share of equal pairs.
+    fn share(&self) -> f64 {
+        self.equal as f64 / self.pairs.max(1) as f64
+    }
+
     /// Returns a note if the values are more likely intensities than labels.
     pub(crate) fn note(&self) -> Option<String> {
-        let share = self.equal as f64 / self.pairs.max(1) as f64;
+        let share = self.share();
         (self.pairs >= MIN_PAIRS && share < MIN_EQUAL).then(|| {
             format!(
                 "{} may be an image of intensities instead of labels: of the neighboring voxels that are not 0, only {:.0} % \
@@ -99,6 +145,22 @@ mod tests {
         let mask: Vec<u16> = noise.iter().map(|value| if *value > 110 { 255 } else { 0 }).collect();
         for image in [labels, mask, vec![0; 6000]] {
             assert_eq!(note(&image), None);
+        }
+    }
+
+    #[test]
+    fn images_of_labels_are_distinguished_from_others() {
+        // Objects of 10 × 10 voxels and gaps of 10 rows; they are one mask; and noise with and without a background of zeros.
+        let is_object = |i: usize| i / 600 % 2 == 0;
+        let labels: Vec<f32> =
+            (0..6000).map(|i| if is_object(i) { (1 + i / 600 * 6 + i % 60 / 10) as f32 } else { 0.0 }).collect();
+        assert!(share_of_labels(&labels, 60).is_some_and(|share| share > 0.8), "{:?}", share_of_labels(&labels, 60));
+        let mask: Vec<f32> = labels.iter().map(|label| if *label > 0.0 { 255.0 } else { 0.0 }).collect();
+        let noise: Vec<f32> = (0..6000u32).map(|i| 100.0 + (i.wrapping_mul(2_654_435_761) >> 27) as f32).collect();
+        let cut: Vec<f32> = noise.iter().map(|value| if *value > 110.0 { *value } else { 0.0 }).collect();
+        let halves: Vec<f32> = labels.iter().map(|label| label * 0.5).collect();
+        for values in [mask, noise, cut, halves, vec![0.0; 6000]] {
+            assert_eq!(share_of_labels(&values, 60), None);
         }
     }
 

@@ -29,8 +29,9 @@ use std::time::{Instant, SystemTime};
 pub struct MeasureJob {
     /// Path of the label image, or of the OME-Zarr folder of a prediction with labels.
     pub labels: PathBuf,
-    /// The labeled stack, whose channels are measured.
-    pub intensities: PathBuf,
+    /// The labeled stack, whose channels are measured; `None` to measure only shapes, without columns of intensities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intensities: Option<PathBuf>,
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     pub table: PathBuf,
     /// Form of the table.
@@ -45,7 +46,7 @@ pub struct MeasureJob {
     /// Time point of the stack, from 0; also of the label image if it has several.
     #[serde(default)]
     pub time: usize,
-    /// Whether all time points are measured instead of `time`; the label image then has those of the stack.
+    /// Whether all time points are measured instead of `time`, if the label image has those of the stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_times: bool,
     /// Voxel size Z, Y, X in µm, to use instead of the stack's own. Where the stack's is missing, the label image's is
@@ -92,22 +93,28 @@ impl MeasureJob {
     fn measure(&self, context: &Context, record: &mut PendingRecord<Self>) -> Result<MeasureReport, JobError> {
         let start = Instant::now();
         self.table_format.check_path(&self.table)?;
-        results::check(&self.table, &[&self.labels, &self.intensities], self.overwrite)?;
+        let measured = self.intensities.as_ref().unwrap_or(&self.labels);
+        results::check(&self.table, &[&self.labels, measured], self.overwrite)?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
-        let image = self.series.open(&self.intensities, &of_stack)?;
+        let image = match &self.intensities {
+            Some(stack) => self.series.open(stack, &of_stack)?,
+            None => self.series.open_or_only(&labels_of(&self.labels), &of_stack)?,
+        };
         let extents = Extents::of(image.meta());
         let (labels, label_time) = self.open_labels(extents, &of_stack)?;
-        [&image, &labels].into_iter().for_each(|image| record.add_files_of(image));
+        let stack_files = self.intensities.as_ref().map(|_| &image);
+        stack_files.into_iter().chain([&labels]).for_each(|image| record.add_files_of(image));
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
-        check_voxel_size(&self.intensities, size, self.voxel_um)?;
+        check_voxel_size(measured, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
-        let names: Vec<String> = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
+        let names: Vec<String> = (0..self.channels(extents)).map(|c| channel_name(image.meta(), c)).collect();
         let of_regions = regions_note(labels.meta());
         let [depth, ny, nx] = extents.zyx;
         // Each time point of the stack, with that of the label image.
-        let times: Vec<(usize, usize)> = match self.all_times {
+        let is_whole_series = self.all_times && Extents::of(labels.meta()).times == extents.times;
+        let times: Vec<(usize, usize)> = match is_whole_series {
             true => (0..extents.times).map(|time| (time, time)).collect(),
             false => vec![(self.time, label_time)],
         };
@@ -150,7 +157,7 @@ impl MeasureJob {
                 .chain(unknown_voxel_size_note(size, depth))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
-                        .filter(|_| !self.all_times),
+                        .filter(|_| !is_whole_series),
                 )
                 .chain(more_times_note(Extents::of(labels.meta()).times, extents.times))
                 .chain((!has_background).then(|| no_background_note(&self.labels)))
@@ -171,7 +178,7 @@ impl MeasureJob {
         has_background: &mut bool,
     ) -> Result<Vec<ObjectRow>, JobError> {
         let depth = intensities.extents.zyx[0];
-        let channels: Vec<usize> = (0..intensities.extents.channels).collect();
+        let channels: Vec<usize> = (0..self.channels(intensities.extents)).collect();
         let step = intensities.slab_slices();
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
@@ -182,6 +189,11 @@ impl MeasureJob {
             meter.add(slab.len() as u64)?;
         }
         Ok(measurer.finish())
+    }
+
+    /// Returns the number of channels of a stack whose intensities are measured.
+    fn channels(&self, of_stack: Extents) -> usize {
+        if self.intensities.is_some() { of_stack.channels } else { 0 }
     }
 
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
@@ -207,10 +219,6 @@ impl MeasureJob {
             let (dtype, channels) = (labels.meta().dtype, channels_text(of_labels.channels));
             let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
-        }
-        if self.all_times && of_labels.times != extents.times {
-            let problem = format!("it has {} time points, but the stack has {}", of_labels.times, extents.times);
-            return Err(self.mismatch(problem, "measure its time points one by one"));
         }
         let time = if of_labels.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= of_labels.times {
@@ -249,6 +257,11 @@ pub(crate) fn measure_slices(
     z: Range<usize>,
 ) -> Result<(), JobError> {
     let plane = stack.slice_len().max(1);
+    if channels.is_empty() {
+        context.check()?;
+        labels.chunks(plane).for_each(|slice| measurer.add_slice(slice, &[]));
+        return Ok(());
+    }
     for (group, held) in channels.chunks(HELD_CHANNELS).enumerate() {
         context.check()?;
         let read =

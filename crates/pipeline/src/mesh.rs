@@ -3,6 +3,7 @@
 mod files;
 
 use crate::job_record::{PendingRecord, recorded};
+use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::resolve::{
     ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, check_voxel_size, first_series_note,
@@ -134,7 +135,8 @@ impl MeshJob {
         }
         let voxel_um = used_voxel_um(size, extents.zyx[0], self.assumed_voxel_um);
         let stack = Stack::new(&image, self.time);
-        let windows = self.windows(context, &stack)?;
+        let mut check = LabelCheck::new(&self.labels);
+        let windows = self.windows(context, &stack, &mut check)?;
         self.check_memory(&windows, image.meta().dtype.size_bytes() as u64)?;
         let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
         let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
@@ -171,7 +173,7 @@ impl MeshJob {
         let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);
         let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter().chain(of_series);
         let of_size = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
-        let notes = of_reading.chain(of_size).chain(of_time).collect();
+        let notes = of_reading.chain(of_size).chain(of_time).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 
@@ -204,8 +206,13 @@ impl MeshJob {
         JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() }
     }
 
-    /// Returns the bounding boxes of the wanted objects.
-    fn windows(&self, context: &Context, stack: &Stack) -> Result<BTreeMap<u32, BoxZyx>, JobError> {
+    /// Returns the bounding boxes of the wanted objects. All labels are added to `check`.
+    fn windows(
+        &self,
+        context: &Context,
+        stack: &Stack,
+        check: &mut LabelCheck,
+    ) -> Result<BTreeMap<u32, BoxZyx>, JobError> {
         let [depth, ny, nx] = stack.extents.zyx;
         let mut found: BTreeMap<u32, BoxZyx> = BTreeMap::new();
         let mut meter = context.meter(ProgressStage::Find, depth as u64, ProgressUnit::Slices);
@@ -214,6 +221,7 @@ impl MeshJob {
             let slab = first..(first + step).min(depth);
             let slices = slab.len();
             let labels = numbers(&self.labels, stack.read(context, 0, slab)?)?;
+            check.add(&labels, nx);
             for (row, values) in labels.chunks(nx.max(1)).enumerate() {
                 let (z, y) = (first + row / ny.max(1), row % ny.max(1));
                 let mut end = 0;

@@ -447,6 +447,15 @@ pub(crate) fn lists(file: &Path) -> bool {
     record.is_some_and(|r| known(r).iter().any(|o| o.is_named(file) && o.matches(file)))
 }
 
+/// Returns the object diameter with which a model predicted a map, if the record beside the map lists it unchanged and names
+/// the model.
+pub fn diameter_of_map(map: &Path, model: &Model) -> Option<ObjectDiameter> {
+    // A record that cannot be read lists nothing.
+    let record = read(&record_of(map)?).ok()?;
+    let is_listed = record.outputs.iter().any(|output| output.is_named(map) && output.matches(map));
+    record.diameter.filter(|_| is_listed && record.model.fingerprint == model.fingerprint)
+}
+
 /// Adds new files to the prediction records beside them, in place of the files they replace. Files without a record are
 /// skipped; so are those with a damaged one, which is logged. Call this before the files are renamed to their final
 /// names.

@@ -44,7 +44,7 @@ impl Recordable for MeasureJob {
     const KIND: JobKind = JobKind::Measure;
 
     fn inputs(&self) -> Vec<&Path> {
-        vec![self.labels.as_path(), self.intensities.as_path()]
+        once(&self.labels).chain(&self.intensities).map(PathBuf::as_path).collect()
     }
 
     fn outputs(&self) -> Vec<&Path> {
@@ -52,7 +52,7 @@ impl Recordable for MeasureJob {
     }
 
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
-        vec![&mut self.labels, &mut self.intensities, &mut self.table]
+        once(&mut self.labels).chain(&mut self.intensities).chain([&mut self.table]).collect()
     }
 
     fn overwrite(&self) -> Overwrite {

@@ -77,6 +77,23 @@ impl EvaluateModelJob {
         })
     }
 
+    /// Refuses a single image as the data: its ground truth is missing.
+    fn refuse_single_image(&self) -> Result<(), JobError> {
+        let is_list = self.data.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
+            || self.data.file_name().is_some_and(|name| name == "dataset.json");
+        if is_list || !self.data.is_file() {
+            return Ok(());
+        }
+        Err(JobError::Mismatch {
+            path: self.data.clone(),
+            problem: "this is a single file, but scores need pairs of an image and its ground truth".to_owned(),
+            next_step:
+                "give the folder with both, or a table (.csv) of the files; to score a prediction that was made \
+                        before, give --pred and --truth"
+                    .to_owned(),
+        })
+    }
+
     fn evaluate(
         &self,
         context: &Context,
@@ -84,6 +101,7 @@ impl EvaluateModelJob {
         record: Option<&mut PendingRecord<Self>>,
     ) -> Result<EvaluateReport, JobError> {
         let model = Model::load(&self.model)?;
+        self.refuse_single_image()?;
         let dataset = find_pairs(&self.data, task_of(&model)).map_err(data_error)?;
         problems::report(context, &self.data, &dataset.problems, None);
         let options =

@@ -24,7 +24,7 @@ const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
 
 /// A job of the worker. Paths should be absolute; relative ones refer to the working folder of the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Job {
     /// Predicts stacks ([`JobResult::Predict`]).
     Predict {
@@ -180,8 +180,10 @@ impl Job {
             Self::Segment { segmentation, .. } => JobResult::Segment(segmentation.run(context)?),
             Self::Measure(job) => JobResult::Measure(job.run(context)?),
             Self::Convert(job) => {
-                job.run(context)?;
-                JobResult::Convert { output: job.output.clone() }
+                let written = job.run_chosen(context)?;
+                let output = written.first().unwrap_or(&job.output).clone();
+                let outputs = if written.len() > 1 { written } else { Vec::new() };
+                JobResult::Convert { output, outputs }
             }
             Self::Evaluate(job) => JobResult::Evaluate(Box::new(job.run(context)?)),
             Self::EvaluateModel(job) => JobResult::Evaluate(Box::new(job.run(context, devices)?)),
@@ -329,8 +331,11 @@ pub enum JobResult {
     Measure(MeasureReport),
     /// Result of [`Job::Convert`].
     Convert {
-        /// The image written.
+        /// The image written, or the first of several.
         output: PathBuf,
+        /// All images written, if there are several: one for each series.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        outputs: Vec<PathBuf>,
     },
     /// Result of [`Job::Evaluate`] and [`Job::EvaluateModel`].
     Evaluate(Box<EvaluateReport>),
@@ -386,6 +391,19 @@ mod tests {
         assert_eq!(read(import).output_folders(), [PathBuf::from("/models")]);
         let check = json!({"train_check": {"task": "segmentation", "data": "d"}});
         assert!(read(check).output_folders().is_empty());
+    }
+
+    #[test]
+    fn keys_beside_the_job_are_refused() {
+        let predict = |key: &str| {
+            let prediction = json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o"});
+            serde_json::from_value::<Job>(json!({"predict": {"prediction": prediction, key: "replace"}}))
+        };
+        let refused = predict("overwrite").unwrap_err().to_string();
+        assert!(refused.contains("overwrite") && refused.contains("remeasure"), "{refused}");
+        let segmentation = json!({"map": "m.tif"});
+        let segment = json!({"segment": {"segmentation": segmentation, "threads": 1}});
+        assert!(serde_json::from_value::<Job>(segment).unwrap_err().to_string().contains("threads"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod halving;
 mod inference;
+mod simulated;
 mod training;
 
 use super::child::Scratch;
@@ -12,7 +13,7 @@ use super::options::one_of;
 use super::{devices, parse_um, print, print_json, progress, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
-use cytoscope_formats::{Container, OpenOptions, SeriesChoice, WriteSpec, write_array};
+use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, InferenceSettings, JobError, JobErrorKind, MachineProfile, MachineProfiles,
@@ -22,10 +23,11 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
-use cytoscope_volume::{Array, Axes, Axis, VoxelSize};
+use cytoscope_volume::{Axes, Axis};
 use halving::{Candidate, Search, Trial, TrialEnd};
 use inference::{InferenceCandidate, InferenceWorkload};
 use serde::Serialize;
+use simulated::{SIMULATED, simulated_stack};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,10 +35,6 @@ use training::{TrainingCandidate, TrainingWorkload};
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "tune";
-/// Name of the synthetic stack in the working folder.
-const SYNTHETIC: &str = "synthetic.tif";
-/// Shape Z, Y, X of the synthetic stack in voxels.
-const SYNTHETIC_ZYX: [usize; 3] = [48, 192, 192];
 /// Number of steps over which the time of a training candidate is averaged.
 const STEPS: usize = 12;
 /// Names of [`Preset`].
@@ -48,7 +46,7 @@ pub(crate) struct Tune {
     /// Model package (folder, .zip or .onnx), name of an installed model, or, with --training, scratch.
     #[arg(long, default_value = "nuclei")]
     model: TrainStart,
-    /// Stack to predict, of typical size; by default a synthetic one of 48 × 192 × 192 voxels.
+    /// Stack to predict, of typical size; by default a simulated one of 48 × 192 × 192 voxels.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Series (position, scene, well) of the stack, by number from 0 or by name.
@@ -151,7 +149,7 @@ struct TuneReport {
     diameter: Option<f64>,
     inference: Option<Tuned<InferenceCandidate, InferenceSettings>>,
     training: Option<Tuned<TrainingCandidate, TrainingSettings>>,
-    /// Whether everything that was requested was tuned; false if this was interrupted.
+    /// Whether everything that was requested was tuned; false if this was interrupted, or training runs failed.
     complete: bool,
     /// The file of profiles, if settings were saved.
     saved: Option<PathBuf>,
@@ -173,6 +171,9 @@ impl Tune {
                 "--model scratch names no network to predict with: give --training with the training data",
             ));
         }
+        if self.training.is_some() {
+            TrainConfig::read_with(self.config.as_deref(), &[])?;
+        }
         // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
         let context = progress::context(false, true, Recorder::totals_only());
         let scratch = Scratch::create_temporary(&std::env::temp_dir(), FOLDER_KIND)?;
@@ -181,14 +182,14 @@ impl Tune {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),
             _ => None,
         };
-        let training = match &self.training {
+        let (training, training_failure) = match &self.training {
             Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel) {
-                Ok(tuned) => Some(tuned),
+                Ok(tuned) => (Some(tuned), None),
                 // The predictions that were measured are reported.
-                Err(failure) if failure.kind() == JobErrorKind::Cancelled && inference.is_some() => None,
+                Err(failure) if inference.is_some() => (None, Some(failure)),
                 Err(failure) => return Err(failure),
             },
-            None => None,
+            None => (None, None),
         };
         let (inference, diameter) = inference.map_or((None, None), |(tuned, diameter)| (Some(tuned), diameter));
         let complete = inference.as_ref().is_none_or(|tuned| tuned.complete)
@@ -213,6 +214,9 @@ impl Tune {
             print_report(&report, self.save.then(|| saving.is_ok()));
         }
         saving?;
+        if let Some(failure) = training_failure.filter(|failure| failure.kind() != JobErrorKind::Cancelled) {
+            return Err(Failure::new(failure.kind(), format!("training was not tuned: {failure}")));
+        }
         if complete {
             return Ok(());
         }
@@ -251,7 +255,7 @@ impl Tune {
                 (path, diameter)
             }
             // On the model's own grid: nothing is resampled or estimated.
-            None => (synthetic_stack(model, scratch.path())?, model.object_diameter_um),
+            None => (simulated_stack(model, scratch.path(), &context.cancel)?, model.object_diameter_um),
         };
         if !self.series.is_first() {
             options.push(format!("--series={}", self.series));
@@ -266,9 +270,9 @@ impl Tune {
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let of_file = self.shape_zyx(&data)?;
         let workload = InferenceWorkload { model: self.model.as_str(), data, options };
-        let tiling = inference::tiling(devices, of_file, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        let tiling = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
-        let search = inference::run(candidates, &workload, scratch, &[SYNTHETIC], &context.cancel)?;
+        let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
         Ok((Tuned::new(search, inference::presets), diameter))
     }
 
@@ -311,7 +315,7 @@ impl Tune {
         }
         let workload =
             TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
-        let search = training::run(candidates, &workload, scratch, &[SYNTHETIC], cancel)?;
+        let search = training::run(candidates, &workload, scratch, &[SIMULATED], cancel)?;
         Ok(Tuned::new(search, training::presets))
     }
 
@@ -329,42 +333,6 @@ impl Tune {
 /// Returns an error once the program was asked to end.
 fn check_cancelled(cancel: &CancelToken) -> Result<(), Failure> {
     if cancel.is_cancelled() { Err(JobError::Cancelled.into()) } else { Ok(()) }
-}
-
-/// Writes a stack of blobs and noise on the model's grid, and returns its path.
-fn synthetic_stack(model: &Model, folder: &Path) -> Result<PathBuf, Failure> {
-    let [depth, height, width] = SYNTHETIC_ZYX;
-    let channels = model.input_channels.max(1);
-    let wave = |at: usize, period: f64| (at as f64 * std::f64::consts::TAU / period).sin();
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut values: Vec<u16> = Vec::with_capacity(depth * channels * height * width);
-    for z in 0..depth {
-        for _ in 0..channels {
-            for y in 0..height {
-                for x in 0..width {
-                    // Xorshift noise.
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    let blobs = wave(z, 16.0) * wave(y, 32.0) * wave(x, 32.0);
-                    values.push((1000.0 + 800.0 * blobs) as u16 + (state >> 56) as u16);
-                }
-            }
-        }
-    }
-    let (axes, shape) = if channels == 1 {
-        (vec![Axis::Z, Axis::Y, Axis::X], vec![depth, height, width])
-    } else {
-        (vec![Axis::Z, Axis::C, Axis::Y, Axis::X], vec![depth, channels, height, width])
-    };
-    let array = Array::new(Axes::new(axes)?, shape, values)?;
-    let mut spec = WriteSpec::of(&array, Container::ImageJ);
-    if let Some([z, y, x]) = model.voxel_um {
-        spec.voxel_size_um = VoxelSize::new_um(z, y, x);
-    }
-    let path = folder.join(SYNTHETIC);
-    write_array(&path, &array, &spec)?;
-    Ok(path)
 }
 
 /// Returns the file of the profiles: the given one, or that of the user.

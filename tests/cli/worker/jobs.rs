@@ -2,10 +2,11 @@
 
 use super::{Engine, command, convert, is_alive, job, long_job, predict_request};
 use crate::common::Fixture;
-use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_formats::{Container, SeriesChoice, WriteSpec, write_array};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{
-    ArtifactKind, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, ProgressStage, SegmentJob,
+    ArtifactKind, ConvertJob, Event, JobErrorKind, LabelFormat, MeasureJob, PerformanceRequest, ProgressStage,
+    SegmentJob,
 };
 use cytoscope_profile::Stage;
 use cytoscope_testkit::skip;
@@ -271,6 +272,30 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
 }
 
 #[test]
+fn all_series_of_a_file_are_converted() {
+    let fixture = Fixture::new();
+    let stacks = [1, 2].map(|seed| fixture.nuclei("6,20,20", seed));
+    let images = [0, 1].map(|i| json!({"path": format!("{i}.zarr")}));
+    let group = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": {"well": {"images": images}}}});
+    std::fs::create_dir(fixture.path("well.zarr")).unwrap();
+    std::fs::write(fixture.path("well.zarr/zarr.json"), group.to_string()).unwrap();
+    for (i, stack) in stacks.iter().enumerate() {
+        fixture.run(&["convert", stack, &format!("well.zarr/{i}.zarr")]).ok();
+    }
+    let mut engine = Engine::start(&fixture);
+    let job = ConvertJob { series: SeriesChoice::All, ..convert(&fixture, "well.zarr", "two.tif") };
+    engine.worker.send(Request::run(JobId(1), Job::Convert(job)));
+    let JobResult::Convert { output, outputs } = engine.done(1) else { panic!() };
+    assert_eq!(
+        (output, outputs),
+        (fixture.path("two.tif"), ["two.tif", "two_s1.tif"].map(|n| fixture.path(n)).to_vec())
+    );
+    for (name, stack) in ["two.tif", "two_s1.tif"].iter().zip(&stacks) {
+        assert_eq!(fixture.image(name), fixture.image(stack), "{name}");
+    }
+}
+
+#[test]
 fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("14,80,96", 1);
@@ -314,7 +339,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let measure = |labels: &str, table: &str| MeasureJob {
         overwrite: Default::default(),
         labels: fixture.path(labels),
-        intensities: fixture.path(&raw),
+        intensities: Some(fixture.path(&raw)),
         table: fixture.path(table),
         table_format: Default::default(),
         series: Default::default(),

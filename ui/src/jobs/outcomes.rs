@@ -70,7 +70,7 @@ impl Jobs {
                 effects.act(show(document, JobOutput::Diameter(found, before)));
             }
             Outcome::Finished { id, result } => match *result {
-                JobResult::Convert { ref output } if self.copies.remove(&id) => {
+                JobResult::Convert { ref output, .. } if self.copies.remove(&id) => {
                     let job = self.work.jobs.iter().find(|job| job.id == id);
                     let notes = job.map(|job| job.notes.clone()).unwrap_or_default();
                     effects.success(format!("Saved {}", file_name(output)), saved_details(output, &notes));

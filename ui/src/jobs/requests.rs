@@ -324,7 +324,7 @@ impl Jobs {
             table: target.table,
             table_format: Default::default(),
             labels,
-            intensities: document.path.clone(),
+            intensities: Some(document.path.clone()),
             series: SeriesChoice::Index(document.series),
             axes: document.axes.clone(),
             time: time.unwrap_or(0),

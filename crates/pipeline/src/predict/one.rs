@@ -84,6 +84,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     }
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(&wanted, job.overwrite))?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
+    of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
     let engine = in_floats.as_ref().unwrap_or(engine);

@@ -6,6 +6,7 @@ use super::plan::Budget;
 use super::{ChannelRef, Output, PredictOptions, TileRequest};
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
+use crate::label_check::label_image_note;
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
@@ -56,6 +57,12 @@ impl<'a> Selection<'a> {
         check_time(options.time, extents.times, input)?;
         let times: Vec<usize> = options.time.map_or_else(|| (0..extents.times).collect(), |time| vec![time]);
         Ok(Self { image, input, meta, extents, channels, times, first_chains: None, notes })
+    }
+
+    /// Returns a note if the image has the values of labels.
+    pub(super) fn label_image_note(&self, context: &Context) -> Option<String> {
+        let (&channel, &time) = self.channels.first().zip(self.times.first())?;
+        label_image_note(context, &Stack::new(self.image, time), channel)
     }
 
     /// Returns the time point of a selection of a single one.
