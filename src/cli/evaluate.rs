@@ -111,6 +111,7 @@ impl Evaluate {
             model: self.model.unwrap_or_default(),
             data: self.data.unwrap_or_default(),
             device: self.device.unwrap_or_default(),
+            cpu_because: None,
             precision: self.precision.and_then(PrecisionName::precision),
             diameter: self.diameter.unwrap_or_default(),
             ignore_below_voxels: self.ignore_below,

@@ -18,6 +18,13 @@ pub(crate) struct OverwriteQuestion {
     pub(crate) refused: RefusedJob,
 }
 
+impl OverwriteQuestion {
+    /// Whether the refused job is a prediction.
+    pub(crate) fn is_of_prediction(&self) -> bool {
+        matches!(self.refused.again, RepeatableJob::Predict { .. })
+    }
+}
+
 /// Decision of the user about a refused job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OverwriteAnswer {

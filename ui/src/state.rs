@@ -79,7 +79,7 @@ impl<'a> State<'a> {
             Command::Predict => document.is_some_and(|d| self.jobs.prediction(d.id).is_none()) && self.can_predict(),
             Command::PredictAll => self.documents.all().len() > 1 && self.can_predict(),
             Command::Cancel => self.jobs.active() > 0,
-            Command::CancelPredictions => self.jobs.waiting_predictions() > 0,
+            Command::CancelPredictions => self.jobs.can_cancel_predictions(),
             Command::NextSlice | Command::PreviousSlice | Command::Play => document.is_some_and(Document::is_3d),
             Command::NextTime | Command::PreviousTime => document.is_some_and(|d| d.extents.times > 1),
             Command::ToggleLabels | Command::NextLabelStyle => has(Role::Labels) || has(Role::Truth),

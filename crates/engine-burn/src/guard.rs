@@ -56,11 +56,7 @@ impl PanicWatch {
         device: DeviceId,
         work: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        // Unwind safety: only device memory may be left inconsistent, and a failed session is not used again.
-        let was_guarded = IS_GUARDED.replace(true);
-        let caught = catch_unwind(AssertUnwindSafe(work));
-        IS_GUARDED.set(was_guarded);
-        let result = match caught {
+        let result = match caught(work) {
             Ok(result) => result,
             Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
         };
@@ -81,6 +77,8 @@ impl PanicWatch {
                 if matches!(error, EngineError::Device { .. }) {
                     // Freeing memory of a failed device may fail again and abort the process.
                     std::mem::forget(result);
+                } else if let Err(panic) = caught(|| drop(result)) {
+                    tracing::debug!("freeing a result after running out of memory: {}", message(panic.as_ref()));
                 }
                 Err(error)
             }
@@ -104,6 +102,15 @@ impl PanicWatch {
 /// Those of [`PanicWatch::guard`].
 pub(crate) fn guard<T>(device: DeviceId, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     PanicWatch::start().guard(device, work)
+}
+
+/// Runs `work` and returns the panic that ends it, if any.
+fn caught<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let was_guarded = IS_GUARDED.replace(true);
+    // Unwind safety: only device memory may be left inconsistent, and a failed session is not used again.
+    let caught = catch_unwind(AssertUnwindSafe(work));
+    IS_GUARDED.set(was_guarded);
+    caught
 }
 
 fn device_panics() -> MutexGuard<'static, Vec<String>> {
@@ -270,6 +277,26 @@ mod tests {
         });
         let failed = receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("the guard waits for itself");
         assert!(failed.is_some_and(|error| error.contains("4 KiB needed")));
+    }
+
+    /// A tensor that cannot be freed, because its device has no memory left.
+    #[derive(Debug)]
+    struct Unfreed;
+
+    impl Drop for Unfreed {
+        fn drop(&mut self) {
+            panic!("the device is full");
+        }
+    }
+
+    #[test]
+    fn a_panic_while_a_useless_result_is_freed_stays_an_error() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = guard(DeviceId::Cuda(0), || {
+            swallow("test-DSD-0-3", "can't allocate buffer of size: 4096");
+            Ok(Unfreed)
+        });
+        assert!(matches!(failed, Err(EngineError::OutOfMemory { needed_bytes: 4096, .. })), "{failed:?}");
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl fmt::Display for ProgressStage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressUnit {
-    /// Files that are scored.
+    /// Files that are scored, or compared with their list.
     Files,
     /// Labeled objects.
     Objects,

@@ -9,6 +9,7 @@ use crate::recorded::Recorded;
 use crate::results::FileRecord;
 use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model, StatisticsScope};
 use cytoscope_engine::Precision;
+use cytoscope_formats::is_zarr_name;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -320,10 +321,11 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
     Ok(kept)
 }
 
-/// Whether a file exists that has the name of the labels of the prediction with this record.
+/// Whether a file or OME-Zarr folder exists that has the name of the labels of the prediction with this record.
 fn are_labels_of(record: &Path, file: &Path) -> bool {
     let kind = file.file_name().and_then(|name| ArtifactKind::of_name(name.to_str()?)).map(|(kind, _)| kind);
-    kind == Some(ArtifactKind::Labels) && record_of(file).as_deref() == Some(record) && file.is_file()
+    let exists = || file.is_file() || zarr::is_result(file);
+    kind == Some(ArtifactKind::Labels) && record_of(file).as_deref() == Some(record) && exists()
 }
 
 fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
@@ -439,12 +441,43 @@ pub(crate) fn is_of_prediction(file: &Path) -> bool {
     read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
 }
 
+/// Returns the path of the record that lists a result. An OME-Zarr folder may have a name that says nothing about its record: it
+/// is then the newest one in the same folder that lists this name.
+fn record_listing(file: &Path) -> Option<PathBuf> {
+    let own = record_of(file).filter(|path| path.is_file());
+    if own.is_some() || !is_zarr_name(file) {
+        return own;
+    }
+    let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let records = std::fs::read_dir(folder).ok()?.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        // The folder of the file is kept as it is given.
+        let path = file.with_file_name(&name);
+        let (kind, _) = ArtifactKind::of_name(name.to_str()?)?;
+        // Records of other jobs and damaged ones cannot be read.
+        let record = (kind == ArtifactKind::Provenance).then(|| read(&path).ok()).flatten()?;
+        let is_listed = record.outputs.iter().any(|output| output.is_named(file));
+        is_listed.then_some((record.finished_unix_secs, path))
+    });
+    records.max().map(|(_, path)| path)
+}
+
+/// Returns what the record of a file knows about files of its name. A record that cannot be read lists nothing, so the file
+/// counts as foreign.
+fn known_with_name(file: &Path) -> Vec<FileRecord> {
+    let record = record_listing(file).and_then(|path| read(&path).ok());
+    let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
+    record.map_or_else(Vec::new, known).into_iter().filter(|known| known.is_named(file)).collect()
+}
+
 /// Returns whether the record beside a file lists it with its current size and content.
 pub(crate) fn lists(file: &Path) -> bool {
-    // A record that cannot be read lists nothing, so the file counts as foreign.
-    let record = record_of(file).and_then(|path| read(&path).ok());
-    let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
-    record.is_some_and(|r| known(r).iter().any(|o| o.is_named(file) && o.matches(file)))
+    known_with_name(file).iter().any(|known| known.matches(file))
+}
+
+/// As [`lists`], for a file or folder whose size and hash are known.
+pub(crate) fn lists_content(file: &Path, (bytes, sha256): &(u64, String)) -> bool {
+    known_with_name(file).iter().any(|known| known.bytes == *bytes && known.sha256 == *sha256)
 }
 
 /// Returns the object diameter with which a model predicted a map, if the record beside the map lists it unchanged and names
@@ -464,9 +497,11 @@ pub fn diameter_of_map(map: &Path, model: &Model) -> Option<ObjectDiameter> {
 /// [`JobError::Storage`] if the record cannot be written.
 pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     for file in files {
-        let Some(path) = record_of(&file.path) else { continue };
+        let Some(path) = record_listing(&file.path) else { continue };
         let Some(mut record) = earlier(&path) else { continue };
-        let mut replaced = replaced(&path, &record, std::slice::from_ref(file));
+        // Unchanged files of earlier results. The outputs stay listed as such.
+        let is_left = |known: &&FileRecord| *known != file && known.matches(&beside(&path, &known.path));
+        let mut replaced: Vec<FileRecord> = record.replaced.iter().filter(is_left).cloned().collect();
         let is_output = record.outputs.iter().any(|o| o.is_named(&file.path));
         let list = if is_output { &mut record.outputs } else { &mut record.derived };
         // The old file stays listed until the new one has its final name.
@@ -513,6 +548,8 @@ pub(crate) fn finished(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{ZarrImageSpec, ZarrWriter};
+    use cytoscope_volume::{DType, Samples};
 
     #[test]
     fn a_recorded_file_that_is_gone_is_not_called_empty() {
@@ -524,5 +561,63 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let change = record.change_on_disk(&file).unwrap();
         assert!(change.starts_with("can no longer be read ("), "{change}");
+    }
+
+    /// Writes an OME-Zarr folder as predictions and segmentations do, and returns its record.
+    fn zarr_folder(path: &Path) -> FileRecord {
+        let mut writer = ZarrWriter::create_listed(path, ZarrImageSpec::new("x", [1; 5], DType::U16)).unwrap();
+        writer.write(0, [0; 3], &Samples::U16(vec![1])).unwrap();
+        let finished = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap();
+        let record =
+            FileRecord { path: path.to_owned(), bytes: finished.bytes(), sha256: finished.sha256().to_owned() };
+        let _ = finished.publish().unwrap();
+        record
+    }
+
+    /// Writes the record of a prediction with these outputs.
+    fn write_record(path: &Path, outputs: &[FileRecord], finished_unix_secs: u64) {
+        let job = PredictJob::new(vec!["/i/x.tif".into()], "m".to_owned(), "/o".into());
+        let record = serde_json::json!({
+            "program": "cytoscope", "fingerprint": "f", "job": job, "outputs": outputs, "device": null, "plan": null,
+            "model": {"name": "m", "path": "/m", "fingerprint": "1"},
+            "input": {"path": "/i/x.tif", "bytes": 1, "modified_unix_secs": 1},
+            "objects": [], "finished_unix_secs": finished_unix_secs,
+        });
+        std::fs::write(path, record.to_string()).unwrap();
+    }
+
+    #[test]
+    fn an_ome_zarr_folder_with_a_name_of_its_own_is_found_in_the_newest_record_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let old = zarr_folder(&path("result.zarr"));
+        let stale = FileRecord { sha256: "of an earlier result".to_owned(), ..old.clone() };
+        write_record(&path("x_provenance.json"), std::slice::from_ref(&old), 7);
+        write_record(&path("y_provenance.json"), &[stale], 6);
+        write_record(&path("z_provenance.json"), &[], 8);
+        std::fs::write(path("damaged_provenance.json"), "{").unwrap();
+        assert!(lists(&old.path) && lists_content(&old.path, &(old.bytes, old.sha256.clone())));
+        assert!(!lists_content(&old.path, &(old.bytes, "other".to_owned())) && !lists(&path("other.zarr")));
+        // Labels were saved in it.
+        let new = FileRecord { sha256: "of the new labels".to_owned(), ..old.clone() };
+        update(std::slice::from_ref(&new)).unwrap();
+        let record = read(&path("x_provenance.json")).unwrap();
+        assert_eq!((record.outputs, record.replaced), (vec![new], vec![old]));
+        assert_eq!(record.fingerprint, "", "it is no longer the result of the recorded job");
+        assert_eq!(read(&path("y_provenance.json")).unwrap().fingerprint, "f");
+    }
+
+    #[test]
+    fn saved_labels_are_a_file_or_an_ome_zarr_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let record = path("x_provenance.json");
+        let are_labels = |name: &str| are_labels_of(&record, &path(name));
+        assert!(!are_labels("x_labels.tif") && !are_labels("x_labels.zarr"), "they do not exist");
+        std::fs::write(path("x_labels.tif"), "labels").unwrap();
+        let _ = zarr_folder(&path("x_labels.zarr"));
+        let _ = zarr_folder(&path("y_labels.zarr"));
+        assert!(are_labels("x_labels.tif") && are_labels("x_labels.zarr"));
+        assert!(!are_labels("y_labels.zarr"), "of another prediction");
     }
 }

@@ -13,7 +13,7 @@ use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::folder::{Replaced, check_finished, content_of_finished, move_aside};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
-use cytoscope_storage::{Overwrite, StorageError, sha256_of_file, target};
+use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, target};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,9 @@ impl FileRecord {
     /// Returns whether a file or folder has the recorded size and content.
     pub fn matches(&self, path: &Path) -> bool {
         if path.is_dir() {
-            let content = content_of_finished(path, FOLDER_KIND);
+            // The marker, which lists all files, is compared before they are read.
+            let is_listed = sha256_of_file(&path.join(MARKER)).is_ok_and(|sha256| sha256 == self.sha256);
+            let content = is_listed.then(|| content_of_finished(path, FOLDER_KIND)).flatten();
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
@@ -132,20 +134,20 @@ pub(crate) fn check_folder(path: &Path, inputs: &[&Path], overwrite: Overwrite) 
     Ok(check_finished(path, FOLDER_KIND, inputs, overwrite)?)
 }
 
-/// Like [`check`], for a file derived from a prediction's map by a job that writes `labels`: without the user's permission,
-/// only files that are listed in the same record as the map, and those of [`is_derived`], may be overwritten.
+/// Like [`check`], for a file derived from a map by a job that writes `labels`: without the user's permission, only files that
+/// are listed in the same record as the map, and those of [`is_derived`], may be overwritten, and only if the map
+/// `is_of_prediction`: its record lists it as it is.
 ///
 /// # Errors
 /// As [`check`].
 pub(crate) fn check_derived(
     path: &Path,
-    map: &Path,
+    (map, is_of_prediction): (&Path, bool),
     labels: &Path,
     inputs: &[&Path],
     overwrite: Overwrite,
 ) -> Result<(), JobError> {
     let record = |file: &Path| provenance::record_of(&target::resolved(file));
-    let is_of_prediction = provenance::lists(map);
     if is_of_prediction && record(map).is_some() && record(map) == record(path) {
         return check(path, inputs, overwrite);
     }

@@ -157,6 +157,32 @@ impl MapSource for FileMap {
     }
 }
 
+/// What is known about the file or folder of a map before it is segmented. It is read as a whole for that, so once only.
+#[derive(Debug, Clone, Copy)]
+struct MapState {
+    /// Whether it is the OME-Zarr folder of a prediction, with nothing changed or added since.
+    is_unchanged: bool,
+    /// Whether the record of a prediction lists it as it is.
+    is_listed: bool,
+}
+
+impl MapState {
+    fn of(context: &Context, map: &Path) -> Result<Self, JobError> {
+        if !zarr::is_result(map) {
+            return Ok(Self { is_unchanged: false, is_listed: provenance::lists(map) });
+        }
+        let content = zarr::unchanged_content(context, map)?;
+        let is_listed = content.as_ref().is_some_and(|content| provenance::lists_content(map, content));
+        Ok(Self { is_unchanged: content.is_some(), is_listed })
+    }
+}
+
+/// Whether a path is a link to the OME-Zarr folder of a prediction. Such a folder is not replaced.
+fn is_link_to_result(path: &Path) -> bool {
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    is_link && std::fs::canonicalize(path).is_ok_and(|folder| zarr::is_result(&folder))
+}
+
 /// Destination of the labels.
 enum Target {
     File(Box<StackWriter>, DType),
@@ -303,8 +329,9 @@ impl SegmentJob {
             true => open(&self.map, &OpenOptions::default())?,
             false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
         };
-        if format != LabelFormat::RawU32 {
-            self.check_outputs(&image, path)?;
+        let state = (format != LabelFormat::RawU32).then(|| MapState::of(context, &self.map)).transpose()?;
+        if let Some(state) = state {
+            self.check_outputs(&image, state, path)?;
         }
         let meta = self.checked_meta(&image)?;
         let extents = Extents::of(&meta);
@@ -319,9 +346,9 @@ impl SegmentJob {
         let mut labels = self.label(context, stack, voxel_um, &folder)?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = Target::create(path, format, &meta, zyx, objects)?;
-        let (mut in_map, map_note) = match format {
-            LabelFormat::RawU32 => (None, None),
-            _ => self.labels_in_map(&image, objects)?,
+        let (mut in_map, map_note) = match state {
+            None => (None, None),
+            Some(state) => self.labels_in_map(&image, state, objects)?,
         };
         let measured = MeasuredStack {
             stack: &measured,
@@ -368,17 +395,21 @@ impl SegmentJob {
 
     /// Starts the label image that replaces the one in the OME-Zarr folder of the map, if the job asks for it; a note says
     /// so if the folder may not be replaced.
-    fn labels_in_map(&self, map: &Image, objects: u32) -> Result<(Option<ZarrLabels>, Option<String>), JobError> {
+    fn labels_in_map(
+        &self,
+        map: &Image,
+        state: MapState,
+        objects: u32,
+    ) -> Result<(Option<ZarrLabels>, Option<String>), JobError> {
         let extents = Extents::of(map.meta());
-        if !self.replace_labels_of_map || extents.times != 1 || !zarr::is_result(&self.map) {
+        let is_link = is_link_to_result(&self.map);
+        if !self.replace_labels_of_map || extents.times != 1 || !(is_link || zarr::is_result(&self.map)) {
             return Ok((None, None));
         }
-        if !zarr::is_unchanged_result(&self.map) {
-            let note = format!(
-                "{} was changed since its prediction, so the label image in it is kept as it is; it does not have these objects",
-                self.map.display()
-            );
-            return Ok((None, Some(note)));
+        if is_link || !state.is_unchanged {
+            let why = if is_link { "is a link to a folder" } else { "was changed since its prediction" };
+            let kept = "so the label image in it is kept as it is; it does not have these objects";
+            return Ok((None, Some(format!("{} {why}, {kept}", self.map.display()))));
         }
         // The label image has the grid of the maps, and therefore the voxel size in the folder.
         Ok((Some(ZarrLabels::replacing(&self.map, map.meta(), extents.zyx, label_type(objects))?), None))
@@ -432,26 +463,27 @@ impl SegmentJob {
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
-    fn check_outputs(&self, image: &Image, labels: &Path) -> Result<(), JobError> {
+    fn check_outputs(&self, image: &Image, state: MapState, labels: &Path) -> Result<(), JobError> {
         let files = image.files();
         let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
         let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
         for output in [labels].into_iter().chain(self.table.as_deref()) {
             if is_zarr_name(output) && output == labels {
-                self.check_folder(labels, &inputs)?;
+                self.check_folder(labels, state, &inputs)?;
             } else {
-                results::check_derived(output, &self.map, labels, &inputs, self.overwrite)?;
+                let map = (self.map.as_path(), state.is_listed);
+                results::check_derived(output, map, labels, &inputs, self.overwrite)?;
             }
         }
         self.table.iter().try_for_each(|table| Ok(target::check_ending(table, &["csv", PARQUET_ENDING])?))
     }
 
     /// Refuses to write an OME-Zarr folder over anything but an unchanged one that an earlier job made from the same map.
-    fn check_folder(&self, labels: &Path, inputs: &[&Path]) -> Result<(), JobError> {
+    fn check_folder(&self, labels: &Path, state: MapState, inputs: &[&Path]) -> Result<(), JobError> {
         results::refuse_inside_zarr(labels, inputs)?;
         match check_new_folder(labels, inputs, self.overwrite) {
             Err(StorageError::NotReplaceable { can_force: true, .. })
-                if provenance::lists(&self.map) && results::is_derived(labels, &self.map, labels) =>
+                if state.is_listed && results::is_derived(labels, &self.map, labels) =>
             {
                 Ok(())
             }
@@ -497,100 +529,4 @@ fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod tests {
-    use super::*;
-    use crate::job_record::{AnyRecord, read_any, record_path};
-    use cytoscope_formats::{WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
-    use cytoscope_objects::Threshold;
-    use cytoscope_volume::Samples;
-
-    /// A map of 4 × 8 × 8 voxels with an object of 18 voxels.
-    fn map_values() -> Vec<f32> {
-        let inside = |range: Range<usize>, at: usize| range.contains(&at);
-        let value = |i: usize| inside(1..3, i / 64) && inside(2..5, i / 8 % 8) && inside(2..5, i % 8);
-        (0..256).map(|i| f32::from(u8::from(value(i)))).collect()
-    }
-
-    #[test]
-    fn saved_labels_replace_those_in_the_folder_of_the_map() {
-        let folder = tempfile::tempdir().unwrap();
-        let map = folder.path().join("x_probability.zarr");
-        let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
-        let predicted = writer.add_labels(ZarrImageSpec::new("objects", [1, 1, 4, 8, 8], DType::U16)).unwrap();
-        writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
-        writer.write(predicted, [0; 3], &Samples::U16(vec![7; 256])).unwrap();
-        let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
-        let labels = folder.path().join("x_labels.tif");
-        let run = |min_volume_um3: f64| {
-            let text = serde_json::json!({"map": &map, "labels": &labels, "replace_labels_of_map": true});
-            let job: SegmentJob = serde_json::from_value(text).unwrap();
-            let options = SegmentOptions {
-                threshold: Threshold::Fixed(0.5),
-                height: None,
-                min_volume_um3,
-                ..SegmentOptions::default()
-            };
-            SegmentJob { options, overwrite: Overwrite::Replace, ..job }.run(&Context::default()).unwrap()
-        };
-        let read = |path: &Path| open(path, &OpenOptions::default()).unwrap().read_all().unwrap().samples().to_f32();
-        assert_eq!(run(1.0).objects, 1);
-        assert_eq!(read(&labels).iter().sum::<f32>(), 18.0);
-        assert_eq!(read(&map.join("labels/objects")), read(&labels));
-        assert_eq!(read(&map), map_values());
-        assert!(zarr::is_unchanged_result(&map), "it can be replaced by the next prediction");
-        let AnyRecord::Job(record) = read_any(&record_path(&labels)).unwrap() else { unreachable!() };
-        assert_eq!(record.differences(), Vec::<String>::new(), "the new labels do not count as a changed input");
-        // A folder that the user has changed is not replaced, and a note says so.
-        std::fs::create_dir(map.join("labels/mine")).unwrap();
-        std::fs::write(map.join("labels/mine/zarr.json"), "{}").unwrap();
-        let report = run(30.0);
-        assert_eq!((report.objects, read(&labels).iter().sum::<f32>()), (0, 0.0));
-        let notes = report.notes.join("; ");
-        assert!(notes.contains("x_probability.zarr was changed since its prediction"), "{notes}");
-        assert_eq!(read(&map.join("labels/objects")).iter().sum::<f32>(), 18.0);
-        assert!(map.join("labels/mine/zarr.json").is_file());
-    }
-
-    #[test]
-    fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = |name: &str, stated: VoxelSize, assumed_voxel_um| {
-            let map = folder.path().join(format!("{name}_probability.tif"));
-            let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], map_values()).unwrap();
-            let spec = WriteSpec { voxel_size_um: stated, ..WriteSpec::of(&array, Container::ImageJ) };
-            write_array(&map, &array, &spec).unwrap();
-            let labels = folder.path().join(format!("{name}_labels.tif"));
-            let job = SegmentJob {
-                map,
-                labels: Some(labels.clone()),
-                replace_labels_of_map: false,
-                table: None,
-                table_format: Default::default(),
-                series: Default::default(),
-                channel: 0,
-                seed_channel: None,
-                time: 0,
-                voxel_um: None,
-                assumed_voxel_um,
-                intensities: None,
-                // The object has 18 voxels.
-                options: SegmentOptions {
-                    threshold: Threshold::Fixed(0.5),
-                    height: None,
-                    min_volume_um3: 30.0,
-                    ..SegmentOptions::default()
-                },
-                overwrite: Overwrite::default(),
-            };
-            let report = job.run(&Context::default()).unwrap();
-            let size = open(&labels, &OpenOptions::default()).unwrap().meta().voxel_size_um;
-            (report.objects, report.voxel_um, size.is_unknown())
-        };
-        let (unknown, assumed) = (VoxelSize::default(), Some([2.5, 1.0, 1.0]));
-        assert_eq!(run("none", unknown, None), (0, [1.0; 3], true));
-        assert_eq!(run("assumed", unknown, assumed), (1, [2.5, 1.0, 1.0], true));
-        let stated = VoxelSize::new_um(1.5, 1.0, 1.0);
-        assert_eq!(run("stated", stated, assumed), (0, [1.5, 1.0, 1.0], false));
-    }
-}
+mod tests;

@@ -291,13 +291,26 @@ pub fn is_finished(path: &Path, kind: &str) -> bool {
 /// Returns the size of all files of a finished folder in bytes, and the SHA-256 of its marker, which lists their hashes.
 /// `None` if the folder is not one of this kind, or one of its files is missing, changed or new.
 pub fn content_of_finished(path: &Path, kind: &str) -> Option<(u64, String)> {
+    content_of_finished_while(path, kind, &mut |_, _| true)
+}
+
+/// As [`content_of_finished`]. `goes_on` is called before each block of a file is read, with the number of files that were
+/// read before and that of all files. If it returns `false`, nothing more is read and the result is `None`.
+pub fn content_of_finished_while(
+    path: &Path,
+    kind: &str,
+    goes_on: &mut dyn FnMut(usize, usize) -> bool,
+) -> Option<(u64, String)> {
     if !is_finished(path, kind) {
         return None;
     }
     let manifest = Manifest::of_folder(path)?;
     let files = manifest.files.as_ref()?;
     let is_whole = files.iter().all(|file| path.join(&file.name).is_file());
-    if !is_whole || manifest.difference(path).ok()?.is_some() {
+    let mut before_block = |compared: usize| -> io::Result<()> {
+        if goes_on(compared, files.len()) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+    };
+    if !is_whole || manifest.difference_while(path, &mut before_block).ok()?.is_some() {
         return None;
     }
     let sha256 = crate::sha256_of_file(&path.join(MARKER)).ok()?;

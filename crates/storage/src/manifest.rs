@@ -84,11 +84,24 @@ impl Manifest {
     /// # Errors
     /// The system's error if the folder cannot be read.
     pub(crate) fn difference(&self, folder: &Path) -> io::Result<Option<String>> {
+        self.difference_while(folder, &mut |_| Ok(()))
+    }
+
+    /// As [`Self::difference`]. `before_block` is called before each block of a file is read, with the number of files that
+    /// were compared before; its error ends the comparison.
+    ///
+    /// # Errors
+    /// As [`Self::difference`], and that of `before_block`.
+    pub(crate) fn difference_while(
+        &self,
+        folder: &Path,
+        before_block: &mut dyn FnMut(usize) -> io::Result<()>,
+    ) -> io::Result<Option<String>> {
         let Some(files) = &self.files else { return Ok(None) };
         if let Some(name) = Listed::of(files).unlisted(folder, "")? {
             return Ok(Some(format!("holds a file that is not part of it ({name})")));
         }
-        for file in files {
+        for (compared, file) in files.iter().enumerate() {
             if folders_on_the_way(folder, &file.name).is_none() {
                 continue;
             }
@@ -97,7 +110,10 @@ impl Manifest {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 other => other?,
             };
-            if !meta.is_file() || meta.len() != file.bytes || sha256_of_file(&path)? != file.sha256 {
+            let is_same = meta.is_file()
+                && meta.len() == file.bytes
+                && sha256_while(&path, &mut || before_block(compared))? == file.sha256;
+            if !is_same {
                 return Ok(Some(format!("was changed after it was written ({})", file.name)));
             }
         }
@@ -180,10 +196,16 @@ pub fn sha256_of_bytes(bytes: &[u8]) -> String {
 /// # Errors
 /// As [`open_regular`], and the system's error if reading fails.
 pub fn sha256_of_file(path: &Path) -> io::Result<String> {
+    sha256_while(path, &mut || Ok(()))
+}
+
+/// As [`sha256_of_file`]. `before_block` is called before each block is read; its error ends the reading.
+fn sha256_while(path: &Path, before_block: &mut dyn FnMut() -> io::Result<()>) -> io::Result<String> {
     let mut file = open_regular(path)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
+        before_block()?;
         match file.read(&mut buffer)? {
             0 => return Ok(hexadecimal(&hasher.finalize())),
             n => hasher.update(buffer.get(..n).unwrap_or_default()),

@@ -362,7 +362,7 @@ impl Drop for PartialFolder {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::folder::{check_finished, content_of_finished};
+    use crate::folder::{check_finished, content_of_finished, content_of_finished_while};
     use cytoscope_testkit::file_names;
 
     #[test]
@@ -471,6 +471,30 @@ mod tests {
         assert_eq!(content_of_finished(&target, KIND), None, "a file is missing");
         drop(PartialFolder::create_listed(&target).unwrap().finish(KIND).unwrap());
         assert_eq!(file_names(folder.path()), ["a.zarr", "a.zarr.before-1"]);
+    }
+
+    #[test]
+    fn the_reading_of_a_finished_folder_can_be_followed_and_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a.zarr");
+        let partial = PartialFolder::create_listed(&target).unwrap();
+        for name in ["0/c/0", "0/c/1", "zarr.json"] {
+            partial.write(Path::new(name), b"content").unwrap();
+        }
+        assert_eq!(partial.finish("result").unwrap().publish().unwrap(), Replaced::Nothing);
+        let mut seen = Vec::new();
+        let mut read_until = |last: usize| {
+            seen.clear();
+            let content = content_of_finished_while(&target, "result", &mut |read, all| {
+                seen.push((read, all));
+                read < last
+            });
+            seen.dedup();
+            (content, seen.clone())
+        };
+        let (content, whole) = read_until(3);
+        assert_eq!((content, whole), (content_of_finished(&target, "result"), vec![(0, 3), (1, 3), (2, 3)]));
+        assert_eq!(read_until(1), (None, vec![(0, 3), (1, 3)]), "the third file is not read");
     }
 
     #[cfg(unix)]

@@ -17,7 +17,7 @@ use crate::validator::Comparison;
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::{Context, JobError};
-use cytoscope_storage::json::read_json;
+use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
@@ -274,7 +274,8 @@ impl RunFolder {
 
     /// Returns the job that the unfinished run was started with; `None` without a checkpoint that can be read.
     pub(crate) fn started_job(&self) -> Option<TrainJob> {
-        let run: Option<StartedRun> = read_json(&self.json(), MAX_JSON_BYTES).ok()?;
+        let log = |error: &JsonError| tracing::warn!("{}: the run is not known: {error}", self.json().display());
+        let run: Option<StartedRun> = read_json(&self.json(), MAX_JSON_BYTES).inspect_err(log).ok()?;
         run.map(|run| run.job)
     }
 

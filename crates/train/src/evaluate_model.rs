@@ -31,6 +31,9 @@ pub struct EvaluateModelJob {
     /// The device to run on.
     #[serde(default)]
     pub device: DeviceRequest,
+    /// Why the CPU computes: the requested device has failed in an earlier run of the same job. The report says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_because: Option<String>,
     /// Precision; `None` selects the best one of the device for this model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
@@ -111,6 +114,9 @@ impl EvaluateModelJob {
         let mut precision = self.precision;
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels)
             .ignoring_label(self.ignore_label.or(dataset.ignore_label));
+        if let Some(because) = &self.cpu_because {
+            evaluation.add_note(format!("the CPU computed the predictions, because {because}"));
+        }
         let count = dataset.pairs.len();
         for (index, pair) in dataset.pairs.iter().enumerate() {
             context.check()?;
@@ -128,6 +134,7 @@ impl EvaluateModelJob {
             // A rerun must not choose others.
             let job = record.job_mut();
             (job.device, job.precision) = (DeviceRequest::Device(engine.engine().device().id), precision);
+            job.cpu_because = None;
         }
         Ok(evaluation.finish(Vec::new()))
     }

@@ -10,10 +10,11 @@ use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Graph, GraphError, Node, 
 use cytoscope_graph_passes::{infer_shapes, quantize::is_quantized};
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, is_separator};
 use std::sync::Arc;
 
 /// The network that training starts from, in its trainable form, with the facts of its package.
@@ -91,13 +92,14 @@ fn int8_network(package: &Package, sigmoid: bool) -> Option<Int8Network> {
 const TRAINABLE_EXTENSIONS: [&str; 2] = ["trainable", "teach"];
 
 /// Returns the name of the package that training starts from if the user chose the model `name`: for models with
-/// hand-made filters, a file `NAME.trainable` in one of `folders`, beside the packages, names a trainable one.
+/// hand-made filters, a file `NAME.trainable` in one of `folders`, beside the packages, names a trainable one. As for
+/// [`find_model`], a folder or file in the current folder that is called like a model, but is none, does not hide it.
 ///
 /// # Errors
 /// [`JobError`] if that file cannot be read or does not contain the name of a model.
 fn resolve_trainable(name: &str, folders: &[PathBuf]) -> Result<String, JobError> {
     let is_name = |text: &str| Path::new(text).components().count() == 1;
-    if !is_name(name) || Path::new(name).exists() {
+    if !is_name(name) || name.ends_with(is_separator) || is_model(Path::new(name)) {
         return Ok(name.to_owned());
     }
     let mut files = folders
@@ -595,6 +597,10 @@ mod tests {
         std::fs::write(folder.path().join("outside.trainable"), "../cells\n").unwrap();
         assert_eq!([resolve("old").unwrap(), resolve("new").unwrap()], ["nuclei", "cells"]);
         assert_eq!(resolve("other").unwrap(), "other");
+        // The tests run in the folder of the crate, which holds a folder `src`. It is no model.
+        std::fs::write(folder.path().join("src.trainable"), "cells\n").unwrap();
+        assert!(Path::new("src").is_dir());
+        assert_eq!([resolve("src").unwrap(), resolve("src/").unwrap()], ["cells", "src/"]);
         let error = resolve("outside").unwrap_err().to_string();
         assert!(error.contains("outside.trainable") && error.contains("../cells"), "{error}");
     }

@@ -214,9 +214,9 @@ impl Job {
     pub(crate) fn continued(&self, gpu: Option<&str>, has_trained: bool, reason: &str) -> Option<(Self, String)> {
         let place = if gpu.is_some() { ", on the CPU" } else { "" };
         let starts_again = |what: &str| format!("{reason}: {what} starts again{place}");
+        let cpu_because = gpu.map(|gpu| format!("{gpu} was in use when {reason}"));
         match self {
             Self::Predict { prediction, live, operators, performance, .. } => {
-                let cpu_because = gpu.map(|gpu| format!("{gpu} was in use when {reason}"));
                 let prediction = PredictJob { resume: true, cpu_because, ..prediction.clone() };
                 let (live, operators, performance, remeasure) = (*live, *operators, *performance, false);
                 let note = format!("{reason}: the prediction continues after its finished slices{place}");
@@ -248,7 +248,7 @@ impl Job {
             }
             Self::EvaluateModel(job) if gpu.is_some() => {
                 let precision = precision_on_cpu(job.precision);
-                let job = EvaluateModelJob { device: CPU, precision, ..job.clone() };
+                let job = EvaluateModelJob { device: CPU, cpu_because, precision, ..job.clone() };
                 Some((Self::EvaluateModel(job), starts_again("the evaluation")))
             }
             Self::ObjectDiameter(DiameterJob { prediction }) if gpu.is_some() => {
@@ -484,7 +484,9 @@ mod tests {
             let score = read(json!({"evaluate_model": {"model": "m", "data": "d", "precision": asked}}));
             let (next, note) = again(&score).unwrap();
             assert_eq!((next.device(), note.as_str()), (CPU, "died: the evaluation starts again, on the CPU"));
-            assert!(matches!(next, Job::EvaluateModel(job) if job.precision == Some(expected)));
+            let Job::EvaluateModel(job) = next else { panic!("{next:?}") };
+            assert_eq!(job.precision, Some(expected));
+            assert_eq!(job.cpu_because.as_deref(), Some("cuda:0 was in use when died"));
             assert_eq!(score.continued(None, false, "died"), None, "the CPU would end it again");
         }
         let prediction =

@@ -142,6 +142,7 @@ impl Batch {
             model: model.name.clone(),
             data: self.pairs.clone()?,
             device: model.device,
+            cpu_because: None,
             precision: model.precision,
             diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
             ignore_below_voxels: self.ignore_below,

@@ -154,9 +154,7 @@ impl Jobs {
                     self.work.cancel(id);
                 }
             }
-            JobsAction::CancelPredictions => {
-                self.open_predictions().for_each(|prediction| self.work.cancel(prediction.id));
-            }
+            JobsAction::CancelPredictions => self.cancel_predictions(),
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),
             JobsAction::Tile(tile) => self.tile = tile,

@@ -195,6 +195,20 @@ impl Jobs {
         self.waiting_predictions() > 0 || !self.preparing.is_empty()
     }
 
+    /// Whether there are predictions that [`Self::cancel_predictions`] ends.
+    pub(crate) fn can_cancel_predictions(&self) -> bool {
+        self.awaits_predictions() || self.overwrite.iter().any(OverwriteQuestion::is_of_prediction)
+    }
+
+    /// Ends all predictions: those that are queued or running, those that are about to be queued, and those for which the user
+    /// was asked whether they may overwrite files.
+    fn cancel_predictions(&mut self) {
+        self.open_predictions().for_each(|prediction| self.work.cancel(prediction.id));
+        self.preparing.clear();
+        self.all_series.clear();
+        self.overwrite.retain(|question| !question.is_of_prediction());
+    }
+
     /// State of the engine; `None` without a program.
     pub(crate) fn engine(&self) -> Option<WorkerState> {
         self.work.state()

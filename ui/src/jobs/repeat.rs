@@ -186,6 +186,28 @@ mod tests {
     }
 
     #[test]
+    fn cancelling_all_predictions_ends_those_that_are_not_queued_yet() {
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        assert!(!jobs.can_cancel_predictions());
+        jobs.preparing.insert(1);
+        assert!(jobs.can_cancel_predictions());
+        jobs.cancel_predictions();
+        assert!(jobs.preparing.is_empty() && !jobs.can_cancel_predictions());
+        let refused = |again| RefusedJob { title: String::new(), reason: String::new(), again, part_of: None };
+        let of_series = Box::new(job(SeriesChoice::Index(0)));
+        jobs.ask_about(refused(RepeatableJob::Predict { document: 1, job: of_series, remeasure: false }));
+        let text = serde_json::json!({"map": "x_probability.tif", "labels": "x_labels.tif"});
+        let saved = serde_json::from_value(text).unwrap();
+        jobs.ask_about(refused(RepeatableJob::Segment { document: 1, job: saved }));
+        assert!(jobs.can_cancel_predictions());
+        jobs.cancel_predictions();
+        assert!(!jobs.can_cancel_predictions());
+        let left = jobs.overwrite_question().map(|question| &question.refused.again);
+        assert!(matches!(left, Some(RepeatableJob::Segment { .. })), "{left:?}");
+    }
+
+    #[test]
     fn a_series_is_not_predicted_again_beside_all_series() {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("settings.json");

@@ -61,7 +61,10 @@ impl Jobs {
     ) -> Effects {
         let mut effects = Effects::default();
         self.work.performance = display.settings().performance;
-        self.preparing.remove(&id);
+        if !self.preparing.remove(&id) {
+            // It was cancelled meanwhile.
+            return effects;
+        }
         let all_series = self.all_series.remove(&id);
         let out = match folder {
             Ok(folder) => folder,

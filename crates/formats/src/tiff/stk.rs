@@ -57,7 +57,12 @@ pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Seri
         times.push(f64::from(f.u32(at + 8)?) * DAY_MS + f64::from(f.u32(at + 12)?));
     }
     let is_z = distances.iter().skip(1).any(|d| positive(d.abs()).is_some());
-    let calibration = calibration(file).unwrap_or_default();
+    let calibration = calibration(file).unwrap_or_else(|| {
+        if file.first.get(UIC1).is_some() {
+            tracing::warn!("the STK states no pixel size that can be read, in a known unit (tag UIC1): it is unknown");
+        }
+        VoxelSize::default()
+    });
     let step = distances.get(1).and_then(|d| positive(d.abs()));
     let interval = match (times.first(), times.last()) {
         (Some(first), Some(last)) if count > 1 => positive((last - first) / 1000.0 / (count - 1) as f64),

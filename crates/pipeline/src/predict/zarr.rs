@@ -3,9 +3,9 @@
 
 use super::PredictJob;
 use super::files::map_channels;
-use crate::{Artifact, ArtifactKind, JobError, Model, ModelTask, Output};
+use crate::{Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit};
 use cytoscope_formats::{ImageMeta, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name};
-use cytoscope_storage::folder::{content_of_finished, is_finished};
+use cytoscope_storage::folder::{content_of_finished_while, is_finished};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_volume::{DType, Samples};
 use serde::{Deserialize, Serialize};
@@ -126,10 +126,23 @@ pub(crate) fn is_result(path: &Path) -> bool {
     is_zarr_folder(path) && is_finished(path, FOLDER_KIND)
 }
 
-/// Whether a folder is the OME-Zarr of an earlier prediction, and nothing in it was changed or added since. All of its files
-/// are read.
-pub(crate) fn is_unchanged_result(path: &Path) -> bool {
-    is_zarr_folder(path) && content_of_finished(path, FOLDER_KIND).is_some()
+/// Returns the size in bytes and the hash of the OME-Zarr folder of an earlier prediction, as its record lists them; `None` for
+/// another folder, or if anything in it was changed or added since. All of its files are read.
+///
+/// # Errors
+/// [`JobError::Cancelled`].
+pub(crate) fn unchanged_content(context: &Context, path: &Path) -> Result<Option<(u64, String)>, JobError> {
+    if !is_result(path) {
+        return Ok(None);
+    }
+    let mut meter = context.meter(ProgressStage::Check, 0, ProgressUnit::Files);
+    let mut reported = None;
+    let content = content_of_finished_while(path, FOLDER_KIND, &mut |read, all| {
+        let is_new = reported.replace(read) != Some(read);
+        if is_new { meter.set_progress(read as u64, all as u64).is_ok() } else { context.check().is_ok() }
+    });
+    context.check()?;
+    Ok(content)
 }
 
 /// Returns the label image in the maps of an earlier prediction; other paths are returned unchanged.

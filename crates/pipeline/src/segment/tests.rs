@@ -1,0 +1,138 @@
+//! Segmentation of maps: the labels in their folder, voxel sizes, and the check of what was predicted.
+#![allow(clippy::unwrap_used, reason = "a test")]
+use super::*;
+use crate::job_record::{AnyRecord, read_any, record_path};
+use crate::{Event, ProgressStage};
+use cytoscope_formats::{WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
+use cytoscope_objects::Threshold;
+use cytoscope_volume::Samples;
+use std::sync::{Arc, Mutex};
+
+/// A map of 4 × 8 × 8 voxels with an object of 18 voxels.
+fn map_values() -> Vec<f32> {
+    let inside = |range: Range<usize>, at: usize| range.contains(&at);
+    let value = |i: usize| inside(1..3, i / 64) && inside(2..5, i / 8 % 8) && inside(2..5, i % 8);
+    (0..256).map(|i| f32::from(u8::from(value(i)))).collect()
+}
+
+#[test]
+fn saved_labels_replace_those_in_the_folder_of_the_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let map = folder.path().join("x_probability.zarr");
+    let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
+    let predicted = writer.add_labels(ZarrImageSpec::new("objects", [1, 1, 4, 8, 8], DType::U16)).unwrap();
+    writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
+    writer.write(predicted, [0; 3], &Samples::U16(vec![7; 256])).unwrap();
+    let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
+    let labels = folder.path().join("x_labels.tif");
+    let run = |min_volume_um3: f64| {
+        let text = serde_json::json!({"map": &map, "labels": &labels, "replace_labels_of_map": true});
+        let job: SegmentJob = serde_json::from_value(text).unwrap();
+        let options = SegmentOptions {
+            threshold: Threshold::Fixed(0.5),
+            height: None,
+            min_volume_um3,
+            ..SegmentOptions::default()
+        };
+        SegmentJob { options, overwrite: Overwrite::Replace, ..job }.run(&Context::default()).unwrap()
+    };
+    let read = |path: &Path| open(path, &OpenOptions::default()).unwrap().read_all().unwrap().samples().to_f32();
+    assert_eq!(run(1.0).objects, 1);
+    assert_eq!(read(&labels).iter().sum::<f32>(), 18.0);
+    assert_eq!(read(&map.join("labels/objects")), read(&labels));
+    assert_eq!(read(&map), map_values());
+    let content = zarr::unchanged_content(&Context::default(), &map).unwrap();
+    assert!(content.is_some(), "it can be replaced by the next prediction");
+    let AnyRecord::Job(record) = read_any(&record_path(&labels)).unwrap() else { unreachable!() };
+    assert_eq!(record.differences(), Vec::<String>::new(), "the new labels do not count as a changed input");
+    // A folder that the user has changed is not replaced, and a note says so.
+    std::fs::create_dir(map.join("labels/mine")).unwrap();
+    std::fs::write(map.join("labels/mine/zarr.json"), "{}").unwrap();
+    let report = run(30.0);
+    assert_eq!((report.objects, read(&labels).iter().sum::<f32>()), (0, 0.0));
+    let notes = report.notes.join("; ");
+    assert!(notes.contains("x_probability.zarr was changed since its prediction"), "{notes}");
+    assert_eq!(read(&map.join("labels/objects")).iter().sum::<f32>(), 18.0);
+    assert!(map.join("labels/mine/zarr.json").is_file());
+}
+
+#[test]
+fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, stated: VoxelSize, assumed_voxel_um| {
+        let map = folder.path().join(format!("{name}_probability.tif"));
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], map_values()).unwrap();
+        let spec = WriteSpec { voxel_size_um: stated, ..WriteSpec::of(&array, Container::ImageJ) };
+        write_array(&map, &array, &spec).unwrap();
+        let labels = folder.path().join(format!("{name}_labels.tif"));
+        let job = SegmentJob {
+            map,
+            labels: Some(labels.clone()),
+            replace_labels_of_map: false,
+            table: None,
+            table_format: Default::default(),
+            series: Default::default(),
+            channel: 0,
+            seed_channel: None,
+            time: 0,
+            voxel_um: None,
+            assumed_voxel_um,
+            intensities: None,
+            // The object has 18 voxels.
+            options: SegmentOptions {
+                threshold: Threshold::Fixed(0.5),
+                height: None,
+                min_volume_um3: 30.0,
+                ..SegmentOptions::default()
+            },
+            overwrite: Overwrite::default(),
+        };
+        let report = job.run(&Context::default()).unwrap();
+        let size = open(&labels, &OpenOptions::default()).unwrap().meta().voxel_size_um;
+        (report.objects, report.voxel_um, size.is_unknown())
+    };
+    let (unknown, assumed) = (VoxelSize::default(), Some([2.5, 1.0, 1.0]));
+    assert_eq!(run("none", unknown, None), (0, [1.0; 3], true));
+    assert_eq!(run("assumed", unknown, assumed), (1, [2.5, 1.0, 1.0], true));
+    let stated = VoxelSize::new_um(1.5, 1.0, 1.0);
+    assert_eq!(run("stated", stated, assumed), (0, [1.5, 1.0, 1.0], false));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_folder_behind_a_link_keeps_its_labels_and_a_note_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let (map, link) = (folder.path().join("kept.zarr"), folder.path().join("x_probability.zarr"));
+    let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
+    let predicted = writer.add_labels(ZarrImageSpec::new("objects", [1, 1, 4, 8, 8], DType::U16)).unwrap();
+    writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
+    writer.write(predicted, [0; 3], &Samples::U16(vec![7; 256])).unwrap();
+    let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
+    std::os::unix::fs::symlink(&map, &link).unwrap();
+    let labels = folder.path().join("x_labels.tif");
+    let text = serde_json::json!({"map": &link, "labels": &labels, "replace_labels_of_map": true});
+    let job: SegmentJob = serde_json::from_value(text).unwrap();
+    let report = job.run(&Context::default()).unwrap();
+    let notes = report.notes.join("; ");
+    assert!(notes.contains("x_probability.zarr is a link to a folder"), "{notes}");
+    let objects = open(&map.join("labels/objects"), &OpenOptions::default()).unwrap().read_all().unwrap();
+    assert_eq!(objects.samples().to_f32(), vec![7.0; 256]);
+}
+
+#[test]
+fn the_check_of_a_map_folder_shows_its_files_and_can_be_cancelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let map = folder.path().join("x_probability.zarr");
+    let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
+    writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
+    let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
+    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    assert!(MapState::of(&context, &map).unwrap().is_unchanged);
+    let of_files = |event: &Event| matches!(event, Event::Progress(progress) if progress.stage == ProgressStage::Check && progress.total > 1);
+    assert!(seen.lock().unwrap().iter().any(of_files));
+    context.cancel.cancel();
+    assert!(matches!(MapState::of(&context, &map), Err(JobError::Cancelled)));
+}
