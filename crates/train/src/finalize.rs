@@ -87,32 +87,8 @@ impl Training<'_> {
         let start_scores = before.as_ref().map(|b| b.tuned.clone());
         let (before, thumbnails_before) = before.map_or((None, Vec::new()), |b| (Some(b.untuned), b.thumbnails));
         let context = self.context;
-        let end = self.deadline(&state);
-        // Without a validation set, the final network is used.
-        let best = if self.validator.is_empty() { state.step } else { state.best.map_or(0, |(_, step)| step) };
-        let mut verdict = if best > 0 { ChosenNetwork::Trained } else { ChosenNetwork::Start };
-        if verdict == ChosenNetwork::Start {
-            let reason = kept_reason(state.best_comparison.as_ref());
-            context.note(format!(
-                "no trained network scored clearly better than the start model, which is kept: {reason}"
-            ));
-        }
-        let (float, fitted) = (self.folder.path.join(FLOAT), self.segment.clone());
-        let chosen = if best > 0 { self.folder.best(best) } else { self.folder.start() };
-        let mut last = self.final_network(&chosen, &float, end)?;
-        let start = start_scores.as_ref().filter(|_| verdict == ChosenNetwork::Trained);
-        if let Some((start, lower)) = start.and_then(|start| Some((start, last.scores.as_ref()?.if_lower_than(start)?)))
-        {
-            // The scores during training are those of other segmentation settings, and perhaps of other crops.
-            let reason = lower.reason();
-            context.note(format!(
-                "with the final segmentation settings, the trained network scores lower than the start model, which is \
-                 kept: {reason}"
-            ));
-            (state.best, state.best_comparison) = (Some((start.score, 0)), Some(lower));
-            (verdict, self.segment) = (ChosenNetwork::Start, fitted);
-            last = self.final_network(&self.kept_start()?, &float, end)?;
-        }
+        let float = self.folder.path.join(FLOAT);
+        let (verdict, last) = self.choose_network(&mut state, start_scores.as_ref(), before.as_ref(), &float)?;
         let FinalNetwork { graph, scores: after, thumbnails } = last;
         let name = package::package_name(&self.job.out);
         let metric = SelectionMetric::of(self.start.target);
@@ -162,14 +138,67 @@ impl Training<'_> {
         })
     }
 
+    /// Returns the network to save, which is written to `float`, with the final segmentation settings: the best one of the
+    /// training, unless it scores lower with these settings than the start model. `tuned` and `untuned` are the scores of
+    /// the start model with settings that suit it best and with its own.
+    fn choose_network(
+        &mut self,
+        state: &mut TrainState,
+        tuned: Option<&Scores>,
+        untuned: Option<&Scores>,
+        float: &Path,
+    ) -> Result<(ChosenNetwork, FinalNetwork), JobError> {
+        let context = self.context;
+        let (own, end) = (self.segment.clone(), self.deadline(state));
+        // Without a validation set, the final network is used.
+        let best = if self.validator.is_empty() { state.step } else { state.best.map_or(0, |(_, step)| step) };
+        if best > 0 {
+            let trained = self.final_network(&self.folder.best(best), float, end)?;
+            let lower = tuned.and_then(|start| Some((start, trained.scores.as_ref()?.if_lower_than(start)?)));
+            let Some((start, lower)) = lower else { return Ok((ChosenNetwork::Trained, trained)) };
+            // The scores during training are those of other segmentation settings, and perhaps of other crops.
+            let reason = lower.reason();
+            context.note(format!(
+                "with the final segmentation settings, the trained network scores lower than the start model, which is \
+                 kept: {reason}"
+            ));
+            (state.best, state.best_comparison) = (Some((start.score, 0)), Some(lower));
+            self.segment = own.clone();
+        } else {
+            let reason = kept_reason(state.best_comparison.as_ref());
+            context.note(format!(
+                "no trained network scored clearly better than the start model, which is kept: {reason}"
+            ));
+        }
+        let start = self.kept_start()?;
+        let adapted = self.final_network(&start, float, end)?;
+        let is_better = match (untuned, &adapted.scores) {
+            (Some(before), Some(after)) => after.compared_with(before).is_clear_gain(),
+            _ => true,
+        };
+        if is_better || self.segment == own {
+            return Ok((ChosenNetwork::Start, adapted));
+        }
+        // They suit the float network better, but the int8 network may score as well with its own settings.
+        context
+            .note("no other segmentation settings scored clearly better than those of the start model, which are kept");
+        self.segment = own;
+        Ok((ChosenNetwork::Start, self.scored_network(&start, float)?))
+    }
+
     /// Tunes the segmentation settings for the network of the package `chosen`, writes the network to `float` and scores it
     /// with these settings.
     fn final_network(&mut self, chosen: &Path, float: &Path, end: Option<Instant>) -> Result<FinalNetwork, JobError> {
-        let context = self.context;
-        let graph = Package::open(chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
         if self.tunes_segmentation() {
             self.segment = self.tune_segmentation(chosen, end)?;
         }
+        self.scored_network(chosen, float)
+    }
+
+    /// Writes the network of the package `chosen` to `float` and scores it with the current segmentation settings.
+    fn scored_network(&self, chosen: &Path, float: &Path) -> Result<FinalNetwork, JobError> {
+        let context = self.context;
+        let graph = Package::open(chosen).map_err(|e| JobError::model(chosen.display().to_string(), e))?.graph;
         self.folder.remove_package(float);
         self.write_candidate(&graph, float)?;
         let (mut scores, mut thumbnails) = (None, Vec::new());

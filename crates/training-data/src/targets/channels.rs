@@ -139,13 +139,25 @@ fn known_part(labels: &[u32], shape: [usize; 3], inner: Inner, is_known: impl Fn
     known
 }
 
-/// Computes the heights of the inner part: distances to the boundary, divided by the largest one of each object.
+/// Computes the heights of the inner part: distances to the boundary, divided by the largest one of each object. Of an object
+/// that continues in voxels with the ignore label, perhaps only a section near its end is known, whose largest distance is
+/// much smaller than that of the object: the median of all objects is used if it is larger.
 fn heights(labels: &[u32], distance: &[f32], shape: [usize; 3], inner: Inner, out: &mut [f32]) {
     let ids = Ids::of(labels);
     let mut max = vec![0.0f32; ids.count];
     for (id, d) in ids.of_voxel.iter().zip(distance).filter(|(_, d)| d.is_finite()) {
         if let Some(m) = max.get_mut(*id as usize) {
             *m = m.max(*d);
+        }
+    }
+    if labels.contains(&IGNORED) {
+        let mut sorted: Vec<f32> = max.iter().copied().filter(|m| *m > 0.0).collect();
+        sorted.sort_by(f32::total_cmp);
+        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+        for (id, _) in ids.of_voxel.iter().zip(beside_ignored(labels, shape)).filter(|(_, is_beside)| *is_beside) {
+            if let Some(m) = max.get_mut(*id as usize) {
+                *m = m.max(median);
+            }
         }
     }
     let scale: Vec<f32> = max.iter().map(|m| if *m > 0.0 { 1.0 / m } else { 0.0 }).collect();
@@ -337,6 +349,25 @@ mod tests {
         let distance = TargetKind::Distance { scale_um: 2.0 };
         assert_eq!(of(distance, true).values, of(distance, false).values);
         assert_eq!(of(distance, true).known, part.known);
+    }
+
+    #[test]
+    fn heights_in_small_sections_are_those_of_objects_of_the_median_size() {
+        // Sections of 7, 7 and 3 voxels in the only known row: the last one is near the end of its object.
+        let row: Vec<u32> =
+            [0].into_iter().chain([1; 7]).chain([0]).chain([2; 7]).chain([0]).chain([3; 3]).chain([0]).collect();
+        let columns = row.len();
+        let labels = |is_part: bool| [vec![if is_part { IGNORED } else { 0 }; columns], row.clone()].concat();
+        let inner = Inner { start: [0, 1, 0], size: [1, 1, columns] };
+        let heights = |is_part: bool| {
+            let voxel_um = [1.0, 10.0, 1.0];
+            let target =
+                target_channels(&TargetKind::Instances, &labels(is_part), [1, 2, columns], inner, voxel_um).unwrap();
+            target.values[columns..].to_vec()
+        };
+        assert_eq!(heights(true)[4..6], [1.0, 0.75]);
+        assert_eq!(heights(true)[17..20], [0.25, 0.5, 0.25]);
+        assert_eq!(heights(false)[17..20], [0.5, 1.0, 0.5], "a whole object has its own size");
     }
 
     #[test]
