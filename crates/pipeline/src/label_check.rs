@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn images_of_labels_are_distinguished_from_others() {
         // Objects of 10 × 10 voxels and gaps of 10 rows; they are one mask; and noise with and without a background of zeros.
-        let is_object = |i: usize| i / 600 % 2 == 0;
+        let is_object = |i: usize| (i / 600).is_multiple_of(2);
         let labels: Vec<f32> =
             (0..6000).map(|i| if is_object(i) { (1 + i / 600 * 6 + i % 60 / 10) as f32 } else { 0.0 }).collect();
         assert!(share_of_labels(&labels, 60).is_some_and(|share| share > 0.8), "{:?}", share_of_labels(&labels, 60));
