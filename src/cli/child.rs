@@ -51,7 +51,7 @@ impl Scratch {
     /// Removes the folders in `parent` of this kind whose names begin with `prefix` and whose processes have ended.
     fn remove_abandoned(&self, parent: &Path, prefix: &str) {
         let own_name = self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // Where locks are not supported, a process that has ended cannot be told from one that runs.
+        // Without support for locks, nothing shows whether the process of a folder has ended.
         if !matches!(ResultsLock::acquire(parent, &own_name), Err(StorageError::Busy { .. })) {
             return;
         }

@@ -16,7 +16,7 @@ pub(crate) fn short_number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A number of things with their name, such as `1 object` or `1,234 objects`; `one` is the name of a single one.
+/// Returns a count with its noun, such as `1 object` or `1,234 objects`; `one` is the noun in the singular.
 pub(crate) fn counted(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{} {one}s", count_text(count)) }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Comment of the zip file, by which other programs recognize an OME-Zarr.
 const COMMENT: &str = r#"{"ome":{"version":"0.5"}}"#;
-/// Size in bytes from which a file gets the longer numbers of zip64, with room to spare.
+/// Size in bytes from which a file is written with the 64-bit sizes of zip64: well below the limit of 4 GiB.
 const ZIP64_BYTES: u64 = 1 << 31;
 
 /// Stores the files of a folder that [`crate::ZarrWriter::finish`] returned in one zip file at the folder's target, the

@@ -20,8 +20,9 @@ fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored_times
     bytes(resolved.grid, channels.saturating_mul(stored_times)).saturating_add(maps).saturating_add(labels)
 }
 
-/// Checks that the results of an input fit the disk of their `folder`, where this is known. `are_maps_compressed` states whether
-/// the size of the maps is unknown, `stored_times` at how many time points the output of the network is stored anew at once.
+/// Checks that the results of an input fit the disk of their `folder`, where this is known. `are_maps_compressed` states
+/// whether the maps are compressed, so that their size is unknown. `stored_times` is the number of time points whose
+/// network output this run adds to the disk, besides the results.
 ///
 /// # Errors
 /// [`JobError::Io`] with [`io::ErrorKind::StorageFull`].

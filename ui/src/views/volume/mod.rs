@@ -42,7 +42,7 @@ const STILL_SECS: f64 = 0.2;
 /// Step length of rays in texels, at rest and while moving.
 const STEP_TEXELS: [f32; 2] = [0.6, 1.2];
 
-/// Minimum width of the pane in points for its caption, which narrower panes have no room for beside their buttons.
+/// Minimum width of the pane in points for its caption: in narrower panes, the buttons would cover it.
 const CAPTION_FROM: f32 = 180.0;
 
 /// Rotation per arrow key press, as a fraction of a drag across the pane.
