@@ -91,10 +91,12 @@ impl Fixture {
             "{name} disappeared; on screen: {}",
             self.on_screen()
         );
-        // Until scrolling ends, the pointer would miss it.
+        // Until scrolling ends, and while rows above it come and go, the pointer would miss it.
         let mut before = None;
         for _ in 0..50 {
             self.window.run_steps(8);
+            of_name(&self.window, &|node| node.hover());
+            self.window.run_steps(2);
             let place = std::cell::Cell::new(None);
             of_name(&self.window, &|node| place.set(Some(node.rect())));
             if place.get().is_some() && place.get() == before {

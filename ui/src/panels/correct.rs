@@ -289,7 +289,6 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
     action_button(ui, state, EditAction::Save, "Save labels", actions);
     let labels = &correction.files.labels;
     weak(ui, file_name(labels)).on_hover_text(labels.display().to_string());
-    table_hint(ui, state, actions);
     known_voxels_choice(ui, state.corrections.tools().known_voxels, actions);
     let export = if correction.exporting { "Adding…" } else { "Use as training data" };
     action_button(ui, state, EditAction::Export, export, actions);
@@ -304,4 +303,6 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
         let text = folder.as_ref().map_or_else(|| "no dataset folder".to_owned(), |f| f.display().to_string());
         ui.add(egui::Label::new(RichText::new(&text).weak().size(12.0)).truncate()).on_hover_text(text);
     });
+    // Last, because it comes and goes after each saving: the buttons stay where they are.
+    table_hint(ui, state, actions);
 }
