@@ -1,5 +1,6 @@
 //! The memory for a network's activations.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,10 +30,8 @@ impl Arena {
     /// If the memory cannot be allocated.
     pub fn new(len: usize) -> Result<Self, TryReserveError> {
         let alignment_words = LINE_BYTES / size_of::<f32>();
-        let mut words = Vec::new();
-        words.try_reserve_exact(len.saturating_add(alignment_words))?;
-        request_huge_pages(words.spare_capacity_mut());
-        words.resize(len + alignment_words, 0.0);
+        let mut words = zeroed(len.saturating_add(alignment_words))?;
+        request_huge_pages(&mut words);
         let first = words.as_ptr().align_offset(LINE_BYTES).min(alignment_words);
         LIVE_BYTES.fetch_add(size_of_val(words.as_slice()) as u64, Ordering::Relaxed);
         Ok(Self { words, first })
@@ -43,6 +42,27 @@ impl Arena {
         let len = self.words.len() - LINE_BYTES / size_of::<f32>();
         &mut self.words[self.first..self.first + len]
     }
+}
+
+/// Allocates zeroed words. The system zeroes a page when it is first touched, so that the threads that compute share this
+/// work, and memory that is never used costs nothing.
+fn zeroed(len: usize) -> Result<Vec<f32>, TryReserveError> {
+    if let Ok(layout) = Layout::array::<f32>(len)
+        && layout.size() > 0
+    {
+        // SAFETY: the layout has a size above 0.
+        let start = unsafe { alloc_zeroed(layout) }.cast::<f32>();
+        if !start.is_null() {
+            // SAFETY: the global allocator, which `Vec` uses, has allocated `start` for `len` words of this layout, and the
+            // zeroed bytes are floats of value 0.
+            return Ok(unsafe { Vec::from_raw_parts(start, len, len) });
+        }
+    }
+    // Returns the error of an allocation that is too large or fails.
+    let mut words = Vec::new();
+    words.try_reserve_exact(len)?;
+    words.resize(len, 0.0);
+    Ok(words)
 }
 
 impl Drop for Arena {

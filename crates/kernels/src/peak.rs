@@ -194,6 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "measures for a fraction of a second of virtual time, which takes an interpreter hours")]
     fn every_machine_has_a_peak_of_computing_and_of_memory() {
         for isa in [Some(Isa::detect()), Isa::available(IsaName::Portable)].into_iter().flatten() {
             assert!(measure_threads(isa, 2).float > 0.0, "{isa}");

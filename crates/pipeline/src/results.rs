@@ -78,10 +78,15 @@ impl Publication {
         self.folders.push(folder);
     }
 
-    /// Returns the records of all files and folders.
-    pub(crate) fn records(&self) -> Result<Vec<FileRecord>, JobError> {
-        let folders = self.folders.iter().map(|folder| Ok::<_, JobError>(FileRecord::of_folder(folder)));
-        folders.chain(self.files.iter().map(FileRecord::of)).collect()
+    /// Returns the records of all files and folders, which are on disk then.
+    pub(crate) fn records(&mut self) -> Result<Vec<FileRecord>, JobError> {
+        let mut records: Vec<FileRecord> = self.folders.iter().map(FileRecord::of_folder).collect();
+        // A file is hashed while it is flushed to disk.
+        for file in &mut self.files {
+            records.push(FileRecord::of(file)?);
+            file.sync().map_err(StorageError::io(file.target(), "flushing the file to disk"))?;
+        }
+        Ok(records)
     }
 
     /// Renames the files to their final names. Existing files that were checked before are overwritten; a file that

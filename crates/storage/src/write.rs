@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 /// Suffix of unfinished files and folders.
 pub(crate) const PARTIAL: &str = ".cytoscope-partial";
@@ -200,7 +201,8 @@ impl PartialFile {
         out.seek(SeekFrom::End(0)).map(|_| ())
     }
 
-    /// Flushes the file to disk. It is renamed to its target only by [`FinishedFile::publish`].
+    /// Begins to flush the file to disk, which goes on while the caller reads the file, for example to hash it. It is renamed
+    /// to its target only by [`FinishedFile::publish`], which waits until it is on disk.
     ///
     /// # Errors
     /// The system's error; the unfinished file is removed.
@@ -217,13 +219,13 @@ impl PartialFile {
                 return Err(error);
             }
         };
-        let synced = file.sync_all();
         if cfg!(not(unix)) {
             // Elsewhere a lock prevents reading, even by this process.
             let _ = file.unlock();
         }
-        let finished = FinishedFile { file: Some(file), partial, target };
-        synced.map(|()| finished)
+        let mut finished = FinishedFile { file: Some(file), syncing: None, partial, target };
+        finished.begin_sync()?;
+        Ok(finished)
     }
 
     /// Flushes the file to disk and renames it to its target, replacing an existing file.
@@ -256,6 +258,8 @@ impl Drop for PartialFile {
 #[derive(Debug)]
 pub struct FinishedFile {
     file: Option<File>,
+    /// Flushes the file to disk.
+    syncing: Option<JoinHandle<io::Result<()>>>,
     partial: PathBuf,
     target: PathBuf,
 }
@@ -271,11 +275,34 @@ impl FinishedFile {
         &self.partial
     }
 
-    /// Renames the file to its target, replacing an existing file.
+    /// Flushes the file to disk in a thread, or in this one if no thread can be started.
+    fn begin_sync(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let clone = file.try_clone()?;
+        match std::thread::Builder::new().name("flush".to_owned()).spawn(move || clone.sync_all()) {
+            Ok(thread) => {
+                self.syncing = Some(thread);
+                Ok(())
+            }
+            Err(_) => file.sync_all(),
+        }
+    }
+
+    /// Waits until the file is on disk.
+    ///
+    /// # Errors
+    /// The system's error of flushing it.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let Some(thread) = self.syncing.take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("flushing the file to disk panicked")))
+    }
+
+    /// Waits until the file is on disk and renames it to its target, replacing an existing file.
     ///
     /// # Errors
     /// The system's error; the target is then unchanged, and the file is removed.
     pub fn publish(mut self) -> io::Result<()> {
+        self.sync()?;
         std::fs::rename(&self.partial, &self.target)?;
         self.file = None;
         unfinished().remove(&self.partial);
@@ -288,8 +315,9 @@ impl FinishedFile {
     ///
     /// # Errors
     /// [`StorageError::Io`]; what exists at the target is then unchanged, and the new file is removed.
-    pub fn publish_checked(self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
+    pub fn publish_checked(mut self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
         let target = self.target.clone();
+        self.sync().map_err(StorageError::io(&target, "finishing the file"))?;
         let has_appeared = overwrite == Overwrite::Refuse && std::fs::symlink_metadata(&target).is_ok();
         let aside = if has_appeared { Some(move_aside(&target)?) } else { None };
         if let Err(error) = self.publish() {
@@ -305,6 +333,8 @@ impl FinishedFile {
 impl Drop for FinishedFile {
     fn drop(&mut self) {
         if self.file.is_some() {
+            // The file is removed, so it does not matter whether it reached the disk.
+            let _ = self.sync();
             discard(&self.partial);
         }
     }

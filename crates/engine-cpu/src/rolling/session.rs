@@ -232,6 +232,8 @@ impl RollingSession for CpuRollingSession {
 
 /// Words that one task fills.
 const FILL_WORDS: usize = 1 << 18;
+/// Words that one task copies.
+const COPY_WORDS: usize = 1 << 16;
 
 /// Fills words with the element that represents 0.
 fn fill(words: &mut [f32], elem: Elem) {
@@ -265,9 +267,21 @@ impl Shift<'_> {
         let (from, to, len) = (at(self.from), at(self.to), self.kept.len() * plane);
         let block = buffer.block_words(self.capacity).max(1);
         let own = part(words, start, buffer.words(self.capacity))?;
-        own.par_chunks_exact_mut(block).for_each(|block| block.copy_within(from..from + len, to));
+        own.par_chunks_exact_mut(block).for_each(|block| copy_within(block, from, to, len));
         Ok(())
     }
+}
+
+/// Copies `len` words at `from` to `to`, with all threads unless the two ranges overlap.
+fn copy_within(words: &mut [f32], from: usize, to: usize, len: usize) {
+    if from.abs_diff(to) < len {
+        return words.copy_within(from..from + len, to);
+    }
+    let (low, high) = words.split_at_mut(from.max(to));
+    let (source, target) =
+        if from > to { (&high[..len], &mut low[to..to + len]) } else { (&low[from..from + len], &mut high[..len]) };
+    let parts = target.par_chunks_mut(COPY_WORDS).zip(source.par_chunks(COPY_WORDS));
+    parts.for_each(|(target, source)| target.copy_from_slice(source));
 }
 
 /// Where the planes of a slab are.
@@ -329,7 +343,7 @@ fn copy_planes(
     let block = buffer.block_words(storage.capacity).max(1);
     let own = part(words, start, buffer.words(storage.capacity))?;
     own.par_chunks_exact_mut(block)
-        .for_each(|block| block.copy_within(from.start * plane..from.end * plane, to * plane));
+        .for_each(|block| copy_within(block, from.start * plane, to * plane, from.len() * plane));
     Ok(())
 }
 
@@ -450,6 +464,20 @@ mod tests {
     use super::*;
     use cytoscope_builders::{UNet3d, Weights, unet3d};
     use cytoscope_engine::{CompileOptions, RollingPlan};
+
+    #[test]
+    fn copies_are_those_of_the_standard_library() {
+        let words: Vec<f32> = (0..4 * COPY_WORDS).map(|w| w as f32).collect();
+        let long = COPY_WORDS + 3;
+        for (from, to, len) in
+            [(0, 5, 3), (5, 0, 3), (5, 0, 5), (1, 3, 9), (3, 1, 9), (2 * long, 7, long), (1, long, long)]
+        {
+            let (mut own, mut expected) = (words.clone(), words.clone());
+            copy_within(&mut own, from, to, len);
+            expected.copy_within(from..from + len, to);
+            assert!(own == expected, "{len} words from {from} to {to}");
+        }
+    }
 
     #[test]
     fn the_allocated_buffers_are_the_planned_ones() {

@@ -354,7 +354,20 @@ pub(crate) fn drive<C: Core>(
         values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, out_layout.channels))
     };
     let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
-    let row = Row { isa, core, plan, end, input, in_layout, out_layout, scale: &scale, bias: &bias, target: &shared };
+    let fresh = fresh_taps(plan);
+    let row = Row {
+        isa,
+        core,
+        plan,
+        end,
+        input,
+        in_layout,
+        out_layout,
+        fresh: &fresh,
+        scale: &scale,
+        bias: &bias,
+        target: &shared,
+    };
     for_each(apart * thick * chunks, |task| {
         let (part, place) = (task / (thick * chunks), task % (thick * chunks));
         let (first, chunk) = (place / chunks * slices, place % chunks);
@@ -388,6 +401,14 @@ pub(crate) fn drive<C: Core>(
     stats
 }
 
+/// Returns the taps that read a row of inputs that the row of outputs before has not read: of each run of adjacent taps, the
+/// first.
+fn fresh_taps(plan: &Plan) -> Vec<usize> {
+    let firsts: Vec<usize> = plan.taps.iter().step_by(plan.adjacent.max(1)).copied().collect();
+    let is_fresh = |tap: &usize| !firsts.contains(&(tap + plan.geometry.in_step[1]));
+    firsts.iter().filter(|tap| is_fresh(tap)).copied().collect()
+}
+
 /// Arguments that all rows of a pass share.
 struct Row<'a, C: Core> {
     isa: Isa,
@@ -397,6 +418,8 @@ struct Row<'a, C: Core> {
     input: &'a [C::In],
     in_layout: &'a Blocked,
     out_layout: &'a Blocked,
+    /// Taps whose inputs are prefetched for the next row of outputs, see [`fresh_taps`].
+    fresh: &'a [usize],
     scale: &'a [f32],
     bias: &'a [f32],
     target: &'a SharedTarget<'a>,
@@ -469,6 +492,7 @@ impl<C: Core> Row<'_, C> {
                     self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
                 }
             }
+            self.fetch_inputs(from + geometry.in_step[1], group.in_blocks, len);
             // SAFETY: `assert_in_bounds` has shown that all reads of the pass lie in the input, the weights and the
             // initial sums, which were packed for this instruction set. The scratch holds the run, as the assertion
             // above shows, and whole tiles of 16 voxels. `prepare` was called on this thread.
@@ -499,6 +523,29 @@ impl<C: Core> Row<'_, C> {
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = (at, len);
+    }
+
+    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, as far as the current row has
+    /// not read them. Rows are short, so that the CPU's own prefetching would begin anew with each of them.
+    fn fetch_inputs(&self, from: usize, in_blocks: usize, len: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let values = (len - 1) * self.plan.geometry.in_step[2] + self.plan.adjacent * self.in_layout.block;
+            let line = 64 / size_of::<C::In>();
+            for block in 0..in_blocks {
+                for tap in self.fresh {
+                    let first = from + block * self.in_layout.block_stride() + tap;
+                    for at in (first..first + values).step_by(line) {
+                        // SAFETY: prefetching reads nothing and accepts any address: after the last row, this one is
+                        // outside of the input.
+                        unsafe { _mm_prefetch::<_MM_HINT_T0>(self.input.as_ptr().wrapping_add(at).cast()) };
+                    }
+                }
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = (from, in_blocks, len);
     }
 
     /// Applies the epilogue to a run of one output block that starts at `[block, d, h, w]`.

@@ -134,7 +134,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     report.seam_energy = inference.finish().energy();
     outputs.write_labels(context)?;
     let span = context.recorder.span(Stage::Write, "finish");
-    let written = outputs.finish(context)?;
+    let mut written = outputs.finish(context)?;
     context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
     let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
     drop(span);
