@@ -24,4 +24,6 @@ mod tools;
 mod training;
 mod training_files;
 mod training_pictures;
+mod training_runs;
+mod tuning;
 mod viewing;
