@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod accessibility;
+mod converting;
 mod correct;
+mod evaluating;
 mod files;
 mod fixture;
 mod gestures;

@@ -2,6 +2,7 @@
 
 use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
 use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
+use crate::queue::open_copies;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_pipeline::{OutputTensor, ResultFormat};
@@ -128,15 +129,7 @@ fn neither_documentation_of_a_model_nor_preprocessing_steps_widen_their_panel() 
 #[test]
 fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     let mut fixture = Fixture::with_small_sample();
-    let stacks = [0, 1].map(|i| {
-        let path = fixture.path(&format!("stack {i}.tif"));
-        std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
-        path
-    });
-    fixture.window.state_mut().open_paths(&stacks);
-    fixture.until("two stacks", |w| w.state().documents().len() == 2);
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
+    open_copies(&mut fixture, 2);
     fixture.click("Predict all 2 stacks");
     fixture.until("the objects", |w| {
         w.state().documents().iter().all(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
