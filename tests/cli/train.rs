@@ -33,6 +33,20 @@ fn f1(report: &Value, when: &str) -> f64 {
     report[when]["f1@0.5"].as_f64().unwrap_or_else(|| panic!("no F1 {when}: {report:#}"))
 }
 
+/// Checks that ONNX Runtime computes the test output of the package `m` from its declared network.
+fn assert_onnx_runtime_agrees(fixture: &Fixture) {
+    // The test stack is scaled as the package describes.
+    let script = "import sys, numpy, onnxruntime\n\
+                  s = onnxruntime.InferenceSession(sys.argv[1])\n\
+                  x, y = numpy.load(sys.argv[2]), numpy.load(sys.argv[3])\n\
+                  low, high = numpy.percentile(x, [1.0, 99.8])\n\
+                  x = ((x - low) / (high - low + 1e-6)).astype(numpy.float32)\n\
+                  z = s.run(None, {s.get_inputs()[0].name: x})[0]\n\
+                  assert z.shape == y.shape and numpy.abs(z - y).max() < 1e-3, numpy.abs(z - y).max()";
+    let files = ["m/model.onnx", "m/test_input_0.npy", "m/test_output_0.npy"].map(|f| fixture.path(f));
+    python("numpy, onnxruntime", script, &files.each_ref().map(|p| p.as_path()));
+}
+
 #[test]
 fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     let fixture = Fixture::new();
@@ -93,16 +107,7 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     let scores = fixture.run(&arguments).json();
     let found = scores["instances"][0]["f1"].as_f64().unwrap();
     assert!(found > 0.5, "{scores:#}");
-    // ONNX Runtime computes the same from the declared network, on the test stack scaled as the package describes.
-    let script = "import sys, numpy, onnxruntime\n\
-                  s = onnxruntime.InferenceSession(sys.argv[1])\n\
-                  x, y = numpy.load(sys.argv[2]), numpy.load(sys.argv[3])\n\
-                  low, high = numpy.percentile(x, [1.0, 99.8])\n\
-                  x = ((x - low) / (high - low + 1e-6)).astype(numpy.float32)\n\
-                  z = s.run(None, {s.get_inputs()[0].name: x})[0]\n\
-                  assert z.shape == y.shape and numpy.abs(z - y).max() < 1e-3, numpy.abs(z - y).max()";
-    let files = ["m/model.onnx", "m/test_input_0.npy", "m/test_output_0.npy"].map(|f| fixture.path(f));
-    python("numpy, onnxruntime", script, &files.each_ref().map(|p| p.as_path()));
+    assert_onnx_runtime_agrees(&fixture);
 
     // Fine-tuning at a far too high learning rate keeps the start model.
     write_settings(&fixture, "ema = 0.0");

@@ -6,6 +6,7 @@ use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
 use cytoscope_train::{ScoreName, SelectionMetric, TrainConfig};
 use cytoscope_ui::command::Command;
+use cytoscope_ui::training::models::TrainedModelFormat;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
@@ -140,15 +141,9 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     let saved = fixture.path("settings/models/embryos");
     let package = cytoscope_model_package::Package::open(&saved).unwrap();
     assert_eq!(package.name, "embryos");
-    // Exports as the dialog would.
     let (zip, onnx) = (fixture.path("away.zip"), fixture.path("away.onnx"));
-    for (format, path) in [("Zip", &zip), ("Onnx", &onnx)] {
-        use cytoscope_ui::training::models::TrainedModelFormat;
-        let format = if format == "Zip" { TrainedModelFormat::Zip } else { TrainedModelFormat::Onnx };
-        fixture.window.state_mut().export_model(format, path.clone());
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        fixture.until("the export", |w| sees(w, &format!("Saved {name}")));
-    }
+    export(&mut fixture, TrainedModelFormat::Zip, &zip);
+    export(&mut fixture, TrainedModelFormat::Onnx, &onnx);
     assert!(cytoscope_model_package::Package::open(&zip).is_ok() && onnx.is_file());
     // The saved model predicts.
     fixture
@@ -165,6 +160,13 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::T);
     fixture.click("Train another model");
     assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Task);
+}
+
+/// Exports the trained model as the dialog would.
+fn export(fixture: &mut Fixture, format: TrainedModelFormat, path: &Path) {
+    fixture.window.state_mut().export_model(format, path.to_owned());
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    fixture.until("the export", |w| sees(w, &format!("Saved {name}")));
 }
 
 /// The predicted labels of the sample; `zip` is an exported package in the same folder.

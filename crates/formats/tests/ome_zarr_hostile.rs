@@ -78,6 +78,13 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
     ] {
         assert_eq!(refused(&multiscale(key, value.clone())), kind, "{key} {value}");
     }
+}
+
+#[test]
+fn hostile_plates_are_refused_when_the_folder_is_opened() {
+    use FormatErrorKind::{Malformed, OverLimit, Unsupported};
+    let folder = tempfile::tempdir().unwrap();
+    let make = |change: &dyn Fn(&mut Value, &mut Value)| made(folder.path(), change);
     let plate = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "B/2"}]}}));
     let text = open(&plate, &OpenOptions::default()).unwrap_err().to_string();
     assert!(text.contains("plate") && text.contains("none of its wells"), "{text}");
