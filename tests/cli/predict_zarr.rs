@@ -250,10 +250,8 @@ fn results_of_a_crop_lie_where_it_lies_in_the_stack() {
     assert!(fixture.image("o/part_preprocessed.ome.tif").shape() == [10, 28, 47]);
 }
 
-#[test]
-fn positions_are_predicted_by_number_by_name_and_all_together() {
-    let fixture = Fixture::new();
-    let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
+/// Writes stacks as the positions `A/1/0.zarr` and `A/1/1.zarr` of `plate.zarr`.
+fn write_plate(fixture: &Fixture, stacks: &[String; 2]) {
     let group = |path: &str, ome: serde_json::Value| {
         std::fs::create_dir_all(fixture.path(path)).unwrap();
         let json = serde_json::json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
@@ -264,6 +262,15 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     group("plate.zarr/A/1", serde_json::json!({"well": {"images": images}}));
     for (i, stack) in stacks.iter().enumerate() {
         fixture.run(&["convert", stack, &format!("plate.zarr/A/1/{i}.zarr")]).ok();
+    }
+}
+
+#[test]
+fn positions_are_predicted_by_number_by_name_and_all_together() {
+    let fixture = Fixture::new();
+    let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
+    write_plate(&fixture, &stacks);
+    for (i, stack) in stacks.iter().enumerate() {
         let only = ["--outputs", "labels", "--format", "tiff"];
         fixture.run(&predict(stack, &format!("alone{i}"), &only)).ok();
     }

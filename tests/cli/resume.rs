@@ -2,7 +2,8 @@
 
 use crate::common::Fixture;
 use crate::failures::SmallDisk;
-use crate::train::{SMALL, panels, simulate_pairs, write_settings};
+use crate::train::{SMALL, simulate_pairs, write_settings};
+use crate::train_pictures::panels;
 use image::RgbImage;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,9 @@
-//! Opening files: dropped, from the command line, broken ones, wrong axes, names in other scripts.
+//! Opening files: dropped, from the command line, in the window's own dialog, broken ones, wrong axes, names in other
+//! scripts.
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
+use crate::gestures::paste_path;
 use cytoscope_formats::{Channel, Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
@@ -317,4 +319,23 @@ fn a_folder_dropped_on_the_batch_page_adds_its_stacks() {
     assert!(row.starts_with("open.tif") && has_glyphs, "{row}");
     fixture.click("Clear list");
     fixture.until("an empty list", |w| sees(w, "No files yet"));
+}
+
+#[test]
+fn without_a_dialog_of_the_desktop_files_are_chosen_in_the_window() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Open);
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
+    accessibility::check(&fixture, "the file dialog");
+    fixture.window.key_press(Key::Escape);
+    fixture.until("no dialog", |w| !sees(w, "Open stacks or models"));
+    fixture.click("Drop a stack here");
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
+    let path = fixture.path("sample/nuclei_raw.tif");
+    paste_path(&mut fixture, &path);
+    fixture.settle();
+    assert_eq!(fixture.window.state().title(), "nuclei_raw.tif – Cytoscope");
+    assert!(!fixture.sees("Open stacks or models"), "{}", fixture.on_screen());
 }

@@ -1,11 +1,12 @@
-//! Pointer gestures for correcting labels: screen positions of voxels, strokes and clicks, and the resulting labels.
+//! Gestures: choosing and dropping files; for correcting labels, screen positions of voxels, strokes and clicks, and the
+//! resulting labels.
 
 use crate::fixture::{Fixture, sees};
 use cytoscope_ui::Workbench;
 use cytoscope_ui::correct::Phase;
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
-use eframe::egui::{Key, Modifiers, Pos2, vec2};
+use eframe::egui::{DroppedFile, Event, Key, Modifiers, Pos2, vec2};
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,21 @@ pub fn enter_path(fixture: &mut Fixture, path: &Path) {
     fixture.type_into("File name", &path.display().to_string());
     fixture.window.key_press(Key::Enter);
     fixture.until("no dialog", |w| !is_open(w));
+}
+
+/// Pastes the path of a file or folder into the window's own file dialog and accepts it within one frame.
+pub fn paste_path(fixture: &mut Fixture, path: &Path) {
+    fixture.window.get_by_label("File name").click();
+    fixture.window.run_steps(3);
+    let (key, modifiers) = (Key::Enter, Modifiers::NONE);
+    let enter = Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
+    fixture.window.input_mut().events.extend([Event::Text(path.display().to_string()), enter]);
+}
+
+/// Drops a file on the window.
+pub fn drop_file(fixture: &mut Fixture, path: PathBuf) {
+    let file = DroppedFile { path: Some(path), ..DroppedFile::default() };
+    fixture.window.input_mut().dropped_files.push(file);
 }
 
 /// Opens the sample and starts correcting from empty labels.

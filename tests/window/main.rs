@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod accessibility;
+mod converting;
 mod correct;
+mod evaluating;
 mod files;
 mod fixture;
 mod gestures;
@@ -24,4 +26,6 @@ mod tools;
 mod training;
 mod training_files;
 mod training_pictures;
+mod training_runs;
+mod tuning;
 mod viewing;

@@ -1,15 +1,12 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
-use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees, window_with};
+use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
 use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
-use crate::training::{pairs, tiny_config};
+use crate::queue::open_copies;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
-use cytoscope_pipeline::{
-    MachineProfile, MachineProfiles, OutputTensor, PerformanceRequest, Preset, ResultFormat, machine_key,
-};
+use cytoscope_pipeline::{OutputTensor, ResultFormat};
 use cytoscope_testkit::file_names;
-use cytoscope_train::TrainConfig;
 use cytoscope_ui::Workbench;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
@@ -132,15 +129,7 @@ fn neither_documentation_of_a_model_nor_preprocessing_steps_widen_their_panel() 
 #[test]
 fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     let mut fixture = Fixture::with_small_sample();
-    let stacks = [0, 1].map(|i| {
-        let path = fixture.path(&format!("stack {i}.tif"));
-        std::fs::copy(fixture.path("sample/nuclei_raw.tif"), &path).unwrap();
-        path
-    });
-    fixture.window.state_mut().open_paths(&stacks);
-    fixture.until("two stacks", |w| w.state().documents().len() == 2);
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
+    open_copies(&mut fixture, 2);
     fixture.click("Predict all 2 stacks");
     fixture.until("the objects", |w| {
         w.state().documents().iter().all(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
@@ -434,99 +423,6 @@ fn foreign_files_are_replaced_only_after_a_prompt() {
         w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });
     assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");
-}
-
-#[test]
-fn settings_are_tuned_from_the_window_and_offered_afterwards() {
-    let mut fixture = Fixture::with(|folder| {
-        let values: Vec<u16> = (0..8 * 48 * 48).map(|i: u32| (i % 97) as u16 + 100 * u16::from(i % 480 < 60)).collect();
-        let array = Array::new("ZYX".parse().unwrap(), vec![8, 48, 48], values).unwrap();
-        let path = folder.join("small.tif");
-        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-        vec![path]
-    });
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
-    fixture.click("Tune settings");
-    fixture.until("the start", |w| sees(w, "Tuning "));
-    assert!(fixture.window.get_by_label("Predict this stack").accesskit_node().is_disabled());
-    fixture.click("Cancel");
-    fixture.until("the end of cancelled tuning", |w| sees(w, "Tune settings"));
-    assert!(!fixture.sees("Tuning failed") && !fixture.sees("Settings tuned"), "{}", fixture.on_screen());
-    fixture.click("Tune settings");
-    fixture.until("the second start", |w| sees(w, "Tuning "));
-    fixture.until("the end", |w| sees(w, "Settings tuned"));
-    fixture.until("the presets", |w| sees(w, "Performance"));
-    let profiles = MachineProfiles::read(&fixture.path("settings/machine-profiles.json")).unwrap();
-    assert!(!profiles.is_empty(), "they are stored beside the settings of this window");
-}
-
-#[test]
-fn training_runs_are_tuned_on_the_data_of_the_wizard() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = pairs(folder.path(), 2);
-    // What is set is not varied, so that there are few candidates.
-    let config = TrainConfig { workers: Some(1), prefetch: Some(9), ..tiny_config(2) };
-    let window = window_with(folder.path(), Vec::new(), config);
-    let mut fixture = Fixture { folder, window };
-    fixture.click("Train a model…");
-    fixture.click("Next");
-    fixture.type_into("Training data", &data.display().to_string());
-    fixture.window.key_press(Key::Enter);
-    fixture.until("the pairs", |w| sees(w, "2 usable pairs"));
-    fixture.click("Next");
-    fixture.click("New network");
-    fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
-    assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
-    fixture.click("Tune settings");
-    fixture.until("the start", |w| sees(w, "Tuning New network"));
-    assert!(fixture.window.get_by_label("Start training").accesskit_node().is_disabled());
-    fixture.until("the end", |w| sees(w, "Settings tuned"));
-    fixture.until("the presets", |w| sees(w, "Performance"));
-    let stored = read_json(&fixture.path("settings/machine-profiles.json"));
-    let profile = &stored["profiles"][0];
-    assert_eq!(profile["model"], "scratch");
-    assert_eq!(profile["training"]["fastest"]["prefetch"], 9);
-}
-
-#[test]
-fn presets_that_were_tuned_on_this_machine_can_be_chosen() {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei");
-    let title = cytoscope_pipeline::cards::card("nuclei", &package).title;
-    let settings = |secs: f64| {
-        serde_json::json!({"device": "cpu", "precision": "int8", "tile_zyx": [16, 64, 64], "threads": 0, "secs": secs,
-                           "peak_bytes": null, "relative_l2": null})
-    };
-    let profile: MachineProfile = serde_json::from_value(serde_json::json!({
-        "model": title, "fingerprint": "another model of this name", "machine": machine_key(), "program": "p",
-        "tuned_unix_secs": 1, "preset": "fastest",
-        "inference": {"fastest": settings(1.5), "most-accurate": settings(2.5)},
-    }))
-    .unwrap();
-    let mut fixture = Fixture::with(|folder| {
-        let mut profiles = MachineProfiles::default();
-        profiles.put(profile);
-        profiles.write(&folder.join("settings/machine-profiles.json")).unwrap();
-        Vec::new()
-    });
-    fixture.click("Open the sample");
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Performance");
-    assert!(fixture.sees("Most accurate") && !fixture.sees("Least memory"), "{}", fixture.on_screen());
-    fixture.click("Most accurate");
-    let chosen = fixture.window.state().settings().performance;
-    assert_eq!(chosen, PerformanceRequest::Preset(Preset::MostAccurate));
-    fixture.click("Performance");
-    fixture.click("Not tuned");
-    assert_eq!(fixture.window.state().settings().performance, PerformanceRequest::Off);
-    // Without a profile of this machine, there is nothing to choose.
-    let mut without = Fixture::new();
-    without.click("Open the sample");
-    without.settle();
-    without.until("the models", |w| sees(w, "made for"));
-    assert!(!without.sees("Performance"), "{}", without.on_screen());
 }
 
 /// Writes a network with the outputs `mask` and `boundary`.

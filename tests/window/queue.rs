@@ -1,4 +1,4 @@
-//! Predictions that a window did not finish continue in the next one.
+//! The queue of predictions: it can be cancelled, and what a window did not finish continues in the next one.
 
 use crate::files::{plate, plate_of};
 use crate::fixture::{Fixture, sees, window};
@@ -18,6 +18,16 @@ fn copies(fixture: &Fixture, n: usize) -> Vec<PathBuf> {
     (0..n).map(copy).collect()
 }
 
+/// Opens `n` copies of the sample and waits until they can be predicted.
+pub(crate) fn open_copies(fixture: &mut Fixture, n: usize) -> Vec<PathBuf> {
+    let stacks = copies(fixture, n);
+    fixture.window.state_mut().open_paths(&stacks);
+    fixture.until("the stacks", |w| w.state().documents().len() == n);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    stacks
+}
+
 /// Replaces the window and its engine by new ones.
 fn next_window(fixture: &mut Fixture) {
     let elsewhere = tempfile::tempdir().unwrap();
@@ -34,11 +44,7 @@ fn labels(stack: &Path) -> PathBuf {
 #[test]
 fn queue_continues_in_the_next_window() {
     let mut fixture = Fixture::with_small_sample();
-    let stacks = copies(&fixture, 3);
-    fixture.window.state_mut().open_paths(&stacks);
-    fixture.until("three stacks", |w| w.state().documents().len() == 3);
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
+    let stacks = open_copies(&mut fixture, 3);
     fixture.click("Predict all 3 stacks");
     fixture.until("the first result", |_| stacks.iter().any(|s| labels(s).is_file()));
     let done: Vec<bool> = stacks.iter().map(|s| labels(s).is_file()).collect();
@@ -64,11 +70,7 @@ fn queue_continues_in_the_next_window() {
 #[test]
 fn unfinished_predictions_can_be_discarded() {
     let mut fixture = Fixture::new();
-    let stacks = copies(&fixture, 2);
-    fixture.window.state_mut().open_paths(&stacks);
-    fixture.until("two stacks", |w| w.state().documents().len() == 2);
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
+    open_copies(&mut fixture, 2);
     fixture.window.state_mut().send(Command::PredictAll);
     fixture.until("predictions", |w| w.state().waiting_predictions() == 2);
     next_window(&mut fixture);
@@ -77,6 +79,17 @@ fn unfinished_predictions_can_be_discarded() {
     assert!(!fixture.sees("not finished"));
     next_window(&mut fixture);
     assert!(!fixture.sees("not finished"));
+}
+
+#[test]
+fn queued_predictions_are_cancelled_together() {
+    let mut fixture = Fixture::new();
+    open_copies(&mut fixture, 2);
+    fixture.click("Predict all 2 stacks");
+    fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
+    fixture.window.state_mut().send(Command::CancelPredictions);
+    fixture.until("the end", |w| w.state().waiting_predictions() == 0);
+    assert!(!fixture.path("cytoscope/stack 1_labels.tif").exists(), "the second prediction had not begun");
 }
 
 #[test]

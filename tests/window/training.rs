@@ -1,16 +1,15 @@
-//! The training wizard: from a folder to a model that predicts; pausing, closing and resuming.
+//! The training wizard: from a folder to a model that predicts.
 
 use crate::fixture::{Fixture, sees, window, window_with};
 use crate::{accessibility, gestures};
-use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
-use cytoscope_train::{ScoreName, SelectionMetric, TrainConfig, TrainPrecision};
+use cytoscope_train::{ScoreName, SelectionMetric, TrainConfig};
 use cytoscope_ui::command::Command;
+use cytoscope_ui::training::models::TrainedModelFormat;
 use cytoscope_ui::training::plan::WizardStep;
-use cytoscope_ui::training::run::RunState;
 use cytoscope_volume::Array;
-use eframe::egui::{Key, Modifiers, ViewportCommand, ViewportEvent, ViewportId};
+use eframe::egui::{Key, Modifiers};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
@@ -47,7 +46,7 @@ pub(crate) fn pairs(folder: &Path, n: u64) -> PathBuf {
 }
 
 /// A window whose training runs are tiny by default, and a folder of training pairs.
-fn fixture(steps: usize) -> (Fixture, PathBuf) {
+pub(crate) fn fixture(steps: usize) -> (Fixture, PathBuf) {
     let fixture = Fixture::new();
     let data = pairs(fixture.folder.path(), 3);
     let Fixture { folder, window: other } = fixture;
@@ -57,7 +56,7 @@ fn fixture(steps: usize) -> (Fixture, PathBuf) {
 }
 
 /// Replaces the window by a new one.
-fn next_window(fixture: &mut Fixture, steps: usize) {
+pub(crate) fn next_window(fixture: &mut Fixture, steps: usize) {
     let elsewhere = tempfile::tempdir().unwrap();
     fixture.window = window(elsewhere.path(), Vec::new());
     fixture.window = window_with(fixture.folder.path(), Vec::new(), tiny_config(steps));
@@ -65,7 +64,7 @@ fn next_window(fixture: &mut Fixture, steps: usize) {
 }
 
 /// Goes from the first step to `Start and time`, with data that are dropped on the window.
-fn go_to_start_step(fixture: &mut Fixture, data: &Path) {
+pub(crate) fn go_to_start_step(fixture: &mut Fixture, data: &Path) {
     fixture.click("Train a model…");
     fixture.click("Segment objects");
     fixture.click("Next");
@@ -82,16 +81,6 @@ fn go_to_start_step(fixture: &mut Fixture, data: &Path) {
     let suggested = |from: &str| Path::new(from).file_name().is_some_and(|name| name == "nuclei");
     fixture.until("the suggestion", |w| suggested(w.state().wizard().plan.from.as_str()));
     fixture.click("New network");
-}
-
-fn start_training(fixture: &mut Fixture, data: &Path) {
-    go_to_start_step(fixture, data);
-    fixture.click("Start training");
-    fixture.until("a training", |w| w.state().is_training());
-}
-
-fn step_of(fixture: &Fixture) -> u64 {
-    fixture.window.state().wizard().run.step()
 }
 
 #[test]
@@ -152,15 +141,9 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     let saved = fixture.path("settings/models/embryos");
     let package = cytoscope_model_package::Package::open(&saved).unwrap();
     assert_eq!(package.name, "embryos");
-    // Exports as the dialog would.
     let (zip, onnx) = (fixture.path("away.zip"), fixture.path("away.onnx"));
-    for (format, path) in [("Zip", &zip), ("Onnx", &onnx)] {
-        use cytoscope_ui::training::models::TrainedModelFormat;
-        let format = if format == "Zip" { TrainedModelFormat::Zip } else { TrainedModelFormat::Onnx };
-        fixture.window.state_mut().export_model(format, path.clone());
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        fixture.until("the export", |w| sees(w, &format!("Saved {name}")));
-    }
+    export(&mut fixture, TrainedModelFormat::Zip, &zip);
+    export(&mut fixture, TrainedModelFormat::Onnx, &onnx);
     assert!(cytoscope_model_package::Package::open(&zip).is_ok() && onnx.is_file());
     // The saved model predicts.
     fixture
@@ -177,6 +160,13 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::T);
     fixture.click("Train another model");
     assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Task);
+}
+
+/// Exports the trained model as the dialog would.
+fn export(fixture: &mut Fixture, format: TrainedModelFormat, path: &Path) {
+    fixture.window.state_mut().export_model(format, path.to_owned());
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    fixture.until("the export", |w| sees(w, &format!("Saved {name}")));
 }
 
 /// The predicted labels of the sample; `zip` is an exported package in the same folder.
@@ -409,236 +399,4 @@ fn data_problems_are_listed_with_advice() {
     std::fs::remove_dir(&empty).unwrap();
     fixture.click("Check again");
     fixture.until("the reason", |w| sees(w, "no such file or folder; check the path"));
-}
-
-#[test]
-fn paused_or_killed_training_continues() {
-    let (mut fixture, data) = fixture(40_000);
-    start_training(&mut fixture, &data);
-    fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-    fixture.until("the monitor in the status bar", |w| sees(w, " % of the time waiting for data, "));
-    fixture.click("Pause training");
-    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    let at = step_of(&fixture);
-    assert!(at < 40_000, "it was paused in the middle");
-    // Other data that are dropped now are not ignored silently.
-    let file = eframe::egui::DroppedFile { path: Some(data.clone()), ..Default::default() };
-    fixture.window.input_mut().dropped_files.push(file);
-    fixture.window.step();
-    fixture.window.input_mut().dropped_files.clear();
-    fixture.until("the notification", |w| sees(w, "embryos was not used"));
-    assert_eq!(step_of(&fixture), at);
-    assert!(fixture.sees("Continue training"), "{}", fixture.on_screen());
-    accessibility::check(&fixture, "paused");
-    fixture.click("Continue training");
-    fixture.until("further steps", |w| w.state().wizard().run.step() > at);
-    let steps: Vec<u64> = fixture.window.state().wizard().run.history.steps.iter().map(|p| p.step).collect();
-    assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 100, "one curve: {steps:?}");
-    // The engine is killed: training continues from the checkpoint, once.
-    for kill in 1..=2 {
-        let pid = fixture.window.state().engine_pid().unwrap();
-        std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-        if kill == 1 {
-            fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
-            let says = |note: &String| note.contains("training continues from the last checkpoint");
-            fixture.until("the note", |w| w.state().wizard().run.notes.iter().any(says));
-            let resumed = |note: &String| note.starts_with("resuming after step");
-            fixture.until("resuming", |w| w.state().wizard().run.notes.iter().filter(|n| resumed(n)).count() > 1);
-        }
-    }
-    fixture.until("the failure", |w| matches!(w.state().wizard().run.state, RunState::Failed(_)));
-    assert!(fixture.sees("the engine process ended"), "{}", fixture.on_screen());
-    fixture.click("Continue training");
-    fixture.until("continuing", |w| w.state().wizard().run.step() > at);
-    // After stopping, nothing is left.
-    let folder = fixture.window.state().wizard().plan.job.as_ref().unwrap().folder();
-    assert!(folder.is_dir());
-    fixture.click("Stop…");
-    fixture.click("Discard training run");
-    fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
-    fixture.until("the removed checkpoint", |_| !folder.exists());
-    assert_eq!(fixture.window.state().wizard().plan.step, WizardStep::Start);
-}
-
-#[test]
-fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
-    const REASON: &str = "Wait until tuning has finished, or cancel it";
-    let (mut fixture, data) = fixture(40_000);
-    start_training(&mut fixture, &data);
-    fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-    fixture.click("Pause training");
-    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    fixture.until("the button", |w| w.query_by_label("Continue training").is_some());
-    let is_disabled = |fixture: &Fixture, name: &str| fixture.window.get_by_label(name).accesskit_node().is_disabled();
-    assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
-    // A model is tuned for predictions of a stack in the meantime. "Predict" is a menu and, after it, a tab.
-    let show_predict = |fixture: &mut Fixture| {
-        fixture.window.query_all_by_label("Predict").last().expect("the tab").click();
-        fixture.settle();
-    };
-    fixture.window.state_mut().send(Command::OpenSample);
-    fixture.settle();
-    show_predict(&mut fixture);
-    fixture.until("the models", |w| sees(w, "made for"));
-    let can_tune = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| {
-        w.query_by_label("Tune settings").is_some_and(|button| !button.accesskit_node().is_disabled())
-    };
-    fixture.until("an idle engine", can_tune);
-    fixture.click("Tune settings");
-    fixture.until("the start", |w| sees(w, "Tuning "));
-    fixture.window.state_mut().send(Command::Train);
-    fixture.until("the run and the reason", |w| w.query_by_label("Continue training").is_some() && sees(w, REASON));
-    assert!(is_disabled(&fixture, "Continue training") && is_disabled(&fixture, "Finish now"));
-    show_predict(&mut fixture);
-    fixture.click("Cancel");
-    fixture.until("the end of tuning", |w| sees(w, "Tune settings"));
-    fixture.window.state_mut().send(Command::Train);
-    fixture.until("the run", |w| w.query_by_label("Continue training").is_some());
-    assert!(!fixture.sees(REASON) && !is_disabled(&fixture, "Continue training"), "{}", fixture.on_screen());
-    fixture.click("Stop…");
-    fixture.click("Discard training run");
-    fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
-}
-
-/// Chooses the entry that begins with `what` from the list of this name.
-fn choose(fixture: &mut Fixture, list: &str, what: &str) {
-    fixture.click(list);
-    let names = |w: &egui_kittest::Harness<'static, cytoscope_ui::Workbench>| -> Vec<String> {
-        let all = w.query_all_by_label_contains(what).map(|n| n.accesskit_node().label().unwrap_or_default());
-        all.filter(|name| name.starts_with(what)).collect()
-    };
-    // Devices are listed once they are known.
-    fixture.until(what, |w| !names(w).is_empty());
-    let name = names(&fixture.window).remove(0);
-    fixture.click(&name);
-}
-
-#[test]
-fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_is_paused() {
-    let (mut fixture, data) = fixture(40_000);
-    go_to_start_step(&mut fixture, &data);
-    // The fields of the settings are below each other, to the right of their labels.
-    let left_of_field = |name: &str| {
-        let lefts = fixture.window.query_all_by_label(name).map(|node| node.rect().left());
-        lefts.fold(f32::NEG_INFINITY, f32::max)
-    };
-    let lefts = ["Data workers", "Device", "Precision"].map(left_of_field);
-    assert!(lefts[0] > 0.0 && lefts.iter().all(|left| (left - lefts[0]).abs() < 1.0), "{lefts:?}");
-    choose(&mut fixture, "Device", "cpu");
-    choose(&mut fixture, "Precision", "f32");
-    fixture.click("Start training");
-    fixture.until("a run", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
-    let chosen = |fixture: &Fixture| {
-        let job = fixture.window.state().wizard().plan.job.as_ref().unwrap();
-        (job.device, job.config.precision)
-    };
-    let cpu = DeviceRequest::Device(DeviceId::Cpu);
-    assert_eq!(chosen(&fixture), (cpu, TrainPrecision::F32));
-    fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-    assert!(!fixture.sees("Precision"), "a running run keeps its device");
-    fixture.click("Pause training");
-    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    choose(&mut fixture, "Device", "Auto");
-    fixture.click("Continue training");
-    fixture.until("continuing", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
-    assert_eq!(chosen(&fixture), (DeviceRequest::Auto, TrainPrecision::F32));
-    fixture.click("Stop…");
-    fixture.click("Discard training run");
-    fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
-}
-
-#[test]
-fn validation_image_is_shown_during_training() {
-    const STEPS: usize = 6000;
-    let (mut fixture, data) = fixture(STEPS);
-    start_training(&mut fixture, &data);
-    let heading = "Network output on a validation image";
-    fixture.until("a picture", |w| sees(w, heading));
-    let (step, size) = {
-        let shown = fixture.window.state().wizard().run.picture.as_ref().unwrap();
-        assert!(shown.caption.contains("of 8"), "{}", shown.caption);
-        (shown.step.unwrap(), shown.size())
-    };
-    // 48 voxels a side, enlarged six times.
-    assert_eq!(size, [288, 288]);
-    assert!(fixture.sees(&format!("after step {step}")) && fixture.sees("predicted"), "{}", fixture.on_screen());
-    accessibility::check(&fixture, "picture");
-    fixture.until("the next one", |w| w.state().wizard().run.picture.as_ref().is_some_and(|s| s.step > Some(step)));
-    // The next window shows it, too.
-    fixture.click("Pause training");
-    fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    next_window(&mut fixture, STEPS);
-    fixture.click("Train a model…");
-    fixture.until("the last picture", |w| sees(w, heading));
-    fixture.click("Stop…");
-    fixture.click("Discard training run");
-    fixture.until("the end", |w| w.state().wizard().run.state == RunState::Idle);
-    assert!(fixture.window.state().wizard().run.picture.is_none());
-}
-
-#[test]
-fn finish_now_keeps_the_best_network() {
-    for paused in [false, true] {
-        let (mut fixture, data) = fixture(40_000);
-        start_training(&mut fixture, &data);
-        fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-        if paused {
-            fixture.click("Pause training");
-            fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-        }
-        fixture.click("Finish now");
-        // A paused run is started again for it, once its folder has been prepared.
-        fixture.until("the finishing run", |w| matches!(w.state().wizard().run.state, RunState::Finishing(_)));
-        fixture.window.run_steps(2);
-        assert!(fixture.sees("Finishing") && !fixture.sees("Pause training"), "{}", fixture.on_screen());
-        accessibility::check(&fixture, "finishing");
-        fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
-        let report = fixture.window.state().wizard().report.clone().unwrap();
-        assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
-        assert!(report.history.notes.iter().any(|n| n.starts_with("finished early")), "{:?}", report.history.notes);
-        assert!(cytoscope_model_package::Package::open(&report.out).is_ok());
-        fixture.until("the page", |w| sees(w, "Finished early"));
-        assert!(fixture.window.state().wizard().plan.job.is_none());
-    }
-}
-
-#[test]
-fn closing_during_training_loses_nothing() {
-    // Enough steps to close the window in the middle.
-    const STEPS: usize = 4000;
-    let (mut fixture, data) = fixture(STEPS);
-    go_to_start_step(&mut fixture, &data);
-    // Choices persist.
-    fixture.click("Thorough");
-    next_window(&mut fixture, STEPS);
-    fixture.click("Train a model…");
-    fixture.until("the step that was open", |w| sees(w, "Choose a start model"));
-    assert!((fixture.window.state().wizard().plan.minutes - 60.0).abs() < 1e-9);
-    fixture.until("the pairs", |w| w.state().wizard().is_usable());
-    fixture.click("Start training");
-    fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
-    // The close button of the window's frame.
-    let sent = |fixture: &Fixture, command: &ViewportCommand| {
-        fixture.window.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(command))
-    };
-    fixture.window.input_mut().viewports.entry(ViewportId::ROOT).or_default().events.push(ViewportEvent::Close);
-    fixture.window.step();
-    assert!(sent(&fixture, &ViewportCommand::CancelClose), "the state is saved first");
-    fixture.until("the end", |w| {
-        w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
-    });
-    let at = step_of(&fixture);
-    next_window(&mut fixture, STEPS);
-    fixture.until("the offer", |w| sees(w, "The training run of embryos was not finished."));
-    fixture.click("Continue the training run");
-    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
-    let report = fixture.window.state().wizard().report.clone().unwrap();
-    let steps: Vec<u64> = report.history.steps.iter().map(|p| p.step).collect();
-    assert_eq!((steps[0], report.steps), (10, STEPS as u64), "one curve from its beginning");
-    assert!(at >= 3 && steps.contains(&at), "{at}: {steps:?}");
-    // The next window shows the results, too.
-    next_window(&mut fixture, STEPS);
-    assert!(!fixture.sees("was not finished"), "{}", fixture.on_screen());
-    fixture.click("Train a model…");
-    fixture.until("the results", |w| sees(w, "Results of embryos"));
 }

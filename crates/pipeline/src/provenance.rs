@@ -247,44 +247,14 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         input_tensors,
         outputs,
     } = record;
-    // Absolute, so that the record can be run again from any folder.
-    let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));
     let plan = report.plan.as_ref();
     let plan = plan.ok_or_else(|| JobError::Internal("provenance: the prediction has no plan".to_owned()))?;
-    let by_path = Path::new(&job.model).exists();
     let earlier = earlier(path);
-    // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the
-    // job gives for a single input tensor of the stack are recorded as given.
-    let is_found = !input_tensors.is_empty();
-    let given_tensors = || -> Vec<InputTensor> {
-        let with_file = |tensor: &InputTensor| tensor.file.as_deref().map(absolute);
-        job.input_tensors.iter().map(|tensor| InputTensor { file: with_file(tensor), ..tensor.clone() }).collect()
-    };
     let record = Provenance {
         program: program(),
         fingerprint: fingerprint.to_owned(),
-        job: PredictJob {
-            inputs: vec![absolute(&input.path)],
-            model: if by_path {
-                absolute(Path::new(&job.model)).to_string_lossy().into_owned()
-            } else {
-                job.model.clone()
-            },
-            out: absolute(&job.out),
-            channel: job.channel.filter(|_| !is_found),
-            channels: if is_found { Vec::new() } else { job.channels.clone() },
-            input_tensors: if is_found {
-                input_tensors.iter().map(InputTensorRecord::as_given).collect()
-            } else {
-                given_tensors()
-            },
-            cpu_because: None,
-            resume: false,
-            keep_slices: KeepSlices::default(),
-            overwrite: Overwrite::Refuse,
-            ..job.clone()
-        },
+        job: recorded_job(job, &input.path, &input_tensors),
         model: ModelRecord {
             name: model.name.clone(),
             path: model.path.clone(),
@@ -309,6 +279,47 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         finished_unix_secs: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
     };
     store(path, &record)?;
+    Ok(kept_results(path, &record))
+}
+
+/// Returns the path in a form in which the record can be run again from any folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the job as it is recorded: for this input alone, with absolute paths, and without what does not determine the
+/// result.
+fn recorded_job(job: &PredictJob, input: &Path, input_tensors: &[InputTensorRecord]) -> PredictJob {
+    let by_path = Path::new(&job.model).exists();
+    // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the
+    // job gives for a single input tensor of the stack are recorded as given.
+    let is_found = !input_tensors.is_empty();
+    let given_tensors = || -> Vec<InputTensor> {
+        let with_file = |tensor: &InputTensor| tensor.file.as_deref().map(absolute);
+        job.input_tensors.iter().map(|tensor| InputTensor { file: with_file(tensor), ..tensor.clone() }).collect()
+    };
+    PredictJob {
+        inputs: vec![absolute(input)],
+        model: if by_path { absolute(Path::new(&job.model)).to_string_lossy().into_owned() } else { job.model.clone() },
+        out: absolute(&job.out),
+        channel: job.channel.filter(|_| !is_found),
+        channels: if is_found { Vec::new() } else { job.channels.clone() },
+        input_tensors: if is_found {
+            input_tensors.iter().map(InputTensorRecord::as_given).collect()
+        } else {
+            given_tensors()
+        },
+        cpu_because: None,
+        resume: false,
+        keep_slices: KeepSlices::default(),
+        overwrite: Overwrite::Refuse,
+        ..job.clone()
+    }
+}
+
+/// Returns the results of earlier predictions that the outputs of a record do not replace, and objects that were saved from
+/// these results.
+fn kept_results(path: &Path, record: &Provenance) -> Vec<PathBuf> {
     let is_kept = |file: &&FileRecord| !record.outputs.iter().any(|output| output.is_named(&file.path));
     let derived = record.derived.iter().filter(|file| are_labels_of(path, &beside(path, &file.path)));
     let mut kept: Vec<PathBuf> = Vec::new();
@@ -318,7 +329,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
             kept.push(file);
         }
     }
-    Ok(kept)
+    kept
 }
 
 /// Whether a file or OME-Zarr folder exists that has the name of the labels of the prediction with this record.

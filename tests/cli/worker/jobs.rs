@@ -295,6 +295,37 @@ fn all_series_of_a_file_are_converted() {
     }
 }
 
+/// Measures the labels `l.tif` of this number of objects, which gives the table `t.csv`. Other images and shapes are refused,
+/// and no table is written.
+fn assert_measuring_gives_the_same_table(fixture: &Fixture, engine: &mut Engine, raw: &str, objects: u32) {
+    let measure = |labels: &str, table: &str| MeasureJob {
+        overwrite: Default::default(),
+        labels: fixture.path(labels),
+        intensities: Some(fixture.path(raw)),
+        table: fixture.path(table),
+        table_format: Default::default(),
+        series: Default::default(),
+        axes: None,
+        time: 0,
+        all_times: false,
+        voxel_um: Some(VOXEL_UM),
+    };
+    engine.worker.send(Request::run(JobId(4), Job::Measure(measure("l.tif", "again.csv"))));
+    let JobResult::Measure(measured) = engine.done(4) else { panic!() };
+    assert_eq!(measured.objects, u64::from(objects));
+    assert_eq!(fixture.table("again.csv"), fixture.table("t.csv"));
+    for (id, labels, reason) in
+        [(5, "o/nuclei_1_raw_probability.tif", "are not labels"), (6, "small.tif", "its shape is")]
+    {
+        let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
+        write_array(&fixture.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
+        engine.worker.send(Request::run(JobId(id), Job::Measure(measure(labels, "none.csv"))));
+        let Reply::Failed { message, .. } = engine.end(id) else { panic!() };
+        assert!(message.contains(reason), "{message}");
+        assert!(!fixture.path("none.csv").exists());
+    }
+}
+
 #[test]
 fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let fixture = Fixture::new();
@@ -327,41 +358,14 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         overwrite: Default::default(),
     };
     // With the model's settings for this diameter (its own is 12), segmenting the map gives the prediction's own objects and table.
-    let (labels, table) = (fixture.path("l.tif"), fixture.path("t.csv"));
-    let same = segment(Some(labels), Some(table));
+    let same = segment(Some(fixture.path("l.tif")), Some(fixture.path("t.csv")));
     engine.worker.send(Request::run(JobId(3), Job::Segment { segmentation: same, replaces: None }));
     let report = engine.segment_report(3);
     assert_eq!((report.format, report.shape_zyx), (LabelFormat::Tiff, [14, 80, 96]));
     assert!(report.objects > 3);
     assert_eq!(fixture.image("l.tif"), fixture.image("o/nuclei_1_raw_labels.tif"));
     assert_eq!(fixture.table("t.csv"), fixture.table("o/nuclei_1_raw_objects.csv"));
-    // Measuring the labels gives the same table; other shapes are refused, and no table is written.
-    let measure = |labels: &str, table: &str| MeasureJob {
-        overwrite: Default::default(),
-        labels: fixture.path(labels),
-        intensities: Some(fixture.path(&raw)),
-        table: fixture.path(table),
-        table_format: Default::default(),
-        series: Default::default(),
-        axes: None,
-        time: 0,
-        all_times: false,
-        voxel_um: Some(VOXEL_UM),
-    };
-    engine.worker.send(Request::run(JobId(4), Job::Measure(measure("l.tif", "again.csv"))));
-    let JobResult::Measure(measured) = engine.done(4) else { panic!() };
-    assert_eq!(measured.objects, u64::from(report.objects));
-    assert_eq!(fixture.table("again.csv"), fixture.table("t.csv"));
-    for (id, labels, reason) in
-        [(5, "o/nuclei_1_raw_probability.tif", "are not labels"), (6, "small.tif", "its shape is")]
-    {
-        let small = Array::new(Axes::zyx(), vec![2, 3, 4], vec![1u16; 24]).unwrap();
-        write_array(&fixture.path("small.tif"), &small, &WriteSpec::of(&small, Container::ImageJ)).unwrap();
-        engine.worker.send(Request::run(JobId(id), Job::Measure(measure(labels, "none.csv"))));
-        let Reply::Failed { message, .. } = engine.end(id) else { panic!() };
-        assert!(message.contains(reason), "{message}");
-        assert!(!fixture.path("none.csv").exists());
-    }
+    assert_measuring_gives_the_same_table(&fixture, &mut engine, &raw, report.objects);
     // A slider: many segmentations in a row, each superseding the one before.
     let (_, folder) = engine.ready();
     let files = || {

@@ -1,25 +1,25 @@
 //! Open stacks: which one is active, their files and planes, and how they are shown.
 
+mod action;
 mod live;
 mod names;
 mod opened;
 mod saved;
 
+pub(crate) use action::{CorrectedLabels, DocumentsAction, JobOutput, Predicted, ViewAction};
 pub(crate) use live::LiveOutput;
 pub(crate) use names::{distinct_name, namesakes};
 
 use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;
-use crate::correct::source::SnapshotSource;
 use crate::data::composite::LabelDisplay;
 use crate::data::loader::{CACHE_BYTES, PlaneLoader};
 use crate::disk::DiskEffect;
-use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, Role, fresh_id};
+use crate::document::{Document, DocumentChange, Overlay, Role, fresh_id};
 use crate::effect::{Effects, ViewsEffect, Wake};
 use crate::jobs::JobsAction;
-use crate::opener::{Content, FileRequest, Opener};
-use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Artifact, ArtifactKind, DiameterRequest, ObjectDiameter, SegmentReport};
+use crate::opener::Opener;
+use cytoscope_pipeline::{Artifact, ArtifactKind, DiameterRequest};
 use eframe::egui;
 use saved::SavedResults;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,184 +29,6 @@ use std::time::{Duration, Instant};
 
 /// Slices per second during playback.
 const PLAY_RATE: f64 = 12.0;
-
-/// A change of the active document's view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ViewAction {
-    /// Moves the crosshair by slices.
-    StepSlice(i64),
-    /// Moves by a number of time points.
-    StepTime(i64),
-    /// Starts or stops playback of the slices.
-    Play,
-    /// Fits the slices into their views.
-    Fit,
-    /// Sets the contrast limits from the current slice.
-    AutoContrast,
-    /// Shows or hides labels.
-    ToggleLabels,
-    /// Cycles through outline, fill and both.
-    NextLabelStyle,
-    /// Shows or hides the predicted map.
-    ToggleMap,
-}
-
-/// Labels of a correction session that are to be shown.
-pub(crate) struct CorrectedLabels {
-    /// Copy-on-write snapshot of the labels; views read its planes.
-    pub(crate) source: SnapshotSource,
-    /// File that they are saved to.
-    pub(crate) path: PathBuf,
-    /// Name of that file, for display.
-    pub(crate) name: String,
-    /// The time point that is corrected.
-    pub(crate) time: usize,
-    /// The current label, selected if no labels were shown before.
-    pub(crate) label: u32,
-}
-
-/// Settings with which a prediction found objects.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Predicted {
-    /// The object diameter, if any.
-    pub(crate) diameter: Option<ObjectDiameter>,
-    /// The segmentation settings, if any.
-    pub(crate) segment: Option<SegmentOptions>,
-    /// The channels of the map in which objects and their seeds were found, if known.
-    pub(crate) channels: Option<[usize; 2]>,
-}
-
-/// A result of a job that is to be shown.
-pub(crate) enum JobOutput {
-    /// Files that a job has written.
-    Files(Vec<Artifact>),
-    /// Results that earlier jobs have written.
-    Found {
-        /// Files of the whole stack.
-        outputs: Vec<Artifact>,
-        /// Labels and tables that were saved for a single time point, by time point.
-        of_times: BTreeMap<usize, Vec<Artifact>>,
-        /// Settings with which the latest prediction found objects.
-        predicted: Predicted,
-    },
-    /// A table of measured objects.
-    Measured {
-        /// Path of the label image.
-        labels: PathBuf,
-        /// Path of the table.
-        table: PathBuf,
-    },
-    /// The growing output of a prediction.
-    Live(LiveOutput),
-    /// A segmentation that is not saved, and its time point.
-    Preview(usize, Box<SegmentReport>),
-    /// Files of a saved segmentation, and its time point.
-    Kept(usize, Vec<Artifact>),
-    /// Settings with which a prediction found objects.
-    Predicted(Predicted),
-    /// An estimated object diameter, and the request of the document when the estimate was started.
-    Diameter(ObjectDiameter, DiameterRequest),
-    /// The prediction has ended, and its growing output was removed.
-    NotLive,
-}
-
-/// An action on the open stacks.
-pub(crate) enum DocumentsAction {
-    /// Opens files and the stacks in folders.
-    Open(Vec<PathBuf>),
-    /// Opens a series of a file; if another document shows it already, that one becomes the active one.
-    Reopen {
-        /// The file.
-        path: PathBuf,
-        /// Metadata that replace those of the file.
-        given: GivenMetadata,
-        /// Number of the series, from 0.
-        series: usize,
-        /// Id of the document that it replaces; `None` opens a document of its own.
-        replaces: Option<u64>,
-    },
-    /// Makes a document the active one.
-    Activate(u64),
-    /// Closes the active document.
-    Close,
-    /// Changes how a document is shown.
-    Change {
-        /// Id of the document.
-        document: u64,
-        /// The change.
-        change: DocumentChange,
-    },
-    /// Changes the view of the active document.
-    View(ViewAction),
-    /// Opens an overlay of a document.
-    OpenOverlay {
-        /// Id of the document.
-        document: u64,
-        /// Kind of the overlay.
-        role: Role,
-        /// Its file.
-        path: PathBuf,
-    },
-    /// Removes the overlay of a role; its file is kept.
-    RemoveOverlay {
-        /// Id of the document.
-        document: u64,
-        /// Kind of the overlay.
-        role: Role,
-    },
-    /// Ignores true objects with fewer voxels in comparisons.
-    IgnoreBelow(u64),
-    /// Sets whether compared labels are colored by match.
-    ColorByMatch(bool),
-    /// Shows a file dialog.
-    Ask {
-        /// Purpose of the dialog.
-        request: FileRequest,
-        /// The folder to start in; by default that of the active document.
-        folder: Option<PathBuf>,
-        /// The suggested name of a new file.
-        name: String,
-    },
-    /// Writes a file that was chosen in a dialog, which has already asked about replacing. The file of an open
-    /// document is never replaced.
-    Save {
-        /// The file.
-        path: PathBuf,
-        /// Makes its content.
-        content: Content,
-    },
-    /// Shows a folder in the file manager.
-    ShowFolder(PathBuf),
-    /// Shows a result of a job.
-    Show {
-        /// Id of the document.
-        document: u64,
-        /// Files, values or live output to show.
-        output: JobOutput,
-    },
-    /// Removes the growing outputs of predictions of all other documents.
-    KeepLive(BTreeSet<u64>),
-    /// Shows the labels of a correction session.
-    ShowCorrected {
-        /// Id of the document.
-        document: u64,
-        /// The session's labels, with the file that they belong to.
-        labels: Box<CorrectedLabels>,
-    },
-    /// Makes the labels of a document visible.
-    ShowLabels(u64),
-    /// Corrected labels were saved.
-    LabelsSaved {
-        /// Id of the document.
-        document: u64,
-        /// File of the labels.
-        path: PathBuf,
-        /// Time point that they belong to.
-        time: usize,
-        /// Whether their session is still open, so that they are on screen.
-        is_open: bool,
-    },
-}
 
 /// The open stacks.
 pub(crate) struct Documents {

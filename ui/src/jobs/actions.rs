@@ -148,12 +148,7 @@ impl Jobs {
                 }
             }
             JobsAction::Cancel(id) => self.work.cancel(id),
-            JobsAction::CancelNext => {
-                let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));
-                if let Some(id) = running.map(|j| j.id) {
-                    self.work.cancel(id);
-                }
-            }
+            JobsAction::CancelNext => self.cancel_next(),
             JobsAction::CancelPredictions => self.cancel_predictions(),
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),
@@ -209,5 +204,12 @@ impl Jobs {
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }
         effects
+    }
+    /// Cancels the running job, or else the next one.
+    fn cancel_next(&mut self) {
+        let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));
+        if let Some(id) = running.map(|j| j.id) {
+            self.work.cancel(id);
+        }
     }
 }

@@ -203,6 +203,13 @@ impl<'a> Inference<'a> {
         Ok(prediction)
     }
 
+    /// Announces a time point to the sink of finished tiles, if there is one, with how its values are postprocessed.
+    fn begin_live(&self, time: usize, softmax: bool, postprocessing: &[Processing]) -> Option<Live<'a>> {
+        let Resolved { model, grid, input, .. } = *self.resolved;
+        let volume = LiveVolume { input, time, channels: model.output_channels, shape_zyx: grid };
+        self.live.map(|sink| Live::begin(sink, &volume, softmax, postprocessing))
+    }
+
     /// Predicts a time point; the time points must be those of the prediction, in order. One that an interrupted run has
     /// finished is returned as it was stored. During a pass, `maps` are written as they become ready, unless their
     /// postprocessing needs statistics of the whole prediction.
@@ -240,10 +247,7 @@ impl<'a> Inference<'a> {
         if is_known && is_pass && overlaps && resolved.has_objects() && label::is_segmented_at_once(prediction.shape) {
             prediction.find_foreground(model.segment_channel, &resolved.segment);
         }
-        let live = self.live.map(|sink| {
-            let volume = LiveVolume { input: resolved.input, time, channels: model.output_channels, shape_zyx: grid };
-            Live::begin(sink, &volume, softmax, later)
-        });
+        let live = self.begin_live(time, softmax, later);
         let mut meter =
             context.meter(ProgressStage::Predict, grid.iter().product::<usize>() as u64, ProgressUnit::Voxels);
         let (plan, Some(runner)) = (&self.plan, &mut self.runner) else {

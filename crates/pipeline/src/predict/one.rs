@@ -98,17 +98,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let memory = JobMemory { held_bytes: steps_bytes, writing_bytes };
     let tiles = plan(context, &resolved, memory, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
-    // What an earlier run has kept takes no more space.
-    let stored_times = match (&earlier, &kept) {
-        (Some(_), _) => 0,
-        (None, Some(_)) => resolved.times.len(),
-        (None, None) => 1,
-    };
-    space::check(job.folder(), &resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
-        if earlier.is_none() {
-            KeptSlices::remove(job.folder(), stem);
-        }
-    })?;
+    check_space(run, &resolved, &files, earlier.as_ref(), kept.as_ref())?;
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;
@@ -118,17 +108,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
-    for (index, &time) in resolved.times.iter().enumerate() {
-        inference.plan_next(memory, |next| {
-            add_plan(&mut report, &resolved, next);
-            emit_plan(context, &report);
-        })?;
-        let (stack, prediction) = inference.predict(time, outputs.map_writer())?;
-        if index + 1 == resolved.times.len() {
-            report.traffic = inference.release();
-        }
-        outputs.add(context, stack, prediction)?;
-    }
+    predict_times(context, &resolved, memory, &mut inference, &mut outputs, &mut report)?;
     report.notes.extend(inference.notes());
     report.notes.extend(outputs.label_note());
     report.seam_energy = inference.finish().energy();
@@ -144,6 +124,52 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let report = context.report_alive(ProgressStage::Write, published)?;
     KeptSlices::remove(job.folder(), stem);
     Ok(report)
+}
+
+/// Checks that the results and the slices that are kept fit the disk. If they do not, the slices are removed, unless an
+/// earlier run has kept them.
+fn check_space(
+    run: &InputRun<'_>,
+    resolved: &Resolved<'_>,
+    files: &ResultFiles,
+    earlier: Option<&KeptRecord>,
+    kept: Option<&KeptSlices>,
+) -> Result<(), JobError> {
+    let folder = run.job.folder();
+    // What an earlier run has kept takes no more space.
+    let stored_times = match (earlier, kept) {
+        (Some(_), _) => 0,
+        (None, Some(_)) => resolved.times.len(),
+        (None, None) => 1,
+    };
+    space::check(folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+        if earlier.is_none() {
+            KeptSlices::remove(folder, run.stem);
+        }
+    })
+}
+
+/// Predicts all time points in order and adds them to the outputs. Releases the network after the last one.
+fn predict_times(
+    context: &Context,
+    resolved: &Resolved<'_>,
+    memory: JobMemory,
+    inference: &mut Inference<'_>,
+    outputs: &mut Outputs<'_>,
+    report: &mut InputReport,
+) -> Result<(), JobError> {
+    for (index, &time) in resolved.times.iter().enumerate() {
+        inference.plan_next(memory, |next| {
+            add_plan(report, resolved, next);
+            emit_plan(context, report);
+        })?;
+        let (stack, prediction) = inference.predict(time, outputs.map_writer())?;
+        if index + 1 == resolved.times.len() {
+            report.traffic = inference.release();
+        }
+        outputs.add(context, stack, prediction)?;
+    }
+    Ok(())
 }
 
 /// Adds what is known at the end of a prediction that began at `start`, with these totals of the stages.

@@ -85,16 +85,7 @@ fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) 
                 is_applied: state.jobs.tile() == Some(*tile),
             })
         }
-        AdvisedSetting::Device(device) => {
-            let device: DeviceRequest = device.as_str().parse().ok()?;
-            let is_there = |d: &&cytoscope_engine::Device| d.usable && DeviceRequest::Device(d.id) == device;
-            state.jobs.devices().iter().find(is_there)?;
-            Some(AdviceButton {
-                name: format!("Use {device}"),
-                actions: vec![DisplayAction::Device(device).into()],
-                is_applied: state.settings().device == device,
-            })
-        }
+        AdvisedSetting::Device(device) => device_button(device.as_str().parse().ok()?, state),
         AdvisedSetting::Workers(workers) => {
             let workers = Some(*workers).filter(|n| (1..=MAX_WORKERS).contains(n))?;
             Some(AdviceButton {
@@ -134,19 +125,7 @@ fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) 
                 is_applied: state.wizard().plan.batch == Some(batch),
             })
         }
-        AdvisedSetting::AccumulatedBatch { batch, accumulate } => {
-            let batch = Some(*batch).filter(|n| (1..=MAX_BATCH).contains(n))?;
-            let accumulate = Some(*accumulate).filter(|n| (1..=MAX_ACCUMULATE).contains(n))?;
-            let plan = &state.wizard().plan;
-            Some(AdviceButton {
-                name: format!("Use {accumulate} batches of {batch} per step"),
-                actions: vec![
-                    TrainingAction::Batch(Some(batch)).into(),
-                    TrainingAction::Accumulate(Some(accumulate)).into(),
-                ],
-                is_applied: (plan.batch, plan.accumulate) == (Some(batch), Some(accumulate)),
-            })
-        }
+        AdvisedSetting::AccumulatedBatch { batch, accumulate } => accumulated_batch_button(*batch, *accumulate, state),
         AdvisedSetting::ActivationMib(mib) => Some(AdviceButton {
             name: format!("Use a memory limit of {}", bytes_text(mib.saturating_mul(1 << 20))),
             actions: vec![TrainingAction::MemoryLimit(Some(*mib)).into()],
@@ -157,6 +136,29 @@ fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) 
             Some(AdviceButton { name: "Join tiles by default".to_owned(), actions: Vec::new(), is_applied: true })
         }
     }
+}
+
+/// The device of predictions; `None` if this machine lacks it, or it cannot be used.
+fn device_button(device: DeviceRequest, state: State<'_>) -> Option<AdviceButton> {
+    let is_there = |d: &&cytoscope_engine::Device| d.usable && DeviceRequest::Device(d.id) == device;
+    state.jobs.devices().iter().find(is_there)?;
+    Some(AdviceButton {
+        name: format!("Use {device}"),
+        actions: vec![DisplayAction::Device(device).into()],
+        is_applied: state.settings().device == device,
+    })
+}
+
+/// The batch size of training runs, and the number of batches whose gradients are added up.
+fn accumulated_batch_button(batch: usize, accumulate: usize, state: State<'_>) -> Option<AdviceButton> {
+    let batch = Some(batch).filter(|n| (1..=MAX_BATCH).contains(n))?;
+    let accumulate = Some(accumulate).filter(|n| (1..=MAX_ACCUMULATE).contains(n))?;
+    let plan = &state.wizard().plan;
+    Some(AdviceButton {
+        name: format!("Use {accumulate} batches of {batch} per step"),
+        actions: vec![TrainingAction::Batch(Some(batch)).into(), TrainingAction::Accumulate(Some(accumulate)).into()],
+        is_applied: (plan.batch, plan.accumulate) == (Some(batch), Some(accumulate)),
+    })
 }
 
 /// The number of threads of predictions, or of training runs if the run is one.

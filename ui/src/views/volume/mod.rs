@@ -171,15 +171,7 @@ impl VolumeView {
         self.switch_to(document.id);
         let grid = TexelGrid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
         let size_um = grid.size_um(document.voxel_um);
-        let home = Camera { perspective: self.perspective, ..Camera::default() };
-        let mut camera = *self.cameras.get(&document.id).unwrap_or(&home);
-        camera.perspective = self.perspective;
-        let projection = Projection::new(&camera, size_um, rect);
-        interact(ui, &response, rect, &projection, &mut camera);
-        if response.double_clicked() {
-            camera = home;
-        }
-        self.cameras.insert(document.id, camera);
+        let camera = self.moved_camera(ui, &response, rect, document.id, size_um);
         let projection = Projection::new(&camera, size_um, rect);
         let layers = match options.only_xy {
             true => Layers { intensities: Vec::new(), labels: None },
@@ -234,6 +226,27 @@ impl VolumeView {
         }
         self.buttons(ui, rect, document);
         view_response
+    }
+
+    /// Moves the camera of a document by the gestures of this frame and returns it; a double click resets it.
+    fn moved_camera(
+        &mut self,
+        ui: &Ui,
+        response: &egui::Response,
+        rect: Rect,
+        document: SourceId,
+        size_um: [f64; 3],
+    ) -> Camera {
+        let home = Camera { perspective: self.perspective, ..Camera::default() };
+        let mut camera = *self.cameras.get(&document).unwrap_or(&home);
+        camera.perspective = self.perspective;
+        let projection = Projection::new(&camera, size_um, rect);
+        interact(ui, response, rect, &projection, &mut camera);
+        if response.double_clicked() {
+            camera = home;
+        }
+        self.cameras.insert(document, camera);
+        camera
     }
 
     fn switch_to(&mut self, document: SourceId) {

@@ -1,0 +1,130 @@
+//! Converting files in the window, and preprocessed copies of stacks.
+
+use crate::accessibility;
+use crate::fixture::{Fixture, sees};
+use crate::gestures::{drop_file, enter_path, save_as_suggested};
+use crate::queue::open_copies;
+use cytoscope_formats::{Container, OpenOptions, WriteSpec, write_array};
+use cytoscope_ui::command::Command;
+use cytoscope_ui::document::Role;
+use cytoscope_volume::{Array, Samples};
+use eframe::egui::Key;
+use eframe::egui::accesskit::Toggled;
+use egui_kittest::kittest::{NodeT, Queryable};
+
+#[test]
+fn open_stacks_are_converted_beside_their_files() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    accessibility::check(&fixture, "converting");
+    fixture.click("NumPy");
+    fixture.click("Convert");
+    fixture.until("the file", |w| sees(w, "1 file converted"));
+    let written = cytoscope_formats::open(&fixture.path("sample/nuclei_raw.npy"), &Default::default()).unwrap();
+    assert_eq!(written.meta().shape, [32, 160, 160]);
+    // A dropped file is added to those to convert; an opened stack is shown.
+    let dropped = fixture.path("dropped.npy");
+    std::fs::copy(fixture.path("sample/nuclei_raw.npy"), &dropped).unwrap();
+    drop_file(&mut fixture, dropped);
+    fixture.until("the dropped file", |w| w.query_by_label("Remove dropped.npy from the list").is_some());
+    fixture.click("Remove dropped.npy from the list");
+    fixture.window.state_mut().send(Command::OpenSample);
+    fixture.until("the stack", |w| !sees(w, "Convert and evaluate"));
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    // An existing file is kept.
+    fixture.click("Convert");
+    fixture.until("the refusal", |w| sees(w, "convert failed"));
+    // It is outdated once the same file was converted.
+    fixture.click("Replace existing files");
+    fixture.click("Convert");
+    fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "convert failed"));
+}
+
+#[test]
+fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
+    let labels: Vec<u16> = (0..3 * 8 * 9).map(|i| i / 50).collect();
+    let channels: Vec<u16> = (0..2 * 3 * 8 * 9).collect();
+    let mut fixture = Fixture::with(|folder| {
+        let write = |name: &str, axes: &str, shape: &[usize], values: &[u16]| {
+            let array = Array::new(axes.parse().unwrap(), shape.to_vec(), values.to_vec()).unwrap();
+            write_array(&folder.join(name), &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+            folder.join(name)
+        };
+        write("drawn.ome.tif", "ZYX", &[3, 8, 9], &labels);
+        vec![write("two.ome.tif", "CZYX", &[2, 3, 8, 9], &channels)]
+    });
+    fixture.settle();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.state_mut().send(Command::OpenLabels);
+    let drawn = fixture.path("drawn.ome.tif");
+    enter_path(&mut fixture, &drawn);
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    fixture.click("OME-Zarr");
+    fixture.click("With labels of open stacks");
+    fixture.click("One channel");
+    fixture.type_into("One channel number", "1");
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+    accessibility::check(&fixture, "parts to convert");
+    fixture.click("Convert");
+    fixture.until("the file", |w| sees(w, "1 file converted"));
+    let read = |series| {
+        let options = OpenOptions { series, ..OpenOptions::default() };
+        let image = cytoscope_formats::open(&fixture.path("two_c1.zarr"), &options).unwrap();
+        image.read_all().unwrap().into_samples()
+    };
+    assert_eq!(read(0), Samples::U16(channels[3 * 8 * 9..].to_vec()));
+    assert_eq!(read(1), Samples::U16(labels));
+}
+
+#[test]
+fn conversions_are_cancelled_together() {
+    let mut fixture = Fixture::new();
+    let stacks = open_copies(&mut fixture, 2);
+    // The conversions wait for the predictions.
+    fixture.click("Predict all 2 stacks");
+    fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    fixture.click("NumPy");
+    fixture.click("Convert");
+    fixture.until("the start", |w| sees(w, "2 left to convert"));
+    fixture.click("Cancel conversions");
+    fixture.until("the end", |w| !sees(w, "to convert"));
+    fixture.until("the predictions", |w| w.state().active_jobs() == 0);
+    assert!(stacks.iter().all(|stack| !stack.with_extension("npy").exists()));
+}
+
+#[test]
+fn a_cropped_copy_is_written_opened_and_predicted_with_new_measurements() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.click("Preprocessed copy");
+    fixture.click("First steps of the copy");
+    fixture.window.get_by_label("First steps of the copy").type_text("crop:z=0-16");
+    fixture.window.run_steps(3);
+    fixture.click("Open preprocessed copy…");
+    save_as_suggested(&mut fixture);
+    let title = "nuclei_raw_preprocessed.ome.tif – Cytoscope";
+    fixture.until("the copy", |w| w.state().title() == title);
+    fixture.settle();
+    assert_eq!(fixture.window.state().document().unwrap().extents.zyx, [16, 160, 160]);
+    assert!(fixture.path("sample/nuclei_raw_preprocessed.ome.tif").is_file());
+    let again = |fixture: &Fixture| fixture.window.get_by_label("Measure again").accesskit_node().toggled();
+    fixture.click("Measure again");
+    assert_eq!(again(&fixture), Some(Toggled::True));
+    fixture.click("Predict this stack");
+    fixture.until("objects", |w| sees(w, " objects in "));
+    assert_eq!(again(&fixture), Some(Toggled::False), "only one prediction measures");
+}
