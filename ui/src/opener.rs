@@ -43,7 +43,7 @@ pub enum OpenerResult {
         document: u64,
         /// Rows of objects, columns of measurements.
         results: Box<Results>,
-        /// Whether its labels were saved after it was written.
+        /// Whether the labels were saved again after the table was written, so that the table is outdated.
         old: bool,
     },
     /// Files chosen by the user.
@@ -127,7 +127,7 @@ pub enum FileRequest {
     PairsTable,
     /// Destination of a table of scores.
     Scores,
-    /// Destination of the object table of a document in the form that AnnData reads.
+    /// Destination of the object table of a document, in the layout that AnnData reads.
     AnnData(u64),
     /// Destination of the meshes of a stack's objects.
     Mesh(u64),
@@ -198,7 +198,7 @@ pub(crate) const EXTENSIONS: [&str; 20] = [
 ];
 /// Extensions of regions of interest, which are labels of a stack.
 pub(crate) const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
-/// Extensions of slices among them; slices of a folder are opened only if it contains no other stacks.
+/// Those of these extensions whose files are single slices; slices in a folder are opened only if it contains no stacks.
 const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Extension of the `zarr.json` in an OME-Zarr folder: dialogs for files cannot choose the folder itself.
@@ -239,7 +239,7 @@ impl Opener {
         if let Err(error) = &spawned {
             let reason = format!("{error}: close other programs and try again");
             // The receiver is in the same struct, so it exists.
-            let _ = self.sender.send(OpenerResult::Failed { what: "Opening".to_owned(), reason, axes_of: None });
+            let _ = self.sender.send(OpenerResult::Failed { what: "Starting a thread for files".to_owned(), reason, axes_of: None });
         }
         spawned.ok()
     }
