@@ -239,7 +239,8 @@ impl Opener {
         if let Err(error) = &spawned {
             let reason = format!("{error}: close other programs and try again");
             // The receiver is in the same struct, so it exists.
-            let _ = self.sender.send(OpenerResult::Failed { what: "Starting a thread for files".to_owned(), reason, axes_of: None });
+            let what = "Starting a thread for files".to_owned();
+            let _ = self.sender.send(OpenerResult::Failed { what, reason, axes_of: None });
         }
         spawned.ok()
     }
