@@ -62,13 +62,16 @@ impl Documents {
     pub(crate) fn listed(&mut self, files: Result<Expanded, String>, settings: &Settings) -> Effects {
         let mut effects = Effects::default();
         self.listing = self.listing.saturating_sub(1);
-        let Expanded { files, truncated } = match files {
+        let Expanded { files, truncated, unreadable } = match files {
             Ok(expanded) => expanded,
             Err(reason) => {
                 effects.error("Opening failed", reason);
                 return effects;
             }
         };
+        if !unreadable.is_empty() {
+            effects.error("Folder not opened", unreadable.join("\n"));
+        }
         if truncated {
             let details = format!(
                 "A folder has more than {MAX_FILES_OF_FOLDER} stacks; the others are not opened. Drop single files to \
@@ -276,7 +279,7 @@ mod tests {
         let [a, b, c, later] = &paths;
         let ask = |documents: &mut Documents, files: &[&PathBuf]| {
             let files = files.iter().map(|path| (*path).clone()).collect();
-            let _ = documents.listed(Ok(Expanded { files, truncated: false }), &Settings::default());
+            let _ = documents.listed(Ok(Expanded { files, ..Expanded::default() }), &Settings::default());
         };
         let arrive = |documents: &mut Documents, path: &Path| {
             let document = Document::open(path, None, 0).unwrap();

@@ -252,7 +252,7 @@ impl Wizard {
 impl Drop for Wizard {
     fn drop(&mut self) {
         self.save_plan(true);
-        // Waits for models that are being saved.
+        // Waits for models that are being saved. A panic of a thread was reported when it happened.
         for thread in self.saving_threads.drain(..) {
             let _ = thread.join();
         }
