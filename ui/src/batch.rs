@@ -351,8 +351,8 @@ impl Batch {
     fn convert(&mut self, jobs: &mut Jobs, documents: &Documents, effects: &mut Effects) {
         if self.files.len() > MAX_CONVERTED {
             let details = format!(
-                "The list has {} files, and at most {MAX_CONVERTED} are converted together. Remove some from the list, \
-                 and convert them afterwards.",
+                "The list has {} files, but at most {MAX_CONVERTED} can be converted at a time. Remove some from the \
+                 list, and convert them afterwards.",
                 self.files.len()
             );
             return effects.error("Nothing was converted", details);

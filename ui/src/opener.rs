@@ -239,7 +239,7 @@ impl Opener {
         if let Err(error) = &spawned {
             let reason = format!("{error}: close other programs and try again");
             // The receiver is in the same struct, so it exists.
-            let what = "Starting a thread for files".to_owned();
+            let what = "Starting a file operation".to_owned();
             let _ = self.sender.send(OpenerResult::Failed { what, reason, axes_of: None });
         }
         spawned.ok()
