@@ -1,4 +1,4 @@
-//! Checks whether the values of an image that is used as labels are those of labels, and those of other images are not.
+//! Checks that images used as labels have the values of labels, and that images used as stacks do not.
 
 use crate::stack::Stack;
 use crate::{Context, JobError};

@@ -34,7 +34,7 @@ pub struct MeasureJob {
     pub intensities: Option<PathBuf>,
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     pub table: PathBuf,
-    /// Form of the table.
+    /// Format of the table.
     #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
     pub table_format: TableFormat,
     /// Series of the stack, by number or name; also of the label image if it has several.

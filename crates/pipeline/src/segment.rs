@@ -46,7 +46,7 @@ pub struct SegmentJob {
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     #[serde(default)]
     pub table: Option<PathBuf>,
-    /// Form of the table.
+    /// Format of the table.
     #[serde(default)]
     pub table_format: TableFormat,
     /// Series of the map and of the measured image, by number or name; ignored for files with a single series.
