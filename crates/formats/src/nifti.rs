@@ -115,7 +115,7 @@ impl Header {
         }
         let (dtype, samples) = sample_type(self.datatype)?;
         let axes = usize::try_from(self.dim[0]).ok().filter(|n| (1..=7).contains(n)).ok_or_else(|| {
-            Fault::malformed(format!("the NIfTI header declares {} axes, 1 to 7 were expected", self.dim[0]))
+            Fault::malformed(format!("the NIfTI header declares {} axes; 1 to 7 were expected", self.dim[0]))
         })?;
         let mut extents = [1usize; 7];
         for (extent, stated) in extents.iter_mut().zip(self.dim.iter().skip(1)).take(axes) {
@@ -308,7 +308,7 @@ impl Packed {
         stream.take(self.needed).read_to_end(&mut bytes).map_err(gzip_fault)?;
         if (bytes.len() as u64) < self.needed {
             return Err(Fault::malformed(format!(
-                "it expands to {} bytes, {} were expected",
+                "it expands to {} bytes; {} were expected",
                 bytes.len(),
                 self.needed
             )));

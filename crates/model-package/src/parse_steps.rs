@@ -204,7 +204,7 @@ impl Reader<'_> {
             None | Some("per_sample") => false,
             Some("fixed") => true,
             Some("per_dataset") => {
-                return Err(p.bad("uses statistics over a data set: only statistics of one stack are supported"));
+                return Err(p.bad("uses statistics over a dataset: only statistics of one stack are supported"));
             }
             Some(other) => {
                 let shown = shown(&other.into());

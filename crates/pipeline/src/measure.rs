@@ -223,7 +223,7 @@ impl MeasureJob {
         let time = if of_labels.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= of_labels.times {
             let have = if time > 0 { extents.times.min(of_labels.times) } else { extents.times };
-            let problem = format!("time point {} does not exist, there are {have}", self.time);
+            let problem = format!("time point {} does not exist: there are {have}", self.time);
             return Err(self.mismatch(problem, "give another time point"));
         }
         Ok((labels, time))

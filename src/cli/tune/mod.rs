@@ -220,8 +220,7 @@ impl Tune {
         if complete {
             return Ok(());
         }
-        let problem =
-            "tuning was interrupted before all candidates were compared; run it again for settings to rely on";
+        let problem = "tuning was interrupted before all candidates were compared; run it again for reliable settings";
         Err(Failure::new(JobErrorKind::Cancelled, problem))
     }
 
@@ -402,7 +401,7 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
             let kept = "settings that were saved before are not replaced by incomplete ones";
             print(&format!("saved to {}; {kept}", path.display()));
         }
-        (None, Some(true)) => print("not saved, because tuning was interrupted; settings that were saved before stay"),
+        (None, Some(true)) => print("not saved, because tuning was interrupted; earlier settings are kept"),
         (None, Some(false)) => {}
         (None, None) => print("not saved: --save makes these settings the defaults of this machine"),
     }

@@ -357,7 +357,7 @@ impl KeptSlices {
     /// because the results are complete.
     pub(super) fn remove(folder: &Path, stem: &str) {
         if let Err(error) = GrowingFile::remove(folder, stem) {
-            tracing::warn!("slices of a prediction remain: {error}");
+            tracing::warn!("the kept slices of a prediction were not removed: {error}");
         }
     }
 
