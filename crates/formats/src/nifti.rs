@@ -205,7 +205,7 @@ fn sample_type(code: i16) -> Result<(DType, usize), Fault> {
     })
 }
 
-/// Opens a `.nii` or `.nii.gz` file. Of a compressed file, only the header is expanded here.
+/// Opens a `.nii` or `.nii.gz` file. Only the header of a compressed file is expanded here.
 pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
     let compressed = head.starts_with(GZIP);
     let header = if compressed { expanded_header(&source)? } else { stored_header(&source)? };

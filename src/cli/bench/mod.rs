@@ -203,7 +203,7 @@ impl Bench {
         Ok(done)
     }
 
-    /// Measures what needs no table. The results are stored meanwhile, so that an interruption loses only the last of them.
+    /// Runs a benchmark that needs no table. The results are stored as it runs, so that an interruption loses only the last.
     fn stored(
         &self,
         file: &ResultsFile<'_>,

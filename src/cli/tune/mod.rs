@@ -318,8 +318,8 @@ impl Tune {
         Ok(Tuned::new(search, training::presets))
     }
 
-    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after the
-    /// preprocessing steps as far as these can be applied with the voxel size of the file.
+    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after those
+    /// preprocessing steps that can be applied with the voxel size of the file.
     fn shape_zyx(&self, path: &Path) -> Result<[usize; 3], Failure> {
         let image = self.series.open(path, &OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() })?;
         let image = preprocessed(&Context::default(), &image, &self.preprocess).unwrap_or(image);

@@ -56,9 +56,9 @@ pub(super) enum Entry {
 /// The versions of the kernels of this build, on which measured times and errors depend besides the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelVersions {
-    /// Of the kernels of the CPU. Their instruction set is part of [`Device::driver`].
+    /// Version of the CPU's kernels. Their instruction set is part of [`Device::driver`].
     pub cpu: &'static str,
-    /// Of the kernels of GPUs.
+    /// Version of the kernels for GPUs.
     pub gpu: &'static str,
 }
 
