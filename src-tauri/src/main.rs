@@ -14,6 +14,7 @@ const WINDOW: &str = if cfg!(windows) { "cytoscope.exe" } else { "cytoscope" };
 
 fn main() -> ExitCode {
     let print_error = |text: &str| {
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "cytoscope-desktop: {text}");
     };
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         RunEvent::ExitRequested { code: None, api, .. } => api.prevent_exit(),
         #[cfg(target_os = "macos")]
         RunEvent::Opened { urls } => {
+            // The application is registered for files only, so that no other addresses are sent to it.
             for_events.open(&OpenRequest::of_paths(urls.iter().filter_map(|u| u.to_file_path().ok())));
         }
         #[cfg(target_os = "macos")]

@@ -24,8 +24,8 @@ pub(crate) struct Convert {
     /// Label image of the input, to store in the OME-Zarr output.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Series (position, scene, well) to read from a multi-series file, by number from 0 or by name; all converts each to a
-    /// file of its own, and adds the number of a series other than the first to its name (NAME_s1.tif).
+    /// Series (position, scene, well) to read from a multi-series file, by number from 0 or by name; all converts each series
+    /// to its own file. The names of all but the first end in the number of the series (NAME_s1.tif).
     #[arg(long, default_value = "0", value_name = "N|NAME|all")]
     series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.

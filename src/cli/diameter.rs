@@ -25,7 +25,7 @@ pub(crate) struct Diameter {
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Channel to use as the model's input, counted from 0; the first one, if the model has several inputs.
+    /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
     #[arg(long)]
     channel: Option<usize>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.

@@ -48,11 +48,11 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
     ignore_below: u64,
     /// Label of voxels in the ground truth that are not annotated: they count neither as background nor as part of an object.
-    /// Predicted objects that are annotated only at their rim, as background, do not count. By default, the label that
-    /// --data states, if any.
+    /// Predicted objects do not count if only their rim is annotated, as background. By default, the label that --data
+    /// states, if any.
     #[arg(long, value_name = "LABEL", allow_negative_numbers = true)]
     ignore_label: Option<i64>,
-    /// Series of predictions and ground truth, by number from 0 or by name; files of a single series are read as they are.
+    /// Series of predictions and ground truth, by number from 0 or by name; ignored for files with a single series.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
     /// Channel of the predictions to score, by name or number. Without this option and --truth-channel, all channels of

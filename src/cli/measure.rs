@@ -22,9 +22,9 @@ pub(crate) struct Measure {
     /// Table to write: .csv or .parquet.
     #[arg(long)]
     out: PathBuf,
-    /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
+    /// Format of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
     /// on, other columns numeric); by default csv, or parquet if its name ends in .parquet.
-    #[arg(long, value_name = "FORM",
+    #[arg(long, value_name = "FORMAT",
           value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several.

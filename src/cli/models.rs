@@ -145,7 +145,7 @@ impl Import {
         report
             .moved_to
             .iter()
-            .for_each(|aside| print(&format!("  moved what was there before to {}", aside.display())));
+            .for_each(|aside| print(&format!("  moved the previous contents to {}", aside.display())));
         Ok(())
     }
 }
@@ -167,7 +167,7 @@ impl Export {
             return run.print_json(&ExportReport { output: job.out, moved_to });
         }
         if let Some(aside) = moved_to {
-            print(&format!("moved what was there before to {}", aside.display()));
+            print(&format!("moved the previous contents to {}", aside.display()));
         }
         print(&format!("wrote {}", job.out.display()));
         if job.format == ExportFormat::Onnx {

@@ -20,7 +20,7 @@ pub(crate) const PERFORMANCE: &[&str] = &["auto", "off", "fastest", "least-memor
 /// Names of [`TableFormat`].
 pub(crate) const TABLE_FORMATS: &[&str] = &["csv", "parquet", "anndata"];
 
-/// Returns the form of a table: the requested one, or else the one that the ending of its name says.
+/// Returns the format of a table: the requested one, or else the one that the ending of its name stands for.
 ///
 /// # Errors
 /// [`Failure`] if CSV is requested for a name that stands for Parquet.

@@ -87,9 +87,9 @@ pub(crate) struct Predict {
     /// File format of maps and labels: auto (OME-Zarr for OME-Zarr inputs, TIFF for others), tiff or ome-zarr.
     #[arg(long, default_value = "auto", value_parser = one_of::<ResultFormat>(FORMATS), hide_possible_values = true)]
     format: ResultFormat,
-    /// Form of the tables: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
+    /// Format of the tables: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
     /// other columns numeric); by default csv.
-    #[arg(long, value_name = "FORM",
+    #[arg(long, value_name = "FORMAT",
           value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
@@ -119,7 +119,7 @@ pub(crate) struct Predict {
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
     outputs: Vec<Output>,
-    /// Channel to use as the model's input, counted from 0; the first one, if the model has several inputs.
+    /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
     #[arg(long)]
     channel: Option<usize>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
@@ -162,7 +162,7 @@ pub(crate) struct Predict {
           value_parser = one_of::<PerformanceRequest>(PERFORMANCE), hide_possible_values = true)]
     performance: PerformanceRequest,
     /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction after
-    /// the slices that it has kept.
+    /// its last finished slice.
     #[arg(long)]
     resume: bool,
     /// Keep the finished slices beside the results until the prediction is complete, so that --resume can continue it:

@@ -23,17 +23,17 @@ pub(crate) struct Segment {
     /// Table of measurements to write: .csv or .parquet.
     #[arg(long)]
     table: Option<PathBuf>,
-    /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
+    /// Format of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
     /// on, other columns numeric); by default csv, or parquet if its name ends in .parquet.
-    #[arg(long, value_name = "FORM", requires = "table",
+    #[arg(long, value_name = "FORMAT", requires = "table",
           value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
     table_format: Option<TableFormat>,
-    /// Model that predicted the map (package or name of an installed model): its segmentation settings and channels apply
-    /// where no other ones are given.
+    /// Model that predicted the map (package or name of an installed model): its segmentation settings and channels are used
+    /// unless others are given.
     #[arg(long)]
     model: Option<String>,
     /// Object diameter of the prediction in µm (in voxels if the voxel size is unknown), to which the settings of --model are
-    /// scaled; by default that in the record beside the map, or else the model's own.
+    /// scaled; by default the one in the provenance record beside the map, or else the model's own.
     #[arg(long, value_name = "UM", requires = "model", value_parser = parse_diameter)]
     diameter: Option<f64>,
     /// How objects are found: watershed separates touching objects (the default); components labels each connected region as
@@ -59,7 +59,7 @@ pub(crate) struct Segment {
     /// Drop objects that touch the border of the stack.
     #[arg(long)]
     drop_border: bool,
-    /// Series of the map and of --intensities, by number from 0 or by name; files of a single series are read as they are.
+    /// Series of the map and of --intensities, by number from 0 or by name; ignored for files with a single series.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
     /// Channel of the map, counted from 0; by default the first one, or those that --model uses.
@@ -134,7 +134,7 @@ impl Segment {
     }
 }
 
-/// The channels and settings that apply where no other ones are given.
+/// The channels and settings that are used unless others are given.
 struct Basis {
     channel: usize,
     /// Channel that separates touching objects; `None` for the same.

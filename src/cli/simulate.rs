@@ -89,7 +89,7 @@ impl Simulate {
         check_folder(&self.out)?;
         let jobs = self.jobs()?;
         let inputs: Vec<&Path> = self.settings.iter().map(PathBuf::as_path).collect();
-        // Of several stacks, none is written if one of them may not be.
+        // No stack is written if one of them may not be.
         jobs.iter().try_for_each(|job| job.prepare(&inputs))?;
         self.check_trace(&jobs, &inputs)?;
         let overwrite = Overwrite::from_force(self.force);

@@ -161,6 +161,10 @@ fn a_package_survives_export_and_import() {
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\ntags:\n", "\ntags:\n- 3\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "untagged", "--json"]).json();
     assert_eq!(report["left_out"][0], "tags[0]: it is not text", "{report}");
+    // And text where a list belongs.
+    std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\ntags:\n", "\ntags: nuclei\nunused:\n")).unwrap();
+    let report = fixture.run(&["import", "pkg", "--out", "unlisted", "--json"]).json();
+    assert_eq!(report["left_out"][0], "tags: it is not a list", "{report}");
     // A task of another program is not taken for segmentation.
     let other = rdf.replace("task: segmentation", "task: tracking");
     std::fs::write(fixture.path("pkg/rdf.yaml"), &other).unwrap();

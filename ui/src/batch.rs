@@ -313,13 +313,17 @@ impl Batch {
 
     /// Adds the files of a drop or dialog. A notification reports that many files were added, that a folder has more than
     /// can be listed, or that it has none.
-    pub(crate) fn listed(&mut self, Expanded { files, truncated }: Expanded) -> Effects {
+    pub(crate) fn listed(&mut self, Expanded { files, truncated, unreadable }: Expanded) -> Effects {
         let mut effects = Effects::default();
+        let all_read = unreadable.is_empty();
+        if !all_read {
+            effects.error("Folder not added", unreadable.join("\n"));
+        }
         let before = self.files.len();
         let found = files.len();
         self.add(files);
         let added = self.files.len() - before;
-        if found == 0 {
+        if found == 0 && all_read {
             effects.info(
                 "No files were added",
                 "The folder contains no stacks. Stacks in folders inside it are not added.",
@@ -347,8 +351,8 @@ impl Batch {
     fn convert(&mut self, jobs: &mut Jobs, documents: &Documents, effects: &mut Effects) {
         if self.files.len() > MAX_CONVERTED {
             let details = format!(
-                "The list has {} files, and at most {MAX_CONVERTED} are converted together. Remove some from the list, \
-                 and convert them afterwards.",
+                "The list has {} files, but at most {MAX_CONVERTED} can be converted at a time. Remove some from the \
+                 list, and convert them afterwards.",
                 self.files.len()
             );
             return effects.error("Nothing was converted", details);
@@ -491,8 +495,20 @@ mod tests {
     fn a_file_is_listed_once() {
         let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
         let mut batch = Batch { files: paths(&["/b", "/a"]), ..Batch::default() };
-        let _ = batch.listed(Expanded { files: paths(&["/a", "/c", "/c"]), truncated: false });
+        let _ = batch.listed(Expanded { files: paths(&["/a", "/c", "/c"]), ..Expanded::default() });
         assert_eq!(batch.files, paths(&["/b", "/a", "/c"]));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_read_is_reported_and_not_called_empty() {
+        let unreadable = vec!["/a: the folder cannot be read: permission denied".to_owned()];
+        let effects = Batch::default().listed(Expanded { unreadable, ..Expanded::default() });
+        let level = |effect| match effect {
+            crate::effect::Effect::Notify { level, .. } => Some(level),
+            _ => None,
+        };
+        let levels: Vec<_> = effects.into_iter().filter_map(level).collect();
+        assert_eq!(levels, [crate::notifications::Level::Error]);
     }
 
     #[test]

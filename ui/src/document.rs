@@ -147,7 +147,7 @@ pub enum OpenError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The file's grid differs from the stack's.
-    #[error("{name} has {got} voxels (Z × Y × X), the stack has {expected}: open it as a separate stack")]
+    #[error("{name} has {got} voxels (Z × Y × X), but the stack has {expected}: open it as a separate stack")]
     Grid {
         /// Name of the file, without its folder.
         name: String,

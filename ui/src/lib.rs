@@ -1,13 +1,13 @@
-//! The graphical workbench: viewing, predicting, correcting and training.
+//! The window: viewing stacks, predicting, correcting labels and training.
 //!
 //! The crate owns only what is on screen: files are read by `formats`, jobs run in the engine process
 //! behind the client of `worker`, and slow work runs on other threads whose results come back as values
 //! ([`data::loader`], [`opener`], [`work`]).
 //!
-//! [`Workbench`] is put together from seven states: open stacks, jobs, training, corrections, models, files to convert and
-//! to score, and what the window shows.
-//! Each owns its fields and changes only by its actions; what else follows from an action is returned as effects. Panels
-//! and views read the states and send actions and [`command::Command`]s, which are applied at the end of the frame.
+//! [`Workbench`] consists of seven states: open stacks, jobs, training, corrections, models, files to convert and to score,
+//! and what the window shows. Each owns its fields and changes only by its actions; whatever else follows from an action is
+//! returned as effects. Panels and views read the states and send actions and [`command::Command`]s, which are applied at
+//! the end of the frame.
 //!
 //! Failures become notifications: a failed job or file shows an explanation and a next step, and the window keeps
 //! running.

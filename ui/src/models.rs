@@ -105,7 +105,7 @@ fn calibrated_with(job: &Job) -> &'static str {
 pub(crate) struct ModelFindings {
     /// Result of its test.
     pub(crate) test: Option<Box<ModelTestReport>>,
-    /// Voxel size Z, Y, X in µm that a model file states, as far as tests have shown.
+    /// Voxel size Z, Y, X in µm that a model file states, once a test of the model has read it.
     file_um: Option<[f64; 3]>,
     /// Its speed on this machine.
     pub(crate) speed: Option<ModelSpeedReport>,

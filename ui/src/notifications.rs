@@ -15,10 +15,10 @@ const SHOWN_FOR: Duration = Duration::from_secs(7);
 /// Maximum number of notifications on screen; older errors are shown once newer ones are closed.
 const MAX_SHOWN: usize = 5;
 
-/// Maximum number of errors whose details are open at first; with more of them, the views stay visible.
+/// Errors show their details at first unless there are more errors than this, so that the views stay visible.
 const MAX_OPEN: usize = 2;
 
-/// Maximum number of errors that wait to be closed; older ones are only in the log.
+/// Maximum number of errors that are kept until the user closes them; older ones are only in the log.
 const MAX_ERRORS: usize = 100;
 
 /// Severity of a notification.
@@ -35,11 +35,11 @@ pub enum Level {
 /// A message in the corner of the window.
 #[derive(Debug, Clone)]
 pub struct Notification {
-    /// Sets its color, and whether it disappears by itself.
+    /// Determines the color, and whether the notification disappears by itself.
     pub level: Level,
     /// Title of a few words.
     pub title: String,
-    /// Details, expandable if long.
+    /// Details; collapsible if long.
     pub details: String,
     /// Time of creation.
     at: Instant,
@@ -113,7 +113,7 @@ impl Notifications {
             ctx.request_repaint_after(next);
         }
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
-        let opens = self.shown.iter().filter(|n| n.level == Level::Error).count() <= MAX_OPEN;
+        let opens_errors = self.shown.iter().filter(|n| n.level == Level::Error).count() <= MAX_OPEN;
         for notice in self.shown.iter().rev().take(MAX_SHOWN) {
             let id = egui::Id::new("notice").with(notice.number);
             let area = egui::Area::new(id)
@@ -135,7 +135,7 @@ impl Notifications {
                         .inner_margin(Margin::symmetric(12, 9))
                         .show(ui, |ui| {
                             ui.set_width(300.0);
-                            body(ui, notice, opens, color, sign)
+                            body(ui, notice, opens_errors, color, sign)
                         })
                         .inner
                 });
@@ -175,8 +175,9 @@ impl Notifications {
     }
 }
 
-/// Draws the content of a notification; returns whether it was closed. The details of errors are open at first if it `opens`.
-fn body(ui: &mut egui::Ui, notice: &Notification, opens: bool, color: Color32, sign: &str) -> bool {
+/// Draws the content of a notification and returns whether it was closed. With `opens_errors`, the details of an error are
+/// expanded at first.
+fn body(ui: &mut egui::Ui, notice: &Notification, opens_errors: bool, color: Color32, sign: &str) -> bool {
     let mut close = false;
     ui.horizontal(|ui| {
         ui.label(RichText::new(sign).color(color).size(17.0));
@@ -195,7 +196,7 @@ fn body(ui: &mut egui::Ui, notice: &Notification, opens: bool, color: Color32, s
         } else {
             egui::CollapsingHeader::new("Details")
                 .id_salt(notice.number)
-                .default_open(opens && notice.level == Level::Error)
+                .default_open(opens_errors && notice.level == Level::Error)
                 .show(ui, |ui| {
                     ui.add(egui::Label::new(&notice.details).wrap().selectable(true));
                 });

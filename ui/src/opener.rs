@@ -43,7 +43,7 @@ pub enum OpenerResult {
         document: u64,
         /// Rows of objects, columns of measurements.
         results: Box<Results>,
-        /// Whether its labels were saved after it was written.
+        /// Whether the labels were saved again after the table was written, so that the table is outdated.
         old: bool,
     },
     /// Files chosen by the user.
@@ -127,7 +127,7 @@ pub enum FileRequest {
     PairsTable,
     /// Destination of a table of scores.
     Scores,
-    /// Destination of the object table of a document in the form that AnnData reads.
+    /// Destination of the object table of a document, in the layout that AnnData reads.
     AnnData(u64),
     /// Destination of the meshes of a stack's objects.
     Mesh(u64),
@@ -198,7 +198,7 @@ pub(crate) const EXTENSIONS: [&str; 20] = [
 ];
 /// Extensions of regions of interest, which are labels of a stack.
 pub(crate) const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
-/// Extensions of slices among them; slices of a folder are opened only if it contains no other stacks.
+/// Those of these extensions whose files are single slices; slices in a folder are opened only if it contains no stacks.
 const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Extension of the `zarr.json` in an OME-Zarr folder: dialogs for files cannot choose the folder itself.
@@ -239,7 +239,8 @@ impl Opener {
         if let Err(error) = &spawned {
             let reason = format!("{error}: close other programs and try again");
             // The receiver is in the same struct, so it exists.
-            let _ = self.sender.send(OpenerResult::Failed { what: "Opening".to_owned(), reason, axes_of: None });
+            let what = "Starting a file operation".to_owned();
+            let _ = self.sender.send(OpenerResult::Failed { what, reason, axes_of: None });
         }
         spawned.ok()
     }
@@ -386,12 +387,14 @@ fn may_be_axes(error: &FormatError) -> bool {
 }
 
 /// Files, and the stacks in folders.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expanded {
     /// The files, in the order of the paths; files of a folder are sorted.
     pub files: Vec<PathBuf>,
     /// Whether a folder has more stacks than were listed.
     pub truncated: bool,
+    /// Messages about folders that could not be read, or only in part.
+    pub unreadable: Vec<String>,
 }
 
 /// Replaces folders by the stacks in them. An OME-Zarr folder, given by its path or by the path of its metadata, is a
@@ -406,7 +409,7 @@ pub(crate) fn expand_for_list(paths: &[PathBuf]) -> Expanded {
 }
 
 fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
-    let (mut files, mut truncated) = (Vec::new(), false);
+    let (mut files, mut truncated, mut unreadable) = (Vec::new(), false, Vec::new());
     let given: Vec<PathBuf> = paths.iter().filter(|p| !p.is_dir()).cloned().collect();
     let opening: HashSet<PathBuf> = one_of_each_series(&given).into_iter().collect();
     for path in paths {
@@ -418,13 +421,13 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
             files.extend(opening.get(path).cloned());
             continue;
         }
-        let mut found: Vec<PathBuf> = std::fs::read_dir(path)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| ends_in(p, &EXTENSIONS) || is_visible_zarr(p))
-            .collect();
+        let mut found = match stacks_in(path) {
+            Ok(found) => found,
+            Err(error) => {
+                unreadable.push(format!("{}: the folder cannot be read: {error}", path.display()));
+                continue;
+            }
+        };
         found.sort();
         if found.iter().any(|p| !ends_in(p, &SLICE_EXTENSIONS)) {
             found.retain(|p| !ends_in(p, &SLICE_EXTENSIONS));
@@ -434,7 +437,15 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
         found.truncate(max_files_of_folder);
         files.extend(found);
     }
-    Expanded { files, truncated }
+    Expanded { files, truncated, unreadable }
+}
+
+/// Returns the stacks in a folder, in any order.
+fn stacks_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_stack = |path: &PathBuf| ends_in(path, &EXTENSIONS) || is_visible_zarr(path);
+    let entries: Vec<PathBuf> =
+        std::fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<_>>()?;
+    Ok(entries.into_iter().filter(is_stack).collect())
 }
 
 /// Whether a path is a visible file with one of the extensions.
@@ -492,9 +503,11 @@ mod tests {
             std::fs::write(stack, "").unwrap();
         }
         let of_folder = |max| expand_up_to(&[folder.path().to_owned()], max);
-        assert_eq!(of_folder(3), Expanded { files: stacks.to_vec(), truncated: false });
-        assert_eq!(of_folder(2), Expanded { files: stacks[..2].to_vec(), truncated: true });
-        assert_eq!(expand_up_to(&stacks, 2), Expanded { files: stacks.to_vec(), truncated: false });
+        let expanded =
+            |files: &[PathBuf], truncated| Expanded { files: files.to_vec(), truncated, unreadable: Vec::new() };
+        assert_eq!(of_folder(3), expanded(&stacks, false));
+        assert_eq!(of_folder(2), expanded(&stacks[..2], true));
+        assert_eq!(expand_up_to(&stacks, 2), expanded(&stacks, false));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// A job that would overwrite files and waits for the user's decision.
 #[derive(Debug)]
 pub(crate) struct OverwriteQuestion {
-    /// Number of the question, which is not used again.
+    /// Number of the question, which no other question of this window has.
     pub(crate) number: u64,
     /// The refused job, which is sent again if the user allows it.
     pub(crate) refused: RefusedJob,
@@ -28,7 +28,7 @@ impl OverwriteQuestion {
 /// Decision of the user about a refused job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OverwriteAnswer {
-    /// The existing files are kept, and the job is left out.
+    /// The existing files are kept, and the job is skipped.
     Keep,
     /// The existing files are replaced.
     Replace,

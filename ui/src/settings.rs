@@ -184,8 +184,8 @@ impl Settings {
         stored
     }
 
-    /// These settings with the changes from `earlier` to `later`. Of what is remembered about folders, files and models,
-    /// only the changed entries are replaced.
+    /// These settings with the changes from `earlier` to `later`. Only the changed entries of what is remembered about
+    /// folders, files and models are replaced.
     fn with_changes(&self, earlier: &Self, later: &Self) -> serde_json::Result<Self> {
         let mut merged = serde_json::to_value(self.storable())?;
         let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));

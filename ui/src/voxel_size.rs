@@ -150,6 +150,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
     });
     let size = match (forget, apply) {
         (true, _) => Some(VoxelSize::default()),
+        // The size is applied only if it is valid.
         (false, true) => typed(&zyx, file_um, slices).ok(),
         (false, false) => None,
     };

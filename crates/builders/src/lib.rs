@@ -1,4 +1,4 @@
-//! Graphs built from a description: the networks that the application trains and ships.
+//! Builders of networks: from a description, such as the channels of each level, to a graph with initialized weights.
 //!
 //! The crate owns the architectures ([`unet3d`], [`dynunet`], [`difference_of_gaussians`]), the initialization of their
 //! parameters ([`Weights`]), and random networks for tests ([`random_network`]). A builder fails with a

@@ -54,7 +54,8 @@ pub enum ImportError {
     },
     /// Tensors that the architecture does not have.
     #[error(
-        "the architecture {architecture} has no tensors {tensors}: the network differs from it, so that its results would be wrong"
+        "the architecture {architecture} has no tensors {tensors}, so the checkpoint is of another network; export the model \
+         with torch.onnx.export and import the ONNX file"
     )]
     Unused {
         /// Names of the first of these tensors, separated by commas.

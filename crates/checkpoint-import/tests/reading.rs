@@ -234,7 +234,7 @@ fn settings_of_cytodl_say_what_the_network_predicts() {
     assert_eq!(read(&[("dna", stain.clone())]), found(true, false));
     let objects = head("monai.losses.DiceCELoss", "torch.nn.Sigmoid");
     assert_eq!(read(&[("seg", objects.clone())]), found(false, true));
-    // Of several heads, the one whose output is used is not known.
+    // If there are several heads, it is not known which one's output is used.
     assert_eq!(read(&[("dna", stain), ("seg", objects)]), None);
     assert_eq!(read(&[("dna", text("none"))]), None);
     assert_eq!(Checkpoint::from_bytes(&one(&of)).unwrap().cytodl_head(), None);

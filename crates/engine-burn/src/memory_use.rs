@@ -1,8 +1,7 @@
 //! The device memory that this process holds, by the streams of its sessions.
 //!
-//! CubeCL has a memory pool for each stream of a device and reports it by `ComputeClient::memory_usage`. The answer comes
-//! from the thread that submits the work of the device: it states the memory between two launches, without waiting for
-//! the device itself.
+//! CubeCL has memory pools for the streams of a device, and `ComputeClient::memory_usage` reports their sizes. The thread
+//! that submits work to the device answers between two launches, without waiting for the device itself.
 
 use crate::Backend;
 use crate::guard::guard;
@@ -16,8 +15,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-/// Number of memory pools of a device: streams whose numbers differ by a multiple of it share one. This is CubeCL's
-/// default (`StreamingConfig::max_streams`), which is not changed here.
+/// Number of memory pools of a device: CubeCL's default of `StreamingConfig::max_streams`, which is not changed here.
+/// Streams whose numbers are equal modulo this number share a pool.
 const POOLS: u64 = 128;
 
 /// Owner of device memory: a session, and the tensors that it left on the device.
@@ -48,7 +47,7 @@ pub(crate) fn watch(backend: &Backend, id: DeviceId, stream: StreamId, is_lost: 
 /// Returns the memory that the sessions of this process and their tensors hold on all GPUs; `None` without sessions. May
 /// be called from any thread; it waits until the device's thread has submitted the work that is queued.
 pub fn device_memory() -> Option<DeviceMemory> {
-    // A clone, because sessions are created and dropped while the devices are asked.
+    // Cloned, so that the lock is not held while the devices are asked: sessions are created and dropped meanwhile.
     let all = holders().clone();
     let mut pools = BTreeSet::new();
     let used = all.iter().filter(|holder| pools.insert((holder.id, holder.stream.value % POOLS)));

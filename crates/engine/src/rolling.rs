@@ -48,7 +48,7 @@ pub enum NotRolling {
         node: String,
     },
     /// The network has several inputs, or a value that is not a volume.
-    #[error("one pass along Z needs one input and only values N, C, Z, Y, X, got {found}: predict in tiles")]
+    #[error("one pass along Z needs one input, and tensors with the axes N, C, Z, Y, X; got {found}: predict in tiles")]
     Interface {
         /// What was found.
         found: String,

@@ -545,7 +545,7 @@ mod tests {
         cache.forget("m");
         run(Some(1200), &mut cache);
         assert_eq!(tries.take(), 1, "measuring again was requested");
-        // If the free memory is unknown, so is whether it suffices now.
+        // If the free memory is unknown, it is also unknown whether there is enough of it now.
         for _ in 0..2 {
             run(None, &mut Cache::in_memory());
             run(None, &mut open());

@@ -9,7 +9,7 @@ use std::{path::Path, time::Instant};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let path = args.next().ok_or("usage: read_bench FILE [REPEATS]")?;
+    let path = args.next().ok_or("usage: read_bench FILE [REPEATS] [slice Z]")?;
     let repeats: usize = args.next().map_or(Ok(1), |n| n.parse())?;
     let slice: Option<usize> = match args.next().as_deref() {
         Some("slice") => Some(args.next().ok_or("the number of the slice is missing")?.parse()?),

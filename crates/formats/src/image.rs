@@ -33,7 +33,7 @@ use std::{
 /// Options for opening a file.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Index of the image to open, if the file holds several. Of an OME-TIFF set, 0 is the image that the opened file belongs
+    /// Index of the image to open, if the file holds several. In an OME-TIFF set, 0 is the image that the opened file belongs
     /// to, followed by the others in their order.
     pub series: usize,
     /// Axes that replace the axes stated in the file: one of T, Z, C for all planes (such as `TYX`), or one letter for

@@ -67,7 +67,7 @@ pub struct ImageMeta {
     pub shape_full: Vec<usize>,
     /// Sample type of the arrays that are read.
     pub dtype: DType,
-    /// Distance between voxel centers along Z, Y, X in µm, as far as the file states it.
+    /// Distance between voxel centers along Z, Y, X in µm; unknown along axes for which the file states none.
     pub voxel_size_um: VoxelSize,
     /// Position of the center of the first voxel along Z, Y, X in µm; 0 where the file states none.
     #[serde(skip_serializing_if = "is_at_zero")]

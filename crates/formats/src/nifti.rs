@@ -115,7 +115,7 @@ impl Header {
         }
         let (dtype, samples) = sample_type(self.datatype)?;
         let axes = usize::try_from(self.dim[0]).ok().filter(|n| (1..=7).contains(n)).ok_or_else(|| {
-            Fault::malformed(format!("the NIfTI header declares {} axes, 1 to 7 were expected", self.dim[0]))
+            Fault::malformed(format!("the NIfTI header declares {} axes; 1 to 7 were expected", self.dim[0]))
         })?;
         let mut extents = [1usize; 7];
         for (extent, stated) in extents.iter_mut().zip(self.dim.iter().skip(1)).take(axes) {
@@ -205,7 +205,7 @@ fn sample_type(code: i16) -> Result<(DType, usize), Fault> {
     })
 }
 
-/// Opens a `.nii` or `.nii.gz` file. Of a compressed file, only the header is expanded here.
+/// Opens a `.nii` or `.nii.gz` file. Only the header of a compressed file is expanded here.
 pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
     let compressed = head.starts_with(GZIP);
     let header = if compressed { expanded_header(&source)? } else { stored_header(&source)? };
@@ -308,7 +308,7 @@ impl Packed {
         stream.take(self.needed).read_to_end(&mut bytes).map_err(gzip_fault)?;
         if (bytes.len() as u64) < self.needed {
             return Err(Fault::malformed(format!(
-                "it expands to {} bytes, {} were expected",
+                "it expands to {} bytes; {} were expected",
                 bytes.len(),
                 self.needed
             )));

@@ -63,7 +63,7 @@ pub(crate) struct Opened {
     pub lower_levels: Vec<[usize; 6]>,
     /// Sample type of the arrays that are read.
     pub dtype: DType,
-    /// Distance between voxel centers along Z, Y, X in µm, as far as the file states it.
+    /// Distance between voxel centers along Z, Y, X in µm; unknown along axes for which the file states none.
     pub voxel_size_um: VoxelSize,
     /// Time between time points in seconds.
     pub time_interval_secs: Option<f64>,

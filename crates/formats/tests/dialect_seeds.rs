@@ -1,5 +1,5 @@
-//! TIFF dialects of microscopes: files that `data/dialects/make_dialects.py` wrote, and that tifffile reads with the same pixels
-//! and metadata. They are seeds of the fuzz target `read_microscope_tiff`.
+//! TIFF dialects of microscopes. The files were written by `data/dialects/make_dialects.py`; tifffile reads the pixels and
+//! metadata from them that these tests expect. They are also the seeds of the fuzz target `read_microscope_tiff`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{Image, OpenOptions, open_bytes};
@@ -15,7 +15,7 @@ fn opened(bytes: Vec<u8>) -> Image {
     open_bytes(bytes, &OpenOptions::default()).unwrap()
 }
 
-/// The samples of pages of 2 × 3 pixels that count up.
+/// The samples of pages of 2 × 3 pixels, which hold 6 × page to 6 × page + 5.
 fn samples_of(pages: impl IntoIterator<Item = u8>) -> Samples {
     Samples::U8(pages.into_iter().flat_map(|page| (0..6).map(move |i| page * 6 + i)).collect())
 }
@@ -34,7 +34,7 @@ fn lsm_files_are_read_uncompressed_and_compressed() {
         let names: Vec<&str> = meta.channels.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["nuclei", "membrane"]);
         assert_eq!(meta.channels[0].color_rgb, Some([0, 0, 255]));
-        // Ten times the page and the channel.
+        // Every pixel of a plane is 10 × page + channel.
         let values = (0..8u8).flat_map(|plane| [10 * (plane / 2) + plane % 2; 600]).collect();
         assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(values));
         let corner = Region { start: vec![1, 1, 1, 19, 29, 0], size: vec![1; 6] };

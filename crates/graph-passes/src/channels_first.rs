@@ -1,4 +1,4 @@
-//! Networks whose channels are the last axis, as TensorFlow's are.
+//! Rewrites networks whose channels are the last axis, as in TensorFlow, to take and return channels as the second axis.
 
 use cytoscope_graph::{Graph, Node, Op, Result, Value, ValueId};
 

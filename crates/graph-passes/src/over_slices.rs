@@ -1,4 +1,4 @@
-//! Networks on slices as networks on stacks that compute each slice separately.
+//! Rewrites a network on slices as a network on stacks that computes each slice separately.
 
 use cytoscope_graph::{Dim, Graph, Node, Op, Padding, Tensor, ValueId, axis_over_slices};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `QLinearConv`, in which convolutions of quantized networks may be stored.
+//! Rewrites `QLinearConv` nodes, which some exporters write for quantized convolutions, as convolutions of floats.
 
 use cytoscope_graph::{ConvAttrs, ElementType, Graph, Node, Op, Tensor, ValueId};
 

@@ -1,5 +1,5 @@
-//! Networks of other element types than f32, as engines run them: halves become f32, and inputs and outputs of other types
-//! are converted.
+//! Rewrites networks of other element types to compute in f32, as engines do: 16-bit floats become f32, and inputs and
+//! outputs of other types are converted.
 
 use super::quantized_convolutions::separate_quantized_convolutions;
 use cytoscope_graph::{ElementType, Graph, Node, Op, Result, Tensor, Value, ValueId};

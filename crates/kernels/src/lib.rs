@@ -1,4 +1,4 @@
-//! The SIMD kernels of the CPU engine; the only crate of the project with `unsafe` code.
+//! The SIMD kernels of the CPU engine; the only crate of this workspace with `unsafe` code.
 //!
 //! Activations are stored in [`Blocked`] buffers: channels in blocks of 16 (or single planes if there are few), each
 //! block a dense volume of voxels with a border of zeros as wide as the next convolution's padding, so that kernels

@@ -157,6 +157,7 @@ pub fn pick_bytes(
     }
     let block = in_layout.block;
     let [depth, height, _] = out_layout.dims;
+    // Tables with interpolation were refused above.
     let runs = runs(&tables[2]).unwrap_or_default();
     let shared = Shared::new(output);
     for_each(out_layout.blocks() * depth, |task| {

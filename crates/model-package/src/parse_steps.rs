@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 
 /// Accepted values of images and thresholds: engines compute in 32-bit floats.
 const VALUES: RangeInclusive<f64> = -(f32::MAX as f64)..=f32::MAX as f64;
-/// Accepted values added to a divisor to avoid division by zero; the specification recommends 1e-6, and image units may
-/// be large.
+/// Accepted values of `eps`, which is added to divisors to avoid division by zero. The specification recommends 1e-6; models
+/// for images with large values state larger ones.
 const EPSILONS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=1e6;
 /// Accepted percentiles.
 const PERCENTILES: RangeInclusive<f64> = 0.0..=100.0;
@@ -204,7 +204,7 @@ impl Reader<'_> {
             None | Some("per_sample") => false,
             Some("fixed") => true,
             Some("per_dataset") => {
-                return Err(p.bad("uses statistics over a data set: only statistics of one stack are supported"));
+                return Err(p.bad("uses statistics over a dataset: only statistics of one stack are supported"));
             }
             Some(other) => {
                 let shown = shown(&other.into());
@@ -232,7 +232,7 @@ impl Reader<'_> {
             "scale_mean_variance" => Processing::ScaleMeanVariance {
                 eps: eps()?,
                 axes: p.statistics_axes()?,
-                // Without one, the first input.
+                // An empty name is replaced by that of the first input.
                 reference_tensor: p.text("reference_tensor")?.unwrap_or_default(),
             },
             "sigmoid" => Processing::Sigmoid,

@@ -293,7 +293,7 @@ impl TensorSpec {
     }
 }
 
-/// Most channels of an input by which its last axis is taken for that of the channels.
+/// Maximum length of an input's last axis for which this axis is taken to be that of the channels.
 const MAX_LAST_CHANNELS: usize = 4;
 
 /// Returns whether an input of a network without metadata has the channels last: its last axis has a fixed length of a few

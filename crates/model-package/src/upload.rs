@@ -1,7 +1,7 @@
 //! Parts of a package description that bioimage.io would refuse, or ask to complete, when the package is uploaded.
 //!
-//! The rules are those that the reference implementation of specification 0.5 applies
-//! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12), as far as they concern metadata. Nothing
+//! The rules are those for metadata in the reference implementation of specification 0.5
+//! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12). Nothing
 //! is downloaded: whether an address or a GitHub user exists is not checked. Tensors, weights and processing steps are
 //! checked when a package is opened, and their values by its own test.
 

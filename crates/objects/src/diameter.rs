@@ -24,8 +24,8 @@ pub fn of_circle(area: f64) -> f64 {
     2.0 * (area / std::f64::consts::PI).sqrt()
 }
 
-/// Returns how many voxels a sphere of this volume has at least in a stack of `slices` slices that shows its middle. `voxel` is
-/// the voxel size along Z, Y, X, and the volume is in its unit.
+/// Returns the minimum number of voxels of a sphere of this volume in a stack of `slices` slices that shows its middle. `voxel`
+/// is the voxel size along Z, Y, X, and the volume is in its unit.
 pub fn voxels_of_sphere(volume: f64, slices: usize, voxel: [f64; 3]) -> f64 {
     let of_all = volume / voxel.iter().product::<f64>();
     let (diameter, depth) = (of_sphere(volume), slices.saturating_sub(1) as f64 * voxel[0]);

@@ -1,4 +1,5 @@
-//! Predicted objects in images of which only a part is annotated.
+//! Finds predicted objects of which only the rim is annotated, as background, in partly annotated images: it is unknown
+//! whether such an object is false, so scores leave it out.
 
 use std::collections::{HashMap, HashSet};
 

@@ -21,7 +21,7 @@ struct Begun {
     component: usize,
     origin: [usize; 3],
     size: [usize; 3],
-    /// Values of the maps in the box, as far as they have arrived and are needed.
+    /// Values of the maps in the box that have arrived and are still needed.
     map: Vec<f32>,
     seeds: Vec<f32>,
 }

@@ -1,4 +1,4 @@
-//! Trims objects to a higher level of their map.
+//! Trims objects to the voxels that exceed a higher threshold than that of the foreground.
 
 /// Sets the voxels of objects whose value in `map` is below `level` to 0, slice by slice: all of them, or, if `keeps_holes`,
 /// only those that reach the border of their object through others of them, so that the inside of hollow objects stays. The

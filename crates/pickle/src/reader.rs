@@ -1,4 +1,4 @@
-//! The machine that a pickle is a program for: a stack with marks, and a memo. It has the opcodes for data only.
+//! The interpreter of a pickle's opcodes, with a stack, marks and a memo. It knows only the opcodes that build data.
 
 use crate::input::Input;
 use crate::{Call, Global, MAX_NAME_BYTES, MAX_TEXTS_BYTES, MAX_VALUES, PickleError, Value, ValueId};

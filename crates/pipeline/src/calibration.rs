@@ -30,7 +30,7 @@ pub struct CalibrationTile {
 }
 
 /// Cuts at most `max_tiles` tiles out of the stacks of predictions, read as the predictions (which are not run) would
-/// read them for the model. Of a time series, one time point is read: that of the prediction, or else the first. Tiles
+/// read them for the model. One time point of a time series is read: that of the prediction, or else the first. Tiles
 /// are distributed evenly over the stacks and inside each; stacks are read slab by slab.
 ///
 /// # Errors

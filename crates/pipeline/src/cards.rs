@@ -85,7 +85,7 @@ pub struct ModelCard {
 /// An output tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputCard {
-    /// Id of the tensor, by which it is chosen.
+    /// Id of the tensor, which `--output-tensor` takes.
     pub id: String,
     /// Number of channels.
     pub channels: usize,

@@ -73,7 +73,7 @@ fn convert(state: &StateDict, requested: Option<Architecture>) -> Result<Importe
     Checkpoint::from_bytes(&state.bytes)?.network(requested, &kwargs)
 }
 
-/// How the network of a checkpoint is used, as far as the checkpoint states it.
+/// What a checkpoint states about how its network is used.
 struct CheckpointUse {
     preprocessing: Vec<Processing>,
     task: Option<ModelTask>,

@@ -197,7 +197,7 @@ impl ConvertJob {
             if let Some(picked) = picked.filter(|picked| *picked >= extent) {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
-                    problem: format!("{name} {picked} does not exist, the file has {extent}"),
+                    problem: format!("{name} {picked} does not exist: the file has {extent}"),
                     next_step: format!("give a number from 0 to {}", extent.saturating_sub(1)),
                 });
             }

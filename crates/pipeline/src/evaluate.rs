@@ -35,7 +35,7 @@ pub struct EvaluateJob {
     /// True label of voxels that are not annotated: they count neither way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_label: Option<i64>,
-    /// Series of predictions and ground truth, by number or name; files of a single series are read as they are.
+    /// Series of predictions and ground truth, by number or name; ignored for files with a single series.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
     /// Channel of the predictions to score, by name or number. Without a choice for predictions or ground truth, all channels

@@ -60,6 +60,13 @@ fn free_name(file: &str) -> String {
     if is_reserved(name) { format!("attached_{name}") } else { name.to_owned() }
 }
 
+/// Returns a reason for each of these keys of a description whose value is something other than a list, so that it is left
+/// out.
+pub(crate) fn not_lists(rdf: &Value, keys: &[&str]) -> Vec<String> {
+    let is_other = |key: &str| rdf.get(key).is_some_and(|value| !value.is_null() && !value.is_array());
+    keys.iter().filter(|key| is_other(key)).map(|key| format!("{key}: it is not a list")).collect()
+}
+
 /// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
 pub(crate) fn inherit(package: &Package) -> Inherited {
     let rdf = &package.rdf;
@@ -74,6 +81,7 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
     }
     let list = |key: &str| rdf.get(key).and_then(Value::as_array).into_iter().flatten();
     let mut files = Attachments::new(package);
+    files.left_out.extend(not_lists(rdf, &["authors", "cite"]));
     let has_text = |entry: &Value, key: &str| entry.get(key).is_some_and(Value::is_string);
     let is_named = |author: &Value| has_text(author, "name");
     let unnamed = list("authors").enumerate().filter(|(_, author)| !is_named(author));

@@ -167,7 +167,7 @@ impl<J> JobRecord<J> {
         let mut found = Vec::new();
         if self.program != program {
             found.push(format!(
-                "the recorded result was made by {}, this is {program}: for the same result, use that version",
+                "the recorded result was made by {}, but this is {program}: for the same result, use that version",
                 self.program
             ));
         }

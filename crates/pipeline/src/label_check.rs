@@ -1,4 +1,4 @@
-//! Checks whether the values of an image that is used as labels are those of labels, and those of other images are not.
+//! Checks that images used as labels have the values of labels, and that images used as stacks do not.
 
 use crate::stack::Stack;
 use crate::{Context, JobError};
@@ -31,7 +31,7 @@ pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize)
     let values = part.read(context, channel, 0..slices).ok()?.to_f32();
     let share = share_of_labels(&values, width)?;
     Some(format!(
-        "the stack may be a label image: of its neighboring voxels that are not 0, {:.0} % have the same value, as in objects; \
+        "the stack may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects; \
          give the stack of intensities that the labels belong to",
         share * 100.0
     ))
@@ -102,7 +102,7 @@ impl LabelCheck {
         let share = self.share();
         (self.pairs >= MIN_PAIRS && share < MIN_EQUAL).then(|| {
             format!(
-                "{} may be an image of intensities instead of labels: of the neighboring voxels that are not 0, only {:.0} % \
+                "{} may be an image of intensities instead of labels: only {:.0} % of the neighboring voxels that are not 0 \
                  have the same value",
                 self.path.display(),
                 share * 100.0

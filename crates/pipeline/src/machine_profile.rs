@@ -327,8 +327,8 @@ impl MachineProfiles {
         Ok(write_json(path, self)?)
     }
 
-    /// Adds a profile in place of an earlier one of the same model and machine. Of the earlier one, the kind that was
-    /// not tuned again is kept.
+    /// Adds a profile in place of an earlier one of the same model and machine. Settings of the earlier one for a kind of run
+    /// that was not tuned again are kept.
     pub fn put(&mut self, mut profile: MachineProfile) {
         let is_same = |p: &MachineProfile| p.fingerprint == profile.fingerprint && p.machine == profile.machine;
         if let Some(at) = self.profiles.iter().position(is_same) {

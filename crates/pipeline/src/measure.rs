@@ -34,7 +34,7 @@ pub struct MeasureJob {
     pub intensities: Option<PathBuf>,
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     pub table: PathBuf,
-    /// Form of the table.
+    /// Format of the table.
     #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
     pub table_format: TableFormat,
     /// Series of the stack, by number or name; also of the label image if it has several.
@@ -223,7 +223,7 @@ impl MeasureJob {
         let time = if of_labels.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= of_labels.times {
             let have = if time > 0 { extents.times.min(of_labels.times) } else { extents.times };
-            let problem = format!("time point {} does not exist, there are {have}", self.time);
+            let problem = format!("time point {} does not exist: there are {have}", self.time);
             return Err(self.mismatch(problem, "give another time point"));
         }
         Ok((labels, time))

@@ -123,8 +123,8 @@ impl MeshJob {
         }
         if self.time >= extents.times {
             let problem = match extents.times {
-                1 => format!("time point {} does not exist, there is only one", self.time),
-                n => format!("time point {} does not exist, there are {n}", self.time),
+                1 => format!("time point {} does not exist: there is only one", self.time),
+                n => format!("time point {} does not exist: there are {n}", self.time),
             };
             return Err(self.mismatch(problem, "give another time point, counted from 0"));
         }

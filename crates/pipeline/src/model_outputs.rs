@@ -15,7 +15,7 @@ const ALL: &str = "all";
 /// An output tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelOutput {
-    /// Id of the tensor, by which it is chosen.
+    /// Id of the tensor, which `--output-tensor` takes.
     pub id: String,
     /// Number of channels.
     pub channels: usize,

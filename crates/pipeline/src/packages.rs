@@ -2,7 +2,7 @@
 
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
-use crate::inherited::{Inherited, covers, file_name, inherit};
+use crate::inherited::{Inherited, covers, file_name, inherit, not_lists};
 use crate::job_record::{recorded, recorded_training};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
@@ -305,6 +305,7 @@ fn builder(
 ) -> PackageBuilder {
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = documentation(package, left_out);
+    left_out.extend(not_lists(&package.rdf, &["tags", "covers"]));
     let listed = list("tags");
     let others = listed.iter().enumerate().filter(|(_, tag)| !tag.is_string());
     left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not text")));

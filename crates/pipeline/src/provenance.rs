@@ -150,7 +150,7 @@ impl InputRecord {
     /// Returns how the file has changed, as the predicate of a sentence; `None` if it has not.
     pub fn change(&self, now: &Self) -> Option<String> {
         if self.bytes != now.bytes {
-            return Some(format!("had {} bytes when it was recorded, it has {} now", self.bytes, now.bytes));
+            return Some(format!("had {} bytes when it was recorded and has {} now", self.bytes, now.bytes));
         }
         // Records of earlier versions and some file systems store whole seconds only.
         let nanos = |r: &Self| if self.modified_nanos == 0 || now.modified_nanos == 0 { 0 } else { r.modified_nanos };

@@ -35,7 +35,7 @@ impl Provenance {
         let mut notes = Vec::new();
         let program = program();
         if self.program != program {
-            notes.push(format!("the recorded result was made by {}, this is {program}", self.program));
+            notes.push(format!("the recorded result was made by {}, but this is {program}", self.program));
         }
         let model = Model::load(&self.job.model)?;
         let is_same_model = model.fingerprint == self.model.fingerprint;
@@ -91,7 +91,7 @@ impl Provenance {
         let program = program();
         let mut found = Vec::new();
         if self.program != program {
-            found.push(format!("the recorded result was made by {}, this is {program}", self.program));
+            found.push(format!("the recorded result was made by {}, but this is {program}", self.program));
         }
         found.extend(self.input_changes());
         found.extend(self.model.change());

@@ -1,4 +1,4 @@
-//! Segmentation of an existing map: labels and measurements from a probability map.
+//! Segmentation of an existing probability map: labels, and a table of measurements.
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::measure::not_finite_note;
@@ -46,10 +46,10 @@ pub struct SegmentJob {
     /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
     #[serde(default)]
     pub table: Option<PathBuf>,
-    /// Form of the table.
+    /// Format of the table.
     #[serde(default)]
     pub table_format: TableFormat,
-    /// Series of the map and of the measured image, by number or name; files of a single series are read as they are.
+    /// Series of the map and of the measured image, by number or name; ignored for files with a single series.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
     /// Channel of the map with the foreground probability, from 0.
@@ -157,12 +157,12 @@ impl MapSource for FileMap {
     }
 }
 
-/// What is known about the file or folder of a map before it is segmented. It is read as a whole for that, so once only.
+/// Facts about the file or folder of a map before it is segmented. All of it is read to find them, so this is done once.
 #[derive(Debug, Clone, Copy)]
 struct MapState {
-    /// Whether it is the OME-Zarr folder of a prediction, with nothing changed or added since.
+    /// Whether it is the OME-Zarr folder of a prediction, and nothing in it was changed or added since.
     is_unchanged: bool,
-    /// Whether the record of a prediction lists it as it is.
+    /// Whether the provenance record of a prediction lists it, with its current content.
     is_listed: bool,
 }
 
@@ -407,8 +407,8 @@ impl SegmentJob {
             return Ok((None, None));
         }
         if is_link || !state.is_unchanged {
-            let why = if is_link { "is a link to a folder" } else { "was changed since its prediction" };
-            let kept = "so the label image in it is kept as it is; it does not have these objects";
+            let why = if is_link { "is a link to a folder" } else { "has changed since its prediction" };
+            let kept = "so the label image in it was not replaced and does not show these objects";
             return Ok((None, Some(format!("{} {why}, {kept}", self.map.display()))));
         }
         // The label image has the grid of the maps, and therefore the voxel size in the folder.
@@ -523,7 +523,7 @@ fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize
     }
     Err(JobError::Mismatch {
         path: path.to_owned(),
-        problem: format!("{what} {index} does not exist, the file has {count}"),
+        problem: format!("{what} {index} does not exist: the file has {count}"),
         next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
     })
 }

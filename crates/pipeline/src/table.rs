@@ -1,4 +1,4 @@
-//! Forms of the table of objects.
+//! Formats of the table of objects: CSV, CSV for AnnData, and Parquet.
 
 mod parquet_file;
 
@@ -13,7 +13,7 @@ use std::str::FromStr;
 /// Ending of Parquet files.
 pub const PARQUET_ENDING: &str = "parquet";
 
-/// Form of a table of objects.
+/// Format of a table of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableFormat {
@@ -35,7 +35,7 @@ impl FromStr for TableFormat {
             "csv" => Ok(Self::Csv),
             "parquet" => Ok(Self::Parquet),
             "anndata" => Ok(Self::AnnData),
-            _ => Err(format!("unknown form of a table \"{text}\": expected csv, parquet or anndata")),
+            _ => Err(format!("unknown table format \"{text}\": expected csv, parquet or anndata")),
         }
     }
 }

@@ -101,6 +101,13 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
     assert_eq!(files(), 0);
     stop_after_a_third(&job(true, KeepSlices::Auto), CancelToken::discard);
     assert_eq!(files(), 2);
+    // With other options, they are not used, and a note says so.
+    let other = PredictJob { voxel_um: Some([2.0, 1.0, 1.0]), ..job(true, KeepSlices::Auto) };
+    let outcome = other.run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let report = &outcome.done[0];
+    let (unused, continued) = ("predicted from the beginning: the slices", "continued after");
+    assert!(report.notes.iter().any(|note| note.starts_with(unused)), "{:?}", report.notes);
+    assert!(!report.notes.iter().any(|note| note.starts_with(continued)), "{:?}", report.notes);
 }
 
 /// Cropped tiles, and windows that overlap along Z.

@@ -59,7 +59,7 @@ pub(crate) struct Stage {
 pub(crate) struct Grid {
     /// Number of voxels along Z, Y, X.
     pub shape: [usize; 3],
-    /// Distance between voxel centers along Z, Y, X in µm, as far as it is known.
+    /// Distance between voxel centers along Z, Y, X in µm, where it is known.
     pub voxel_um: VoxelSize,
 }
 

@@ -1,5 +1,5 @@
-//! Device and precision of a run. The crate of devices depends on this one, and records may come from other machines and
-//! versions of the program, so both are names here.
+//! Device and precision of a run. Both are names here, because `engine`, which has types for them, depends on this crate, and
+//! because records may come from other machines and other versions of the program.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Whether memory grows when a job is repeated, and who holds it.
+//! Measures whether memory grows when a job is repeated, and in which part of the program.
 
 use crate::bytes_text;
 use serde::{Deserialize, Serialize};

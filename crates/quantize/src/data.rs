@@ -61,8 +61,8 @@ impl QuantizeJob {
         let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
                 notes.push(
-                    "calibrated on the package's test tensor alone: give stacks like those the model will be used on \
-                     with --calibrate"
+                    "calibrated on the package's test tensor alone: use --calibrate with stacks like those that the \
+                     model will be used on"
                         .to_owned(),
                 );
                 (inputs, "its test tensor")
@@ -77,7 +77,7 @@ impl QuantizeJob {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "it has no test tensors to calibrate with".to_owned(),
-                    next_step: "give stacks like those the model will be used on with --calibrate DIR".to_owned(),
+                    next_step: "give stacks with --calibrate DIR, like those that the model will be used on".to_owned(),
                 });
             }
         };

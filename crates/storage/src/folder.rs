@@ -492,6 +492,7 @@ pub fn recover(path: &Path) {
         let old = entry.path();
         if std::fs::symlink_metadata(path).is_ok() {
             if matches!(Manifest::of_folder(&old), Some(m) if m.files.is_some()) {
+                // A failure is ignored: the leftover only takes disk space, and a later sweep removes it.
                 let _ = remove_listed(&old);
             }
             continue;

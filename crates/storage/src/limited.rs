@@ -1,5 +1,5 @@
-//! Readers with a limit on the bytes that are read. A zip's directory is read as a whole when the zip is opened, and
-//! its size is what the file claims: a small limit, lifted once the zip is open, bounds the memory for it.
+//! Readers with a limit on the bytes that are read. Opening a zip reads its whole directory into memory, and its size is
+//! whatever the file claims. A small limit, which is lifted once the zip is open, bounds that memory.
 
 use std::io::{Error, Read, Result, Seek, SeekFrom};
 use std::sync::Arc;

@@ -331,14 +331,20 @@ impl RunFolder {
         Ok(folder::remove_own(&self.path, KIND, &is_of_run)?)
     }
 
-    /// Removes the folder after the run has ended; errors are ignored, since a leftover folder only takes disk space. If the
-    /// folder stays because it holds other files, a note names one of them.
+    /// Removes the folder after the run has ended. If it stays, a note says so: why it cannot be removed, or the name of a
+    /// file in it that the run did not write.
     pub(crate) fn clean_up(&self, context: &Context) {
-        if let Some(first) = self.remove().unwrap_or_default().first() {
-            let folder = self.path.display();
-            context.note(format!(
-                "the folder {folder} is kept: it holds files that the run did not write, such as {first}"
-            ));
+        let folder = self.path.display();
+        match self.remove() {
+            Ok(others) => {
+                if let Some(first) = others.first() {
+                    context.note(format!(
+                        "the folder {folder} is kept: it holds files that the run did not write, such as {first}"
+                    ));
+                }
+            }
+            // The run itself has succeeded, or failed with an error that is reported.
+            Err(error) => context.note(format!("the folder of the checkpoint is kept, delete it yourself: {error}")),
         }
     }
 

@@ -255,8 +255,8 @@ fn open_fastest(
     Ok(engine)
 }
 
-/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. On a GPU whose memory does not
-/// suffice, more activations are recomputed. Returns the reason for the choice and the fastest device.
+/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. On a GPU with too little memory,
+/// more activations are recomputed. Returns the reason for the choice and the fastest device.
 fn fastest(
     context: &Context,
     (engines, unusable): (&[Box<dyn Engine>], &[Device]),
@@ -285,7 +285,7 @@ fn fastest(
                 accumulate: config.accumulate,
                 report: CompileReport::default(),
             };
-            // Whether the memory of a GPU suffices is known after a step.
+            // Only a step shows whether a GPU has enough memory.
             if device.id != DeviceId::Cpu {
                 session.step(&inputs)?;
             }

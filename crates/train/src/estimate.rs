@@ -96,8 +96,7 @@ impl EstimateJob {
         }
     }
 
-    /// Measures a few steps on an engine. If the memory of a GPU does not suffice, more activations are recomputed, as in
-    /// training.
+    /// Measures a few steps on an engine. If a GPU has too little memory, more activations are recomputed, as in training.
     fn measure(
         &self,
         context: &Context,

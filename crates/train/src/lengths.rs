@@ -1,4 +1,4 @@
-//! Networks that were exported for inputs of one shape: which other lengths they take.
+//! Finds out which other axis lengths a network accepts that was exported for inputs of one shape.
 
 use crate::error::model_error;
 use crate::step::input_parts;

@@ -1,4 +1,4 @@
-//! Steps on a GPU whose memory does not suffice: more activations are recomputed, with the same results.
+//! Retries training steps for which a GPU has too little memory: more activations are recomputed, with the same results.
 
 use crate::device_choice::finding;
 use crate::step::{StepperOptions, activation_budget};

@@ -188,7 +188,7 @@ fn summarize_pairs(pairs: &[Pair], data: &Path) -> PairListSummary {
 }
 
 /// Returns the folder of a file relative to `data`, or to the folder of `data` if that is a file; `.` for this folder
-/// itself. Of a folder elsewhere, only the name is returned: a package does not disclose paths of the computer.
+/// itself. For a folder elsewhere, only the name is returned: a package does not disclose paths of the computer.
 fn folder_name(file: &Path, data: &Path) -> String {
     let folder = file.parent().unwrap_or(Path::new(""));
     let inside =

@@ -1,6 +1,6 @@
-//! The buffers of a training step, and graphs for the parts of it that are neither differentiated nor the optimizer's. A
-//! device computes them without copying parameters and gradients; on the CPU, the same arithmetic runs on the buffers
-//! themselves.
+//! The buffers of a training step, and graphs for what it computes besides gradients and the optimizer update: sums over
+//! batches, moving averages, and running statistics. A device computes them without copying parameters and gradients; on
+//! the CPU, the same arithmetic runs on the buffers themselves.
 
 use cytoscope_autodiff::{Parameter, RunningNorm};
 use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Op, Tensor, ValueId};

@@ -105,7 +105,7 @@ impl TrainedImages {
     pub(crate) fn of_record(record: &Value) -> Self {
         let list = record.get(KEY).unwrap_or(&Value::Null);
         let text = list.as_str().unwrap_or_default();
-        // Of a list that is too long, the latest images.
+        // Only the latest images of a list that is too long are read.
         let entries = text.split_whitespace().rev().take(MAX_IMAGES).map(|entry| entry.parse().ok());
         let mut read: Vec<Option<TrainedImage>> = entries.collect();
         read.reverse();

@@ -87,6 +87,7 @@ pub(crate) fn predict_maps(
             break;
         }
         let predicted = validator.predict(cancel, candidate, case, VolumeOutputs::Maps)?;
+        // Maps were requested; without them, the error below says so.
         let values = predicted.maps.unwrap_or_default();
         let Some((_, shape)) = validator.truth(case) else { continue };
         let voxels: usize = shape.iter().product();

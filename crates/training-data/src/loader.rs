@@ -202,6 +202,7 @@ impl Drop for Loader {
         self.shared.lock().stop = true;
         self.shared.taken.notify_all();
         for thread in self.threads.drain(..) {
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

@@ -399,7 +399,8 @@ impl ObjectIndex {
     }
 
     /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
-    /// those are fewer than three, as far as they are known ([`diameter::median_of_known`]); `None` without objects.
+    /// those are fewer than three. Objects that are not completely annotated are treated as in
+    /// [`diameter::median_of_known`]. `None` without objects.
     pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
         let (objects, shape) = self.known()?;
         diameter::median_of_known(&objects, shape, voxel_um)

@@ -491,7 +491,7 @@ fn weights_where(weight: &[f32], known: &[bool]) -> Vec<f32> {
 }
 
 /// Returns the lowest and the highest position along Z, Y, X that counts in the loss, in voxels of the box that is read:
-/// those of the window. Of a single plane that is mirrored along Z, all slices count: predictions repeat it, too, and take
+/// those of the window. If a single plane is mirrored along Z, all of its slices count: predictions also repeat it, and take
 /// the first one.
 fn counted(window: &BoxZyx, read: &UnclippedBox, mirror: bool) -> [[f32; 3]; 2] {
     let at = |position: i64, a: usize, half: f32| (position - read.start[a]) as f32 + half;

@@ -64,8 +64,8 @@ pub struct SplitOptions {
     /// [`crate::Report::copies`].
     pub together: Vec<Vec<String>>,
     /// Number of objects of pairs by name, as returned by [`crate::Report::objects`]. The validation set is drawn from
-    /// the half of the groups with more objects per pair, as far as it is large enough: a score of few objects says
-    /// little about a network.
+    /// the half of the groups with more objects per pair if that is large enough: a score on few objects says little about a
+    /// network.
     pub objects: BTreeMap<String, usize>,
     /// Places at which stacks of labels can be cut, by the name of the pair, as returned by [`crate::Report::cuts`].
     pub cuts: BTreeMap<String, StackCut>,
@@ -390,7 +390,7 @@ fn cut_of(pair: &Pair, options: &SplitOptions) -> Result<Option<StackCut>, Train
     let problem = match (cut, objects) {
         (Some(cut), _) => return Ok(Some(*cut)),
         (None, None) => return Ok(None),
-        (None, Some(0)) => "its labels have no object",
+        (None, Some(0)) => "its labels contain no objects",
         (None, Some(_)) => "its labels cannot be divided into a part for training and one for validation",
     };
     let problem = format!("there is no other image for validation, and {problem}");

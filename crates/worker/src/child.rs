@@ -90,6 +90,7 @@ impl Process {
                 Ok(Some(status)) => break Some(status),
                 Ok(None) if start.elapsed() < END_WAIT => std::thread::sleep(Duration::from_millis(5)),
                 _ => {
+                    // It fails only if the process has ended already.
                     let _ = self.child.kill();
                     break self.child.wait().ok();
                 }

@@ -218,6 +218,7 @@ impl Drop for Worker {
         }
         drop(state);
         if let Some(supervisor) = self.supervisor.take() {
+            // A panic of the thread was reported when it happened.
             let _ = supervisor.join();
         }
     }

@@ -29,8 +29,8 @@ pub enum ProtocolError {
     },
     /// The client uses another version of the protocol.
     #[error(
-        "protocol version {requested} was requested, but this worker uses {supported}: use the window and the worker \
-         of the same version of the program; if the program was updated while the window was open, open the window again",
+        "protocol version {requested} was requested, but this worker uses {supported}: use a window and a worker of \
+         the same version of the program; if the program was updated while the window was open, open the window again",
         supported = PROTOCOL_VERSION
     )]
     OtherVersion {

@@ -29,7 +29,7 @@ impl LiveFile {
         let bytes = element_count(&[volume.channels, z, y, x, size_of::<f32>()]).unwrap_or(usize::MAX);
         if bytes > MAX_LIVE_BYTES {
             let (needed, limit) = (bytes_text(bytes as u64), bytes_text(MAX_LIVE_BYTES as u64));
-            return Err(io::Error::other(format!("it needs {needed}, the limit is {limit}")));
+            return Err(io::Error::other(format!("it needs {needed}, but the limit is {limit}")));
         }
         let file = File::create_new(path)?;
         let live = Self {

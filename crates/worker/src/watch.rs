@@ -1,4 +1,4 @@
-//! The state of the running job as far as the client knows it, and when its process counts as hung.
+//! What the client knows about the state of the running job, and when its process counts as hung.
 //!
 //! The driver of a GPU may hang: the job then neither ends nor checks whether it was cancelled, and blocks the queue. Jobs on
 //! the CPU are not watched.

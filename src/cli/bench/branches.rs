@@ -1,4 +1,4 @@
-//! Programs of git branches, built for the tasks of a bench that name a branch and run beside this one.
+//! Builds the programs of git branches for the tasks of `bench` that name a branch.
 //!
 //! Each branch is checked out in a worktree of its own below `target/bench-branches` of the repository, which stays there,
 //! so that the next build of the branch compiles only what has changed.

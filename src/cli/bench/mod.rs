@@ -88,15 +88,15 @@ pub(crate) struct Bench {
     /// Continue after a task that fails; its entry in the results states the error.
     #[arg(long)]
     skip_failed: bool,
-    /// Number of runs of each task, by default 1; the tasks take turns. At least 5 for --compare-opts; for --span-cost the
-    /// number of pairs.
+    /// Number of runs of each task, by default 1; runs of the tasks alternate. At least 5 for --compare-opts; for --span-cost
+    /// the number of pairs.
     #[arg(long)]
     repeat: Option<usize>,
     /// Duration of --span-cost in seconds, by default 120; --repeat sets the number of pairs instead.
     #[arg(long, requires = "span_cost", conflicts_with = "repeat")]
     seconds: Option<u64>,
-    /// Continue an interrupted bench of the same table: the finished runs in the results are kept, and tasks that failed
-    /// run again.
+    /// Continue an interrupted run of the same table: the finished tasks in the results are kept, and tasks that failed run
+    /// again.
     #[arg(long, requires = "config", conflicts_with = "force")]
     resume: bool,
     /// Overwrite existing results; an input is never overwritten.
@@ -203,7 +203,7 @@ impl Bench {
         Ok(done)
     }
 
-    /// Measures what needs no table. The results are stored meanwhile, so that an interruption loses only the last of them.
+    /// Runs a benchmark that needs no table. The results are stored as it runs, so that an interruption loses only the last.
     fn stored(
         &self,
         file: &ResultsFile<'_>,

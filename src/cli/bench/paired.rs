@@ -79,7 +79,7 @@ pub(super) fn verdict(interval: &Spread, limit: f64) -> String {
     } else if interval.min > limit {
         format!("costs more than {percent:.0} %")
     } else {
-        format!("not decided whether it costs less than {percent:.0} %: measure more pairs")
+        format!("undecided whether it costs less than {percent:.0} %: measure more pairs")
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
         let interval = |min, max| Spread { min, median: (min + max) / 2.0, max };
         assert_eq!(verdict(&interval(0.99, 1.005), 1.01), "costs less than 1 %");
         assert_eq!(verdict(&interval(1.04, 1.05), 1.03), "costs more than 3 %");
-        assert!(verdict(&interval(0.99, 1.02), 1.01).starts_with("not decided"));
+        assert!(verdict(&interval(0.99, 1.02), 1.01).starts_with("undecided"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Continuing an interrupted bench after the runs that its results hold.
+//! `bench --resume`: continues after the runs that the results of an interrupted `bench` contain.
 
 use super::metrics::Figures;
 use super::results::{GitInfo, Origin, TaskResult};

@@ -321,8 +321,7 @@ impl Task {
         sizes.iter().map(of_size).collect()
     }
 
-    /// Returns the files and folders that the task reads, as far as they exist: its data, its model, and files among its
-    /// options.
+    /// Returns the existing files and folders that the task reads: its data, its model, and files among its options.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         let is_scratch = self.kind == TaskKind::Training && self.model == SCRATCH;
         let model = if is_scratch { None } else { find_model(&self.model).ok() };

@@ -92,7 +92,7 @@ pub(super) struct Tiling {
 
 /// Finds out how the stack is cut into tiles, by one prediction on the first device, and one on the CPU, which is ended if
 /// it takes many times as long. A prediction that fails is ignored: the candidates with the same settings report the
-/// failure. If both fail, `of_file`, the shape of the stack in its file, takes the place of that on the grid.
+/// failure. If both fail, `of_file`, the shape of the stack in its file, is used instead of the shape on the grid.
 ///
 /// # Errors
 /// Cancellation.

@@ -220,8 +220,7 @@ impl Tune {
         if complete {
             return Ok(());
         }
-        let problem =
-            "tuning was interrupted before all candidates were compared; run it again for settings to rely on";
+        let problem = "tuning was interrupted before all candidates were compared; run it again for reliable settings";
         Err(Failure::new(JobErrorKind::Cancelled, problem))
     }
 
@@ -319,8 +318,8 @@ impl Tune {
         Ok(Tuned::new(search, training::presets))
     }
 
-    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after the
-    /// preprocessing steps as far as these can be applied with the voxel size of the file.
+    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after those
+    /// preprocessing steps that can be applied with the voxel size of the file.
     fn shape_zyx(&self, path: &Path) -> Result<[usize; 3], Failure> {
         let image = self.series.open(path, &OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() })?;
         let image = preprocessed(&Context::default(), &image, &self.preprocess).unwrap_or(image);
@@ -402,7 +401,7 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
             let kept = "settings that were saved before are not replaced by incomplete ones";
             print(&format!("saved to {}; {kept}", path.display()));
         }
-        (None, Some(true)) => print("not saved, because tuning was interrupted; settings that were saved before stay"),
+        (None, Some(true)) => print("not saved, because tuning was interrupted; earlier settings are kept"),
         (None, Some(false)) => {}
         (None, None) => print("not saved: --save makes these settings the defaults of this machine"),
     }

@@ -186,7 +186,7 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
         "found_objects",
         "channel",
     ];
-    // Writing to memory cannot fail.
+    // Every row has a value for each column, so that writing to memory cannot fail.
     let _ = writer.write_record(columns);
     for pair in &report.pairs {
         let names = [pair.prediction.display().to_string(), pair.truth.display().to_string()];

@@ -218,6 +218,7 @@ impl Corrector {
         };
         let thread = std::thread::Builder::new().name("corrections".to_owned()).spawn(move || {
             if let Some(SessionEnd(after)) = after {
+                // It fails when the earlier session has ended, which is what is waited for.
                 let _ = after.recv();
             }
             session_thread.work(&start, &receiver);
@@ -266,6 +267,7 @@ impl Drop for Corrector {
     fn drop(&mut self) {
         self.close();
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

@@ -200,6 +200,7 @@ impl Drop for PlaneLoader {
         }
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

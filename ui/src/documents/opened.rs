@@ -28,7 +28,7 @@ fn given_metadata(settings: &Settings, file: &Path) -> GivenMetadata {
     GivenMetadata { axes, voxel_size_um: if checked.is_ok() { voxel_size_um } else { VoxelSize::default() } }
 }
 
-/// Whether a document shows the same voxels as one that it takes the place of, with another voxel size for example.
+/// Whether a document shows the same voxels as the one that it replaces, for example with another voxel size.
 fn has_same_voxels(document: &Document, old: &Document) -> bool {
     let is_same_file = document.path == old.path && document.series == old.series && document.axes == old.axes;
     is_same_file && document.extents == old.extents
@@ -62,13 +62,16 @@ impl Documents {
     pub(crate) fn listed(&mut self, files: Result<Expanded, String>, settings: &Settings) -> Effects {
         let mut effects = Effects::default();
         self.listing = self.listing.saturating_sub(1);
-        let Expanded { files, truncated } = match files {
+        let Expanded { files, truncated, unreadable } = match files {
             Ok(expanded) => expanded,
             Err(reason) => {
                 effects.error("Opening failed", reason);
                 return effects;
             }
         };
+        if !unreadable.is_empty() {
+            effects.error("Folder not opened", unreadable.join("\n"));
+        }
         if truncated {
             let details = format!(
                 "A folder has more than {MAX_FILES_OF_FOLDER} stacks; the others are not opened. Drop single files to \
@@ -154,7 +157,7 @@ impl Documents {
         effects
     }
 
-    /// Adds an opened document, or puts it in the place of the one that it replaces, or that shows the same series.
+    /// Adds an opened document. It takes the place of the document that it replaces, or of one that shows the same series.
     fn handle_document(&mut self, document: Document, replaces: Option<u64>, effects: &mut Effects) {
         effects.act(DisplayAction::AddRecentFile(document.path.clone()));
         // A series is remembered once it is open, so that one that cannot be opened does not lock the file.
@@ -276,7 +279,7 @@ mod tests {
         let [a, b, c, later] = &paths;
         let ask = |documents: &mut Documents, files: &[&PathBuf]| {
             let files = files.iter().map(|path| (*path).clone()).collect();
-            let _ = documents.listed(Ok(Expanded { files, truncated: false }), &Settings::default());
+            let _ = documents.listed(Ok(Expanded { files, ..Expanded::default() }), &Settings::default());
         };
         let arrive = |documents: &mut Documents, path: &Path| {
             let document = Document::open(path, None, 0).unwrap();

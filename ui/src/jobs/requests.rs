@@ -390,7 +390,7 @@ mod tests {
         let array = Array::new("TZYX".parse().unwrap(), vec![3, 2, 3, 4], vec![1u16; 72]).unwrap();
         write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         let mut documents = Documents::new(&no_wake(), None);
-        let files = Expanded { files: vec![stack], truncated: false };
+        let files = Expanded { files: vec![stack], ..Expanded::default() };
         let _ = documents.listed(Ok(files), settings);
         let end = Instant::now() + Duration::from_secs(60);
         while documents.all().is_empty() {

@@ -80,7 +80,7 @@ impl Jobs {
     }
 }
 
-/// Whether a job computes on the CPU, as far as is known.
+/// Whether a job is known to compute on the CPU.
 fn is_on_cpu(job: &JobView) -> bool {
     job.device.as_ref().is_none_or(|device| device.id == DeviceId::Cpu)
 }

@@ -79,8 +79,10 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
     ui.horizontal_wrapped(|ui| {
         // The kinds of errors below count only some of the unmatched objects as missed or false.
-        legend_entry(ui, theme::MATCHED, &format!("{} matched", count_text(m.tp)))
-            .on_hover_text(format!("True objects with a predicted object of an IoU of at least {}", m.threshold));
+        legend_entry(ui, theme::MATCHED, &format!("{} matched", count_text(m.tp))).on_hover_text(format!(
+            "True objects matched by a predicted object with an IoU of at least {}",
+            m.threshold
+        ));
         legend_entry(ui, theme::MISSED, &format!("{} true not matched", count_text(m.r#fn)));
         legend_entry(ui, theme::FALSE_OBJECT, &format!("{} predicted not matched", count_text(m.fp)));
         if agreement.ignored_true > 0 {

@@ -154,6 +154,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     if text != *typed {
         actions.send(DisplayAction::TypeAxes(text.clone()));
     }
+    // Axes are applied only if they are valid.
     let axes = if apply { text.trim().to_uppercase().parse::<Axes>().ok() } else { None };
     if forget || axes.is_some() {
         let remembered = axes.as_ref().map(ToString::to_string);

@@ -63,7 +63,7 @@ fn title(column: &str) -> String {
 fn column_hint(column: &str) -> String {
     match column {
         "sphericity" => {
-            "Sphericity: about 1 for balls, less for elongated and rough objects. The surface is estimated from \
+            "Sphericity: about 1 for spheres, less for elongated and rough objects. The surface is estimated from \
                          voxel faces, so small or boxy objects may have up to 1.21."
                 .to_owned()
         }

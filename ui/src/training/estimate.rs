@@ -18,7 +18,7 @@ pub(crate) enum Cost {
     Measuring(JobId),
     /// Measured seconds and memory of a step.
     Known(Estimate),
-    /// The steps could not be timed; the reason.
+    /// Why the steps could not be timed.
     Failed(String),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Costing {
 
 impl Wizard {
     /// The estimate job for the current choices; `None` while there is no checked data.
-    fn to_be_measured(&self) -> Option<EstimateJob> {
+    fn estimate_job(&self) -> Option<EstimateJob> {
         let Check::Done(report) = &self.check else { return None };
         Some(EstimateJob {
             task: self.plan.task,
@@ -62,14 +62,14 @@ impl Wizard {
 }
 
 impl Training {
-    /// Starts an estimate if the Settings page is open and the choices have changed; `is_shown` says whether the wizard
-    /// is.
+    /// Starts an estimate if the Settings page is open and the choices have changed; `is_shown` is whether the wizard is on
+    /// screen.
     pub(super) fn poll_cost(&mut self, jobs: &mut Jobs, is_shown: bool) {
         let wizard = &self.wizard;
         let is_free = !self.starting && jobs.tuning().is_none();
         let chosen = is_shown && wizard.plan.step == WizardStep::Start && is_free;
         if chosen && wizard.plan.job.is_none() {
-            let wanted = wizard.to_be_measured();
+            let wanted = wizard.estimate_job();
             if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {
                 self.forget_cost(jobs);
                 let title = "Timing training steps".to_owned();

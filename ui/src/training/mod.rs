@@ -35,17 +35,17 @@ use std::time::{Duration, Instant};
 use thread_results::ThreadResult;
 use validation_picture::ValidationPicture;
 
-/// Folder of model packages that are being trained or are not saved yet.
+/// Folder of models that are being trained, and of trained ones that are not saved yet.
 const TRAININGS: &str = "trainings";
-/// File that lists all problems of the last data check if there are many, beside that folder.
+/// File beside that folder with all problems of the last data check, if they are too many for the window.
 const DETAILS: &str = "data-check.txt";
-/// File of the settings of a training run that is tuned, beside that folder.
+/// Settings file of the training run that is being tuned, beside that folder.
 const TUNED_SETTINGS: &str = "tune.toml";
-/// Text that stands for the start model if there is none.
+/// Text that is shown in place of the start model when training starts from scratch.
 pub(crate) const NEW_NETWORK: &str = "New network";
 /// Maximum number of log lines of a training run.
 const MAX_NOTES: usize = 500;
-/// Pairs and problems listed initially.
+/// Number of pairs, and of problems, that are listed at first.
 pub(crate) const LISTED: usize = 40;
 /// Minimum time between two saves of the plan.
 const SAVE_INTERVAL: Duration = Duration::from_millis(500);
@@ -60,7 +60,7 @@ pub enum Check {
     Running(JobId),
     /// Usable pairs and problems of the data.
     Done(Box<CheckReport>),
-    /// The check failed; the reason.
+    /// Why the check failed.
     Failed(String),
 }
 
@@ -76,7 +76,7 @@ pub struct Wizard {
     pub typed: String,
     /// Number of listed problems and pairs.
     pub listed: [usize; 2],
-    /// The training run that is running or has ended last.
+    /// The current training run, or else the last one.
     pub run: TrainingRun,
     /// Example outputs of the trained model on validation images.
     pub examples: Vec<ValidationPicture>,
@@ -84,7 +84,7 @@ pub struct Wizard {
     pub start_file: Option<Box<ModelCard>>,
     /// State of saving and exporting.
     pub saving: Saving,
-    /// Whether the bar offers to continue a training run of an earlier window.
+    /// Whether the toolbar offers to resume a run that was unfinished when the last window closed.
     pub offer: bool,
     config: TrainConfig,
     folder: PathBuf,
@@ -94,7 +94,7 @@ pub struct Wizard {
     result_sender: Sender<ThreadResult>,
     results: Receiver<ThreadResult>,
     wake: Wake,
-    /// Threads that save replaced models.
+    /// Threads that save models which a new training run replaces.
     saving_threads: Vec<JoinHandle<()>>,
     costing: estimate::Costing,
 }
@@ -229,7 +229,7 @@ impl Wizard {
     /// The job that continues an unfinished run on the chosen device.
     fn continued(&self, job: TrainJob) -> TrainJob {
         let chosen = self.chosen_config().precision;
-        // Without a precision, a run continues in its own, which the chosen device may lack.
+        // With `auto`, a run would resume in the precision that it started in, which the chosen device may not have.
         let is_dropped = chosen == TrainPrecision::Auto && job.config.precision != TrainPrecision::Auto;
         let precision = if is_dropped { TrainPrecision::F32 } else { chosen };
         let config = TrainConfig { precision, ..job.config };
@@ -252,7 +252,7 @@ impl Wizard {
 impl Drop for Wizard {
     fn drop(&mut self) {
         self.save_plan(true);
-        // Waits for models that are being saved.
+        // Waits for models that are being saved. A panic of a thread was reported when it happened.
         for thread in self.saving_threads.drain(..) {
             let _ = thread.join();
         }
@@ -263,23 +263,23 @@ fn file_name(path: &Path) -> String {
     crate::document::file_name(path)
 }
 
-/// The message of an error.
+/// Returns the text of an error for notifications.
 pub(crate) fn error_text(error: &JobError) -> String {
     error.to_string()
 }
 
-/// Summary of a finished training run, which started from `from`, in one sentence.
+/// Returns the result of a training run that started from `from`, in one or two sentences.
 pub(crate) fn summary_text(report: &TrainReport, from: &TrainStart) -> String {
     match (report.verdict, report.before.is_empty(), report.validation_pairs) {
         (ChosenNetwork::Start, ..) if report.only_segmentation_improved() => {
             format!(
-                "No trained network scored clearly better than the start model, so its network is kept: {}. The \
-                 segmentation settings were adapted to your images.",
+                "No trained network scored clearly better than the start model, so its network was kept: {}. \
+                 Only the segmentation settings were adapted to your images.",
                 report.kept_reason()
             )
         }
         (ChosenNetwork::Start, ..) => format!(
-            "No trained network scored clearly better than the start model, so the start model is kept: {}.",
+            "No trained network scored clearly better than the start model, so the start model was kept: {}.",
             report.kept_reason()
         ),
         (ChosenNetwork::Trained, _, 0) => {
@@ -302,7 +302,7 @@ mod tests {
     use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 
     #[test]
-    fn the_settings_of_the_files_are_those_of_the_job() {
+    fn file_settings_of_the_plan_reach_the_job() {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
         let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
         wizard.plan.data = Some("/data/pairs".into());
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_continues_on_the_chosen_device_in_a_precision_that_it_has() {
+    fn a_resumed_run_uses_the_chosen_device_in_a_precision_that_it_has() {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
         let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
         wizard.plan.data = Some("/data/pairs".into());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_the_user_has_set_take_the_place_of_those_of_the_settings() {
+    fn limits_of_the_plan_override_those_of_the_settings() {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
         let config = TrainConfig { batch: Some(3), accumulate: 5, memory_mib: Some(512), ..TrainConfig::default() };
         let mut wizard = Wizard::new(None, config, &wake);

@@ -35,6 +35,9 @@ pub enum TrainedModelFormat {
     Onnx,
 }
 
+/// Why a model was not saved if the system cannot start a thread.
+const NO_THREAD: &str = "No thread could be started: close other programs and try again";
+
 fn open_package(path: &Path) -> Result<Package, String> {
     Package::open(path).map_err(|e| error_text(&JobError::model(path.display().to_string(), e)))
 }
@@ -47,7 +50,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
     if let Some(parent) = to.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
     }
-    // The window replaces no folder. A zip is moved aside if a training run of the command line wrote it.
+    // The window never replaces a folder. A zip that a training run of the command line wrote is moved aside.
     if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))? {
         tracing::warn!("the previous contents of {} were moved to {}", to.display(), aside.display());
     }
@@ -58,7 +61,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
 fn remove(package: &Path) {
     // A package that was changed or cannot be removed only takes disk space.
     if let Err(error) = remove_finished(package, PACKAGE_KIND) {
-        tracing::warn!("the copied package of a training run is not removed: {error}");
+        tracing::warn!("the copied package of a training run was not removed: {error}");
     }
 }
 
@@ -135,7 +138,7 @@ impl Training {
             // It has been copied to the models, or it is the start model, which is there already.
             let spawned = std::thread::Builder::new().name("training".to_owned()).spawn(move || remove(&from));
             if let Err(error) = spawned {
-                tracing::warn!("the copied package of a training run is not removed: {error}");
+                tracing::warn!("the copied package of a training run was not removed: {error}");
             }
             return;
         }
@@ -149,7 +152,7 @@ impl Training {
         match saving {
             Some(thread) => self.wizard.saving_threads.push(thread),
             None => {
-                let failed = ThreadResult::RetiredModelSaved(Err("Saving could not start".to_owned()), report.out);
+                let failed = ThreadResult::RetiredModelSaved(Err(NO_THREAD.to_owned()), report.out);
                 self.handle_result(failed, jobs, effects);
             }
         }

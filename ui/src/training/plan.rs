@@ -286,6 +286,7 @@ impl Drop for PlanStore {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.writer.take() {
             drop(sender);
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
         // Unlocked explicitly: a child process being started may still hold the file for a moment.

@@ -74,7 +74,7 @@ impl TrainingRun {
             TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, stalled_secs } => {
                 self.steps = steps;
                 if let Some(plan) = self.plan.as_mut().filter(|plan| plan.steps != steps && plan.steps > 0) {
-                    // The number of steps that the time budget suffices for is estimated again during the run.
+                    // The number of steps that fit into the time budget is estimated again during the run.
                     plan.epochs *= steps as f64 / plan.steps as f64;
                     (plan.steps, plan.step_secs) = (steps, step_secs);
                 }

@@ -460,7 +460,7 @@ impl Training {
         // No notification while the wizard shows the results.
         if display.task() != PanelTask::Train {
             let plan = &self.wizard.plan;
-            effects.success(format!("{} is trained", plan.name), summary_text(&report, &plan.from));
+            effects.success(format!("Training of {} finished", plan.name), summary_text(&report, &plan.from));
         }
         self.wizard.plan.job = None;
         self.wizard.plan.step = WizardStep::Results;

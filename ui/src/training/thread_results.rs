@@ -13,19 +13,19 @@ use std::thread::JoinHandle;
 
 /// A result of a worker thread.
 pub(crate) enum ThreadResult {
-    /// Curves of the last checkpoint of a run.
-    Kept(Option<CheckpointSummary>),
+    /// Curves from the last checkpoint of a run; `None` if it has none.
+    Checkpoint(Option<CheckpointSummary>),
     /// Output of the running training on a validation image.
     Picture(Option<ValidationPicture>),
     /// Example pictures of the trained model, and the path of its package.
     Examples(Vec<ValidationPicture>, PathBuf),
     /// A start model chosen as a file.
     Start(Box<ModelCard>),
-    /// The trained model was saved, or why not.
+    /// Where the trained model was saved, or why it was not.
     Saved(Result<PathBuf, String>),
-    /// A replaced model was saved, or why not; and its path in the training folder.
+    /// Where a replaced model was saved, or why it was not; and its path in the training folder.
     RetiredModelSaved(Result<PathBuf, String>, PathBuf),
-    /// A model was exported, or why not.
+    /// Where a model was exported, or why it was not.
     Exported(Result<PathBuf, String>),
 }
 
@@ -50,7 +50,7 @@ impl Wizard {
                 let read = |path: PathBuf| ValidationPicture::read(&path, None, String::new());
                 ThreadResult::Picture(picture.and_then(read))
             });
-            self.spawn(move || ThreadResult::Kept(job.checkpoint_summary()));
+            self.spawn(move || ThreadResult::Checkpoint(job.checkpoint_summary()));
         }
     }
 
@@ -66,8 +66,8 @@ impl Wizard {
 impl Training {
     pub(super) fn handle_result(&mut self, result: ThreadResult, jobs: &mut Jobs, effects: &mut Effects) {
         match result {
-            ThreadResult::Kept(Some(kept)) => self.wizard.run.prepend(kept),
-            ThreadResult::Kept(None) => {}
+            ThreadResult::Checkpoint(Some(summary)) => self.wizard.run.prepend(summary),
+            ThreadResult::Checkpoint(None) => {}
             // A picture of a run that has ended is ignored.
             ThreadResult::Picture(Some(shown)) if self.wizard.plan.job.is_some() => self.wizard.run.set_picture(shown),
             ThreadResult::Picture(_) => {}

@@ -8,7 +8,7 @@ use cytoscope_pipeline::{InputFailure, JobErrorKind, PredictJob, PredictOutcome}
 use cytoscope_worker::JobId;
 
 /// Why a refused job counts as failed. The dialog shows the details.
-const NOTHING_WRITTEN: &str = "Nothing was written: other files exist under the names of its results.";
+const NOTHING_WRITTEN: &str = "Nothing was written: files with the names of its results already exist.";
 
 /// A refused job, which the user can allow to overwrite.
 #[derive(Debug, Clone)]

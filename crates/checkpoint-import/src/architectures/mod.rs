@@ -129,7 +129,7 @@ pub struct Imported {
 }
 
 /// Builds the network that the tensors belong to. Without `architecture`, it is recognized from their names. `kwargs` are
-/// the arguments of the network's constructor as far as they are known, or null.
+/// the known arguments of the network's constructor, or null.
 ///
 /// # Errors
 /// [`ImportError`] if no architecture is recognized, a tensor is missing, unknown or does not fit, or the arguments

@@ -152,6 +152,7 @@ impl Plans {
                 "ZScoreNormalization" => Normalization::ZScore,
                 "RescaleTo01Normalization" => Normalization::ZeroToOne,
                 "NoNormalization" => Normalization::None,
+                "" => return Err(setting(format!("the normalization {scheme} is not a name"))),
                 other => return Err(setting(format!("the normalization {other} is not supported"))),
             });
         }

@@ -154,7 +154,7 @@ macro_rules! with_training_kernels {
     };
 }
 
-// Of the kernels, these backends have only those that training steps use.
+// These backends have only the kernels that training steps use.
 with_training_kernels!(Cuda, DirectCuda);
 with_training_kernels!(Wgpu, DirectWgpu);
 

@@ -1,9 +1,10 @@
 //! The weight gradient of [`super::weights`] with matrix units (tensor cores): products of factors of 10 or fewer mantissa
 //! bits are summed in f32.
 //!
-//! A cube works on 16 input and 16 output channels. For each box of voxels of its part of the output, it copies the part of
-//! the input that the box reads and the output gradient to the memory that its units share. Each plane then multiplies rows
-//! of 16 voxels along X for a few taps, which are the sums that it keeps. Planes that are left over divide the rows.
+//! In CubeCL's terms, a cube is a thread block, a plane a warp, and a unit a thread. A cube works on 16 input and 16 output
+//! channels. For each box of voxels of its part of the output, it copies the output gradient, and the input that the box
+//! reads, to shared memory. Each plane keeps the sums of a few taps of the kernel, to which it adds products of rows of 16
+//! voxels along X. If there are more planes than taps, planes with the same taps divide the rows.
 
 use super::conv::Convolution;
 use super::curve::Curve;
@@ -32,7 +33,7 @@ pub(super) struct Division {
     pub(super) taps: usize,
     /// Number of taps whose sums each plane (warp) keeps.
     pub(super) plane_taps: usize,
-    /// Groups of rows; each has sums of its own.
+    /// Number of groups of rows, each of which has its own sums.
     row_groups: usize,
     /// Number of rows in each group.
     pub(super) group_rows: usize,
@@ -58,7 +59,7 @@ fn shared_bytes(shape: &Shape, factor_type: FactorType) -> usize {
     elements * factor_type.bytes() + PLANES * EDGE * EDGE * size_of::<f32>() + 3 * SHARED_ALIGNMENT
 }
 
-/// Returns the elements of the output gradient in shared memory.
+/// Returns the number of elements of the output gradient in shared memory.
 fn gradient_elements(shape: &Shape) -> usize {
     shape.rows[0] * shape.rows[1] * EDGE * shape.patch_pitch()
 }
@@ -315,13 +316,14 @@ fn store_sums(
     }
 }
 
-/// Returns the largest number of sums for this many weights with `taps` taps: each cube has those of one block of channels.
+/// Returns an upper bound of the number of sums, for this number of weights and taps: a cube has the sums of one block of
+/// channels.
 pub(super) fn max_sums(weights: usize, taps: usize) -> usize {
     weights.max(CUBES * EDGE * EDGE * taps)
 }
 
 /// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
-/// launch. Returns `None` if the device has no such matrix units, or if the numbers of channels do not suit.
+/// launch. Returns `None` if the device has no such matrix units, or if the numbers of channels are not multiples of 16.
 pub(super) fn partial_sums<R: CubeRuntime>(
     x: &Dense<R>,
     dy: &Dense<R>,

@@ -1,4 +1,4 @@
-//! When values are read last, and how much device memory they need.
+//! When each value is last read, and how much device memory the values take at most.
 
 use super::{GpuStep, Input, Kind, Source};
 use crate::form::{Form, count};

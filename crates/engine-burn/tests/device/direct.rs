@@ -336,7 +336,7 @@ fn sums_of_overlapping_tiles_equal_those_of_the_host() {
         slabs.load(0, volume.clone()).unwrap();
         slabs.begin_sums(weights.clone(), [2, 4, 8, 10]).unwrap();
         let mut expected = vec![0.0f32; 2 * 4 * 8 * 10];
-        // Of the last batch, one tile counts.
+        // Only one tile of the last batch counts.
         for (starts, used) in [([[0, 0, 0], [0, 0, 3]], 2), ([[0, 3, 0], [0, 3, 3]], 2), ([[1, 2, 1], [1, 2, 1]], 1)] {
             let tiles = slabs.run_tiles(&starts).unwrap();
             let values = tiles[0].as_f32().unwrap();

@@ -19,7 +19,7 @@ pub(crate) enum Sharing {
     KeepForBackward,
 }
 
-/// Places the blocked values of a planned graph: which share a buffer, with which element type and how wide a border.
+/// Decides for each blocked value of a planned graph which buffer it is in, its element type, and the width of its border.
 pub(crate) fn place<'a>(graph: &'a Graph, plans: &Plans, sharing: Sharing) -> Placement<'a> {
     let mut placement = Placement::new(graph);
     plans.zero_points.iter().for_each(|(value, zero)| placement.store_as_bytes(*value, *zero));
@@ -67,7 +67,7 @@ struct Sharer<'s, 'g> {
     /// How often each value is read.
     reads: BTreeMap<ValueId, usize>,
     graph_inputs: BTreeSet<ValueId>,
-    /// Values whose buffers hold other values, too.
+    /// Values whose buffers also hold other values.
     viewed: BTreeSet<ValueId>,
     placement: &'s mut Placement<'g>,
     sharing: Sharing,
@@ -102,8 +102,9 @@ impl Sharer<'_, '_> {
         let is_joined = |planned: &&KernelPlan| matches!(planned.kind, PlanKind::Joined { .. });
         let mut concatenations: Vec<&KernelPlan> = self.kernels.iter().copied().filter(is_joined).collect();
         if self.sharing != Sharing::KeepForBackward {
-            // In reverse order, so that it is already known whether a concatenation's buffer is overwritten later. In a
-            // training step nothing is overwritten yet, and a part belongs to the first concatenation that reads it.
+            // In reverse order, so that it is already known whether a concatenation's buffer is overwritten later. A
+            // training step keeps the order of the graph: nothing is overwritten yet, and a part that several
+            // concatenations read belongs to the first of them.
             concatenations.reverse();
         }
         for planned in concatenations {

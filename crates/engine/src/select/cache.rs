@@ -1,4 +1,4 @@
-//! The cache of what was measured.
+//! The cache of measured times, errors and out-of-memory failures of models on devices.
 
 use super::{Measurement, Probe, error_problem};
 use crate::{Device, DeviceId, EngineError, Precision};
@@ -19,7 +19,7 @@ pub(super) struct Timing {
     pub(super) error: Option<f64>,
 }
 
-/// A cached failure of a GPU whose memory did not suffice, as in [`EngineError::OutOfMemory`].
+/// A cached failure of a GPU with too little memory, as in [`EngineError::OutOfMemory`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct TooSmall {
     needed_bytes: u64,
@@ -29,8 +29,7 @@ pub(super) struct TooSmall {
 }
 
 impl TooSmall {
-    /// Returns the entry of a failure on a device; `None` unless the memory of a GPU did not suffice whose free
-    /// memory is known.
+    /// Returns the entry of a failure on a device; `None` unless a GPU ran out of memory and its free memory is known.
     pub(super) fn of(error: &EngineError, device: &Device) -> Option<Self> {
         let EngineError::OutOfMemory { needed_bytes, available_bytes, .. } = error else { return None };
         let free_bytes = device.available_bytes().filter(|_| device.id != DeviceId::Cpu)?;
@@ -56,9 +55,9 @@ pub(super) enum Entry {
 /// The versions of the kernels of this build, on which measured times and errors depend besides the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelVersions {
-    /// Of the kernels of the CPU. Their instruction set is part of [`Device::driver`].
+    /// Version of the CPU's kernels. Their instruction set is part of [`Device::driver`].
     pub cpu: &'static str,
-    /// Of the kernels of GPUs.
+    /// Version of the kernels for GPUs.
     pub gpu: &'static str,
 }
 
@@ -114,7 +113,7 @@ impl Cache {
     }
 
     /// Returns the times that were measured for the model with this [`super::fingerprint`] on inputs of these shapes with
-    /// `threads` threads, on any device. The devices may be gone since.
+    /// `threads` threads, on any device. These devices may no longer exist.
     pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
         let start = format!("{fingerprint}|");
         let of_entry = |(key, entry): (&String, &Entry)| {
@@ -147,8 +146,8 @@ impl Cache {
         self.save();
     }
 
-    /// Returns the cached time of a key, or the error that the memory of the device does not suffice. `None` if it must be
-    /// measured now. If `compares`, a time counts only with its error.
+    /// Returns the cached time of a key, or the cached out-of-memory error; `None` if it must be measured now. If `compares`,
+    /// a time counts only with its error.
     pub(super) fn get(&self, key: &str, device: &Device, compares: bool) -> Option<Result<Timing, EngineError>> {
         match self.entries.get(key)? {
             Entry::Time(timing) => (!compares || timing.error.is_some()).then_some(Ok(*timing)),

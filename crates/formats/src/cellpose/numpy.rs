@@ -1,12 +1,12 @@
-//! NumPy arrays in a pickle: the functions that a file may name, and the array that a call of one describes.
+//! NumPy arrays in a pickle: which functions a file may call, and which array such a call describes.
 
 use crate::{error::Fault, source::Source};
 use cytoscope_pickle::{ByteSource, Pickle, PickleError, Value, ValueId};
 use std::io;
 
-/// Longest code of a sample type in bytes.
+/// Maximum length of the code of a sample type in bytes.
 const MAX_CODE_BYTES: usize = 32;
-/// Largest number of axes of an array.
+/// Maximum number of axes of an array.
 const MAX_AXES: usize = 64;
 /// Modules of the functions that rebuild arrays and scalars, of NumPy 2 and 1.
 const MULTIARRAY: [&str; 2] = ["numpy._core.multiarray", "numpy.core.multiarray"];
@@ -20,9 +20,9 @@ pub(super) struct ArrayValue {
     pub shape: Vec<usize>,
     /// NumPy's type code without byte order, such as `u2`.
     pub code: String,
-    /// Byte order of the samples; false also for types of single bytes.
+    /// Whether the samples are big-endian; false for types of single bytes.
     pub big_endian: bool,
-    /// Whether the first axis is the fastest.
+    /// Whether values along the first axis are contiguous.
     pub fortran_order: bool,
     /// The samples ([`Value::Bytes`]), or the objects of an object array ([`Value::List`]).
     pub data: ValueId,
@@ -63,7 +63,7 @@ fn fault(error: PickleError) -> Fault {
         PickleError::Malformed { .. } => Fault::malformed(error.to_string()),
         PickleError::Opcode { .. } => Fault::unsupported(error.to_string(), next_step),
         PickleError::Global { module, name } => Fault::unsupported(
-            format!("it contains a Python object of the type {module}.{name}, and only NumPy arrays are read"),
+            format!("it contains a Python object of the type {module}.{name}, but only NumPy arrays can be read"),
             next_step,
         ),
         PickleError::OverLimit { .. } => Fault::OverLimit(error.to_string().into(), next_step.into()),
@@ -106,5 +106,5 @@ fn sample_type(pickle: &Pickle, id: ValueId) -> Option<(String, bool)> {
 }
 
 fn damaged() -> Fault {
-    Fault::malformed("its pickled arrays are not described as NumPy describes them")
+    Fault::malformed("its pickled arrays do not have the form that NumPy writes")
 }

@@ -222,7 +222,7 @@ fn copy_step(work: &mut [u8], from: usize, to: usize) -> Option<()> {
     Some(())
 }
 
-/// Copies the rest of a string longer than one step, as far as it fits the output.
+/// Copies the rest of a string longer than one step, up to the end of the output.
 #[cold]
 fn copy_long(work: &mut [u8], from: usize, to: usize, len: usize, total: usize) -> Option<()> {
     let mut copied = STEP;

@@ -171,5 +171,5 @@ fn decompress(layout: &Layout, encoded: &[u8], rows: usize, out: &mut [u8], padd
 
 /// The error for a chunk that decodes to too few bytes.
 fn too_short(codec: Codec, got: usize, expected: usize) -> Fault {
-    Fault::malformed(format!("a strip or tile ({}) decodes to {got} bytes, {expected} were expected", codec.name()))
+    Fault::malformed(format!("a strip or tile ({}) decodes to {got} bytes; {expected} were expected", codec.name()))
 }

@@ -322,7 +322,7 @@ impl Czi {
             .map_err(|e| Fault::malformed(format!("a subblock is not valid Zstd data ({e})")))?;
         if pixels.len() != expected {
             let got = pixels.len();
-            return Err(Fault::malformed(format!("a subblock decodes to {got} bytes, {expected} were expected")));
+            return Err(Fault::malformed(format!("a subblock decodes to {got} bytes; {expected} were expected")));
         }
         if split && self.dtype.size_bytes() != 2 {
             return Err(Fault::malformed(

@@ -160,7 +160,7 @@ fn strides_of(shape: &[usize], order: &[usize]) -> Vec<usize> {
 fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
     let wrong = |found: &Value| {
         let shown: String = found.to_string().chars().take(80).collect();
-        Fault::malformed(format!("{key} is {shown}, a list of whole numbers above 0 was expected"))
+        Fault::malformed(format!("{key} is {shown}; a list of whole numbers above 0 was expected"))
     };
     let value = node.get(key).unwrap_or(&Value::Null);
     let Some(list) = value.as_array() else { return Err(wrong(value)) };

@@ -66,7 +66,7 @@ pub(crate) fn decode(codecs: &[BytesCodec], encoded: Vec<u8>, len: usize) -> Res
         bytes = decode_one(*codec, bytes, max_bytes)?;
     }
     if bytes.len() != len {
-        return Err(Fault::malformed(format!("a chunk has {} bytes, {len} were expected", bytes.len())));
+        return Err(Fault::malformed(format!("a chunk has {} bytes; {len} were expected", bytes.len())));
     }
     Ok(bytes)
 }
@@ -89,7 +89,7 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
         BytesCodec::Blosc => {
             let Some(len) = blosc_validate(&encoded) else { return Err(invalid("its header is damaged".to_owned())) };
             if len > max_bytes {
-                return Err(invalid(format!("it states {len} bytes, {max_bytes} were expected")));
+                return Err(invalid(format!("it states {len} bytes; {max_bytes} were expected")));
             }
             return blosc_decompress_bytes(&encoded, len, 1).map_err(|e| invalid(e.to_string()));
         }

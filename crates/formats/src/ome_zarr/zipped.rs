@@ -70,7 +70,7 @@ impl ZipFolder {
             let Some((name, entry, next)) = parse_entry(&directory, at) else {
                 return Err(damaged("its directory has fewer entries than it states"));
             };
-            // Of several files with one name, the last one counts, as in other programs.
+            // If several files have one name, the last one counts, as in other programs.
             entries.insert(name, entry);
             at = next;
         }

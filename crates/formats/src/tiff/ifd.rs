@@ -212,7 +212,7 @@ impl Container {
         };
         if start.checked_add(count).is_none_or(|end| end > entry.count) {
             return Err(Fault::malformed(format!(
-                "tag {} has {} values, {} were expected",
+                "tag {} has {} values; {} were expected",
                 entry.tag,
                 entry.count,
                 start.saturating_add(count)
@@ -272,7 +272,7 @@ impl Container {
     pub fn integers(&self, entry: &Entry, start: u64, count: u64) -> Result<Vec<u64>, Fault> {
         if !matches!(entry.kind, 1 | 3 | 4 | 13 | 16 | 18) {
             return Err(Fault::malformed(format!(
-                "tag {} has type {}, an integer was expected",
+                "tag {} has type {}; an integer was expected",
                 entry.tag, entry.kind
             )));
         }

@@ -226,9 +226,11 @@ fn plane(image: &mut OmeImage, a: &Attributes) {
         return;
     }
     let position = |axis: &str| {
-        let unit = a.get(&format!("Position{axis}Unit"))?;
-        let value: f64 = a.get(&format!("Position{axis}"))?.trim().parse().ok()?;
-        Some(value * micrometers_per(unit)?).filter(|um| um.is_finite())
+        let key = format!("Position{axis}");
+        let unit_um = a.get(&format!("{key}Unit")).map(|unit| micrometers_per(unit))?;
+        let value = a.get(&key)?.trim().parse::<f64>().ok();
+        let um = value.zip(unit_um).map(|(value, unit_um)| value * unit_um).filter(|um| um.is_finite());
+        um.or_else(|| unused(a, &key, "a number in a known unit"))
     };
     image.origin_um = ["Z", "Y", "X"].map(|axis| position(axis).unwrap_or(0.0));
 }

@@ -10,7 +10,7 @@ use super::{
     scanimage_order::{Acquisition, Order, order},
     series::{PlaneRef, Series, plain_resolution},
 };
-use crate::meta::{Channel, positive};
+use crate::meta::{Channel, ignore_entry, positive};
 use cytoscope_volume::{Axis, VoxelSize};
 use std::collections::HashMap;
 
@@ -82,11 +82,15 @@ impl Settings {
         self.number(keys).filter(|n| (1.0..1e9).contains(n)).map(|n| n as usize)
     }
 
-    /// Returns the numbers of a list such as `[1;2]`.
+    /// Returns the numbers of a list such as `[1;2]`; none if the file has no such list. A list with anything else is ignored
+    /// as a whole, which is logged: the numbers that are left would stand for other channels.
     fn numbers(&self, keys: &[&str]) -> Vec<f64> {
         let text = self.get(keys).unwrap_or_default();
         let is_separator = |c: char| matches!(c, '[' | ']' | ';' | ',' | ' ');
-        text.split(is_separator).filter_map(|part| part.parse().ok()).collect()
+        let parts = text.split(is_separator).filter(|part| !part.is_empty());
+        let numbers: Option<Vec<f64>> = parts.map(|part| part.parse().ok()).collect();
+        let ignored = || ignore_entry(keys.first().copied().unwrap_or_default(), text, "a list of numbers");
+        numbers.or_else(ignored).unwrap_or_default()
     }
 
     /// Returns the numbers of the saved channels, from 1. Version 3 stores only how many channels there are.
@@ -256,5 +260,20 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
         dims,
         read_as_slices: order.read_as_slices,
         ..Series::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_channels_with_anything_but_numbers_is_ignored_as_a_whole() {
+        let channels = |list: &str| {
+            let values = values(&format!("SI.hChannels.channelSave = {list}"));
+            Settings { values, first_frame: None }.saved_channels()
+        };
+        assert_eq!(channels("[1;3]"), [1, 3]);
+        assert_eq!(channels("[1;x;3]"), [1]);
     }
 }

@@ -13,8 +13,8 @@ pub(super) struct Stated {
     shape: Vec<usize>,
 }
 
-/// Returns the axes of a JSON description; `None` if an axis is unknown, Y or X does not follow the others, or the description
-/// is longer than [`MAX_SHAPED_BYTES`].
+/// Returns the axes of a JSON description; `None` if an axis is unknown, if Y and X are not the last axes apart from S, or if
+/// the description is longer than [`MAX_SHAPED_BYTES`].
 pub(super) fn stated(description: &str) -> Option<Stated> {
     let description = Some(description).filter(|text| text.len() <= MAX_SHAPED_BYTES)?;
     let json: serde_json::Value = serde_json::from_str(description).ok()?;
@@ -32,7 +32,7 @@ impl Stated {
         all.take_while(|(axis, _)| !matches!(axis, Axis::Y | Axis::X | Axis::S)).collect()
     }
 
-    /// Gives a series, whose planes are all pages, the stated axes. If they do not fit the pages, these remain slices.
+    /// Gives the stated axes to a series whose planes are all pages of the file. If they do not fit, the pages remain slices.
     pub fn apply_to(&self, series: &mut Series, layout: &Layout) {
         let (dims, planes) = (self.leading(), series.planes.len());
         let fits = |dims: &[(Axis, usize)]| dims.iter().try_fold(1usize, |n, d| n.checked_mul(d.1)) == Some(planes);

@@ -33,7 +33,7 @@ pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// The regions of the planes of a slab, the first of which is plane `first` of the stack.
+/// Returns the regions of all labels in a slab, plane by plane; `first` is the number of its first plane in the stack.
 pub(super) fn regions(spec: &WriteSpec, first: usize, slab: &Array) -> Vec<Entry> {
     let labels: Vec<u32> = match slab.samples() {
         Samples::U8(v) => v.iter().map(|l| u32::from(*l)).collect(),
@@ -59,7 +59,7 @@ pub(super) fn regions(spec: &WriteSpec, first: usize, slab: &Array) -> Vec<Entry
     entries
 }
 
-/// Slice and time point of a plane.
+/// Returns slice and time point of a plane, from 1; 0 along an axis of length 1.
 fn position(spec: &WriteSpec, plane: usize) -> Position {
     let at = |axis: Axis| {
         let leading = spec.leading();
@@ -70,7 +70,7 @@ fn position(spec: &WriteSpec, plane: usize) -> Position {
     Position { z: at(Axis::Z), t: at(Axis::T) }
 }
 
-/// The zip file of all regions.
+/// Returns the bytes of a zip file of all regions.
 pub(super) fn zip(entries: &[Entry]) -> io::Result<Vec<u8>> {
     let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default()

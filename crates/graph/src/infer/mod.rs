@@ -110,7 +110,7 @@ impl<'a> OpInputs<'a> {
         }
     }
 
-    /// Checks that these inputs have the same type, as far as known, and returns it.
+    /// Checks that those of these inputs whose type is known have the same type, and returns it.
     pub(crate) fn same_type(&self, indices: impl IntoIterator<Item = usize>) -> Result<Option<ElementType>> {
         let mut found: Option<ElementType> = None;
         for index in indices {

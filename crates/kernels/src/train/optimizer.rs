@@ -1,12 +1,12 @@
-//! Optimizer updates of flat parameters, each in one pass.
+//! Optimizer updates. Parameters, gradients and moments are flat arrays; an update is one pass over them.
 
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Isa, KernelError, check_len};
 
-/// Number of parameters per task; sums of tasks are added in order.
+/// Number of parameters per task. Partial sums of tasks are added in order, so results do not depend on the threads.
 const CHUNK: usize = 1 << 14;
 
-/// Parameters of Adam and AdamW.
+/// Settings of Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
     /// Learning rate of this step.
@@ -24,29 +24,37 @@ pub struct Adam {
     pub decoupled: bool,
 }
 
-/// Parameters of gradient descent with momentum.
+/// Settings of gradient descent with momentum, as in PyTorch's `SGD`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sgd {
     /// Learning rate of this step.
     pub rate: f32,
-    /// Fraction of the previous velocity that is kept.
+    /// Fraction of the velocity of the previous step that is kept.
     pub momentum: f32,
     /// Whether Nesterov momentum is used.
     pub nesterov: bool,
-    /// `weight_decay · weight` is added to the gradient.
+    /// Weight decay: `weight_decay · weight` is added to the gradient.
     pub weight_decay: f32,
 }
 
-/// Precomputed factors of one pass of [`adam`].
+/// Factors of one step of [`adam`], computed once for all parameters.
 #[derive(Clone, Copy)]
 struct AdamFactors {
+    /// Multiplies the gradient.
     gradient: f32,
+    /// Multiplies the weight that is added to the gradient; 0 for AdamW.
     decay_in_gradient: f32,
+    /// Multiplies the weight before the step; 1 for Adam.
     keep: f32,
+    /// Multiply the running average of gradients, and the gradient that is added to it.
     first: [f32; 2],
+    /// Multiply the running average of squared gradients, and the square that is added to it.
     second: [f32; 2],
+    /// Learning rate, with the bias correction of the average gradient.
     step: f32,
+    /// Bias correction of the root of the average squared gradient.
     root: f32,
+    /// Added to that root.
     epsilon: f32,
 }
 
@@ -69,7 +77,7 @@ pub fn adam(
     check_len("gradient", gradient.len(), weights.len())?;
     check_len("first average", first.len(), weights.len())?;
     check_len("second average", second.len(), weights.len())?;
-    let rest = |beta: f32| 1.0 - f64::from(beta).powf(step.max(1) as f64);
+    let bias_correction = |beta: f32| 1.0 - f64::from(beta).powf(step.max(1) as f64);
     let decay = |decoupled: bool| if adam.decoupled == decoupled { adam.weight_decay } else { 0.0 };
     let factors = AdamFactors {
         gradient: gradient_scale,
@@ -77,8 +85,8 @@ pub fn adam(
         keep: 1.0 - adam.rate * decay(true),
         first: [adam.beta1, 1.0 - adam.beta1],
         second: [adam.beta2, 1.0 - adam.beta2],
-        step: (f64::from(adam.rate) / rest(adam.beta1)) as f32,
-        root: (1.0 / rest(adam.beta2).sqrt()) as f32,
+        step: (f64::from(adam.rate) / bias_correction(adam.beta1)) as f32,
+        root: (1.0 / bias_correction(adam.beta2).sqrt()) as f32,
         epsilon: adam.epsilon,
     };
     let len = weights.len();
@@ -92,6 +100,7 @@ pub fn adam(
     Ok(())
 }
 
+/// Returns the first parameter of a task and the number of its parameters, of `len` in total.
 fn chunk(task: usize, len: usize) -> (usize, usize) {
     (task * CHUNK, CHUNK.min(len - task * CHUNK))
 }

@@ -56,6 +56,7 @@ fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
             node.set_input(2, scales);
         }
         let value = im.info(node.input(2)).and_then(|info| info.value.as_ref());
+        // Scales that are not constant cannot be checked here; they are taken as enlarging, as in decoders.
         let factors = value.map(|scales| scales.to_f64_vec()).unwrap_or_default();
         let shrinks = mode == ResizeMode::Nearest && factors.iter().any(|factor| *factor < 1.0);
         if shrinks && factors.iter().any(|factor| *factor > 1.0) {

@@ -78,8 +78,8 @@ impl Devices {
     }
 
     /// Returns the GPUs that may take over from a device, the fastest first. Those on which the model was not measured are
-    /// last; those that are slower than the CPU are left out, and so is the same GPU with another driver if its memory did
-    /// not suffice.
+    /// last; those that are slower than the CPU are left out, and so is the same GPU with another driver if it ran out of
+    /// memory.
     fn next_gpus(&self, failed: &SelectedEngine, error: &EngineError, tried: &[DeviceId]) -> Vec<&Device> {
         let DeviceChoice { id: failed_id, name, measurements, .. } = &failed.choice;
         let is_full = matches!(error, EngineError::OutOfMemory { .. });

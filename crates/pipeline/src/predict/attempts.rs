@@ -16,8 +16,8 @@ pub(super) enum NextAttempt {
     OnNextDevice,
 }
 
-/// The attempts to predict an input or a volume. If memory does not suffice, fewer tiles at once or smaller ones are tried,
-/// as long as another device could take over; if 16-bit floats do not suffice, 32 bits; and finally the next device.
+/// The attempts to predict an input or a volume. If memory runs out, fewer tiles at once or smaller ones are tried, as long as
+/// another device could take over; if 16-bit floats overflow, 32 bits; and finally the next device.
 pub(super) struct Attempts<'a> {
     context: &'a Context,
     devices: &'a Devices,

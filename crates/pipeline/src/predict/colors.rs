@@ -1,4 +1,4 @@
-//! The channel of a color image that a model with one input channel gets.
+//! Chooses the channel of a color image that a model with one input channel reads.
 
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};

@@ -1,4 +1,4 @@
-//! Whether the channels of a stack have values that differ: a network finds nothing in one that has none.
+//! Checks that the channels of a stack are not constant: a network finds nothing in a constant channel.
 
 use crate::stack::Extents;
 
@@ -8,7 +8,7 @@ const NAMED: usize = 4;
 const ADVICE: &str = "without differences between values, the prediction is meaningless; check that this is the right file, \
                       channel and time point";
 
-/// What the values of a channel are like, as far as they were read. Values that are NaN or infinite do not count.
+/// Whether the values of a channel that were read so far differ. NaN and infinite values do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) enum Contrast {
     /// There is no finite value.

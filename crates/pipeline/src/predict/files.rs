@@ -100,7 +100,7 @@ const MAX_WATCHED_FILES: usize = 4096;
 pub(super) struct ResultFiles {
     /// Where results are written; paths of results that are not wanted are included.
     pub paths: Paths,
-    /// Form of the table.
+    /// Format of the table.
     pub table_format: TableFormat,
     /// The input as it was before it was read.
     pub input: InputRecord,

@@ -1,4 +1,4 @@
-//! The preprocessing of an image with the statistics of all of it, by which parts of it are predicted like the whole.
+//! Preprocessing with the statistics of a whole image, so that a part of it is predicted as if the whole were.
 
 use super::PredictOptions;
 use super::resolve::Selection;

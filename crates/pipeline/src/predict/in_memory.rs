@@ -145,7 +145,7 @@ pub fn predict_part(
 }
 
 /// Predicts like [`predict_volume`], but continues if the device fails, as a [`super::PredictJob`] does: with fewer or
-/// smaller tiles if memory does not suffice, in 32 bits if 16-bit floats do not, and finally on the next device. `engine`
+/// smaller tiles if memory runs out, in 32 bits if 16-bit floats overflow, and finally on the next device. `engine`
 /// becomes what the volume was predicted with; the notes of the volume say what happened.
 ///
 /// # Errors

@@ -53,6 +53,7 @@ impl FromStr for InputTensor {
         };
         let tensor = |file: Option<&str>, channels: &str| {
             let listed = channels.split(',').map(str::trim).filter(|channel| !channel.is_empty());
+            // Every text is a number or a name, so none is left out.
             let channels = listed.filter_map(|channel| channel.parse::<ChannelRef>().ok()).collect();
             Self { name: name.to_owned(), file: file.map(PathBuf::from), channels }
         };

@@ -93,6 +93,23 @@ impl KeptRecord {
         ((run.job.resume || run.is_later) && found.starts_with(&of_job(fingerprint))).then_some(record)
     }
 
+    /// Returns the note that a run with `--resume` starts over although slices are kept; `None` if it continues `earlier` ones,
+    /// or if none are kept.
+    pub(super) fn unused_note(earlier: Option<&Self>, run: &InputRun<'_>, fingerprint: &str) -> Option<String> {
+        if earlier.is_some() || !run.job.resume || run.is_later {
+            return None;
+        }
+        let recorded = GrowingFile::recorded(run.job.folder(), run.stem)?;
+        let why = if recorded.fingerprint.starts_with(&of_job(fingerprint)) {
+            "their record cannot be read"
+        } else {
+            "they are of another version of the input, other options or another version of this program"
+        };
+        Some(format!(
+            "predicted from the beginning: the slices that an interrupted run had finished are not used, because {why}"
+        ))
+    }
+
     /// Returns the object diameter that a job which estimates it takes over, so that the grid stays the same.
     pub(super) fn diameter_for(&self, request: DiameterRequest) -> Option<ObjectDiameter> {
         self.diameter.filter(|_| request == DiameterRequest::Auto)
@@ -340,7 +357,7 @@ impl KeptSlices {
     /// because the results are complete.
     pub(super) fn remove(folder: &Path, stem: &str) {
         if let Err(error) = GrowingFile::remove(folder, stem) {
-            tracing::warn!("slices of a prediction remain: {error}");
+            tracing::warn!("the kept slices of a prediction were not removed: {error}");
         }
     }
 

@@ -117,7 +117,7 @@ pub struct PredictJob {
     /// File format of maps and labels.
     #[serde(default, skip_serializing_if = "ResultFormat::is_auto")]
     pub format: ResultFormat,
-    /// Form of the tables of objects.
+    /// Format of the tables of objects.
     #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
     pub table_format: TableFormat,
     /// The device to run on.

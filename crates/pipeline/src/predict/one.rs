@@ -86,6 +86,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
+    of_reading.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
     let engine = in_floats.as_ref().unwrap_or(engine);
     let diameter = earlier.as_ref().and_then(|earlier| earlier.diameter_for(options.diameter));

@@ -282,7 +282,7 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
         None => Ok(()),
         Some(time) => Err(JobError::Mismatch {
             path: input.to_owned(),
-            problem: format!("time point {time} does not exist, the file has {times}"),
+            problem: format!("time point {time} does not exist: the file has {times}"),
             next_step: match times {
                 0 | 1 => "leave out --time".to_owned(),
                 n => format!("give a --time from 0 to {}", n - 1),

@@ -1,4 +1,4 @@
-//! Behavior of a prediction if its device fails or runs out of memory, or if its precision does not suffice.
+//! Behavior of a prediction if its device fails or runs out of memory, or if values overflow its precision.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use super::super::test_common::{noise, relative_distance, save_package};

@@ -1,4 +1,4 @@
-//! Whether the results of an input fit the disk, which is checked before they are computed.
+//! Checks that the results of an input fit on the disk, before they are computed.
 
 use super::Output;
 use super::resolve::Resolved;

@@ -51,7 +51,7 @@ fn saved_labels_replace_those_in_the_folder_of_the_map() {
     let report = run(30.0);
     assert_eq!((report.objects, read(&labels).iter().sum::<f32>()), (0, 0.0));
     let notes = report.notes.join("; ");
-    assert!(notes.contains("x_probability.zarr was changed since its prediction"), "{notes}");
+    assert!(notes.contains("x_probability.zarr has changed since its prediction"), "{notes}");
     assert_eq!(read(&map.join("labels/objects")).iter().sum::<f32>(), 18.0);
     assert!(map.join("labels/mine/zarr.json").is_file());
 }

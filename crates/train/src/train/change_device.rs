@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
-    /// chosen the device. If its memory does not suffice, more activations are recomputed first.
+    /// chosen the device. If it runs out of memory, more activations are recomputed first.
     pub(super) fn run_on_devices(
         &mut self,
         mut checkpoint: Option<Checkpoint>,

@@ -33,7 +33,7 @@ const CROWDED: DeviceId = DeviceId::Cuda(4);
 /// Number of runs on [`CROWDED`].
 static RUNS_ON_CROWDED: AtomicUsize = AtomicUsize::new(0);
 
-/// A GPU that computes with the reference executor, as far as it does.
+/// A simulated GPU, which computes with the reference executor until it fails.
 struct Gpu(Device);
 
 impl Engine for Gpu {

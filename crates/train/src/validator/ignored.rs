@@ -1,4 +1,4 @@
-//! Predicted objects in images of which only a part is annotated.
+//! Removes predicted objects that partly annotated images say too little about, before they are scored.
 
 use cytoscope_objects::rims::{Annotation, Rims};
 

@@ -39,8 +39,8 @@ pub struct Intensities {
     pub std: f64,
     /// Percentiles 1, 50 and 99, computed on at most four million evenly spaced voxels.
     pub percentiles: [f64; 3],
-    /// Fraction of saturated voxels: those with the maximum, if it is the largest value of a camera (255, 1023, 4095,
-    /// 65 535, …); 0 otherwise.
+    /// Fraction of voxels with the maximum intensity, if that is the largest value of a camera (255, 1023, 4095, 65 535,
+    /// …); 0 otherwise.
     pub saturated_share: f64,
 }
 
@@ -53,7 +53,7 @@ pub struct PairSummary {
     pub image: PathBuf,
     /// Path of the target file.
     pub target: PathBuf,
-    /// Part of the data that it belongs to, if the data define it.
+    /// Training, validation or test set; `None` if the dataset does not state it.
     pub part: Option<Part>,
     /// Shape along Z, Y, X.
     pub shape_zyx: [usize; 3],
@@ -69,8 +69,8 @@ pub struct PairSummary {
     pub target_intensities: Option<Intensities>,
     /// Number of objects in the labels; `None` if the target is a stain.
     pub objects: Option<usize>,
-    /// Median object diameter in µm: that of the sphere with the object's volume, or in a few slices of the circle with the
-    /// area of its largest section (in voxels along X if the voxel size is unknown along an axis).
+    /// Median object diameter in µm, or in voxels along X if the voxel size is unknown along an axis. An object's diameter is
+    /// that of a sphere of its volume; in stacks of up to four slices, that of a circle with the area of its largest section.
     pub median_diameter_um: Option<f64>,
     /// Slice spacing in voxels along X that the diameter assumes; `None` if the voxel size is known along all axes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,15 +80,15 @@ pub struct PairSummary {
     pub median_extent_um: Option<[f64; 3]>,
     /// Fraction of voxels that belong to objects.
     pub foreground_share: Option<f64>,
-    /// Where the stack can be cut if it is the only one, so that both parts hold labels; `None` if no cut does, and for
-    /// stains.
+    /// Where the stack can be cut into a training and a validation part that both contain objects, for a dataset of one
+    /// stack; `None` if there is no such place, or if the target is a stain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<StackCut>,
-    /// Name of another pair with an identical image; the same name for all copies, `None` for the named pair itself.
+    /// Name of the first pair with the same image; `None` if this pair is the first, or the only one.
     #[serde(default)]
     pub same_image_as: Option<String>,
-    /// Hash of the image's shape, data type and voxels in hexadecimal digits, by which the same image is recognized in
-    /// other data.
+    /// Hash of the image's shape, data type and voxels in hexadecimal digits, by which its copies in other datasets are
+    /// recognized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<String>,
     /// Names of the channels of the label file, if it has several.
@@ -129,12 +129,13 @@ impl Report {
         copies.into_values().collect()
     }
 
-    /// Returns the number of objects of each pair by name, for [`crate::SplitOptions::objects`]; without pairs of stains.
+    /// Returns the number of objects of each pair by name, for [`crate::SplitOptions::objects`]; pairs whose
+    /// target is a stain are left out.
     pub fn objects(&self) -> BTreeMap<String, usize> {
         self.pairs.iter().filter_map(|pair| Some((pair.name.clone(), pair.objects?))).collect()
     }
 
-    /// Returns the places at which the stacks of pairs can be cut, by name, for [`crate::SplitOptions::cuts`].
+    /// Returns where the stacks of pairs can be cut, by name of the pair, for [`crate::SplitOptions::cuts`].
     pub fn cuts(&self) -> BTreeMap<String, StackCut> {
         self.pairs.iter().filter_map(|pair| Some((pair.name.clone(), pair.cut?))).collect()
     }

@@ -243,7 +243,7 @@ impl Row<'_> {
             return weight;
         }
         let problem = format!("line {} has the invalid weight \"{word}\"", self.line);
-        let next_step = "write a number from 0 (never sampled) to 1000; now 1 is used";
+        let next_step = "write a number from 0 (never sampled) to 1000; until then, 1 is used";
         found.problems.push(Problem::warning(self.path, problem, next_step));
         1.0
     }

@@ -139,9 +139,9 @@ fn known_part(labels: &[u32], shape: [usize; 3], inner: Inner, is_known: impl Fn
     known
 }
 
-/// Computes the heights of the inner part: distances to the boundary, divided by the largest one of each object. Of an object
-/// that continues in voxels with the ignore label, perhaps only a section near its end is known, whose largest distance is
-/// much smaller than that of the object: the median of all objects is used if it is larger.
+/// Computes the heights of the inner part: distances to the boundary, divided by the largest one of each object. If an object
+/// continues in voxels with the ignore label, perhaps only a section near its end is known, whose largest distance is much
+/// smaller than that of the object: the median of all objects is used if it is larger.
 fn heights(labels: &[u32], distance: &[f32], shape: [usize; 3], inner: Inner, out: &mut [f32]) {
     let ids = Ids::of(labels);
     let mut max = vec![0.0f32; ids.count];

@@ -182,7 +182,7 @@ fn check_result(ui: &mut Ui, wizard: &Wizard, report: &CheckReport, thumbs: &mut
         more(ui, pairs.len(), listed_pairs, "pairs", TrainingAction::ListMore(1), actions);
     } else {
         ui.add_space(theme::GROUP_GAP);
-        let text = "No pair of an image and a target was found. Files are paired by name: cell1.tif with \
+        let text = "No pairs of images and targets were found. Files are paired by name: cell1.tif with \
                     cell1_masks.tif (or _labels), cell1_raw.tif with cell1_labels.tif.";
         ui.add(egui::Label::new(text).wrap());
     }

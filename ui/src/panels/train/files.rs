@@ -67,9 +67,9 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
             let hint = "Channel of the images, from 0, if they have several";
             index(ui, &mut files.image_channel, 0, "Image channel", hint);
             index(ui, &mut files.target_channel, 0, "Target channel", "Channel of labels or stain, from 0");
-            let hint = "Several channels as the inputs of the network, by name or number, with commas between them";
+            let hint = "Channels that are the inputs of the network, by name or number, separated by commas";
             channel_list(ui, &mut files.channels, "Input channels", hint);
-            let hint = "Several stains to predict, by name or number, with commas between them";
+            let hint = "Stains to predict, by name or number, separated by commas";
             channel_list(ui, &mut files.targets, "Stains", hint);
             if has_labels || files.labels_channel.is_some() {
                 labels_channel(ui, &mut files.labels_channel, &label_channels);
@@ -132,7 +132,7 @@ fn keep_one_choice(files: &mut DataConfig, before: &DataConfig) {
     }
 }
 
-/// Returns the channels in a text, with commas between them.
+/// Returns the channels in a text, which are separated by commas.
 fn parse_channels(text: &str) -> Vec<ChannelRef> {
     // Every text is a number or a name.
     text.split(',').filter(|part| !part.trim().is_empty()).filter_map(|part| part.parse().ok()).collect()

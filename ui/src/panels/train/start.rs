@@ -164,8 +164,8 @@ fn limits(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         let batches = OptionalNumber {
             name: "Batches per step",
             unit: "batches",
-            hint: "Batches whose gradients are added before each optimizer step. Without a number, as in the training \
-                   settings.",
+            hint: "Batches whose gradients are added before each optimizer step. If not set, the number in the training \
+                   settings is used.",
             unset: "automatic",
             first: accumulate as u64,
             range: 1..=MAX_ACCUMULATE as u64,

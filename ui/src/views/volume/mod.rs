@@ -42,7 +42,7 @@ const STILL_SECS: f64 = 0.2;
 /// Step length of rays in texels, at rest and while moving.
 const STEP_TEXELS: [f32; 2] = [0.6, 1.2];
 
-/// Minimum width of the pane in points for its caption: in narrower panes, the buttons would cover it.
+/// Minimum width in points of a pane with a caption; in narrower panes, the buttons would cover it.
 const CAPTION_FROM: f32 = 180.0;
 
 /// Rotation per arrow key press, as a fraction of a drag across the pane.
@@ -83,7 +83,7 @@ struct Layers {
 }
 
 impl VolumeView {
-    /// Id of the widget, once it was drawn.
+    /// Id of the widget, once it has been drawn.
     pub fn id(&self) -> Option<egui::Id> {
         self.id
     }
@@ -257,8 +257,8 @@ impl VolumeView {
         }
     }
 
-    /// Detects movement of camera, size or display settings. While moving, pictures are smaller; a full-size one
-    /// follows at rest.
+    /// Detects changes of the camera, the size or the display settings. While they change, pictures are drawn smaller; a
+    /// picture of full size follows when they have been still for [`STILL_SECS`].
     fn detect_movement(&mut self, ui: &Ui, now_seen: (Camera, Vec2, Vec<Intensity>)) {
         let now = ui.input(|i| i.time);
         if self.last_seen.as_ref().is_some_and(|b| *b != now_seen) {
@@ -275,7 +275,7 @@ impl VolumeView {
         }
     }
 
-    /// Width and height of the picture in pixels: as the pane, and half of it while moving.
+    /// Width and height of the picture in pixels: those of the pane, or half of them while moving.
     fn pixels(&self, ui: &Ui, rect: Rect) -> [u32; 2] {
         let scale = ui.ctx().pixels_per_point();
         let across = |from: f32, to: f32| (((to * scale).round() - (from * scale).round()).max(1.0)) as u32;

@@ -20,7 +20,7 @@ fn farthest(depths: &[f64; 8]) -> usize {
     (0..8).fold(0, |best, i| if depths[i] > depths[best] + 1e-9 { i } else { best })
 }
 
-/// Draws the edges behind the volume (`behind`) or the others.
+/// Draws the edges that meet in the corner farthest from the camera (`behind`), or the others.
 fn draw(painter: &Painter, projection: &Projection, size_um: Xyz, behind: bool) {
     let seen = corners(size_um).map(|c| projection.to_screen(c));
     let hidden = farthest(&seen.map(|(_, depth)| depth));
@@ -51,7 +51,7 @@ pub fn draw_front(painter: &Painter, projection: &Projection, size_um: Xyz) {
     }
 }
 
-/// Draws the outlines of the crosshair's three slices.
+/// Draws the outlines of the three slices through the crosshair.
 pub fn cursor(painter: &Painter, projection: &Projection, size_um: Xyz, document: &Document) {
     for axis in 0..3 {
         let at = (document.cursor[2 - axis] as f64 + 0.5) * document.voxel_um[2 - axis];

@@ -1,4 +1,4 @@
-//! All inputs of a rendered picture, in the form of the shader. Equal values give equal pictures.
+//! All inputs of a rendered picture, in the form that the shader takes. Equal values give equal pictures.
 
 use super::camera::Projection;
 use super::content::{Intensities, Labels, Volume};
@@ -52,8 +52,8 @@ impl Mode {
     }
 }
 
-/// Shader parameters as a row of texels, with the fields in the same order as in the shader. Integers up to 2^24 are
-/// exact.
+/// Shader parameters as a row of texels, with the fields of `Scene` in `shader.wgsl`, which explains them. Integers up to
+/// 2^24 are exact.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct Scene {

@@ -177,6 +177,7 @@ impl Drop for VolumeReader {
         }
         self.shared.work.notify_all();
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

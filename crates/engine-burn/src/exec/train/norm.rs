@@ -45,8 +45,7 @@ pub(super) fn channel_sums<B: DeviceBackend>(x: Image<B>) -> Image<B> {
     folded(sums.reshape([1, n, channels]), Fold::Sum).reshape([channels, 1, 1, 1, 1])
 }
 
-/// Returns the batch-normalized tensor, followed by the mean and variance of the batch as far as `statistics` asks for
-/// them.
+/// Returns the batch-normalized tensor, followed by those of the mean and variance of the batch that `statistics` asks for.
 pub(super) fn batch<B: DeviceBackend>(
     x: Image<B>,
     scale: Image<B>,
@@ -73,7 +72,7 @@ pub(super) fn batch<B: DeviceBackend>(
     outputs
 }
 
-/// Returns the normalized tensor, the mean and variance of the batch as far as `statistics` asks for them, and the normalized
+/// Returns the normalized tensor, those of the mean and variance of the batch that `statistics` asks for, and the normalized
 /// tensor after an activation.
 pub(super) fn activated<B: DeviceBackend>(
     [x, scale, bias]: [Image<B>; 3],

@@ -50,7 +50,7 @@ impl<'a> Planner<'a> {
             || (self.inputs.contains(&value) && self.layout(value).is_some_and(|(l, _)| l.channels == 1))
     }
 
-    /// Returns the kernel plan of a node, on bytes if its inputs are stored as such.
+    /// Returns the kernel plan of a node: on bytes if its inputs are stored as bytes.
     pub(super) fn inference_kernel(&mut self, node: &Node) -> FusedPlanResult {
         Ok(match self.bytes(node)? {
             Some(found) => Some(found),
