@@ -12,10 +12,11 @@ use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
+pub use cytoscope_storage::Overwrite;
+use cytoscope_storage::StorageError;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::target::{ending, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{Overwrite, StorageError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -113,6 +114,28 @@ pub trait Recordable: Clone + Serialize {
 
     /// Writes the first output to another path, and the others beside it under their names.
     fn set_output(&mut self, out: PathBuf);
+}
+
+/// Writes the setters of [`Recordable`], and `overwrite`, for a job that keeps these values in fields: `overwrite` is what it
+/// does with existing files, `output` is its only output, as a path or an optional path.
+#[macro_export]
+macro_rules! recordable_setters {
+    (overwrite: $($overwrite:ident).+) => {
+        fn overwrite(&self) -> $crate::job_record::Overwrite {
+            self.$($overwrite).+
+        }
+
+        fn set_overwrite(&mut self, overwrite: $crate::job_record::Overwrite) {
+            self.$($overwrite).+ = overwrite;
+        }
+    };
+    (overwrite: $($overwrite:ident).+, output: $($output:ident).+) => {
+        $crate::recordable_setters!(overwrite: $($overwrite).+);
+
+        fn set_output(&mut self, out: std::path::PathBuf) {
+            self.$($output).+ = out.into();
+        }
+    };
 }
 
 /// Returns the path of a further output beside the first one.

@@ -246,15 +246,5 @@ impl Recordable for EvaluateModelJob {
         Some(&mut self.model)
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = Some(out);
-    }
+    cytoscope_pipeline::recordable_setters!(overwrite: overwrite, output: out);
 }

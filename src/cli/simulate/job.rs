@@ -175,15 +175,5 @@ impl Recordable for SimulateJob {
         std::iter::once(&mut self.out).chain(&mut self.files).collect()
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = out;
-    }
+    cytoscope_pipeline::recordable_setters!(overwrite: overwrite, output: out);
 }
