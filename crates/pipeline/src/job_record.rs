@@ -7,6 +7,7 @@
 //! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 
 use crate::folder_digest::{changed_error, file_record, input_record};
+use crate::installed_models::recorded_model;
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
@@ -346,9 +347,7 @@ impl<J: Recordable> PendingRecord<J> {
         let mut model = None;
         if let Some(text) = job.model_mut() {
             model = model_record(text);
-            if Path::new(text.as_str()).exists() {
-                *text = absolute(Path::new(text.as_str())).to_string_lossy().into_owned();
-            }
+            *text = recorded_model(text);
         }
         let outputs: Vec<PathBuf> = job.outputs().into_iter().map(Path::to_owned).collect();
         let first = outputs

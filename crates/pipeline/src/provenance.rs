@@ -3,6 +3,7 @@
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
 pub use crate::image_files::{FileSum, ImageFiles};
+use crate::installed_models::recorded_model;
 use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, TilePlan, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
@@ -252,7 +253,6 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));
     let plan = report.plan.as_ref();
     let plan = plan.ok_or_else(|| JobError::Internal("provenance: the prediction has no plan".to_owned()))?;
-    let by_path = Path::new(&job.model).exists();
     let earlier = earlier(path);
     // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the
     // job gives for a single input tensor of the stack are recorded as given.
@@ -266,11 +266,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         fingerprint: fingerprint.to_owned(),
         job: PredictJob {
             inputs: vec![absolute(&input.path)],
-            model: if by_path {
-                absolute(Path::new(&job.model)).to_string_lossy().into_owned()
-            } else {
-                job.model.clone()
-            },
+            model: recorded_model(&job.model),
             out: absolute(&job.out),
             channel: job.channel.filter(|_| !is_found),
             channels: if is_found { Vec::new() } else { job.channels.clone() },
