@@ -6,9 +6,9 @@ use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, tab
 use super::{counted, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING, TableFormat};
+use cytoscope_pipeline::{MeasureJob, PARQUET_EXTENSION, TableFormat};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_ending;
+use cytoscope_storage::target::check_extension;
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(crate) fn run(self) -> Outcome {
-        check_ending(&self.out, &["csv", PARQUET_ENDING])?;
+        check_extension(&self.out, &["csv", PARQUET_EXTENSION])?;
         let table_format = table_format(self.table_format, &self.out)?;
         let job = MeasureJob {
             labels: self.labels,

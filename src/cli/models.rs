@@ -9,7 +9,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::ending;
+use cytoscope_storage::target::extension;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     /// Model package to export (folder, .zip or .onnx) or name of an installed model.
     package: String,
-    /// Format to write; by default the one that the ending of --out stands for.
+    /// Format to write; by default the one that the file extension of --out stands for.
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// File or folder to write: .onnx for onnx, .zip or a folder for bioimageio, .safetensors or .st for safetensors.
@@ -180,10 +180,11 @@ impl Export {
     }
 }
 
-/// Returns the format that the ending of an output stands for; other endings are those of a package, which refuses them.
+/// Returns the format that the extension of an output stands for; for other extensions that of a package, which refuses
+/// them.
 fn format_of(out: &Path) -> ExportFormat {
-    let ending = ending(out).unwrap_or_default();
-    let known = ExportFormat::ALL.into_iter().find(|format| format.endings().contains(&ending.as_str()));
+    let extension = extension(out).unwrap_or_default();
+    let known = ExportFormat::ALL.into_iter().find(|format| format.extensions().contains(&extension.as_str()));
     known.unwrap_or(ExportFormat::Bioimageio)
 }
 

@@ -7,8 +7,8 @@ use super::{parse_threads, parse_um};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{PARQUET_ENDING, TableFormat};
-use cytoscope_storage::target::ending;
+use cytoscope_pipeline::{PARQUET_EXTENSION, TableFormat};
+use cytoscope_storage::target::extension;
 use cytoscope_volume::Axes;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ pub(crate) const PERFORMANCE: &[&str] = &["auto", "off", "fastest", "least-memor
 /// Names of [`TableFormat`].
 pub(crate) const TABLE_FORMATS: &[&str] = &["csv", "parquet", "anndata"];
 
-/// Returns the form of a table: the requested one, or else the one that the ending of its name says.
+/// Returns the form of a table: the requested one, or else the one that the extension of its name says.
 ///
 /// # Errors
 /// [`Failure`] if CSV is requested for a name that stands for Parquet.
 pub(crate) fn table_format(requested: Option<TableFormat>, table: &Path) -> Result<TableFormat, Failure> {
-    if requested == Some(TableFormat::Csv) && ending(table).as_deref() == Some(PARQUET_ENDING) {
+    if requested == Some(TableFormat::Csv) && extension(table).as_deref() == Some(PARQUET_EXTENSION) {
         return Err(Failure::wrong_use(format!(
             "{} ends in .parquet, but --table-format is csv: give a name that ends in .csv, or leave the option out",
             table.display()

@@ -5,13 +5,13 @@ mod parquet_file;
 pub use parquet_file::parquet_table;
 
 use crate::JobError;
-use cytoscope_storage::target::ending;
+use cytoscope_storage::target::extension;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::str::FromStr;
 
-/// Ending of Parquet files.
-pub const PARQUET_ENDING: &str = "parquet";
+/// Extension of Parquet files.
+pub const PARQUET_EXTENSION: &str = "parquet";
 
 /// Form of a table of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -93,9 +93,9 @@ impl TableFormat {
     }
 }
 
-/// Whether a path has the ending of a Parquet file.
+/// Whether a path has the extension of a Parquet file.
 fn is_parquet(path: &Path) -> bool {
-    ending(path).as_deref() == Some(PARQUET_ENDING)
+    extension(path).as_deref() == Some(PARQUET_EXTENSION)
 }
 
 /// Returns the names of the columns and the numbers of the rows of a table without quoted cells.

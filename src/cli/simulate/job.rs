@@ -52,8 +52,8 @@ impl SimulateJob {
     }
 
     /// Returns the file whose name ends with this text.
-    fn path(&self, ending: &str) -> PathBuf {
-        self.out.join(format!("{}_{}{ending}", self.settings.kind, self.settings.seed))
+    fn path(&self, suffix: &str) -> PathBuf {
+        self.out.join(format!("{}_{}{suffix}", self.settings.kind, self.settings.seed))
     }
 
     /// Returns the file of the image, the first one that is written.
@@ -80,8 +80,8 @@ impl SimulateJob {
 
     /// Checks that the files of the stack may be written.
     fn check_files(&self, inputs: &[&Path]) -> Result<(), JobError> {
-        for ending in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
-            check_file(&self.path(ending), inputs, self.overwrite)?;
+        for suffix in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
+            check_file(&self.path(suffix), inputs, self.overwrite)?;
         }
         Ok(())
     }

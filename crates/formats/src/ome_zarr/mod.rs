@@ -68,7 +68,7 @@ pub fn is_zarr_name(path: &Path) -> bool {
 /// Whether the name of a path ends in `.ozx` or `.zarr.zip`, so that it is an OME-Zarr in one zip file.
 pub fn is_zarr_zip_name(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    ZIP_ENDINGS.iter().any(|ending| name.ends_with(ending))
+    ZIP_EXTENSIONS.iter().any(|extension| name.ends_with(extension))
 }
 
 /// Opens an image of an OME-Zarr folder. Only metadata are read.
@@ -83,8 +83,8 @@ pub(crate) fn open(
     open_in(Folder::new(root, counters), root, options)
 }
 
-/// Name endings of zip files with an OME-Zarr, in lower case.
-const ZIP_ENDINGS: [&str; 2] = [".ozx", ".zarr.zip"];
+/// Name extensions of zip files with an OME-Zarr, in lower case.
+const ZIP_EXTENSIONS: [&str; 2] = [".ozx", ".zarr.zip"];
 
 /// Opens an image of the OME-Zarr in a zip file; `None` if the zip holds something else. Only metadata are read.
 ///

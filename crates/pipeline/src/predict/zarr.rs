@@ -76,7 +76,8 @@ impl PredictJob {
         let has_image =
             self.outputs.is_empty() || self.outputs.iter().any(|o| matches!(o, Output::Maps | Output::Labels));
         let problem = if self.format == ResultFormat::Tiff {
-            "the output ends in .zarr, but the format is tiff: give a folder whose name has no ending".to_owned()
+            "the output ends in .zarr, but the format is tiff: give a folder whose name has no file extension"
+                .to_owned()
         } else if inputs != 1 {
             format!("an OME-Zarr folder holds the results of one stack, but there are {inputs}: give another folder")
         } else if !has_image {
