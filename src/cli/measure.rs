@@ -2,7 +2,7 @@
 
 use super::failure::Outcome;
 use super::measured::Measurement;
-use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
+use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
 use super::{counted, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
@@ -25,7 +25,7 @@ pub(crate) struct Measure {
     /// Form of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
     /// on, other columns numeric); by default csv, or parquet if its name ends in .parquet.
     #[arg(long, value_name = "FORM",
-          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+          value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
     #[arg(long, value_name = "N|NAME", default_value = "0")]

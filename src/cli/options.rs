@@ -14,12 +14,6 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Names of [`cytoscope_pipeline::PerformanceRequest`].
-pub(crate) const PERFORMANCE: &[&str] = &["auto", "off", "fastest", "least-memory", "most-accurate"];
-
-/// Names of [`TableFormat`].
-pub(crate) const TABLE_FORMATS: &[&str] = &["csv", "parquet", "anndata"];
-
 /// Returns the form of a table: the requested one, or else the one that the extension of its name says.
 ///
 /// # Errors
@@ -36,12 +30,12 @@ pub(crate) fn table_format(requested: Option<TableFormat>, table: &Path) -> Resu
 
 /// Returns the parser of an option that takes one of a few words, for types of crates that do not know clap. The words are
 /// listed in errors and offered by shells.
-pub(crate) fn one_of<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+pub(crate) fn one_of<T>(words: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr + Clone + Send + Sync + 'static,
     T::Err: Into<Box<dyn Error + Send + Sync>>,
 {
-    PossibleValuesParser::new(words.iter().copied()).try_map(|word| word.parse::<T>())
+    PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
 }
 
 // How the result and the progress of a command are printed.

@@ -31,16 +31,24 @@ impl FromStr for TableFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "csv" => Ok(Self::Csv),
-            "parquet" => Ok(Self::Parquet),
-            "anndata" => Ok(Self::AnnData),
-            _ => Err(format!("unknown form of a table \"{text}\": expected csv, parquet or anndata")),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("unknown form of a table \"{text}\": expected csv, parquet or anndata"))
     }
 }
 
 impl TableFormat {
+    /// All forms.
+    pub const ALL: [Self; 3] = [Self::Csv, Self::Parquet, Self::AnnData];
+
+    /// Returns the name of the form on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Parquet => "parquet",
+            Self::AnnData => "anndata",
+        }
+    }
+
     /// Returns whether this is the default, which records leave out.
     pub(crate) fn is_csv(&self) -> bool {
         *self == Self::Csv
