@@ -1,6 +1,6 @@
 //! NPY files: the image reader and the tensor reader agree on every file that both accept.
 #![no_main]
-use cytoscope_formats::{OpenOptions, open_bytes};
+use cytoscope_formats::{FileFormat, OpenOptions, open_bytes};
 use libfuzzer_sys::fuzz_target;
 
 /// Maximum size of images that are read completely.
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     let image = open_bytes(data.to_vec(), &OpenOptions { axes, ..OpenOptions::default() });
     let Ok(image) = image else { return };
     let samples = image.meta().shape_full.iter().try_fold(1usize, |n, s| n.checked_mul(*s));
-    if image.meta().format != "npy" || samples.is_none_or(|n| n > MAX_SAMPLES) {
+    if image.meta().format != FileFormat::Npy || samples.is_none_or(|n| n > MAX_SAMPLES) {
         return;
     }
     // A file that opens as an image is also a tensor; the reverse is not true (rank, Fortran order).

@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
-use cytoscope_formats::{ByteOrder, OpenOptions, SeriesChoice};
+use cytoscope_formats::{ByteOrder, FileFormat, OpenOptions, SeriesChoice, StoredCompression};
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ impl Info {
         let shape: Vec<String> =
             meta.axes.iter().zip(&meta.shape).map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
         print(&format!("{}", meta.path.display()));
-        print(&format!("  format      {}", format_text(&meta.format, &meta.compression, meta.byte_order)));
+        print(&format!("  format      {}", format_text(meta.format, meta.compression, meta.byte_order)));
         print(&format!(
             "  axes        {}",
             if shape.is_empty() { "a single value".to_owned() } else { shape.join(", ") }
@@ -83,18 +83,21 @@ impl Info {
 }
 
 /// Returns a description of a file format, such as `ImageJ TIFF, uncompressed, big-endian`.
-fn format_text(format: &str, compression: &str, order: ByteOrder) -> String {
+fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOrder) -> String {
     let name = match format {
-        "tiff" => "TIFF",
-        "bigtiff" => "BigTIFF",
-        "imagej" => "ImageJ TIFF",
-        "ome-tiff" => "OME-TIFF",
-        "ome-zarr" => "OME-Zarr",
-        "npy" => "NPY",
-        "imagej roi" => "ImageJ regions of interest",
-        other => other,
+        FileFormat::Tiff => "TIFF",
+        FileFormat::BigTiff => "BigTIFF",
+        FileFormat::ImageJ => "ImageJ TIFF",
+        FileFormat::OmeTiff => "OME-TIFF",
+        FileFormat::OmeZarr => "OME-Zarr",
+        FileFormat::Npy => "NPY",
+        FileFormat::ImageJRoi => "ImageJ regions of interest",
+        other => other.as_str(),
     };
-    let compression = if compression == "none" { "uncompressed" } else { compression };
+    let compression = match compression {
+        StoredCompression::None => "uncompressed",
+        other => other.as_str(),
+    };
     let order = match order {
         ByteOrder::Little => "little-endian",
         ByteOrder::Big => "big-endian",

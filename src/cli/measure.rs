@@ -2,13 +2,13 @@
 
 use super::failure::Outcome;
 use super::measured::Measurement;
-use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
+use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
 use super::{counted, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{MeasureJob, PARQUET_ENDING, TableFormat};
+use cytoscope_pipeline::{MeasureJob, PARQUET_EXTENSION, TableFormat};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::check_ending;
+use cytoscope_storage::target::check_extension;
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub(crate) struct Measure {
     /// Format of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
     /// on, other columns numeric); by default csv, or parquet if its name ends in .parquet.
     #[arg(long, value_name = "FORMAT",
-          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+          value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
     #[arg(long, value_name = "N|NAME", default_value = "0")]
@@ -51,7 +51,7 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(crate) fn run(self) -> Outcome {
-        check_ending(&self.out, &["csv", PARQUET_ENDING])?;
+        check_extension(&self.out, &["csv", PARQUET_EXTENSION])?;
         let table_format = table_format(self.table_format, &self.out)?;
         let job = MeasureJob {
             labels: self.labels,

@@ -39,7 +39,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
 use cytoscope_storage::read::open_regular;
-use cytoscope_storage::target::check_ending;
+use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{io_advice, is_exhausted};
 use cytoscope_volume::{VoxelSize, printable};
 use failure::{Failure, Outcome};
@@ -351,10 +351,10 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Refuses a folder for results whose name has the ending of a file, unless the folder exists.
+/// Refuses a folder for results whose name has the extension of a file, unless the folder exists.
 fn check_folder(out: &Path) -> Outcome {
     if !out.is_dir() {
-        check_ending(out, &[""])?;
+        check_extension(out, &[""])?;
     }
     Ok(())
 }

@@ -9,16 +9,9 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::ending;
+use cytoscope_storage::target::extension;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-
-/// Names of [`Architecture`].
-const ARCHITECTURES: &[&str] = &["monai-unet", "basic-unet", "dynunet", "segresnet", "torch-em-unet", "nnunet", "fnet"];
-/// Names of [`ModelTask`].
-const TASKS: &[&str] = &["segmentation", "labelfree"];
-/// Names of [`FinalActivation`].
-const ACTIVATIONS: &[&str] = &["none", "sigmoid", "softmax"];
 
 #[derive(Args)]
 pub(crate) struct Import {
@@ -31,16 +24,17 @@ pub(crate) struct Import {
     /// Architecture of a PyTorch checkpoint: monai-unet, basic-unet, dynunet, segresnet, torch-em-unet, nnunet or fnet; by
     /// default it is recognized from the tensors.
     #[arg(long, value_name = "NAME",
-          value_parser = one_of::<Architecture>(ARCHITECTURES), hide_possible_values = true)]
+          value_parser = one_of::<Architecture>(Architecture::ALL.map(Architecture::name)), hide_possible_values = true)]
     architecture: Option<Architecture>,
     /// Task of the model, unless its file states it: segmentation (objects) or labelfree (a stain). By default, fnet and
     /// the label-free models of CytoDL predict a stain, and other networks objects.
-    #[arg(long, value_parser = one_of::<ModelTask>(TASKS), hide_possible_values = true)]
+    #[arg(long, value_parser = one_of::<ModelTask>(ModelTask::ALL.map(ModelTask::name)), hide_possible_values = true)]
     task: Option<ModelTask>,
     /// Activation that follows the network and is not part of it: none, sigmoid or softmax. By default the one that the
     /// file states, or else none.
     #[arg(long = "final", value_name = "ACTIVATION",
-          value_parser = one_of::<FinalActivation>(ACTIVATIONS), hide_possible_values = true)]
+          value_parser = one_of::<FinalActivation>(FinalActivation::ALL.map(FinalActivation::name)),
+          hide_possible_values = true)]
     final_activation: Option<FinalActivation>,
     /// Voxel size Z,Y,X in µm of the stacks that the network was trained on; stacks are resampled to it. A network on
     /// slices ignores Z. By default that of nnU-Net's plans, if the file has any.
@@ -61,7 +55,7 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     /// Model package to export (folder, .zip or .onnx) or name of an installed model.
     package: String,
-    /// Format to write; by default the one that the ending of --out stands for.
+    /// Format to write; by default the one that the file extension of --out stands for.
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// File or folder to write: .onnx for onnx, .zip or a folder for bioimageio, .safetensors or .st for safetensors.
@@ -180,20 +174,10 @@ impl Export {
     }
 }
 
-/// Returns the format that the ending of an output stands for; other endings are those of a package, which refuses them.
+/// Returns the format that the extension of an output stands for; for other extensions that of a package, which refuses
+/// them.
 fn format_of(out: &Path) -> ExportFormat {
-    let ending = ending(out).unwrap_or_default();
-    let known = ExportFormat::ALL.into_iter().find(|format| format.endings().contains(&ending.as_str()));
+    let extension = extension(out).unwrap_or_default();
+    let known = ExportFormat::ALL.into_iter().find(|format| format.extensions().contains(&extension.as_str()));
     known.unwrap_or(ExportFormat::Bioimageio)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_architecture_and_activation_can_be_requested() {
-        assert_eq!(Architecture::ALL.map(Architecture::name), ARCHITECTURES);
-        assert_eq!(FinalActivation::ALL.map(FinalActivation::name), ACTIVATIONS);
-    }
 }

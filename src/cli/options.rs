@@ -7,25 +7,19 @@ use super::{parse_threads, parse_um};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use cytoscope_formats::SeriesChoice;
-use cytoscope_pipeline::{PARQUET_ENDING, TableFormat};
-use cytoscope_storage::target::ending;
+use cytoscope_pipeline::{PARQUET_EXTENSION, TableFormat};
+use cytoscope_storage::target::extension;
 use cytoscope_volume::Axes;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Names of [`cytoscope_pipeline::PerformanceRequest`].
-pub(crate) const PERFORMANCE: &[&str] = &["auto", "off", "fastest", "least-memory", "most-accurate"];
-
-/// Names of [`TableFormat`].
-pub(crate) const TABLE_FORMATS: &[&str] = &["csv", "parquet", "anndata"];
-
-/// Returns the format of a table: the requested one, or else the one that the ending of its name stands for.
+/// Returns the format of a table: the requested one, or else the one that the extension of its name stands for.
 ///
 /// # Errors
 /// [`Failure`] if CSV is requested for a name that stands for Parquet.
 pub(crate) fn table_format(requested: Option<TableFormat>, table: &Path) -> Result<TableFormat, Failure> {
-    if requested == Some(TableFormat::Csv) && ending(table).as_deref() == Some(PARQUET_ENDING) {
+    if requested == Some(TableFormat::Csv) && extension(table).as_deref() == Some(PARQUET_EXTENSION) {
         return Err(Failure::wrong_use(format!(
             "{} ends in .parquet, but --table-format is csv: give a name that ends in .csv, or leave the option out",
             table.display()
@@ -36,12 +30,12 @@ pub(crate) fn table_format(requested: Option<TableFormat>, table: &Path) -> Resu
 
 /// Returns the parser of an option that takes one of a few words, for types of crates that do not know clap. The words are
 /// listed in errors and offered by shells.
-pub(crate) fn one_of<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+pub(crate) fn one_of<T>(words: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr + Clone + Send + Sync + 'static,
     T::Err: Into<Box<dyn Error + Send + Sync>>,
 {
-    PossibleValuesParser::new(words.iter().copied()).try_map(|word| word.parse::<T>())
+    PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
 }
 
 // How the result and the progress of a command are printed.

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
-use super::options::{ImageOptions, PERFORMANCE, TABLE_FORMATS, TraceOptions, one_of};
+use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
@@ -26,15 +26,6 @@ use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
-
-/// Names of [`ResultFormat`].
-const FORMATS: &[&str] = &["auto", "tiff", "ome-zarr"];
-
-/// Names of [`KeepSlices`].
-const KEEP_SLICES: &[&str] = &["auto", "always", "never"];
-
-/// Names of [`BlendRequest`].
-const BLENDS: &[&str] = &["auto", "crop", "gaussian"];
 
 /// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
 fn outputs() -> impl TypedValueParser<Value = Output> {
@@ -85,12 +76,13 @@ pub(crate) struct Predict {
     #[arg(long, required_unless_present = "rerun")]
     out: Option<PathBuf>,
     /// File format of maps and labels: auto (OME-Zarr for OME-Zarr inputs, TIFF for others), tiff or ome-zarr.
-    #[arg(long, default_value = "auto", value_parser = one_of::<ResultFormat>(FORMATS), hide_possible_values = true)]
+    #[arg(long, default_value = "auto", value_parser = one_of::<ResultFormat>(ResultFormat::ALL.map(ResultFormat::name)),
+          hide_possible_values = true)]
     format: ResultFormat,
     /// Format of the tables: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so on,
     /// other columns numeric); by default csv.
     #[arg(long, value_name = "FORMAT",
-          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+          value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
@@ -113,7 +105,8 @@ pub(crate) struct Predict {
     /// How tiles are joined: auto (no tiles but one pass over the stack, where that is possible; otherwise crop, or gaussian
     /// if the network's normalization depends on the tile), crop (identical to the untiled result) or gaussian (weighted
     /// mean of overlapping tiles). With crop or gaussian, the stack is always cut into tiles.
-    #[arg(long, default_value = "auto", value_parser = one_of::<BlendRequest>(BLENDS), hide_possible_values = true)]
+    #[arg(long, default_value = "auto", value_parser = one_of::<BlendRequest>(BlendRequest::names()),
+          hide_possible_values = true)]
     blend: BlendRequest,
     /// Results to write: maps, labels, table, preview (a PNG of the middle slice), preprocessed (the stack after
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
@@ -159,7 +152,7 @@ pub(crate) struct Predict {
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
     /// off, fastest, least-memory or most-accurate.
     #[arg(long, value_name = "PRESET", default_value = "auto",
-          value_parser = one_of::<PerformanceRequest>(PERFORMANCE), hide_possible_values = true)]
+          value_parser = one_of::<PerformanceRequest>(PerformanceRequest::names()), hide_possible_values = true)]
     performance: PerformanceRequest,
     /// Skip inputs that already have results from a run with identical options, and continue an interrupted prediction after
     /// its last finished slice.
@@ -167,7 +160,8 @@ pub(crate) struct Predict {
     resume: bool,
     /// Keep the finished slices beside the results until the prediction is complete, so that --resume can continue it:
     /// auto (predictions of at least 64 million voxels), always or never. A run with --resume always keeps them.
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = one_of::<KeepSlices>(KEEP_SLICES),
+    #[arg(long, value_name = "WHEN", default_value = "auto",
+          value_parser = one_of::<KeepSlices>(KeepSlices::ALL.map(KeepSlices::name)),
           hide_possible_values = true)]
     keep_slices: KeepSlices,
     /// Rerun the job recorded in a _provenance.json file. Inputs, model and settings come from the record and cannot be

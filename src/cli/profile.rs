@@ -11,7 +11,7 @@ use cytoscope_profile::{
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
-use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_storage::write::atomic_write;
 use serde::Serialize;
 use std::io::Read;
@@ -438,7 +438,7 @@ impl Profile {
         let inputs: Vec<&Path> =
             [Some(&self.run), self.compare.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
         check_file(path, &inputs, Overwrite::from_force(self.force))?;
-        check_ending(path, &["csv"])?;
+        check_extension(path, &["csv"])?;
         if let Some(folder) = whole_around(path) {
             return Err(Failure::wrong_use(format!(
                 "--csv {}: the path is inside {}, which the table would change; write it to another path",

@@ -71,7 +71,7 @@ struct Compared {
 impl Provenance {
     pub(crate) fn run(self) -> Outcome {
         let path = record_for(&self.file);
-        let is_json = self.file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
+        let is_json = self.file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
         if path == self.file && path.exists() && !is_json {
             return Err(Failure::bad_input(format!(
                 "{}: there is no provenance record beside this result; give the record (NAME_provenance.json), or a result \

@@ -16,7 +16,7 @@ use cytoscope_pipeline::{Context, JobError, find_model, with_name};
 use cytoscope_profile::RunFacts;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
-use cytoscope_storage::target::{check_ending, check_file, ending, resolved};
+use cytoscope_storage::target::{check_extension, check_file, extension, resolved};
 use cytoscope_storage::write::write_checked;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -130,9 +130,9 @@ impl RunCommand {
 
     /// Loads the network and returns it with the path of its model.
     fn load(&self) -> Result<(Graph, PathBuf), Failure> {
-        let name = self.model.to_str().filter(|_| ending(&self.model).is_none());
+        let name = self.model.to_str().filter(|_| extension(&self.model).is_none());
         let path = name.map_or_else(|| Ok(self.model.clone()), find_model)?;
-        if !path.is_dir() && !ending(&path).is_some_and(|e| e == "zip" || e == "yaml" || e == "yml") {
+        if !path.is_dir() && !extension(&path).is_some_and(|e| e == "zip" || e == "yaml" || e == "yml") {
             return Ok((load_file(&path)?, path));
         }
         let package = Package::open(&path)?;
@@ -149,7 +149,7 @@ impl RunCommand {
         let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
         let mut written = BTreeSet::new();
         for path in outputs_to.iter().flatten() {
-            check_ending(path, &["npy"])?;
+            check_extension(path, &["npy"])?;
         }
         for path in outputs_to.iter().flatten() {
             refuse_inside_package(path, &[model])?;

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
-use super::options::{ReportOptions, StageTraceOption, TABLE_FORMATS, one_of, table_format};
+use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
 use super::{counted, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
@@ -26,7 +26,7 @@ pub(crate) struct Segment {
     /// Format of the table: csv, parquet, or anndata, which is CSV for anndata.io.read_csv (rows named object_7 and so
     /// on, other columns numeric); by default csv, or parquet if its name ends in .parquet.
     #[arg(long, value_name = "FORMAT", requires = "table",
-          value_parser = one_of::<TableFormat>(TABLE_FORMATS), hide_possible_values = true)]
+          value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Model that predicted the map (package or name of an installed model): its segmentation settings and channels are used
     /// unless others are given.

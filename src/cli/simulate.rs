@@ -20,7 +20,7 @@ pub(crate) use job::SimulateJob;
 #[derive(Args)]
 pub(crate) struct Simulate {
     /// Kind of stack: nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
-    #[arg(long, value_parser = one_of::<Kind>(&["nuclei", "cells", "labelfree"]), hide_possible_values = true)]
+    #[arg(long, value_parser = one_of::<Kind>(Kind::ALL.map(Kind::name)), hide_possible_values = true)]
     kind: Kind,
     /// Size of the stack Z,Y,X in voxels.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx, default_value = "32,256,256")]

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_model_package::is_package;
 use cytoscope_pipeline::ArtifactKind;
-use cytoscope_storage::target::{check_ending, check_file, resolved};
+use cytoscope_storage::target::{check_extension, check_file, resolved};
 use cytoscope_storage::{Manifest, Overwrite};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Invalid usage if the path may not be written to.
 pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], overwrite: Overwrite) -> Outcome {
     check_file(trace, inputs, overwrite)?;
-    check_ending(trace, &["json"])?;
+    check_extension(trace, &["json"])?;
     let refused = |what: &str| {
         let next_step = "write the trace to another path";
         Err(Failure::wrong_use(format!("--trace {}: the path {what}; {next_step}", trace.display())))

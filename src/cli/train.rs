@@ -6,7 +6,7 @@ mod search_plot;
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_facts};
-use super::options::{PERFORMANCE, ReportOptions, ThreadsOption, TraceOptions, one_of};
+use super::options::{ReportOptions, ThreadsOption, TraceOptions, one_of};
 use super::reports::TrainCommandReport;
 use super::trace_path::check_trace;
 use super::{note_line, parse_zyx, performance, print, print_json, progress};
@@ -113,7 +113,7 @@ pub(crate) struct Train {
     threading: ThreadsOption,
     /// Settings from the machine profile (cytoscope tune --save) for options that are not given: auto (the saved preset),
     /// off, fastest, least-memory or most-accurate. By default as in --config, or else auto.
-    #[arg(long, value_name = "PRESET", value_parser = one_of::<PerformanceRequest>(PERFORMANCE),
+    #[arg(long, value_name = "PRESET", value_parser = one_of::<PerformanceRequest>(PerformanceRequest::names()),
           hide_possible_values = true)]
     performance: Option<PerformanceRequest>,
     /// Leave the int8 network out of the package.

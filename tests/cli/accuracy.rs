@@ -124,11 +124,11 @@ fn cells_keeps_its_scores_on_real_tissue() {
 
 /// Pearson correlation of predicted and simulated stains, over all voxels of a stack; mean of the stacks in a folder.
 fn mean_pearson(fixture: &Fixture, folder: &str, precision: &str) -> f64 {
-    let ending = "_raw.tif";
+    let suffix = "_raw.tif";
     let stems: Vec<String> =
-        fixture.names(folder).iter().filter_map(|name| name.strip_suffix(ending).map(str::to_owned)).collect();
+        fixture.names(folder).iter().filter_map(|name| name.strip_suffix(suffix).map(str::to_owned)).collect();
     let out = format!("{folder}-{precision}");
-    let files: Vec<String> = stems.iter().map(|stem| format!("{folder}/{stem}{ending}")).collect();
+    let files: Vec<String> = stems.iter().map(|stem| format!("{folder}/{stem}{suffix}")).collect();
     let mut arguments = vec!["predict", "--model", "labelfree-nuclei", "--device", "cpu", "--outputs", "maps"];
     arguments.extend(["--precision", precision, "--out", &out]);
     arguments.extend(files.iter().map(String::as_str));

@@ -162,10 +162,14 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["tune", "--only-training"], &["--training"]);
     fixture.fails(2, &["tune", "--preset", "best", "--save"], &["most-accurate"]);
     fixture.fails(2, &["export", "nuclei", "--format", "gif", "--out", "x"], &["safetensors"]);
-    // The ending of a name decides the format; unknown endings are refused, and the error lists the known ones.
+    // The extension of a name decides the format; unknown extensions are refused, and the error lists the known ones.
     fixture.fails(2, &["export", "nuclei", "--format", "onnx", "--out", "x.zip"], &["x.zip", "expected .onnx"]);
     fixture.fails(2, &["export", "nuclei", "--format", "bioimageio", "--out", "x.onnx"], &["x.onnx", ".zip", "folder"]);
-    fixture.fails(2, &["export", "nuclei", "--format", "safetensors", "--out", "x"], &["no ending", ".safetensors"]);
+    fixture.fails(
+        2,
+        &["export", "nuclei", "--format", "safetensors", "--out", "x"],
+        &["no file extension", ".safetensors"],
+    );
     fixture.fails(2, &["export", "nuclei", "--out", "x.gif"], &["x.gif", ".zip", "folder"]);
     fixture.fails(2, &["import", "nuclei.zip", "--out", "x.pt"], &["x.pt", "ends in .pt", ".zip", "folder"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o.tif"], &["o.tif", "folder"]);

@@ -152,7 +152,7 @@ fn regions_outside_of_their_stack_are_left_out_with_a_note() {
 fn an_array_of_a_stack_with_one_row_or_column_keeps_its_slices() {
     let fixture = Fixture::new();
     for (name, shape) in [("row", [8, 1, 32]), ("column", [8, 32, 1])] {
-        let [stack, array, back] = [".tif", ".npy", "_back.tif"].map(|ending| format!("{name}{ending}"));
+        let [stack, array, back] = [".tif", ".npy", "_back.tif"].map(|suffix| format!("{name}{suffix}"));
         fixture.write(&stack, "ZYX", &shape, (0..=255).collect::<Vec<u8>>());
         fixture.run(&["convert", &stack, &array]).ok();
         assert_eq!(parse_npy(&fixture.bytes(&array)).1, shape, "{name}");

@@ -445,6 +445,9 @@ fn a_folder_of_stacks_that_is_called_like_a_model_does_not_hide_the_model() {
     std::fs::copy(fixture.path(&raw), fixture.path("nuclei-dog/a.tif")).unwrap();
     fixture.run(&["predict", "nuclei-dog", "--model", "nuclei-dog", "--device", "cpu", "--out", "o"]).ok();
     assert!(fixture.path("o/a_labels.tif").is_file());
+    // The record names the model that was loaded, not the folder of stacks.
+    let record: Value = serde_json::from_slice(&fixture.bytes("o/a_provenance.json")).unwrap();
+    assert_eq!(record["job"]["model"], "nuclei-dog");
     // A path with a folder is that of a package.
     let path = ["predict", &raw, "--model", "./nuclei-dog", "--device", "cpu", "--out", "p"];
     fixture.fails(3, &path, &["nuclei-dog is not a model package"]);

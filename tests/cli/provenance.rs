@@ -15,7 +15,7 @@ fn prepared() -> Fixture {
     fixture
 }
 
-/// Returns the name of the record of an output; names of folders get an ending.
+/// Returns the name of the record of an output; names of folders get an extension.
 fn record_name(output: &str) -> String {
     let is_package = output.rsplit('/').next().is_some_and(|name| !name.contains('.') && !name.contains("_raw"));
     if is_package { format!("{output}.package_provenance.json") } else { format!("{output}_provenance.json") }

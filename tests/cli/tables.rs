@@ -40,7 +40,7 @@ print(found.n_obs)";
     fixture.run(&measure).ok();
     assert_eq!(fixture.bytes("m.csv"), fixture.bytes("b.csv"));
     fixture.fails(2, &["segment", &raw, "--out", "c.tif", "--table-format", "anndata"], &["--table"]);
-    // A misspelled ending, and options that the method does not use.
+    // A misspelled extension, and options that the method does not use.
     fixture.fails(2, &["segment", &raw, "--out", "c.tif", "--table", "c.parq"], &["c.parq", ".csv or .parquet"]);
     for option in [["--height", "map"], ["--seed-height", "2"]] {
         let components = ["segment", &raw, "--out", "c.tif", "--method", "components"];

@@ -26,11 +26,11 @@ pub(crate) fn tiny_config(steps: usize) -> TrainConfig {
 
 /// Writes `NAME_raw.tif` and, if present, `NAME_labels.tif` and `NAME_target.tif`.
 fn write_pair(folder: &Path, name: &str, made: Simulation) {
-    for (ending, array) in [("raw", Some(made.raw)), ("labels", made.labels), ("target", made.target)] {
+    for (suffix, array) in [("raw", Some(made.raw)), ("labels", made.labels), ("target", made.target)] {
         let Some(array) = array else { continue };
         let mut spec = WriteSpec::of(&array, Container::ImageJ);
         spec.voxel_size_um = made.voxel_size_um;
-        write_array(&folder.join(format!("{name}_{ending}.tif")), &array, &spec).unwrap();
+        write_array(&folder.join(format!("{name}_{suffix}.tif")), &array, &spec).unwrap();
     }
 }
 
@@ -371,8 +371,8 @@ fn data_problems_are_listed_with_advice() {
     assert!(fixture.sees("excluded") && fixture.sees("lonely_raw.tif"), "{}", fixture.on_screen());
     // After fixing the folder, it is checked again.
     std::fs::remove_file(data.join("lonely_raw.tif")).unwrap();
-    for ending in ["raw", "labels"] {
-        std::fs::remove_file(data.join(format!("embryo1_{ending}.tif"))).unwrap();
+    for suffix in ["raw", "labels"] {
+        std::fs::remove_file(data.join(format!("embryo1_{suffix}.tif"))).unwrap();
     }
     fixture.click("Check again");
     fixture.until("the rest", |w| sees(w, "2 usable pairs"));

@@ -16,7 +16,7 @@ use crate::work::{JobView, Purpose};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::ending;
+use cytoscope_storage::target::extension;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::{Job, JobId, JobResult};
 use scoring::scores_csv;
@@ -66,7 +66,7 @@ impl ConvertFormat {
     }
 
     /// Returns the suffix of the names of converted files.
-    pub(crate) fn ending(self) -> &'static str {
+    pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::OmeTiff => ".ome.tif",
             Self::ImageJ => ".tif",
@@ -226,7 +226,7 @@ impl Batch {
         let series = series_suffix(self.series_of(input));
         let channel = self.channel.map_or_else(String::new, |channel| format!("_c{channel}"));
         let time = self.time.map_or_else(String::new, |time| format!("_t{time}"));
-        folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.ending()))
+        folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.suffix()))
     }
 
     /// Applies an action. Returns what other states and the disk must do for it.
@@ -451,9 +451,9 @@ fn saved_labels(document: &Document) -> Option<PathBuf> {
 }
 
 /// Folder in which a dialog starts after a path was chosen: the folder of the file, or the chosen folder itself. Paths
-/// with an ending are files or OME-Zarr folders.
+/// with an extension are files or OME-Zarr folders.
 pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
-    if ending(chosen).is_some() { chosen.parent() } else { Some(chosen) }
+    if extension(chosen).is_some() { chosen.parent() } else { Some(chosen) }
 }
 
 #[cfg(test)]

@@ -446,9 +446,9 @@ fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
 /// A free path for a package of this name.
 fn free_path(folder: &Path, name: &str) -> PathBuf {
     let place = |n: usize| folder.join(if n == 1 { name.to_owned() } else { format!("{name} {n}") });
-    let beside = |p: &Path, ending: &str| p.with_file_name(format!("{}{ending}", file_name(p))).exists();
-    let endings = [".training", ".zip", ".onnx", ".alias"];
-    let free = |p: &PathBuf| !p.exists() && !endings.iter().any(|ending| beside(p, ending));
+    let beside = |p: &Path, extension: &str| p.with_file_name(format!("{}{extension}", file_name(p))).exists();
+    let extensions = [".training", ".zip", ".onnx", ".alias"];
+    let free = |p: &PathBuf| !p.exists() && !extensions.iter().any(|extension| beside(p, extension));
     (1..1000).map(place).find(free).unwrap_or_else(|| place(1000))
 }
 

@@ -436,7 +436,7 @@ impl Document {
     }
 }
 
-/// Ending of the names of a series' results, before the kind of result, as predictions name them; empty for the first
+/// Suffix of the names of a series' results, before the kind of result, as predictions name them; empty for the first
 /// series.
 pub(crate) fn series_suffix(series: usize) -> String {
     if series == 0 { String::new() } else { format!("_s{series}") }

@@ -1,4 +1,4 @@
-//! A file dialog of our own, for desktops that offer none: folders, a filter by endings, and a field for names and paths.
+//! A file dialog of our own, for desktops that offer none: folders, a filter by extensions, and a field for names and paths.
 //!
 //! Reading a folder is work on a disk ([`visit`]); its result comes back as a [`Visited`].
 
@@ -121,7 +121,7 @@ pub(crate) enum BrowserAction {
     ChooseFolder,
     /// Creates the folder whose name was typed, and shows it.
     CreateFolder,
-    /// Sets whether files with other endings are listed.
+    /// Sets whether files with other extensions are listed.
     AllFiles(bool),
     /// Answers whether to replace an existing file.
     Replace(bool),
@@ -190,7 +190,7 @@ impl FileBrowser {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
 
-    /// The entries that are listed: those that have one of the endings and contain the typed text in their name.
+    /// The entries that are listed: those that have one of the extensions and contain the typed text in their name.
     fn listed(&self) -> Vec<&Entry> {
         let filter = match self.spec.choice {
             Choice::NewFile => String::new(),
@@ -312,20 +312,20 @@ impl FileBrowser {
         BrowserResult::Open
     }
 
-    /// The path of a new file with the first ending of the dialog; `None` if it has one of its endings already.
-    fn with_ending(&self, path: &Path) -> Option<PathBuf> {
+    /// The path of a new file with the first extension of the dialog; `None` if it has one of its extensions already.
+    fn with_extension(&self, path: &Path) -> Option<PathBuf> {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let ending = self.spec.endings.first().filter(|_| !self.spec.fits(&name))?;
-        Some(path.with_file_name(format!("{name}.{ending}")))
+        let extension = self.spec.extensions.first().filter(|_| !self.spec.fits(&name))?;
+        Some(path.with_file_name(format!("{name}.{extension}")))
     }
 
     /// Handles what is at a path. Returns whether the dialog stays open.
     pub(crate) fn visited(&mut self, visited: Visited, effects: &mut Effects) -> BrowserResult {
         self.visiting = false;
         let choice = self.spec.choice;
-        // A new file gets its ending unless a folder has the typed name; only the disk knows that.
+        // A new file gets its extension unless a folder has the typed name; only the disk knows that.
         if let (Choice::NewFile, Visited::File(path) | Visited::Nothing(path)) = (choice, &visited)
-            && let Some(path) = self.with_ending(path)
+            && let Some(path) = self.with_extension(path)
         {
             self.visit(path, effects);
             return BrowserResult::Open;
@@ -481,10 +481,11 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
 
 fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
     ui.horizontal(|ui| {
-        if !browser.spec.endings.is_empty() {
+        if !browser.spec.extensions.is_empty() {
             let mut all = browser.all_files;
             let others = ui.checkbox(&mut all, "All files");
-            if others.on_hover_text(format!("If off, only {} are listed", browser.spec.endings.join(", "))).changed() {
+            if others.on_hover_text(format!("If off, only {} are listed", browser.spec.extensions.join(", "))).changed()
+            {
                 send(BrowserAction::AllFiles(all));
             }
         }

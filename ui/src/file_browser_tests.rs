@@ -46,7 +46,7 @@ fn names(browser: &FileBrowser) -> Vec<&str> {
 }
 
 #[test]
-fn folders_come_first_and_endings_filter_files() {
+fn folders_come_first_and_extensions_filter_files() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("stacks")).unwrap();
     for name in ["b.tif", "A.tif", "notes.txt", ".hidden.tif"] {
@@ -85,7 +85,7 @@ fn keys_and_typed_paths_reach_a_file() {
 }
 
 #[test]
-fn a_new_file_gets_its_ending_and_an_existing_one_is_replaced_only_on_request() {
+fn a_new_file_gets_its_extension_and_an_existing_one_is_replaced_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
     assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("objects.csv")]));
@@ -96,7 +96,7 @@ fn a_new_file_gets_its_ending_and_an_existing_one_is_replaced_only_on_request() 
     assert_eq!(act(&mut browser, BrowserAction::Accept), None);
     let replaced = act(&mut browser, BrowserAction::Replace(true));
     assert_eq!(replaced, Some(vec![folder.path().join("objects.csv")]));
-    // The ending is added to a typed name before the disk is asked whether the file exists.
+    // The extension is added to a typed name before the disk is asked whether the file exists.
     let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
     assert_eq!(act(&mut browser, BrowserAction::Accept), None);
     assert_eq!(browser.replace, Some(folder.path().join("objects.csv")));

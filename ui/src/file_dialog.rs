@@ -5,10 +5,10 @@ use crate::training::models::TrainedModelFormat;
 use cytoscope_pipeline::ExportFormat;
 use std::path::{Path, PathBuf};
 
-/// Endings of models that can be opened.
+/// Extensions of models that can be opened.
 const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safetensors"];
 
-/// Endings of files that describe packages; such a file stands for the folder that it is in.
+/// Extensions of files that describe packages; such a file stands for the folder that it is in.
 const DESCRIPTION_EXTENSIONS: [&str; 2] = ["yaml", "yml"];
 
 /// Maximum size in bytes of a description of a desktop's dialogs.
@@ -38,8 +38,8 @@ pub struct DialogSpec {
     pub(crate) choice: Choice,
     /// Name of the kinds of files, for display.
     pub(crate) kind: &'static str,
-    /// Endings of the files, without their dot; empty for folders.
-    pub(crate) endings: Vec<&'static str>,
+    /// Extensions of the files, without their dot; empty for folders.
+    pub(crate) extensions: Vec<&'static str>,
     /// Folder to start in.
     pub(crate) folder: Option<PathBuf>,
     /// Suggested name of a new file.
@@ -52,7 +52,7 @@ impl DialogSpec {
         let stacks = || [EXTENSIONS.as_slice(), &ZARR_EXTENSIONS].concat();
         let labels = || [EXTENSIONS.as_slice(), &ROI_EXTENSIONS, &ZARR_EXTENSIONS].concat();
         let models = || [MODEL_EXTENSIONS.as_slice(), &DESCRIPTION_EXTENSIONS].concat();
-        let (choice, kind, endings) = match request {
+        let (choice, kind, extensions) = match request {
             FileRequest::Stacks => {
                 let all = [stacks(), MODEL_EXTENSIONS.to_vec()].concat();
                 (Choice::Files, "Stacks and models", all)
@@ -91,7 +91,7 @@ impl DialogSpec {
             | FileRequest::Profile(ProfileFormat::Csv(_), _) => (Choice::NewFile, "CSV", vec!["csv"]),
             FileRequest::Profile(ProfileFormat::Trace, _) => (Choice::NewFile, "Chrome trace", vec!["json"]),
         };
-        Self { request, title: title(request), choice, kind, endings, folder, suggested }
+        Self { request, title: title(request), choice, kind, extensions, folder, suggested }
     }
 
     /// Shows the dialog of the desktop and returns the chosen files; none if it was cancelled.
@@ -100,8 +100,8 @@ impl DialogSpec {
         if let Some(folder) = self.folder.as_ref().filter(|f| f.is_dir()) {
             dialog = dialog.set_directory(folder);
         }
-        if !self.endings.is_empty() {
-            dialog = dialog.add_filter(self.kind, &self.endings);
+        if !self.extensions.is_empty() {
+            dialog = dialog.add_filter(self.kind, &self.extensions);
         }
         let one = |path: Option<PathBuf>| path.into_iter().collect();
         match self.choice {
@@ -112,10 +112,10 @@ impl DialogSpec {
         }
     }
 
-    /// Whether a file has one of the endings.
+    /// Whether a file has one of the extensions.
     pub(crate) fn fits(&self, name: &str) -> bool {
         let name = name.to_lowercase();
-        self.endings.iter().any(|ending| name.ends_with(&format!(".{ending}")))
+        self.extensions.iter().any(|extension| name.ends_with(&format!(".{extension}")))
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn endings_are_compared_in_any_case() {
+    fn extensions_are_compared_in_any_case() {
         let spec = DialogSpec::new(FileRequest::Stacks, None, String::new());
         assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx"));
         assert!(!spec.fits("notes.txt") && !spec.fits("tif"));

@@ -283,8 +283,8 @@ impl Models {
             }
             ModelsAction::AskExport(format) => {
                 if let Some(model) = self.shown.clone() {
-                    let ending = format.endings().first().copied().unwrap_or_default();
-                    let name = format!("{}.{ending}", stem(&model));
+                    let extension = format.extensions().first().copied().unwrap_or_default();
+                    let name = format!("{}.{extension}", stem(&model));
                     let request = FileRequest::ModelExport(format, self.export_requests.len());
                     self.export_requests.push(model);
                     effects.act(DocumentsAction::Ask { request, folder: None, name });
@@ -494,9 +494,9 @@ impl Models {
     }
 }
 
-/// Name of a model file or folder, without the ending of a file.
+/// Name of a model file or folder, without the extension of a file.
 pub(crate) fn stem(path: &Path) -> String {
-    match cytoscope_storage::target::ending(path) {
+    match cytoscope_storage::target::extension(path) {
         Some(_) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         None => file_name(path),
     }
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_models_have_no_endings() {
+    fn names_of_models_have_no_extensions() {
         let names = ["/m/net.onnx", "/m/net-1.2", "/m/net.v2", "/m/a.b.zip"].map(|p| stem(Path::new(p)));
         assert_eq!(names, ["net", "net-1.2", "net.v2", "a.b"]);
     }

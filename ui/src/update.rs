@@ -22,8 +22,8 @@ use crate::screenshots::take_screenshot;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
 use cytoscope_model_package::package_of;
-use cytoscope_pipeline::{PARQUET_ENDING, PairRole, parquet_table};
-use cytoscope_storage::target::ending;
+use cytoscope_pipeline::{PARQUET_EXTENSION, PairRole, parquet_table};
+use cytoscope_storage::target::extension;
 use eframe::egui;
 use std::path::{Path, PathBuf};
 
@@ -297,10 +297,10 @@ impl Workbench {
         }
     }
 
-    /// Asks for a file to save a result of the active document to; its suggested name ends in `ending`.
-    fn ask_to_save(&mut self, request: impl FnOnce(u64) -> FileRequest, ending: &str) {
+    /// Asks for a file to save a result of the active document to; its suggested name ends in `suffix`.
+    fn ask_to_save(&mut self, request: impl FnOnce(u64) -> FileRequest, suffix: &str) {
         let Some((id, stem)) = self.document().map(|d| (d.id, d.stem())) else { return };
-        self.ask(request(id), format!("{stem}{ending}"));
+        self.ask(request(id), format!("{stem}{suffix}"));
     }
 
     /// Shows a file dialog in the folder of the active document, or else of the most recent one.
@@ -312,10 +312,10 @@ impl Workbench {
     }
 }
 
-/// The bytes of an object table in the format of the ending of `path`: Parquet, or else CSV as it was measured.
+/// The bytes of an object table in the format of the extension of `path`: Parquet, or else CSV as it was measured.
 fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
-    match ending(path).as_deref() {
-        Some(PARQUET_ENDING) => parquet_table(&table.columns, &table.rows),
+    match extension(path).as_deref() {
+        Some(PARQUET_EXTENSION) => parquet_table(&table.columns, &table.rows),
         _ => std::fs::read(&table.path).map_err(|error| format!("{}: {error}", table.path.display())),
     }
 }

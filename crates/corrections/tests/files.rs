@@ -141,7 +141,7 @@ fn saved_labels_read_back_with_this_crate_and_tifffile() {
         assert_eq!(again.voxel_size_um(), volume.voxel_size_um());
         assert!(again.labels_in_use().eq(volume.labels_in_use()));
         let meta = open(&path, &OpenOptions::default()).unwrap().meta().clone();
-        assert_eq!(meta.format, kind);
+        assert_eq!(meta.format.as_str(), kind);
         if kind == "imagej" {
             assert_eq!(meta.display_range, Some((0.0, f64::from(top))), "labels are not displayed black");
         }

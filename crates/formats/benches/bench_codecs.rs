@@ -40,13 +40,13 @@ fn codecs(criterion: &mut Criterion) {
         ("npy", Container::Npy, Compression::None),
     ];
     for (number, (name, container, compression)) in cases.into_iter().enumerate() {
-        let ending = if container == Container::Npy { "npy" } else { "tif" };
+        let extension = if container == Container::Npy { "npy" } else { "tif" };
         let mut written = 0;
         let spec = WriteSpec { compression, ..WriteSpec::of(&stack, container) };
         // Finished files are never overwritten, so each iteration writes another one.
         let mut write = || {
             written += 1;
-            let path = folder.path().join(format!("{number}-{written}.{ending}"));
+            let path = folder.path().join(format!("{number}-{written}.{extension}"));
             write_array(&path, &stack, &spec).unwrap();
             path
         };

@@ -133,7 +133,7 @@ impl From<StorageError> for FormatError {
             StorageError::NotReplaceable { path, problem, .. } => {
                 FormatError::misused(&path, problem, "write to another path")
             }
-            StorageError::Ending { path, found, expected } => {
+            StorageError::Extension { path, found, expected } => {
                 FormatError::misused(&path, found, format!("choose another name: {expected}"))
             }
         }

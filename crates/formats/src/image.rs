@@ -4,6 +4,7 @@ use crate::{
     cellpose, czi,
     derived::{Derived, DerivedPixels, DerivedSpec},
     error::{Fault, FormatError},
+    file_format::{FileFormat, StoredCompression},
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
     nd2, nifti,
@@ -141,7 +142,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
     let dtype = data.dtype();
     let meta = ImageMeta {
         path: name.to_owned(),
-        format: "memory".into(),
+        format: FileFormat::Memory,
         axes,
         shape,
         axes_full: Axes::canonical(),
@@ -152,7 +153,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         voxel_size_um,
         origin_um: [0.0; 3],
         time_interval_secs: None,
-        compression: "none".into(),
+        compression: StoredCompression::None,
         byte_order: ByteOrder::NATIVE,
         series: 0,
         series_count: 1,
@@ -242,7 +243,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
     let levels = shapes.enumerate().map(level).collect();
     let meta = ImageMeta {
         path: path.to_owned(),
-        format: opened.format.into(),
+        format: opened.format,
         axes,
         shape,
         axes_full: Axes::canonical(),
@@ -253,7 +254,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         voxel_size_um: opened.voxel_size_um,
         origin_um: [0.0; 3],
         time_interval_secs: opened.time_interval_secs,
-        compression: opened.compression.into(),
+        compression: opened.compression,
         byte_order: opened.byte_order,
         series: options.series,
         series_count: opened.series_count,
@@ -282,7 +283,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
     let (axes, shape) = squeezed(&shape_full);
     let meta = ImageMeta {
         path: path.to_owned(),
-        format: "npy".into(),
+        format: FileFormat::Npy,
         axes,
         shape,
         axes_full: Axes::canonical(),
@@ -293,7 +294,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         voxel_size_um: VoxelSize::default(),
         origin_um: [0.0; 3],
         time_interval_secs: None,
-        compression: "none".into(),
+        compression: StoredCompression::None,
         byte_order: npy.layout.order,
         series: 0,
         series_count: 1,
@@ -351,7 +352,7 @@ fn from_tiff(
     let read_as_slices = series.read_as_slices.clone().filter(|_| planes.len() > 1);
     let meta = ImageMeta {
         path: path.to_owned(),
-        format: series.format.into(),
+        format: series.format,
         axes,
         shape,
         axes_full: Axes::canonical(),
@@ -361,7 +362,7 @@ fn from_tiff(
         origin_um: series.origin_um,
         time_interval_secs: series.time_interval_secs,
         channels,
-        compression: layout.codec.name().into(),
+        compression: layout.codec.compression(),
         byte_order: file.container.order,
         levels,
         series: options.series,
@@ -417,7 +418,7 @@ impl Image {
     /// Whether the file states no extents: regions of interest are as large as they need to be, or as
     /// [`OpenOptions::shape_zyx`].
     pub fn is_without_extents(&self) -> bool {
-        self.meta.format == roi::FORMAT
+        self.meta.format == FileFormat::ImageJRoi
     }
 
     /// Whether the file states that the image holds labels of objects: a label image of OME-Zarr, masks of Cellpose, or

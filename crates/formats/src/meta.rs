@@ -1,5 +1,6 @@
 //! Metadata of an image.
 
+use crate::file_format::{FileFormat, StoredCompression};
 use cytoscope_volume::{Axes, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -55,8 +56,8 @@ pub struct Level {
 pub struct ImageMeta {
     /// Path of the opened file.
     pub path: PathBuf,
-    /// `tiff`, `bigtiff`, `imagej`, `ome-tiff`, `ome-zarr`, `npy`, or another name of the table in `docs/formats.md`.
-    pub format: String,
+    /// Format of the file.
+    pub format: FileFormat,
     /// Axes of the array from [`crate::Image::read_all`]: T, Z, C, Y, X, S without those of length 1.
     pub axes: Axes,
     /// Number of samples along `axes`.
@@ -77,8 +78,8 @@ pub struct ImageMeta {
     pub time_interval_secs: Option<f64>,
     /// Channels, one for each index of the C axis.
     pub channels: Vec<Channel>,
-    /// `none`, `lzw`, `deflate`, `zstd`, `packbits` or `jpeg`; for OME-Zarr `none`, `zstd`, `blosc`, `gzip` or `zlib`.
-    pub compression: String,
+    /// Compression of the pixels; of an OME-Zarr, that of the chunks of its full resolution.
+    pub compression: StoredCompression,
     /// Byte order of the file.
     pub byte_order: ByteOrder,
     /// Resolution levels, full resolution first.
@@ -113,12 +114,12 @@ pub struct ImageMeta {
 impl ImageMeta {
     /// Whether the file stores its pixels compressed.
     pub fn is_compressed(&self) -> bool {
-        self.compression != "none"
+        self.compression != StoredCompression::None
     }
 
     /// Whether the image was read from a PNG or JPEG file, or from a numbered series of them.
     pub fn is_picture(&self) -> bool {
-        self.format.starts_with("png") || self.format.starts_with("jpeg")
+        matches!(self.format, FileFormat::Png | FileFormat::PngSeries | FileFormat::Jpeg | FileFormat::JpegSeries)
     }
 }
 

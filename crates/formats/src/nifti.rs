@@ -7,6 +7,7 @@ use crate::{
     dense::Dense,
     error::{Fault, FormatError},
     fields::Fields,
+    file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel, positive},
@@ -234,13 +235,14 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     } else {
         Data::Plain(source)
     };
-    let mut opened = Opened::new("nifti", shape_full, dtype, Box::new(Nifti { data, layout, scaling, dtype }));
+    let nifti = Nifti { data, layout, scaling, dtype };
+    let mut opened = Opened::new(FileFormat::Nifti, shape_full, dtype, Box::new(nifti));
     opened.bits_per_sample = stored.size_bytes() as u32 * 8;
     opened.byte_order = header.order;
     opened.voxel_size_um = header.voxel_size_um();
     opened.time_interval_secs = header.time_interval_secs();
     opened.channels = vec![Channel::default(); shape_full[2]];
-    opened.compression = if compressed { "gzip" } else { "none" };
+    opened.compression = if compressed { StoredCompression::Gzip } else { StoredCompression::None };
     opened.with_options(options)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     error::{Fault, FormatError},
+    file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
@@ -55,8 +56,8 @@ pub(crate) fn no_level(path: &Path, level: usize) -> FormatError {
 /// An image that a reader has opened: its description and its pixels.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Name of the format in reports.
-    pub format: &'static str,
+    /// Format of the file.
+    pub format: FileFormat,
     /// Number of samples along T, Z, C, Y, X, S.
     pub shape_full: [usize; 6],
     /// The same of the lower resolution levels, largest first.
@@ -69,8 +70,8 @@ pub(crate) struct Opened {
     pub time_interval_secs: Option<f64>,
     /// Channels; those beyond the end of the list have no name.
     pub channels: Vec<Channel>,
-    /// One of the names in [`crate::ImageMeta::compression`].
-    pub compression: &'static str,
+    /// As [`crate::ImageMeta::compression`].
+    pub compression: StoredCompression,
     /// Byte order of the file.
     pub byte_order: ByteOrder,
     /// Stored bits per sample (12 for 12-bit data in `uint16`).
@@ -91,7 +92,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// An uncompressed image with nothing known but its shape and sample type.
-    pub fn new(format: &'static str, shape_full: [usize; 6], dtype: DType, pixels: Box<dyn Pixels>) -> Self {
+    pub fn new(format: FileFormat, shape_full: [usize; 6], dtype: DType, pixels: Box<dyn Pixels>) -> Self {
         Self {
             format,
             shape_full,
@@ -100,7 +101,7 @@ impl Opened {
             voxel_size_um: VoxelSize::default(),
             time_interval_secs: None,
             channels: Vec::new(),
-            compression: "none",
+            compression: StoredCompression::None,
             byte_order: ByteOrder::Little,
             bits_per_sample: dtype.size_bytes() as u32 * 8,
             series_count: 1,

@@ -2,10 +2,9 @@
 
 use crate::{
     error::{FormatError, FormatErrorKind},
+    file_format::FileFormat,
     image::{Image, OpenOptions, open},
     meta::ImageMeta,
-    ome_zarr, raster,
-    tiff::slices,
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -216,12 +215,12 @@ impl ImageMeta {
 
     /// Whether the image is an OME-Zarr folder, or such a folder in a zip.
     pub fn is_ome_zarr(&self) -> bool {
-        self.format == ome_zarr::FORMAT
+        self.format == FileFormat::OmeZarr
     }
 
     /// Whether each slice is a file of a numbered series.
     pub fn is_numbered_series(&self) -> bool {
-        [raster::PNG_SERIES, raster::JPEG_SERIES, slices::TIFF_SERIES].contains(&self.format.as_str())
+        matches!(self.format, FileFormat::PngSeries | FileFormat::JpegSeries | FileFormat::TiffSeries)
     }
 
     /// Whether a series other than the first is a label image of an OME-Zarr folder.

@@ -4,7 +4,7 @@
 mod common;
 
 use cytoscope_formats::{
-    Container, FormatErrorKind, OpenOptions, WriteSpec, container_for_path, open, open_bytes, write_array,
+    Container, FileFormat, FormatErrorKind, OpenOptions, WriteSpec, container_for_path, open, open_bytes, write_array,
 };
 use cytoscope_volume::{Array, Samples};
 use std::path::Path;
@@ -86,7 +86,7 @@ fn written_labels_are_read_back() {
     for array in [labels(), Array::new("YX".parse().unwrap(), vec![2, 2], vec![0u8, 1, 2, 255]).unwrap()] {
         write_array(&path, &array, &WriteSpec::of(&array, Container::Cellpose)).unwrap();
         let image = open(&path, &OpenOptions::default()).unwrap();
-        assert_eq!(image.meta().format, "cellpose");
+        assert_eq!(image.meta().format, FileFormat::Cellpose);
         assert_eq!(image.read_all().unwrap(), array);
     }
     let floats = Array::new("YX".parse().unwrap(), vec![1, 2], vec![0f32, 1.0]).unwrap();

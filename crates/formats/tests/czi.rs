@@ -2,7 +2,7 @@
 //! slice `z` and channel `c` in scene `s` is `i + 1000 s + 100 z + 50 c`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use cytoscope_formats::{FormatErrorKind, Image, Limits, OpenOptions, open_bytes};
+use cytoscope_formats::{FormatErrorKind, Image, Limits, OpenOptions, StoredCompression, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
 macro_rules! seed {
@@ -124,7 +124,7 @@ fn colors_are_red_green_blue() {
 #[test]
 fn jpeg_xr_is_read() {
     let image = opened(seed!("jpeg_xr"), 0).unwrap();
-    assert_eq!(image.meta().compression, "jpeg xr");
+    assert_eq!(image.meta().compression, StoredCompression::JpegXr);
     assert_eq!(image.meta().shape_full, [1, 2, 1, 21, 37, 1]);
     let value = |i: usize| (2000 * (i / (21 * 37)) + 50 * (i / 37 % 21) + i % 37) as u16;
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((0..2 * 21 * 37).map(value).collect()));

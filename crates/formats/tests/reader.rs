@@ -4,7 +4,8 @@
 mod common;
 
 use cytoscope_formats::{
-    Compression, Container, FormatErrorKind, Limits, OpenOptions, StackWriter, WriteSpec, open, open_bytes, write_array,
+    Compression, Container, FormatErrorKind, Limits, OpenOptions, StackWriter, StoredCompression, WriteSpec, open,
+    open_bytes, write_array,
 };
 use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, DType, Region, Samples};
@@ -563,7 +564,7 @@ fn a_file_of_a_set_opens_the_image_that_it_belongs_to() {
 fn jpeg_xr_strips_and_tiles_are_read() {
     let read = |bytes: &[u8]| open_bytes(bytes.to_vec(), &OpenOptions::default()).unwrap();
     let gray = read(include_bytes!("../../../fuzz/seeds/read_image/jpeg_xr_tiles_big_endian"));
-    assert_eq!(gray.meta().compression, "jpeg xr");
+    assert_eq!(gray.meta().compression, StoredCompression::JpegXr);
     assert_eq!(gray.meta().shape_full, [1, 1, 1, 18, 37, 1]);
     let expected = (0..18 * 37).map(|i| (2000 + 50 * (i / 37) + i % 37) as u16).collect();
     assert_eq!(gray.read_all().unwrap().into_samples(), Samples::U16(expected));

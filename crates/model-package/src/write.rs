@@ -289,18 +289,18 @@ fn add_file(files: &mut Vec<(String, Vec<u8>)>, path: &Path, name: &str, bytes: 
 }
 
 fn is_zip(path: &Path) -> bool {
-    target::ending(path).as_deref() == Some("zip")
+    target::extension(path).as_deref() == Some("zip")
 }
 
 /// Checks, before any work is done, that a package may be written to a path.
 ///
 /// # Errors
-/// [`StorageError`] if the path has an ending other than `.zip`, is one of the inputs or inside a package that is one, or
+/// [`StorageError`] if the path has an extension other than `.zip`, is one of the inputs or inside a package that is one, or
 /// holds something that this program did not write and that `overwrite` does not allow to be replaced.
 pub fn check_destination(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     target::refuse_input(path, inputs)?;
     refuse_inside_package(path, inputs)?;
-    target::check_ending(path, &["", "zip"])?;
+    target::check_extension(path, &["", "zip"])?;
     if !is_zip(path) {
         return folder::check_finished(path, PACKAGE_KIND, inputs, overwrite);
     }

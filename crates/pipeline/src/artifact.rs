@@ -28,23 +28,23 @@ pub enum ArtifactKind {
     Preprocessed,
 }
 
-/// Name ending of label images with more objects than 16 bits can number.
-const WIDE_LABELS_ENDING: &str = "_labels.ome.tif";
-/// Name ending of tables that are Parquet files.
-const PARQUET_TABLE_ENDING: &str = "_objects.parquet";
+/// Name suffix of label images with more objects than 16 bits can number.
+const WIDE_LABELS_SUFFIX: &str = "_labels.ome.tif";
+/// Name suffix of tables that are Parquet files.
+const PARQUET_TABLE_SUFFIX: &str = "_objects.parquet";
 
-/// Name endings other than [`ArtifactKind::ending`]. A `.zarr` folder of maps may also hold the labels.
-const OTHER_ENDINGS: [(ArtifactKind, &str); 6] = [
+/// Name suffixes other than [`ArtifactKind::suffix`]. A `.zarr` folder of maps may also hold the labels.
+const OTHER_SUFFIXES: [(ArtifactKind, &str); 6] = [
     (ArtifactKind::Probability, "_raw.tif"),
-    (ArtifactKind::Labels, WIDE_LABELS_ENDING),
-    (ArtifactKind::Table, PARQUET_TABLE_ENDING),
+    (ArtifactKind::Labels, WIDE_LABELS_SUFFIX),
+    (ArtifactKind::Table, PARQUET_TABLE_SUFFIX),
     (ArtifactKind::Probability, "_probability.zarr"),
     (ArtifactKind::Prediction, "_prediction.zarr"),
     (ArtifactKind::Labels, "_labels.zarr"),
 ];
 
-/// Endings of stack files that count as one extension, in lower case.
-const STACK_ENDINGS: [&str; 7] =
+/// Extensions of stack files that count as one extension, in lower case.
+const STACK_EXTENSIONS: [&str; 7] =
     [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".nii.gz", "_seg.npy"];
 
 /// Returns what the names of a stack's results begin with: its file name without extension. `.ome.tif`, `.ome.zarr`,
@@ -52,7 +52,7 @@ const STACK_ENDINGS: [&str; 7] =
 pub fn stack_stem(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
     let lower = name.to_lowercase();
-    let cut = STACK_ENDINGS.into_iter().find(|e| lower.ends_with(e)).map(|e| name.len().saturating_sub(e.len()));
+    let cut = STACK_EXTENSIONS.into_iter().find(|e| lower.ends_with(e)).map(|e| name.len().saturating_sub(e.len()));
     let end = cut.filter(|at| *at > 0).or_else(|| name.rfind('.').filter(|at| *at > 0));
     end.and_then(|at| name.get(..at)).map_or_else(|| name.clone(), str::to_owned)
 }
@@ -77,9 +77,9 @@ impl ArtifactKind {
         }
     }
 
-    /// Returns the kind of a file name and the stem before its ending; `None` if no job gives files such a name.
+    /// Returns the kind of a file name and the stem before its suffix; `None` if no job gives files such a name.
     pub fn of_name(name: &str) -> Option<(Self, &str)> {
-        Self::endings().find_map(|(kind, ending)| Some((kind, name.strip_suffix(ending)?)))
+        Self::suffixes().find_map(|(kind, suffix)| Some((kind, name.strip_suffix(suffix)?)))
     }
 
     /// Returns whether the file holds maps.
@@ -89,17 +89,17 @@ impl ArtifactKind {
 
     /// Returns the usual file name for a stem.
     pub fn file_name(self, stem: &str) -> String {
-        format!("{stem}{}", self.ending())
+        format!("{stem}{}", self.suffix())
     }
 
     /// Returns the name of an OME-Zarr folder for a stem; only maps and labels are written as such.
     pub(crate) fn zarr_name(self, stem: &str) -> String {
-        let zarr = |(kind, ending): &(Self, &str)| *kind == self && ending.ends_with(".zarr");
-        let ending = Self::endings().find(zarr).map_or(".zarr", |(_, ending)| ending);
-        format!("{stem}{ending}")
+        let zarr = |(kind, suffix): &(Self, &str)| *kind == self && suffix.ends_with(".zarr");
+        let suffix = Self::suffixes().find(zarr).map_or(".zarr", |(_, suffix)| suffix);
+        format!("{stem}{suffix}")
     }
 
-    fn ending(self) -> &'static str {
+    fn suffix(self) -> &'static str {
         match self {
             Self::Probability => "_probability.tif",
             Self::Prediction => "_prediction.tif",
@@ -111,22 +111,22 @@ impl ArtifactKind {
         }
     }
 
-    /// All kinds with their name endings, usual endings first.
-    fn endings() -> impl Iterator<Item = (Self, &'static str)> {
-        Self::ALL.into_iter().map(|kind| (kind, kind.ending())).chain(OTHER_ENDINGS)
+    /// All kinds with their name suffixes, usual suffixes first.
+    fn suffixes() -> impl Iterator<Item = (Self, &'static str)> {
+        Self::ALL.into_iter().map(|kind| (kind, kind.suffix())).chain(OTHER_SUFFIXES)
     }
 }
 
 /// Returns the file name of label images with more objects than 16 bits can number.
 pub(crate) fn wide_labels_name(stem: &str) -> String {
-    format!("{stem}{WIDE_LABELS_ENDING}")
+    format!("{stem}{WIDE_LABELS_SUFFIX}")
 }
 
 /// Returns the file name of the table of a stack in a form.
 pub(crate) fn table_name(stem: &str, format: TableFormat) -> String {
     match format {
         TableFormat::Csv | TableFormat::AnnData => ArtifactKind::Table.file_name(stem),
-        TableFormat::Parquet => format!("{stem}{PARQUET_TABLE_ENDING}"),
+        TableFormat::Parquet => format!("{stem}{PARQUET_TABLE_SUFFIX}"),
     }
 }
 
@@ -154,8 +154,8 @@ impl Artifact {
     /// Returns the files and OME-Zarr folders that have the names of results of the stack with this stem. Those with usual
     /// names come before those with other names of the same kind.
     pub fn existing(folder: &Path, stem: &str) -> Vec<Self> {
-        let found = |(kind, ending): (ArtifactKind, &str)| {
-            let path = folder.join(format!("{stem}{ending}"));
+        let found = |(kind, suffix): (ArtifactKind, &str)| {
+            let path = folder.join(format!("{stem}{suffix}"));
             if path.is_file() {
                 return vec![Self { kind, path }];
             }
@@ -165,7 +165,7 @@ impl Artifact {
             let has_labels = zarr::labels_of(&path) != path;
             zarr::artifacts(&path, kind.is_maps().then_some(kind), has_labels)
         };
-        ArtifactKind::endings().flat_map(found).collect()
+        ArtifactKind::suffixes().flat_map(found).collect()
     }
 }
 

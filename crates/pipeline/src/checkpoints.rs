@@ -5,12 +5,12 @@ use crate::model::ModelTask;
 use crate::model_outputs::channels_of;
 use crate::{FinalActivation, ImportSettings, JobError};
 use cytoscope_checkpoint_import::{
-    Architecture, Checkpoint, CytoDlHead, ENDINGS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
+    Architecture, Checkpoint, CytoDlHead, EXTENSIONS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
 };
 use cytoscope_graph::Graph;
 use cytoscope_model_package::{Package, Processing, StateDict, StatisticsAxes};
 use cytoscope_storage::read::open_regular;
-use cytoscope_storage::target::ending;
+use cytoscope_storage::target::extension;
 use cytoscope_volume::VoxelSize;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -39,7 +39,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, JobError> {
     settings.check()?;
     let requested = settings.architecture;
-    let is_checkpoint = ending(file).is_some_and(|ending| ENDINGS.contains(&ending.as_str()));
+    let is_checkpoint = extension(file).is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()));
     if is_checkpoint && !file.is_dir() {
         return open_checkpoint(file, settings);
     }

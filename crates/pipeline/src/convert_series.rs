@@ -78,13 +78,13 @@ fn output_of(output: &Path, series: usize) -> Result<PathBuf, JobError> {
     }
     let stem = stack_stem(output);
     let name = output.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(&stem));
-    let Some(ending) = name else {
+    let Some(extension) = name else {
         let path = output.display();
         return Err(JobError::WrongUse(format!(
             "{path}: the name of the output is not valid Unicode: give another one"
         )));
     };
-    Ok(output.with_file_name(format!("{stem}_s{series}{ending}")))
+    Ok(output.with_file_name(format!("{stem}_s{series}{extension}")))
 }
 
 #[cfg(test)]
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_a_series_is_a_part_of_the_name_before_its_ending() {
+    fn the_number_of_a_series_is_a_part_of_the_name_before_its_extension() {
         let of = |output: &str, series| output_of(Path::new(output), series).unwrap();
         assert_eq!(of("o/a.b.ome.tif", 0), Path::new("o/a.b.ome.tif"));
         assert_eq!(of("o/a.b.ome.tif", 3), Path::new("o/a.b_s3.ome.tif"));

@@ -15,7 +15,7 @@ use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
-use cytoscope_storage::target::check_ending;
+use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -154,7 +154,7 @@ impl EvaluateReport {
     }
 }
 
-/// Name endings that denote the role of a file in its pair; they are removed to find matching files.
+/// Name suffixes that denote the role of a file in its pair; they are removed to find matching files.
 const ROLES: [&str; 17] = [
     "raw",
     "probability",
@@ -303,7 +303,7 @@ impl EvaluateJob {
     /// cannot be written.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context) };
-        check_ending(out, &["json"])?;
+        check_extension(out, &["json"])?;
         check_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
         recorded(self, context, |_| {
             let report = self.evaluate(context)?;

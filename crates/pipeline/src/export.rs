@@ -8,7 +8,7 @@ use cytoscope_model_package::{Package, check_destination, refuse_inside_package}
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
-use cytoscope_storage::target::{check_ending, check_file, check_parent};
+use cytoscope_storage::target::{check_extension, check_file, check_parent};
 use cytoscope_storage::write::atomic_write;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ impl ExportFormat {
     /// All formats.
     pub const ALL: [Self; 3] = [Self::Bioimageio, Self::Onnx, Self::Safetensors];
 
-    /// File name endings of this format, without the dot; an empty ending stands for a folder.
-    pub fn endings(self) -> &'static [&'static str] {
+    /// File name extensions of this format, without the dot; an empty extension stands for a folder.
+    pub fn extensions(self) -> &'static [&'static str] {
         match self {
             Self::Onnx => &["onnx"],
             Self::Bioimageio => &["zip", ""],
@@ -60,7 +60,7 @@ impl ExportJob {
     ///
     /// # Errors
     /// [`JobError::Model`] if the model cannot be read or expressed in the format; [`JobError::Storage`] if the output is
-    /// inside the package, has the wrong ending, may not be written to or cannot be written. No partly written files are
+    /// inside the package, has the wrong extension, may not be written to or cannot be written. No partly written files are
     /// left.
     pub fn run(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
         recorded(self, context, |_| self.export(context))
@@ -68,7 +68,7 @@ impl ExportJob {
 
     fn export(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
         let path = find_model(&self.model)?;
-        check_ending(&self.out, self.format.endings())?;
+        check_extension(&self.out, self.format.extensions())?;
         match self.format {
             ExportFormat::Bioimageio => check_destination(&self.out, &[&path], self.overwrite)?,
             ExportFormat::Onnx | ExportFormat::Safetensors => check_file(&self.out, &[&path], self.overwrite)?,

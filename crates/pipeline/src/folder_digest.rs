@@ -1,7 +1,7 @@
 //! Records of files and folders: their sizes, times of modification and hashes.
 
 use crate::JobError;
-use crate::job_record::RECORD_ENDING;
+use crate::job_record::RECORD_SUFFIX;
 use crate::provenance::InputRecord;
 use crate::results::FileRecord;
 use cytoscope_storage::target::resolved;
@@ -78,7 +78,7 @@ fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io
     let mut left = max_files;
     walk(&resolved(path), MAX_DEPTH, &mut left, &mut |file| {
         let is_output =
-            outputs.iter().any(|output| file.starts_with(output)) || file.to_string_lossy().ends_with(RECORD_ENDING);
+            outputs.iter().any(|output| file.starts_with(output)) || file.to_string_lossy().ends_with(RECORD_SUFFIX);
         let Ok(one) = InputRecord::of(file) else { return };
         if is_output {
             return;
@@ -137,7 +137,7 @@ fn sha256_of_files(folder: &Path) -> std::io::Result<String> {
     let mut left = MAX_COUNTED;
     walk(&folder, MAX_DEPTH, &mut left, &mut |file| {
         let is_regular = std::fs::metadata(file).is_ok_and(|meta| meta.is_file());
-        if is_regular && !file.to_string_lossy().ends_with(RECORD_ENDING) {
+        if is_regular && !file.to_string_lossy().ends_with(RECORD_SUFFIX) {
             files.insert(file.to_owned());
         }
     })?;

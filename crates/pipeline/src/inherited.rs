@@ -8,7 +8,7 @@ const MAX_COVERS: usize = 16;
 /// Maximum size of a cover image in bytes.
 const MAX_COVER_BYTES: usize = 16 << 20;
 /// File extensions of cover images.
-const COVER_ENDINGS: [&str; 8] = ["png", "jpg", "jpeg", "gif", "svg", "webp", "tif", "tiff"];
+const COVER_EXTENSIONS: [&str; 8] = ["png", "jpg", "jpeg", "gif", "svg", "webp", "tif", "tiff"];
 /// Maximum number of attachments taken over.
 const MAX_ATTACHMENTS: usize = 64;
 /// Maximum size of an attachment in bytes.
@@ -202,9 +202,9 @@ pub(crate) fn covers(package: &Package, listed: &[Value]) -> Vec<(String, Vec<u8
     let mut covers: Vec<(String, Vec<u8>)> = Vec::new();
     for file in listed.iter().filter_map(|entry| file_name(Some(entry))) {
         let name = plain_name(file);
-        let ending = name.rsplit('.').next().map(str::to_ascii_lowercase).unwrap_or_default();
+        let extension = name.rsplit('.').next().map(str::to_ascii_lowercase).unwrap_or_default();
         if covers.len() >= MAX_COVERS
-            || !COVER_ENDINGS.contains(&ending.as_str())
+            || !COVER_EXTENSIONS.contains(&extension.as_str())
             || covers.iter().any(|(taken, _)| taken == name)
         {
             continue;

@@ -1,6 +1,7 @@
 //! The folders of installed models, and models that are given by path or name.
 
 use crate::JobError;
+use crate::job_record::absolute;
 use crate::packages::is_model;
 use crate::program::folders_of_program;
 use cytoscope_storage::read::open_regular;
@@ -88,6 +89,26 @@ fn is_plain_name(text: &str) -> bool {
 /// [`JobError::WrongUse`] if there is no such model; it lists the known names. [`JobError::Io`] if the alias file cannot
 /// be read.
 pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
+    find_model_in(text, model_folders)
+}
+
+/// Returns the text that a record states for the model that [`find_model`] finds for `text`: the absolute path of a model
+/// that is given by path, and otherwise the name as it is given.
+pub(crate) fn recorded_model(text: &str) -> String {
+    recorded_model_in(text, model_folders)
+}
+
+/// As [`recorded_model`], with these folders of installed models.
+fn recorded_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> String {
+    match find_model_in(text, folders) {
+        Ok(found) if found == Path::new(text) => absolute(&found).to_string_lossy().into_owned(),
+        // The job reports why a model is not found.
+        Ok(_) | Err(_) => text.to_owned(),
+    }
+}
+
+/// As [`find_model`], with these folders of installed models.
+fn find_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> Result<PathBuf, JobError> {
     let path = Path::new(text);
     // If a replacement was interrupted, the package may still have a hidden name.
     cytoscope_storage::folder::recover(path);
@@ -96,7 +117,7 @@ pub fn find_model(text: &str) -> Result<PathBuf, JobError> {
         return Ok(path.to_owned());
     }
     let mut known = Vec::new();
-    for folder in model_folders() {
+    for folder in folders() {
         let alias = alias_of(&folder, text)?;
         let name = alias.as_deref().map_or(text, str::trim);
         if Path::new(name).components().count() == 1 {
@@ -139,6 +160,24 @@ mod tests {
         for path in ["", ".", "..", "./nuclei", "nuclei/", "a/nuclei", "/nuclei"] {
             assert!(!is_plain_name(path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_folder_called_like_an_installed_model_is_not_recorded_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        // Tests run in the folder of this crate, which has a folder `src` that is not a model.
+        assert!(Path::new("src").is_dir());
+        let installed_in = || vec![folder.path().to_owned()];
+        let found = || find_model_in("src", installed_in).unwrap();
+        let recorded = || recorded_model_in("src", installed_in);
+        assert_eq!(PathBuf::from(recorded()), std::path::absolute("src").unwrap(), "no such model is installed");
+        let installed = folder.path().join("src.onnx");
+        std::fs::write(&installed, "a network").unwrap();
+        assert_eq!((found(), recorded().as_str()), (installed.clone(), "src"));
+        // A path states the model itself, wherever the job is run again.
+        let given = installed.to_string_lossy();
+        assert_eq!(recorded_model_in(&given, Vec::new), given);
+        assert_eq!(recorded_model_in("no-such-model", Vec::new), "no-such-model");
     }
 
     #[test]

@@ -1,21 +1,23 @@
 //! Provenance records of jobs other than predictions: how a result was made, written beside it so that the job can be
 //! run again.
 //!
-//! The record of the output `NAME` is the file `NAME_provenance.json` in the same folder; `NAME` includes the ending,
-//! so that `cells.tif` and `cells.csv` have records of their own. An output without an ending, such as the folder of a
+//! The record of the output `NAME` is the file `NAME_provenance.json` in the same folder; `NAME` includes the extension,
+//! so that `cells.tif` and `cells.csv` have records of their own. An output without an extension, such as the folder of a
 //! package, has the record `NAME.package_provenance.json`, because `NAME_provenance.json` may belong to a prediction of
 //! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 
 use crate::folder_digest::{changed_error, file_record, input_record};
+use crate::installed_models::recorded_model;
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
+pub use cytoscope_storage::Overwrite;
+use cytoscope_storage::StorageError;
 use cytoscope_storage::lock::ResultsLock;
-use cytoscope_storage::target::{ending, refuse_input, resolved};
+use cytoscope_storage::target::{extension, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{Overwrite, StorageError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,10 +26,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Ending of the file name of a record.
-pub(crate) const RECORD_ENDING: &str = "_provenance.json";
-/// Text between the name of an output without a file ending and [`RECORD_ENDING`].
-const WITHOUT_ENDING: &str = ".package";
+/// Suffix of the file name of a record.
+pub(crate) const RECORD_SUFFIX: &str = "_provenance.json";
+/// Text between the name of an output without a file extension and [`RECORD_SUFFIX`].
+const WITHOUT_EXTENSION: &str = ".package";
 /// Maximum size of a record in bytes: it may list very many files.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Maximum length of a file's name in bytes, as common file systems have it.
@@ -113,6 +115,28 @@ pub trait Recordable: Clone + Serialize {
 
     /// Writes the first output to another path, and the others beside it under their names.
     fn set_output(&mut self, out: PathBuf);
+}
+
+/// Writes the setters of [`Recordable`], and `overwrite`, for a job that keeps these values in fields: `overwrite` is what it
+/// does with existing files, `output` is its only output, as a path or an optional path.
+#[macro_export]
+macro_rules! recordable_setters {
+    (overwrite: $($overwrite:ident).+) => {
+        fn overwrite(&self) -> $crate::job_record::Overwrite {
+            self.$($overwrite).+
+        }
+
+        fn set_overwrite(&mut self, overwrite: $crate::job_record::Overwrite) {
+            self.$($overwrite).+ = overwrite;
+        }
+    };
+    (overwrite: $($overwrite:ident).+, output: $($output:ident).+) => {
+        $crate::recordable_setters!(overwrite: $($overwrite).+);
+
+        fn set_output(&mut self, out: std::path::PathBuf) {
+            self.$($output).+ = out.into();
+        }
+    };
 }
 
 /// Returns the path of a further output beside the first one.
@@ -239,7 +263,7 @@ pub fn read_any(path: &Path) -> Result<AnyRecord, JobError> {
 
 /// Returns the path of the record of a result, which may also be the path of a record itself.
 pub fn record_for(path: &Path) -> PathBuf {
-    if path.to_string_lossy().ends_with(RECORD_ENDING) {
+    if path.to_string_lossy().ends_with(RECORD_SUFFIX) {
         return path.to_owned();
     }
     let own = record_path(path);
@@ -287,10 +311,10 @@ pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
 /// Returns the path of the record of an output.
 pub fn record_path(output: &Path) -> PathBuf {
     let mut name = output.file_name().map_or_else(OsString::new, OsString::from);
-    if ending(output).is_none() {
-        name.push(WITHOUT_ENDING);
+    if extension(output).is_none() {
+        name.push(WITHOUT_EXTENSION);
     }
-    name.push(RECORD_ENDING);
+    name.push(RECORD_SUFFIX);
     output.with_file_name(name)
 }
 
@@ -323,9 +347,7 @@ impl<J: Recordable> PendingRecord<J> {
         let mut model = None;
         if let Some(text) = job.model_mut() {
             model = model_record(text);
-            if Path::new(text.as_str()).exists() {
-                *text = absolute(Path::new(text.as_str())).to_string_lossy().into_owned();
-            }
+            *text = recorded_model(text);
         }
         let outputs: Vec<PathBuf> = job.outputs().into_iter().map(Path::to_owned).collect();
         let first = outputs
@@ -491,7 +513,7 @@ fn unlisted_note(unlisted: &[String]) -> Option<String> {
 /// Locks the name of an output with this record. Returns `None` where no lock file can be created: the job reports why
 /// nothing can be written there.
 fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobError> {
-    let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_ENDING));
+    let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_SUFFIX));
     let (Some(folder), Some(name)) = (record.parent(), name) else { return Ok(None) };
     match ResultsLock::acquire(folder, name) {
         Err(StorageError::Busy { .. }) => Err(StorageError::Busy { path: output.to_owned() }.into()),

@@ -107,5 +107,5 @@ pub use rerun::Rerun;
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use slice_statistics::StatisticsScope;
 pub use stack::Extents;
-pub use table::{PARQUET_ENDING, TableFormat, parquet_table};
+pub use table::{PARQUET_EXTENSION, TableFormat, parquet_table};
 pub use verify::Verification;

@@ -74,11 +74,23 @@ pub enum PerformanceRequest {
     Preset(Preset),
 }
 
+impl PerformanceRequest {
+    /// Name of [`Self::Auto`].
+    const AUTO: &'static str = "auto";
+    /// Name of [`Self::Off`].
+    const OFF: &'static str = "off";
+
+    /// Returns the names of all requests on the command line and in files.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        [Self::AUTO, Self::OFF].into_iter().chain(Preset::ALL.map(Preset::name))
+    }
+}
+
 impl fmt::Display for PerformanceRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Off => f.write_str("off"),
+            Self::Auto => f.write_str(Self::AUTO),
+            Self::Off => f.write_str(Self::OFF),
             Self::Preset(preset) => preset.fmt(f),
         }
     }
@@ -91,8 +103,8 @@ impl FromStr for PerformanceRequest {
         let invalid =
             |_| format!("invalid performance \"{text}\": expected auto, off, fastest, least-memory or most-accurate");
         match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
+            Self::AUTO => Ok(Self::Auto),
+            Self::OFF => Ok(Self::Off),
             preset => preset.parse().map(Self::Preset).map_err(invalid),
         }
     }

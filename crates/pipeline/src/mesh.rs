@@ -17,7 +17,7 @@ use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::{check_ending, check_parent, ending};
+use cytoscope_storage::target::{check_extension, check_parent, extension};
 use cytoscope_storage::write::write_checked;
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ impl MeshJob {
     /// and of all triangles.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if the output has another ending, exists or cannot be written; [`JobError::Mismatch`] if
+    /// [`JobError::Storage`] if the output has another extension, exists or cannot be written; [`JobError::Mismatch`] if
     /// the image holds no labels, lacks a requested object or the time point, or changes meanwhile; [`JobError::Budget`]
     /// if the bounding box of an object does not fit the memory budget; [`JobError`] if it cannot be read;
     /// [`JobError::Cancelled`]. No partly written file is left.
@@ -109,7 +109,7 @@ impl MeshJob {
     }
 
     fn write_mesh(&self, context: &Context, record: &PendingRecord<Self>) -> Result<MeshReport, JobError> {
-        check_ending(&self.out, &["stl", "glb"])?;
+        check_extension(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
         // The image of a prediction's folder is its maps.
@@ -160,7 +160,7 @@ impl MeshJob {
             meter.add(1)?;
         }
         let writing = context.recorder.span(Stage::Write, "mesh");
-        let bytes = match ending(&self.out).as_deref() {
+        let bytes = match extension(&self.out).as_deref() {
             Some("glb") => files::glb(&meshes),
             _ => files::stl(&meshes),
         };

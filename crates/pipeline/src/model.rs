@@ -32,6 +32,9 @@ pub enum ModelTask {
 }
 
 impl ModelTask {
+    /// All tasks.
+    pub const ALL: [Self; 2] = [Self::Segmentation, Self::LabelFree];
+
     /// Returns the name of the task in packages and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +48,7 @@ impl FromStr for ModelTask {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::Segmentation, Self::LabelFree].into_iter().find(|known| known.name() == text);
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
         known.ok_or_else(|| format!("unknown task \"{text}\": expected segmentation or labelfree"))
     }
 }

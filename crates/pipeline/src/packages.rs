@@ -15,7 +15,7 @@ use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, Package
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, move_aside, move_back};
-use cytoscope_storage::target::{check_parent, ending};
+use cytoscope_storage::target::{check_parent, extension};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ pub use cytoscope_checkpoint_import::Architecture;
 
 /// Whether a path is a file of PyTorch weights, which does not contain the network.
 pub fn is_checkpoint(path: &Path) -> bool {
-    ending(path).is_some_and(|e| cytoscope_checkpoint_import::ENDINGS.contains(&e.as_str()))
+    extension(path).is_some_and(|e| cytoscope_checkpoint_import::EXTENSIONS.contains(&e.as_str()))
 }
 
 /// Whether a path is a file of a network or its weights without a description, which only the user can complete.
 pub fn is_undescribed(path: &Path) -> bool {
-    ending(path).is_some_and(|e| e == "onnx") || is_checkpoint(path)
+    extension(path).is_some_and(|e| e == "onnx") || is_checkpoint(path)
 }
 
 /// Whether a path is a model that [`ImportJob`] may import: an ONNX file, PyTorch weights, or a bioimage.io folder or

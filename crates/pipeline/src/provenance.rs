@@ -3,6 +3,7 @@
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
 pub use crate::image_files::{FileSum, ImageFiles};
+use crate::installed_models::recorded_model;
 use crate::predict::{ChannelRef, InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, TilePlan, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
@@ -290,7 +291,6 @@ fn absolute(path: &Path) -> PathBuf {
 /// Returns the job as it is recorded: for this input alone, with absolute paths, and without what does not determine the
 /// result.
 fn recorded_job(job: &PredictJob, input: &Path, input_tensors: &[InputTensorRecord]) -> PredictJob {
-    let by_path = Path::new(&job.model).exists();
     // The channels of input tensors are recorded as they were found, so that a rerun does not choose others; those that the
     // job gives for a single input tensor of the stack are recorded as given.
     let is_found = !input_tensors.is_empty();
@@ -300,7 +300,7 @@ fn recorded_job(job: &PredictJob, input: &Path, input_tensors: &[InputTensorReco
     };
     PredictJob {
         inputs: vec![absolute(input)],
-        model: if by_path { absolute(Path::new(&job.model)).to_string_lossy().into_owned() } else { job.model.clone() },
+        model: recorded_model(&job.model),
         out: absolute(&job.out),
         channel: job.channel.filter(|_| !is_found),
         channels: if is_found { Vec::new() } else { job.channels.clone() },

@@ -3,7 +3,6 @@
 use crate::job_record::{JobKind, Recordable, beside};
 use crate::packages::ImportJob;
 use crate::{ConvertJob, EvaluateJob, ExportJob, MeasureJob, MeshJob, SegmentJob};
-use cytoscope_storage::Overwrite;
 use std::iter::once;
 use std::path::{Path, PathBuf};
 
@@ -22,13 +21,7 @@ impl Recordable for SegmentJob {
         once(&mut self.map).chain(&mut self.intensities).chain(&mut self.labels).chain(&mut self.table).collect()
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
+    crate::recordable_setters!(overwrite: overwrite);
 
     fn set_output(&mut self, out: PathBuf) {
         if let Some(table) = &mut self.table {
@@ -55,17 +48,7 @@ impl Recordable for MeasureJob {
         once(&mut self.labels).chain(&mut self.intensities).chain([&mut self.table]).collect()
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.table = out;
-    }
+    crate::recordable_setters!(overwrite: overwrite, output: table);
 }
 
 impl Recordable for MeshJob {
@@ -83,17 +66,7 @@ impl Recordable for MeshJob {
         vec![&mut self.labels, &mut self.out]
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = out;
-    }
+    crate::recordable_setters!(overwrite: overwrite, output: out);
 }
 
 impl Recordable for ConvertJob {
@@ -111,17 +84,7 @@ impl Recordable for ConvertJob {
         once(&mut self.input).chain(&mut self.labels).chain(&mut self.like).chain(once(&mut self.output)).collect()
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.output = out;
-    }
+    crate::recordable_setters!(overwrite: overwrite, output: output);
 }
 
 impl Recordable for EvaluateJob {
@@ -139,17 +102,7 @@ impl Recordable for EvaluateJob {
         once(&mut self.prediction).chain(once(&mut self.truth)).chain(&mut self.out).collect()
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = Some(out);
-    }
+    crate::recordable_setters!(overwrite: overwrite, output: out);
 }
 
 impl Recordable for ImportJob {
@@ -167,17 +120,7 @@ impl Recordable for ImportJob {
         vec![&mut self.file, &mut self.out]
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = out;
-    }
+    crate::recordable_setters!(overwrite: overwrite, output: out);
 }
 
 impl Recordable for ExportJob {
@@ -199,15 +142,5 @@ impl Recordable for ExportJob {
         Some(&mut self.model)
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = out;
-    }
+    crate::recordable_setters!(overwrite: overwrite, output: out);
 }

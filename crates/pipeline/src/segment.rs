@@ -12,7 +12,7 @@ use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
-use crate::table::{PARQUET_ENDING, TableFormat};
+use crate::table::{PARQUET_EXTENSION, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
 use cytoscope_formats::{
     Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name, open,
@@ -101,7 +101,7 @@ impl LabelFormat {
     /// Returns the format that the name of a label image states.
     ///
     /// # Errors
-    /// [`JobError::Format`] for a name with another ending; the message lists all endings.
+    /// [`JobError::Format`] for a name with another extension; the message lists all extensions.
     fn of_path(path: &Path) -> Result<Self, JobError> {
         if is_zarr_name(path) {
             return Ok(Self::OmeZarr);
@@ -475,7 +475,7 @@ impl SegmentJob {
                 results::check_derived(output, map, labels, &inputs, self.overwrite)?;
             }
         }
-        self.table.iter().try_for_each(|table| Ok(target::check_ending(table, &["csv", PARQUET_ENDING])?))
+        self.table.iter().try_for_each(|table| Ok(target::check_extension(table, &["csv", PARQUET_EXTENSION])?))
     }
 
     /// Refuses to write an OME-Zarr folder over anything but an unchanged one that an earlier job made from the same map.

@@ -5,13 +5,13 @@ mod parquet_file;
 pub use parquet_file::parquet_table;
 
 use crate::JobError;
-use cytoscope_storage::target::ending;
+use cytoscope_storage::target::extension;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::str::FromStr;
 
-/// Ending of Parquet files.
-pub const PARQUET_ENDING: &str = "parquet";
+/// Extension of Parquet files.
+pub const PARQUET_EXTENSION: &str = "parquet";
 
 /// Format of a table of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -31,16 +31,24 @@ impl FromStr for TableFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "csv" => Ok(Self::Csv),
-            "parquet" => Ok(Self::Parquet),
-            "anndata" => Ok(Self::AnnData),
-            _ => Err(format!("unknown table format \"{text}\": expected csv, parquet or anndata")),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("unknown table format \"{text}\": expected csv, parquet or anndata"))
     }
 }
 
 impl TableFormat {
+    /// All forms.
+    pub const ALL: [Self; 3] = [Self::Csv, Self::Parquet, Self::AnnData];
+
+    /// Returns the name of the form on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Parquet => "parquet",
+            Self::AnnData => "anndata",
+        }
+    }
+
     /// Returns whether this is the default, which records leave out.
     pub(crate) fn is_csv(&self) -> bool {
         *self == Self::Csv
@@ -93,9 +101,9 @@ impl TableFormat {
     }
 }
 
-/// Whether a path has the ending of a Parquet file.
+/// Whether a path has the extension of a Parquet file.
 fn is_parquet(path: &Path) -> bool {
-    ending(path).as_deref() == Some(PARQUET_ENDING)
+    extension(path).as_deref() == Some(PARQUET_EXTENSION)
 }
 
 /// Returns the names of the columns and the numbers of the rows of a table without quoted cells.

@@ -1,7 +1,9 @@
 //! Measurements of a run, as traces and reports store them, and reading them back.
 
 use crate::trace::{ARENA_COUNTER, DEVICE_ALLOCATED_COUNTER, DEVICE_RESERVED_COUNTER, RESIDENT_COUNTER, TracedMemory};
-use crate::{DeviceMemory, MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, Stage, StageTotal};
+use crate::{
+    DeviceMemory, MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, SpanTotal, Stage, StageTotal, span_totals,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -59,18 +61,10 @@ impl OperatorTotal {
 
 /// Returns the totals of all operators among the spans, the longest first.
 pub fn operator_totals(spans: &[SpanRecord]) -> Vec<OperatorTotal> {
-    let mut by_name: BTreeMap<&str, OperatorTotal> = BTreeMap::new();
-    for span in spans.iter().filter(|span| span.stage == Stage::Op) {
-        let none = || OperatorTotal { name: span.name.to_string(), count: 0, seconds: 0.0, macs: 0, bytes: 0 };
-        let total = by_name.entry(&span.name).or_insert_with(none);
-        total.count += 1;
-        total.seconds += span.duration_us / 1e6;
-        total.macs = total.macs.saturating_add(span.macs);
-        total.bytes = total.bytes.saturating_add(span.bytes);
-    }
-    let mut all: Vec<OperatorTotal> = by_name.into_values().collect();
-    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    all
+    let operators = span_totals(spans).into_iter().filter(|total| total.stage == Stage::Op);
+    operators
+        .map(|SpanTotal { name, count, seconds, macs, bytes, .. }| OperatorTotal { name, count, seconds, macs, bytes })
+        .collect()
 }
 
 /// A stored run: a Chrome trace, or the report of a command.

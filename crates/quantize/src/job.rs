@@ -182,11 +182,11 @@ impl QuantizeJob {
 
     /// Whether the output is the int8 network alone, as an ONNX file.
     pub(crate) fn writes_network(&self) -> bool {
-        target::ending(&self.out).as_deref() == Some("onnx")
+        target::extension(&self.out).as_deref() == Some("onnx")
     }
 
     fn check_out(&self, inputs: &[&Path]) -> Result<(), JobError> {
-        target::check_ending(&self.out, &["", "zip", "onnx"])?;
+        target::check_extension(&self.out, &["", "zip", "onnx"])?;
         if self.writes_network() {
             target::check_file(&self.out, inputs, self.overwrite)?;
             refuse_inside_package(&self.out, inputs)?;

@@ -38,14 +38,14 @@ pub enum StorageError {
         /// Whether the user can request that it is moved aside.
         can_force: bool,
     },
-    /// The ending of an output's name is not one of those that can be written.
+    /// The extension of an output's name is not one of those that can be written.
     #[error("{path} {found}; expected {expected}: choose another name")]
-    Ending {
+    Extension {
         /// The output path.
         path: PathBuf,
-        /// What is wrong with its ending, as a predicate.
+        /// What is wrong with its extension, as a predicate.
         found: String,
-        /// The endings that can be written, as text.
+        /// The extensions that can be written, as text.
         expected: String,
     },
     /// Another process is writing results with the same name.

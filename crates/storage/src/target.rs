@@ -47,32 +47,32 @@ pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result
     }
 }
 
-/// Returns the ending of a file's name, in lower case and without its dot. A version number is not an ending: `net-1.2`
-/// and `net.v2` have none.
-pub fn ending(path: &Path) -> Option<String> {
-    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
-    let digits = ending.strip_prefix('v').unwrap_or(&ending);
+/// Returns the extension of a file's name, in lower case and without its dot. A version number is not an extension:
+/// `net-1.2` and `net.v2` have none.
+pub fn extension(path: &Path) -> Option<String> {
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+    let digits = extension.strip_prefix('v').unwrap_or(&extension);
     let is_version = digits.starts_with(|c: char| c.is_ascii_digit());
-    (!is_version && !ending.is_empty() && ending.chars().all(|c| c.is_ascii_alphanumeric())).then_some(ending)
+    (!is_version && !extension.is_empty() && extension.chars().all(|c| c.is_ascii_alphanumeric())).then_some(extension)
 }
 
-/// Checks that the ending of an output's name is one of the `known` ones, which are given without their dot; the empty
+/// Checks that the extension of an output's name is one of the `known` ones, which are given without their dot; the empty
 /// one stands for a folder.
 ///
 /// # Errors
-/// [`StorageError::Ending`], which lists the known endings.
-pub fn check_ending(path: &Path, known: &[&str]) -> Result<(), StorageError> {
-    let given = ending(path);
+/// [`StorageError::Extension`], which lists the known extensions.
+pub fn check_extension(path: &Path, known: &[&str]) -> Result<(), StorageError> {
+    let given = extension(path);
     if known.contains(&given.as_deref().unwrap_or_default()) {
         return Ok(());
     }
-    let found = given.map_or_else(|| "has no ending".to_owned(), |ending| format!("ends in .{ending}"));
+    let found = given.map_or_else(|| "has no file extension".to_owned(), |extension| format!("ends in .{extension}"));
     let named = known.iter().map(|known| match *known {
-        "" => "no ending (for a folder)".to_owned(),
-        ending => format!(".{ending}"),
+        "" => "no file extension (for a folder)".to_owned(),
+        extension => format!(".{extension}"),
     });
     let expected = named.collect::<Vec<_>>().join(" or ");
-    Err(StorageError::Ending { path: path.to_owned(), found, expected })
+    Err(StorageError::Extension { path: path.to_owned(), found, expected })
 }
 
 /// Checks that the folder of an output path exists, before work is done that could not be saved.
@@ -150,16 +150,19 @@ mod tests {
     }
 
     #[test]
-    fn unknown_endings_are_refused_with_the_known_ones() {
+    fn unknown_extensions_are_refused_with_the_known_ones() {
         for folder in ["out", "a/net-1.2", "net.v2", ".hidden", "a.zip/out"] {
-            assert_eq!(ending(Path::new(folder)), None, "{folder}");
-            assert!(check_ending(Path::new(folder), &["", "zip"]).is_ok(), "{folder}");
+            assert_eq!(extension(Path::new(folder)), None, "{folder}");
+            assert!(check_extension(Path::new(folder), &["", "zip"]).is_ok(), "{folder}");
         }
-        assert!(check_ending(Path::new("net.ZIP"), &["", "zip"]).is_ok());
-        let refused = check_ending(Path::new("net.pth"), &["", "zip"]).unwrap_err().to_string();
-        assert_eq!(refused, "net.pth ends in .pth; expected no ending (for a folder) or .zip: choose another name");
-        let refused = check_ending(Path::new("net"), &["onnx"]).unwrap_err().to_string();
-        assert_eq!(refused, "net has no ending; expected .onnx: choose another name");
+        assert!(check_extension(Path::new("net.ZIP"), &["", "zip"]).is_ok());
+        let refused = check_extension(Path::new("net.pth"), &["", "zip"]).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "net.pth ends in .pth; expected no file extension (for a folder) or .zip: choose another name"
+        );
+        let refused = check_extension(Path::new("net"), &["onnx"]).unwrap_err().to_string();
+        assert_eq!(refused, "net has no file extension; expected .onnx: choose another name");
     }
 
     #[cfg(unix)]

@@ -431,10 +431,10 @@ mod tests {
                 (0..depth * ny * nx).map(|i| if i % 16 > 7 { 1 + (i / 64 % 4) as u16 } else { 0 }).collect();
             let image: Vec<u16> =
                 labels.iter().enumerate().map(|(i, l)| shift + 50 * l + (i * 31 % 17) as u16).collect();
-            for (ending, values) in [("raw", image), ("labels", labels)] {
+            for (suffix, values) in [("raw", image), ("labels", labels)] {
                 let array = Array::new(Axes::zyx(), vec![depth, ny, nx], values).unwrap();
                 let spec = WriteSpec::of(&array, Container::ImageJ);
-                write_array(&folder.path().join(format!("{name}_{ending}.tif")), &array, &spec).unwrap();
+                write_array(&folder.path().join(format!("{name}_{suffix}.tif")), &array, &spec).unwrap();
             }
         };
         let write = |name: &str, depth: usize, shift: u16| write_size(name, depth, shift, [16, 16]);

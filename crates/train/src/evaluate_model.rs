@@ -14,7 +14,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
-use cytoscope_storage::target::{check_ending, check_file};
+use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ impl EvaluateModelJob {
     /// differ, the report cannot be written, or the job is cancelled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context, devices, None) };
-        check_ending(out, &["json"])?;
+        check_extension(out, &["json"])?;
         check_file(out, &[&self.data], self.overwrite)?;
         recorded(self, context, |record| {
             let report = self.evaluate(context, devices, Some(record))?;
@@ -82,7 +82,7 @@ impl EvaluateModelJob {
 
     /// Refuses a single image as the data: its ground truth is missing.
     fn refuse_single_image(&self) -> Result<(), JobError> {
-        let is_list = self.data.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
+        let is_list = self.data.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
             || self.data.file_name().is_some_and(|name| name == "dataset.json");
         if is_list || !self.data.is_file() {
             return Ok(());
@@ -246,15 +246,5 @@ impl Recordable for EvaluateModelJob {
         Some(&mut self.model)
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = Some(out);
-    }
+    cytoscope_pipeline::recordable_setters!(overwrite: overwrite, output: out);
 }

@@ -276,17 +276,7 @@ impl Recordable for TrainJob {
         vec![self.folder()]
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = out;
-    }
+    cytoscope_pipeline::recordable_setters!(overwrite: overwrite, output: out);
 }
 
 #[cfg(test)]

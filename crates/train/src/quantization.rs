@@ -6,7 +6,6 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{JobKind, Recordable, recorded};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
-use cytoscope_storage::Overwrite;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -67,15 +66,5 @@ impl Recordable for LimitedQuantization {
         Some(&mut self.quantization.model)
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.quantization.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.quantization.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.quantization.out = out;
-    }
+    cytoscope_pipeline::recordable_setters!(overwrite: quantization.overwrite, output: quantization.out);
 }

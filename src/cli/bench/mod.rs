@@ -20,7 +20,7 @@ use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::{check_ending, check_file, resolved};
+use cytoscope_storage::target::{check_extension, check_file, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
@@ -145,7 +145,7 @@ impl Bench {
         let is_continued = self.resume && self.output.exists();
         let overwrite = Overwrite::from_force(self.force || is_continued);
         check_file(&self.output, &inputs, overwrite)?;
-        check_ending(&self.output, &["json"])?;
+        check_extension(&self.output, &["json"])?;
         if let Some(folder) = whole_around(&self.output) {
             return Err(Failure::wrong_use(format!(
                 "--output {}: the path is inside {}, which the results would change; write them to another path",

@@ -52,8 +52,8 @@ impl SimulateJob {
     }
 
     /// Returns the file whose name ends with this text.
-    fn path(&self, ending: &str) -> PathBuf {
-        self.out.join(format!("{}_{}{ending}", self.settings.kind, self.settings.seed))
+    fn path(&self, suffix: &str) -> PathBuf {
+        self.out.join(format!("{}_{}{suffix}", self.settings.kind, self.settings.seed))
     }
 
     /// Returns the file of the image, the first one that is written.
@@ -80,8 +80,8 @@ impl SimulateJob {
 
     /// Checks that the files of the stack may be written.
     fn check_files(&self, inputs: &[&Path]) -> Result<(), JobError> {
-        for ending in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
-            check_file(&self.path(ending), inputs, self.overwrite)?;
+        for suffix in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
+            check_file(&self.path(suffix), inputs, self.overwrite)?;
         }
         Ok(())
     }
@@ -175,15 +175,5 @@ impl Recordable for SimulateJob {
         std::iter::once(&mut self.out).chain(&mut self.files).collect()
     }
 
-    fn overwrite(&self) -> Overwrite {
-        self.overwrite
-    }
-
-    fn set_overwrite(&mut self, overwrite: Overwrite) {
-        self.overwrite = overwrite;
-    }
-
-    fn set_output(&mut self, out: PathBuf) {
-        self.out = out;
-    }
+    cytoscope_pipeline::recordable_setters!(overwrite: overwrite, output: out);
 }

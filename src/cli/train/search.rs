@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "search";
-/// Ending of the file of plots, after the name of the package.
+/// Extension of the file of plots, after the name of the package.
 const PLOTS: &str = "search.svg";
 /// Columns of the table before the columns of the settings.
 const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
@@ -172,10 +172,10 @@ fn row_of(record: &csv::StringRecord, keys: usize) -> Option<Row> {
     })
 }
 
-/// Returns a path beside the package: its name with another ending.
-pub(super) fn beside(out: &Path, ending: &str) -> PathBuf {
+/// Returns a path beside the package: its name with another extension.
+pub(super) fn beside(out: &Path, extension: &str) -> PathBuf {
     let name = out.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy());
-    out.with_file_name(format!("{name}.{ending}"))
+    out.with_file_name(format!("{name}.{extension}"))
 }
 
 /// Opens the table of a search. What would stop the last run is reported here, before the first one. `job` is the last run,

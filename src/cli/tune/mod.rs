@@ -37,8 +37,6 @@ use training::{TrainingCandidate, TrainingWorkload};
 const FOLDER_KIND: &str = "tune";
 /// Number of steps over which the time of a training candidate is averaged.
 const STEPS: usize = 12;
-/// Names of [`Preset`].
-const PRESETS: &[&str] = &["fastest", "least-memory", "most-accurate"];
 
 /// Options of `tune`.
 #[derive(Args)]
@@ -92,7 +90,7 @@ pub(crate) struct Tune {
     save: bool,
     /// Preset that predict and train use unless another is requested: fastest, least-memory or most-accurate; by default
     /// the one that was saved before for the model, or else fastest.
-    #[arg(long, requires = "save", value_parser = one_of::<Preset>(PRESETS), hide_possible_values = true)]
+    #[arg(long, requires = "save", value_parser = one_of::<Preset>(Preset::ALL.map(Preset::name)), hide_possible_values = true)]
     preset: Option<Preset>,
     /// File of the machine profiles, instead of that in the user's folder.
     #[arg(long, value_name = "JSON", requires = "save", hide = true)]

@@ -104,9 +104,9 @@ impl CorrectionFiles {
 fn earlier(path: &Path, n: usize) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(format!("_earlier{n}"));
-    if let Some(ending) = path.extension() {
+    if let Some(extension) = path.extension() {
         name.push(".");
-        name.push(ending);
+        name.push(extension);
     }
     path.with_file_name(name)
 }

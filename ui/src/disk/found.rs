@@ -7,8 +7,8 @@ use crate::measure::table_name;
 use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
-use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_ENDING};
-use cytoscope_storage::target::ending;
+use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_EXTENSION};
+use cytoscope_storage::target::extension;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -122,7 +122,7 @@ impl Search<'_> {
         // Tables are shown from CSV. Labels are not shown with the map of an earlier prediction, from which other objects
         // would be saved over them.
         existing.retain(|a| match a.kind {
-            ArtifactKind::Table => ending(&a.path).as_deref() != Some(PARQUET_ENDING),
+            ArtifactKind::Table => extension(&a.path).as_deref() != Some(PARQUET_EXTENSION),
             kind => !kind.is_maps() || self.is_of_latest(&a.path),
         });
         // If there are several, in other formats or of other versions, the newest are used.

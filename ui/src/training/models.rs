@@ -74,8 +74,8 @@ fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
 /// Saves a replaced model under a free name in `models` and removes it from its training folder.
 fn save_retired_model(from: &Path, name: &str, models: &Path, known: &[String]) -> Result<PathBuf, String> {
     let is_there = |name: &str| {
-        let endings = ["", ".zip", ".onnx", ".alias"];
-        endings.iter().any(|ending| models.join(format!("{name}{ending}")).exists())
+        let extensions = ["", ".zip", ".onnx", ".alias"];
+        extensions.iter().any(|extension| models.join(format!("{name}{extension}")).exists())
     };
     let free = free_name(name, |name| known.iter().any(|k| k == name) || is_there(name));
     let free = free.ok_or_else(|| format!("Too many models are named {name}: choose another name"))?;
@@ -161,8 +161,8 @@ impl Training {
     /// Asks for the file of an export.
     pub(super) fn ask_export(&self, format: TrainedModelFormat, display: &Display, effects: &mut Effects) {
         let name = plan::clean_name(&self.wizard.plan.name);
-        let ending = if format == TrainedModelFormat::Zip { "zip" } else { "onnx" };
-        self.ask(FileRequest::Model(format), format!("{name}.{ending}"), display, effects);
+        let extension = if format == TrainedModelFormat::Zip { "zip" } else { "onnx" };
+        self.ask(FileRequest::Model(format), format!("{name}.{extension}"), display, effects);
     }
 
     /// Writes the trained model to `to`, off the window's thread.

@@ -220,7 +220,7 @@ impl OwnedPlan {
 /// The name of a file of the window with this number, from 1: `training.json`, `training-2.json` and so on.
 fn numbered(name: &str, number: usize) -> String {
     match name.split_once('.') {
-        Some((stem, ending)) if number > 1 => format!("{stem}-{number}.{ending}"),
+        Some((stem, extension)) if number > 1 => format!("{stem}-{number}.{extension}"),
         _ => name.to_owned(),
     }
 }

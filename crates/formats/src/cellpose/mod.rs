@@ -5,6 +5,7 @@ mod numpy;
 use crate::{
     dense::Dense,
     error::{Fault, FormatError},
+    file_format::FileFormat,
     image::OpenOptions,
     meta::{ByteOrder, Channel},
     npy,
@@ -25,7 +26,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let masks = masks(&pickle)?;
     let layout = layout(&pickle, &masks)?;
     let (shape_full, dtype, order) = (layout.shape_full, layout.dtype, layout.order);
-    let mut opened = Opened::new("cellpose", shape_full, dtype, Box::new(Masks { source, layout }));
+    let mut opened = Opened::new(FileFormat::Cellpose, shape_full, dtype, Box::new(Masks { source, layout }));
     opened.byte_order = order;
     opened.channels = vec![Channel { name: "masks".to_owned(), color_rgb: None }];
     opened.with_options(options)

@@ -17,6 +17,7 @@ pub(crate) mod zstandard;
 
 use crate::{
     error::{Fault, RESAVE},
+    file_format::StoredCompression,
     meta::ByteOrder,
     tiff::page::{Layout, Predictor},
 };
@@ -77,18 +78,18 @@ impl Codec {
         Err(Fault::unsupported(format!("{unsupported} compression ({value}) is not supported"), RESAVE))
     }
 
-    /// Name in messages and reports.
-    pub fn name(self) -> &'static str {
+    /// The compression that the codec decodes, as in messages and reports.
+    pub fn compression(self) -> StoredCompression {
         match self {
-            Codec::Raw => "none",
-            Codec::Lzw => "lzw",
-            Codec::Jpeg => "jpeg",
-            Codec::Deflate => "deflate",
-            Codec::PackBits => "packbits",
-            Codec::Zstd => "zstd",
-            Codec::Fax4 => "ccitt group 4",
-            Codec::WebP => "webp",
-            Codec::JpegXr => "jpeg xr",
+            Codec::Raw => StoredCompression::None,
+            Codec::Lzw => StoredCompression::Lzw,
+            Codec::Jpeg => StoredCompression::Jpeg,
+            Codec::Deflate => StoredCompression::Deflate,
+            Codec::PackBits => StoredCompression::PackBits,
+            Codec::Zstd => StoredCompression::Zstd,
+            Codec::Fax4 => StoredCompression::CcittGroup4,
+            Codec::WebP => StoredCompression::WebP,
+            Codec::JpegXr => StoredCompression::JpegXr,
         }
     }
 
@@ -171,5 +172,8 @@ fn decompress(layout: &Layout, encoded: &[u8], rows: usize, out: &mut [u8], padd
 
 /// The error for a chunk that decodes to too few bytes.
 fn too_short(codec: Codec, got: usize, expected: usize) -> Fault {
-    Fault::malformed(format!("a strip or tile ({}) decodes to {got} bytes; {expected} were expected", codec.name()))
+    Fault::malformed(format!(
+        "a strip or tile ({}) decodes to {got} bytes; {expected} were expected",
+        codec.compression()
+    ))
 }

@@ -12,6 +12,7 @@ pub(crate) use directory::MAGIC;
 use crate::{
     codec::{decode_blue_first, to_native},
     error::{Fault, FormatError},
+    file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
     meta::ByteOrder,
@@ -75,7 +76,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     let xml = directory::xml(&source, header.metadata_at, limits)?;
     let metadata = metadata::parse(&xml);
     let czi = Czi { source, layers, dtype, samples, limits: limits.clone(), last: Mutex::new(None) };
-    let mut opened = Opened::new("czi", shape_full, dtype, Box::new(czi));
+    let mut opened = Opened::new(FileFormat::Czi, shape_full, dtype, Box::new(czi));
     opened.series_names = scenes.iter().map(|s| metadata.scene_name(*s)).collect();
     opened.voxel_size_um = metadata.voxel_size_um;
     opened.time_interval_secs = metadata.time_interval_secs.filter(|_| t > 1);
@@ -113,12 +114,12 @@ fn sample_type(subblocks: &[Subblock]) -> Result<(DType, usize), Fault> {
     })
 }
 
-/// Name of the first compression of the subblocks.
-fn compression_of(subblocks: &[Subblock]) -> &'static str {
+/// Returns the first compression of the subblocks.
+fn compression_of(subblocks: &[Subblock]) -> StoredCompression {
     match subblocks.iter().map(|s| s.compression).find(|c| *c != UNCOMPRESSED) {
-        None => "none",
-        Some(JPEG_XR) => "jpeg xr",
-        Some(_) => "zstd",
+        None => StoredCompression::None,
+        Some(JPEG_XR) => StoredCompression::JpegXr,
+        Some(_) => StoredCompression::Zstd,
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) use chunks::{JPEG_2000, MAGIC};
 use crate::{
     codec::{inflate, to_native},
     error::{Fault, FormatError},
+    file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
     meta::ByteOrder,
@@ -73,11 +74,11 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     if stored == 0 {
         return Err(Fault::malformed("the ND2 file has no frames of this position"));
     }
-    let mut opened = Opened::new("nd2", shape_full, frame.dtype, Box::new(nd2));
+    let mut opened = Opened::new(FileFormat::Nd2, shape_full, frame.dtype, Box::new(nd2));
     opened.voxel_size_um = VoxelSize { z: z_um, y: picture.pixel_um, x: picture.pixel_um };
     opened.time_interval_secs = time_interval_secs;
     opened.channels = picture.channels;
-    opened.compression = if frame.is_compressed { "zlib" } else { "none" };
+    opened.compression = if frame.is_compressed { StoredCompression::Zlib } else { StoredCompression::None };
     opened.bits_per_sample = frame.significant_bits;
     opened.series_count = positions;
     opened.series_names = names.unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use crate::codec::zstandard;
 use crate::error::Fault;
+use crate::file_format::StoredCompression;
 use libdeflater::Decompressor;
 use std::borrow::Cow;
 use zarrs::array::codec::{Crc32cCodec, blosc_decompress_bytes, blosc_validate};
@@ -40,7 +41,7 @@ impl BytesCodec {
         })
     }
 
-    /// Returns the name of the codec in reports and messages.
+    /// Returns the name of the codec in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -51,9 +52,15 @@ impl BytesCodec {
         }
     }
 
-    /// Whether the codec makes data smaller.
-    pub fn compresses(self) -> bool {
-        self != Self::Crc32c
+    /// The compression of the codec; `None` for a checksum.
+    pub fn compression(self) -> Option<StoredCompression> {
+        match self {
+            Self::Gzip => Some(StoredCompression::Gzip),
+            Self::Zlib => Some(StoredCompression::Zlib),
+            Self::Zstd => Some(StoredCompression::Zstd),
+            Self::Blosc => Some(StoredCompression::Blosc),
+            Self::Crc32c => None,
+        }
     }
 }
 

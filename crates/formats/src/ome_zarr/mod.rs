@@ -22,6 +22,7 @@ mod zipped;
 
 use crate::{
     error::{Fault, FormatError},
+    file_format::{FileFormat, StoredCompression},
     image::{OpenOptions, squeezed},
     meta::{Channel, ImageMeta, Level},
     source::{Counters, Source},
@@ -40,8 +41,6 @@ pub use write::{ZarrImageSpec, ZarrWriter};
 pub use zip_write::pack_zarr;
 use zipped::ZipFolder;
 
-/// Name of the format.
-pub(crate) const FORMAT: &str = "ome-zarr";
 /// Names of the metadata files in a Zarr folder.
 const METADATA_NAMES: [&str; 3] = ["zarr.json", ".zattrs", ".zgroup"];
 
@@ -69,7 +68,7 @@ pub fn is_zarr_name(path: &Path) -> bool {
 /// Whether the name of a path ends in `.ozx` or `.zarr.zip`, so that it is an OME-Zarr in one zip file.
 pub fn is_zarr_zip_name(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    ZIP_ENDINGS.iter().any(|ending| name.ends_with(ending))
+    ZIP_EXTENSIONS.iter().any(|extension| name.ends_with(extension))
 }
 
 /// Opens an image of an OME-Zarr folder. Only metadata are read.
@@ -84,8 +83,8 @@ pub(crate) fn open(
     open_in(Folder::new(root, counters), root, options)
 }
 
-/// Name endings of zip files with an OME-Zarr, in lower case.
-const ZIP_ENDINGS: [&str; 2] = [".ozx", ".zarr.zip"];
+/// Name extensions of zip files with an OME-Zarr, in lower case.
+const ZIP_EXTENSIONS: [&str; 2] = [".ozx", ".zarr.zip"];
 
 /// Opens an image of the OME-Zarr in a zip file; `None` if the zip holds something else. Only metadata are read.
 ///
@@ -139,10 +138,10 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
     let (axes, shape) = squeezed(&shape_full);
     let mut channels = description.channels;
     channels.resize(shape_full.get(2).copied().unwrap_or(1), Channel::default());
-    let codec = first.codecs.iter().find(|codec| codec.compresses());
+    let compression = first.codecs.iter().find_map(|codec| codec.compression());
     let meta = ImageMeta {
         path: root.to_owned(),
-        format: FORMAT.into(),
+        format: FileFormat::OmeZarr,
         axes,
         shape,
         axes_full: Axes::canonical(),
@@ -151,7 +150,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
         origin_um: description.origin_um,
         time_interval_secs: description.time_interval_secs,
         channels,
-        compression: codec.map_or("none", |codec| codec.name()).into(),
+        compression: compression.unwrap_or(StoredCompression::None),
         byte_order: first.order,
         levels: shapes
             .into_iter()

@@ -288,7 +288,7 @@ fn entry(index: &[u8], per_file: &[usize], inner: &[usize]) -> Option<(u64, u64)
 fn decode_chunk(array: &ZarrArray, source: &Source, offset: u64, stored: u64) -> Result<Vec<u8>, Fault> {
     let len = array.chunk_bytes();
     let stored_len = usize::try_from(stored).unwrap_or(usize::MAX);
-    let compressed = array.codecs.iter().any(|codec| codec.compresses());
+    let compressed = array.codecs.iter().any(|codec| codec.compression().is_some());
     // Data that cannot be compressed grow slightly.
     let longest = len.saturating_add(len / 8).saturating_add(MAX_RATIO.1);
     let least = if compressed { len.saturating_sub(MAX_RATIO.1) / MAX_RATIO.0 } else { 0 };

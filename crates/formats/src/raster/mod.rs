@@ -4,6 +4,7 @@ mod decode;
 
 use crate::{
     error::{Fault, FormatError},
+    file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
@@ -19,11 +20,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
-
-/// Format of numbered PNG files.
-pub(crate) const PNG_SERIES: &str = "png series";
-/// Format of numbered JPEG files.
-pub(crate) const JPEG_SERIES: &str = "jpeg series";
 
 /// Whether the first bytes of a file are those of a PNG or JPEG.
 pub(crate) fn looks_like_raster(head: &[u8]) -> bool {
@@ -51,10 +47,10 @@ pub(crate) fn open(
     let shape_full = [1, members.len(), header.samples, header.height, header.width, 1];
     let (is_series, codec, dtype) = (members.len() > 1, header.codec, header.dtype());
     let format = match (codec, is_series) {
-        (Codec::Png, false) => "png",
-        (Codec::Png, true) => PNG_SERIES,
-        (Codec::Jpeg, false) => "jpeg",
-        (Codec::Jpeg, true) => JPEG_SERIES,
+        (Codec::Png, false) => FileFormat::Png,
+        (Codec::Png, true) => FileFormat::PngSeries,
+        (Codec::Jpeg, false) => FileFormat::Jpeg,
+        (Codec::Jpeg, true) => FileFormat::JpegSeries,
     };
     let (channels, bits) = (channels(header.samples), header.bits);
     let slices = Slices {
@@ -68,8 +64,8 @@ pub(crate) fn open(
     opened.channels = channels;
     opened.bits_per_sample = bits;
     opened.compression = match codec {
-        Codec::Png => "deflate",
-        Codec::Jpeg => "jpeg",
+        Codec::Png => StoredCompression::Deflate,
+        Codec::Jpeg => StoredCompression::Jpeg,
     };
     opened.byte_order = if codec == Codec::Png { ByteOrder::Big } else { ByteOrder::NATIVE };
     opened.with_options(options).map_err(|f| f.at(path))

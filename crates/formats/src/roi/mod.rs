@@ -8,6 +8,7 @@ pub(crate) use trace::{Position, encode, trace};
 
 use crate::{
     error::{Fault, FormatError},
+    file_format::FileFormat,
     image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
@@ -18,8 +19,6 @@ use cytoscope_volume::{DType, Region, Samples};
 use parse::Roi;
 use std::{io::Read, path::Path};
 
-/// Name of the format in reports.
-pub(crate) const FORMAT: &str = "imagej roi";
 /// First bytes of a `.roi` file.
 pub(crate) const MAGIC: &[u8] = b"Iout";
 /// First bytes of a zip file.
@@ -89,7 +88,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let shape_full = [times, z, 1, y, x, 1];
     let max_bytes = if options.shape_zyx.is_some() { limits.max_read_bytes } else { limits.max_unstored_bytes };
     let set = Set { rois, labels, dtype, max_bytes };
-    let mut opened = Opened::new(FORMAT, shape_full, dtype, Box::new(set));
+    let mut opened = Opened::new(FileFormat::ImageJRoi, shape_full, dtype, Box::new(set));
     opened.byte_order = ByteOrder::Big;
     opened.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
     opened.unread_pages = skipped;

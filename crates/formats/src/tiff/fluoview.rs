@@ -9,6 +9,7 @@ use super::{
 use crate::{
     error::Fault,
     fields::Fields,
+    file_format::FileFormat,
     meta::{micrometers_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axis, VoxelSize};
@@ -49,7 +50,8 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     let Some(dimensions) = dimensions(file) else {
         let why = "the description of the FluoView file is incomplete: its pages are read as slices".to_owned();
         let dims = vec![(Axis::Z, pages.len())];
-        return Ok(Series { format: "fluoview", dims, planes, read_as_slices: Some(why), ..Series::default() });
+        let (format, read_as_slices) = (FileFormat::FluoView, Some(why));
+        return Ok(Series { format, dims, planes, read_as_slices, ..Series::default() });
     };
     let (mut dims, mut read_as_slices) = (Vec::<(Axis, usize)>::new(), None);
     for dimension in dimensions.iter().rev().filter(|d| d.size > 1) {
@@ -86,7 +88,7 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     let interval = of(&["T", "TIME"]).and_then(|d| positive(d.resolution * seconds_per(&d.unit)?));
     let has_times = dims.iter().any(|(axis, n)| *axis == Axis::T && *n > 1);
     Ok(Series {
-        format: "fluoview",
+        format: FileFormat::FluoView,
         planes,
         voxel_size_um: VoxelSize { z: um("Z"), y: um("Y"), x: um("X") },
         time_interval_secs: interval.filter(|_| has_times),

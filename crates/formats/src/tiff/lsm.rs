@@ -12,6 +12,7 @@ use crate::{
     codec::Codec,
     error::Fault,
     fields::Fields,
+    file_format::FileFormat,
     meta::{Channel, positive},
 };
 use cytoscope_volume::{Axis, VoxelSize};
@@ -62,7 +63,7 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     let um = |at: usize| f.f64(at).map(|v| positive(v * 1e6));
     let interval = f.f64(112).ok().and_then(positive);
     Ok(Series {
-        format: "lsm",
+        format: FileFormat::Lsm,
         dims: vec![(Axis::T, times), (Axis::Z, slices)],
         planes: pages.iter().map(|page| Some(PlaneRef { file: 0, page: *page, slice: 0 })).collect(),
         voxel_size_um: VoxelSize { z: um(56)?, y: um(48)?, x: um(40)? },

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     error::{DAMAGED, Fault, FormatError},
+    file_format::FileFormat,
     image::OpenOptions,
     limits::Limits,
     source::{Counters, open_fault},
@@ -178,7 +179,7 @@ fn build(
     let mut channels: Vec<_> = image.channels.clone();
     channels.truncate(sizes.c);
     let mut series = Series {
-        format: "ome-tiff",
+        format: FileFormat::OmeTiff,
         dims: sizes.dims.to_vec(),
         planes,
         voxel_size_um: image.voxel_size_um,

@@ -171,7 +171,7 @@ fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &m
     if packed > stored.saturating_mul(layout.codec.max_ratio()).saturating_add(4096) {
         return Err(Fault::malformed(format!(
             "a strip or tile of {stored} bytes cannot decode to {packed} bytes ({})",
-            layout.codec.name()
+            layout.codec.compression()
         )));
     }
     budget.referenced = budget.referenced.saturating_add(stored);

@@ -10,6 +10,7 @@ use super::{
     scanimage_order::{Acquisition, Order, order},
     series::{PlaneRef, Series, plain_resolution},
 };
+use crate::file_format::FileFormat;
 use crate::meta::{Channel, ignore_entry, positive};
 use cytoscope_volume::{Axis, VoxelSize};
 use std::collections::HashMap;
@@ -243,7 +244,7 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
     let names = saved.iter().map(|number| settings.channel_name(*number));
     let plane = |index: usize| pages.get(index).map(|page| PlaneRef { file: 0, page: *page, slice: 0 });
     Series {
-        format: "scanimage",
+        format: FileFormat::ScanImage,
         planes: order.pages.iter().map(|index| plane((*index)?)).collect(),
         unread_pages: pages.len().saturating_sub(order.pages.iter().flatten().count()),
         voxel_size_um: VoxelSize {

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     codec::Codec,
     error::{Fault, FormatError, RESAVE},
+    file_format::FileFormat,
     image::OpenOptions,
     meta::{Channel, INCH_UM, PRINTED_UM, positive},
 };
@@ -34,8 +35,8 @@ pub(crate) struct PlaneRef {
 /// One image of a file or set.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
-    /// Name of the format in reports, such as `ome-tiff`.
-    pub format: &'static str,
+    /// Format of the file.
+    pub format: FileFormat,
     /// Leading axes (T, Z, C) and their extents in storage order, slowest first.
     pub dims: Vec<(Axis, usize)>,
     /// Planes in storage order; `None` for a plane that no file contains.
@@ -162,16 +163,16 @@ fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
 
 fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
     let mut voxel_size_um = plain_resolution(file);
-    let mut format = if file.container.big { "bigtiff" } else { "tiff" };
+    let mut format = if file.container.big { FileFormat::BigTiff } else { FileFormat::Tiff };
     let is_slide = pyramid::is_aperio(description);
     if is_slide {
-        format = "svs";
+        format = FileFormat::Svs;
         let um = pyramid::aperio_pixel_um(description);
         voxel_size_um = VoxelSize { z: None, y: um, x: um };
     }
     let is_ndpi = pyramid::is_ndpi(file);
     if is_ndpi {
-        format = "ndpi";
+        format = FileFormat::Ndpi;
     }
     let groups = grouped(file)?;
     let layout = groups.first().map(|(layout, _)| Arc::clone(layout));
@@ -286,7 +287,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         })
         .collect();
     let mut all = vec![Series {
-        format: "imagej",
+        format: FileFormat::ImageJ,
         dims,
         planes,
         voxel_size_um: ij.voxel_size_um,

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     error::{Fault, FormatError},
+    file_format::FileFormat,
     limits::Limits,
     numbered::{PlaneFiles, differs, series_of},
     source::Source,
@@ -18,9 +19,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// Format of numbered TIFF files.
-pub(crate) const TIFF_SERIES: &str = "tiff series";
 
 /// The files of an image, one for each plane.
 pub(super) struct Members {
@@ -53,7 +51,7 @@ impl Members {
 
     /// Replaces the only plane of a series by those of all files.
     pub fn set_planes(&self, series: &mut Series) {
-        series.format = TIFF_SERIES;
+        series.format = FileFormat::TiffSeries;
         series.dims = self.dims.clone();
         let plane = |file| Some(PlaneRef { file, page: 0, slice: 0 });
         series.planes = (0..u32::try_from(self.files.len()).unwrap_or(u32::MAX)).map(plane).collect();
@@ -83,7 +81,8 @@ impl Members {
 fn slice_layout<'a>(file: &'a TiffFile, all: &[Series]) -> Option<&'a Arc<Layout>> {
     let ([Some(page)], [only]) = (file.pages.as_slice(), all) else { return None };
     let is_plane = only.planes.len() == 1 && only.samples_axis.is_none();
-    let is_slice = is_plane && page.sub_ifds.is_none() && ["tiff", "bigtiff", "imagej"].contains(&only.format);
+    let is_plain = matches!(only.format, FileFormat::Tiff | FileFormat::BigTiff | FileFormat::ImageJ);
+    let is_slice = is_plane && page.sub_ifds.is_none() && is_plain;
     is_slice.then_some(&page.layout)
 }
 

@@ -10,6 +10,7 @@ use crate::{
     codec::Codec,
     error::Fault,
     fields::Fields,
+    file_format::FileFormat,
     meta::{micrometers_per, positive},
 };
 use cytoscope_volume::{Axis, VoxelSize};
@@ -69,7 +70,7 @@ pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Seri
         _ => None,
     };
     Ok(Series {
-        format: "metamorph",
+        format: FileFormat::MetaMorph,
         dims: vec![(if is_z { Axis::Z } else { Axis::T }, count)],
         planes: (0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })).collect(),
         // Distances along Z are in µm.

@@ -45,7 +45,7 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Ok(Container::OmeTiff)
     } else if ends(&[".tif", ".tiff"]) {
         Ok(Container::ImageJ)
-    } else if ends(&[super::cellpose::ENDING]) {
+    } else if ends(&[super::cellpose::SUFFIX]) {
         Ok(Container::Cellpose)
     } else if ends(&[".npy"]) {
         Ok(Container::Npy)

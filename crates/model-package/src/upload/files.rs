@@ -7,8 +7,8 @@ use crate::files::sha256;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Endings of cover images.
-const COVER_ENDINGS: [&str; 5] = [".gif", ".jpeg", ".jpg", ".png", ".svg"];
+/// Extensions of cover images.
+const COVER_EXTENSIONS: [&str; 5] = [".gif", ".jpeg", ".jpg", ".png", ".svg"];
 /// Size that a cover image should not exceed, in bytes.
 const COVER_BYTES: usize = 500_000;
 /// Largest deviation of a cover's width from once or twice its height, as a part of it.
@@ -84,8 +84,8 @@ impl<'a> Checker<'a> {
         for (i, cover) in covers.iter().enumerate() {
             let part = format!("covers[{i}]");
             let name = source(cover).unwrap_or_default().to_lowercase();
-            if !name.is_empty() && !COVER_ENDINGS.iter().any(|ending| name.ends_with(ending)) {
-                self.refuse(part.clone(), format!("is {name:?}: expected one of {}", COVER_ENDINGS.join(", ")));
+            if !name.is_empty() && !COVER_EXTENSIONS.iter().any(|extension| name.ends_with(extension)) {
+                self.refuse(part.clone(), format!("is {name:?}: expected one of {}", COVER_EXTENSIONS.join(", ")));
             }
             let Some(bytes) = self.file(&part, cover) else { continue };
             if bytes.len() > COVER_BYTES {

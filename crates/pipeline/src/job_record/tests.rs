@@ -70,7 +70,7 @@ fn inputs_that_the_record_does_not_list_are_noted() {
 }
 
 #[test]
-fn outputs_without_an_ending_and_predictions_have_records_of_their_own() {
+fn outputs_without_an_extension_and_predictions_have_records_of_their_own() {
     let name = |output: &str| record_path(Path::new(output)).display().to_string();
     assert_eq!(name("a/cells"), "a/cells.package_provenance.json");
     assert_eq!(name("a/cells-1.2"), "a/cells-1.2.package_provenance.json");

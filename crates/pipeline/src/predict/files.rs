@@ -30,7 +30,7 @@ pub(super) struct Paths {
     pub labels: PathBuf,
     /// Labels that need 32 bits: `NAME_labels.ome.tif`. A prediction writes one of the two label files.
     pub labels_wide: PathBuf,
-    /// Measurements of the objects: `NAME_objects` with the ending of the table's format.
+    /// Measurements of the objects: `NAME_objects` with the extension of the table's format.
     pub table: PathBuf,
     /// The middle slice as PNG: `NAME_preview.png`.
     pub preview: PathBuf,

@@ -1,7 +1,7 @@
 //! The images that the input tensors of a model are read from: channels of the stack, or of other files on the same grid.
 
 use super::resolve::channel_name;
-use super::{ChannelRef, PredictJob, PredictOptions, STACK_ENDINGS};
+use super::{ChannelRef, PredictJob, PredictOptions, STACK_EXTENSIONS};
 use crate::model_inputs::ModelInput;
 use crate::provenance::{InputRecord, InputTensorRecord};
 use crate::stack::{Extents, channels_text};
@@ -65,7 +65,7 @@ impl FromStr for InputTensor {
             return Ok(tensor(Some(file), channels));
         }
         let lower = source.to_lowercase();
-        let is_file_name = STACK_ENDINGS.iter().any(|ending| lower.ends_with(&format!(".{ending}")));
+        let is_file_name = STACK_EXTENSIONS.iter().any(|extension| lower.ends_with(&format!(".{extension}")));
         if is_file_name || source.contains(['/', '\\']) {
             return Err(format!("the file \"{source}\" of the input {name} does not exist: check the path"));
         }

@@ -283,13 +283,13 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_ENDINGS: [&str; 16] = [
+const STACK_EXTENSIONS: [&str; 16] = [
     "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "nii", "nii.gz", "zarr.zip",
     "ozx",
 ];
 
 /// Extensions of slices, which are read from folders without other stacks.
-const SLICE_ENDINGS: [&str; 3] = ["png", "jpg", "jpeg"];
+const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of
 /// the files of a numbered series, only one is returned, unless `axes` are the axes of a single slice.
@@ -323,19 +323,19 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
             files.push(input.clone());
             continue;
         }
-        let ends_in = |p: &PathBuf, endings: &[&str]| {
+        let ends_in = |p: &PathBuf, extensions: &[&str]| {
             let name = p.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-            let fits = endings.iter().any(|e| name.ends_with(&format!(".{e}")));
+            let fits = extensions.iter().any(|e| name.ends_with(&format!(".{e}")));
             !name.starts_with('.') && ((fits && p.is_file()) || is_zarr_folder(p))
         };
         let entries = std::fs::read_dir(input).and_then(|entries| {
             entries.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<Vec<PathBuf>>>()
         });
         let mut found = entries.map_err(|error| JobError::Io { path: input.clone(), error })?;
-        if found.iter().any(|p| ends_in(p, &STACK_ENDINGS)) {
-            found.retain(|p| ends_in(p, &STACK_ENDINGS));
+        if found.iter().any(|p| ends_in(p, &STACK_EXTENSIONS)) {
+            found.retain(|p| ends_in(p, &STACK_EXTENSIONS));
         } else {
-            found.retain(|p| ends_in(p, &SLICE_ENDINGS));
+            found.retain(|p| ends_in(p, &SLICE_EXTENSIONS));
             found.sort();
             found = select(&found);
         }
@@ -345,7 +345,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
                 problem: "the folder contains no stacks".to_owned(),
                 next_step: format!(
                     "give a folder with files that end in .{}, or an OME-Zarr folder",
-                    STACK_ENDINGS.join(", .")
+                    STACK_EXTENSIONS.join(", .")
                 ),
             });
         }
@@ -358,10 +358,10 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
     Ok(files)
 }
 
-/// Whether a file's name has the ending of a PNG or JPEG image.
+/// Whether a file's name has the extension of a PNG or JPEG image.
 pub(crate) fn is_raster(path: &Path) -> bool {
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
-    extension.is_some_and(|extension| SLICE_ENDINGS.contains(&extension.as_str()))
+    extension.is_some_and(|extension| SLICE_EXTENSIONS.contains(&extension.as_str()))
 }
 
 /// Removes files that folders contributed but are not stacks to predict: label images beside their stack, and results

@@ -37,7 +37,7 @@ pub(super) struct InputRun<'a> {
     pub model: &'a Model,
     /// Path of the input, one of the job's.
     pub input: &'a Path,
-    /// Name of the results without their endings.
+    /// Name of the results without their extensions.
     pub stem: &'a str,
     /// Receives finished tiles, if present.
     pub live: Option<&'a dyn LiveSink>,

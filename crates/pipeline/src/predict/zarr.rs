@@ -35,6 +35,18 @@ pub enum ResultFormat {
 }
 
 impl ResultFormat {
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Tiff, Self::OmeZarr];
+
+    /// Returns the name of the format on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tiff => "tiff",
+            Self::OmeZarr => "ome-zarr",
+        }
+    }
+
     /// Whether input and output determine the format.
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
@@ -45,12 +57,8 @@ impl std::str::FromStr for ResultFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "tiff" => Ok(Self::Tiff),
-            "ome-zarr" => Ok(Self::OmeZarr),
-            _ => Err(format!("invalid format \"{text}\": expected auto, tiff or ome-zarr")),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("invalid format \"{text}\": expected auto, tiff or ome-zarr"))
     }
 }
 
@@ -76,7 +84,8 @@ impl PredictJob {
         let has_image =
             self.outputs.is_empty() || self.outputs.iter().any(|o| matches!(o, Output::Maps | Output::Labels));
         let problem = if self.format == ResultFormat::Tiff {
-            "the output ends in .zarr, but the format is tiff: give a folder whose name has no ending".to_owned()
+            "the output ends in .zarr, but the format is tiff: give a folder whose name has no file extension"
+                .to_owned()
         } else if inputs != 1 {
             format!("an OME-Zarr folder holds the results of one stack, but there are {inputs}: give another folder")
         } else if !has_image {

@@ -112,9 +112,9 @@ fn write_pairs(folder: &Path) {
             base + ((i * 7 + pair) % 11) as u16
         };
         let raw: Vec<u16> = (0..count).map(bright).collect();
-        for (ending, values) in [("raw", raw), ("labels", (0..count).map(label).collect())] {
+        for (suffix, values) in [("raw", raw), ("labels", (0..count).map(label).collect())] {
             let array = Array::new(Axes::zyx(), shape.to_vec(), values).unwrap();
-            let path = folder.join(format!("stack{pair}_{ending}.tif"));
+            let path = folder.join(format!("stack{pair}_{suffix}.tif"));
             write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         }
     }

@@ -37,6 +37,18 @@ pub enum KeepSlices {
 }
 
 impl KeepSlices {
+    /// All choices.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Always, Self::Never];
+
+    /// Returns the name of the choice on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+
     /// Whether the size of the prediction decides.
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
@@ -47,12 +59,8 @@ impl FromStr for KeepSlices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => Err(format!("invalid choice \"{text}\": expected auto, always or never")),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("invalid choice \"{text}\": expected auto, always or never"))
     }
 }
 

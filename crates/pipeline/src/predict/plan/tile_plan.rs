@@ -17,15 +17,25 @@ pub enum Blend {
     Gaussian,
 }
 
+impl Blend {
+    /// All ways of joining tiles.
+    pub const ALL: [Self; 2] = [Self::Crop, Self::Gaussian];
+
+    /// Returns the name on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crop => "crop",
+            Self::Gaussian => "gaussian",
+        }
+    }
+}
+
 impl FromStr for Blend {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "crop" => Ok(Self::Crop),
-            "gaussian" => Ok(Self::Gaussian),
-            _ => Err(format!("invalid blending \"{text}\": expected crop or gaussian")),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("invalid blending \"{text}\": expected crop or gaussian"))
     }
 }
 
@@ -40,6 +50,14 @@ pub enum BlendRequest {
 }
 
 impl BlendRequest {
+    /// Name of the default on the command line.
+    const AUTO: &'static str = "auto";
+
+    /// Returns the names of all requests on the command line.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        std::iter::once(Self::AUTO).chain(Blend::ALL.map(Blend::name))
+    }
+
     /// Returns the requested way of joining tiles; `None` for the default.
     pub fn blend(self) -> Option<Blend> {
         match self {
@@ -53,7 +71,7 @@ impl FromStr for BlendRequest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" {
+        if text == Self::AUTO {
             return Ok(Self::Auto);
         }
         text.parse()
