@@ -32,6 +32,7 @@ mod tables;
 mod train;
 mod train_channels;
 mod train_onnx;
+mod train_start;
 mod tune;
 mod upload;
 mod worker;
