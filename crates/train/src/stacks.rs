@@ -1,6 +1,6 @@
 //! Stacks of pairs: images read for validation and for calibration.
 
-use crate::crop::{count_objects, fullest_window};
+use crate::crop::fullest_window_of_slices;
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, open};
 use cytoscope_pipeline::{CalibrationImage, Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
@@ -207,20 +207,14 @@ pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, Job
 }
 
 /// Returns the window of this size that holds the most voxels of objects in a label image; `ignored` is the ignore label.
-/// The labels are read slice by slice.
+/// The labels are read once, slice by slice.
 pub(crate) fn labeled_window(labels: &ImageRef, size_zyx: [usize; 3], ignored: f32) -> Result<StackWindow, JobError> {
     let file = open_file(labels)?;
-    fullest_window(shape_zyx(&file), size_zyx, |window, axis| {
-        let ([z, y, x], [nz, ny, nx]) = (window.start_zyx, window.size_zyx);
-        let mut counts = vec![0; window.size_zyx[axis]];
-        for slice in 0..nz {
-            let (start_zyx, size_zyx) = ([z + slice, y, x], [1, ny, nx]);
-            let (samples, size) = read_from(&file, labels, Some(StackWindow { start_zyx, size_zyx }))?;
-            // Along Z, the slice is the only position.
-            let counts = if axis == 0 { counts.get_mut(slice..=slice) } else { Some(counts.as_mut_slice()) };
-            count_objects(&samples.to_f32(), size, Some(ignored), axis, counts.unwrap_or_default());
-        }
-        Ok(counts)
+    let [depth, rows, columns] = shape_zyx(&file);
+    fullest_window_of_slices([depth, rows, columns], size_zyx, ignored, |z| {
+        let slice = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, rows, columns] };
+        let (samples, _) = read_from(&file, labels, Some(slice))?;
+        Ok(samples.to_f32())
     })
 }
 
