@@ -49,7 +49,7 @@ fn with_threshold(fixture: &Fixture, to: &str, change: impl Fn(f64) -> f64) {
     let (before, after) = text.split_once("        fixed: ").unwrap();
     let (own, rest) = after.split_once('\n').unwrap();
     let changed = change(own.parse().unwrap());
-    std::fs::write(fixture.path(&format!("{to}/rdf.yaml")), format!("{before}        fixed: {changed}\n{rest}"))
+    std::fs::write(fixture.path(&format!("{to}/rdf.yaml")), format!("{before}        fixed: {changed:.2}\n{rest}"))
         .unwrap();
 }
 

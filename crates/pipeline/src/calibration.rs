@@ -94,7 +94,7 @@ pub fn calibration_tiles_of_images(
             _ => Vec::new(),
         };
         let options = PredictOptions { voxel_um: *voxel_um, channels, ..PredictOptions::default() };
-        of_image(context, model, (&image.meta().path, image), window.as_ref(), &options, each)
+        of_image(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
     })?;
     if tiles.is_empty() { Err(no_tile(&first.image.meta().path)) } else { Ok(tiles) }
 }
