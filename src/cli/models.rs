@@ -107,6 +107,7 @@ impl Import {
             file: self.file,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
+            cpu_because: None,
             settings: ImportSettings {
                 architecture: self.architecture,
                 task: self.task,

@@ -35,6 +35,7 @@ mod train;
 mod train_channels;
 mod train_onnx;
 mod train_pictures;
+mod train_start;
 mod tune;
 mod upload;
 mod worker;

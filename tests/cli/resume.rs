@@ -23,7 +23,7 @@ fn start_until_scored(fixture: &Fixture, arguments: &[&str], scores: usize) -> C
 }
 
 /// Starts a training run and kills it right after it has printed `scores` validation scores.
-fn kill_after_scores(fixture: &Fixture, arguments: &[&str], scores: usize) {
+pub(crate) fn kill_after_scores(fixture: &Fixture, arguments: &[&str], scores: usize) {
     let mut child = start_until_scored(fixture, arguments, scores);
     child.kill().unwrap();
     child.wait().unwrap();

@@ -267,7 +267,8 @@ impl Models {
             }
             ModelsAction::Measure => {
                 if let Some(model) = self.shown.clone() {
-                    let job = Job::ModelSpeed(ModelSpeedJob { model: model.display().to_string() });
+                    let job = ModelSpeedJob { model: model.display().to_string(), cpu_because: None };
+                    let job = Job::ModelSpeed(job);
                     self.run(jobs, model, ModelWork::Measure, None, job);
                 }
             }
@@ -339,7 +340,8 @@ impl Models {
     }
 
     fn test(&mut self, model: PathBuf, jobs: &mut Jobs) {
-        let job = Job::ModelTest(ModelTestJob { file: model.clone(), settings: self.settings(&model) });
+        let (file, settings) = (model.clone(), self.settings(&model));
+        let job = Job::ModelTest(ModelTestJob { file, cpu_because: None, settings });
         self.run(jobs, model, ModelWork::Test, None, job);
     }
 
@@ -401,6 +403,7 @@ impl Models {
                 file: model.clone(),
                 out: out.clone(),
                 overwrite: Overwrite::Refuse,
+                cpu_because: None,
                 settings: self.settings(&model),
             }),
         };

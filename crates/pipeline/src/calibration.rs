@@ -4,13 +4,15 @@ use crate::devices::Devices;
 use crate::diameter::{DiameterRequest, Estimator, ObjectDiameter};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, check_time, voxel_size};
-use crate::predict::{PredictJob, expand_inputs, input_tensors, only_stacks};
+use crate::predict::{PredictJob, PredictOptions, expand_inputs, input_tensors, only_stacks};
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
 use cytoscope_engine::{DeviceId, Precision};
+use cytoscope_formats::{ChannelRef, Image};
 use cytoscope_graph::Tensor;
 use std::cell::Cell;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Voxels along each axis of a tile, if the stack and the network allow it.
@@ -27,6 +29,19 @@ pub struct CalibrationTile {
     pub values: Tensor,
     /// Name of the source for messages.
     pub from: String,
+}
+
+/// An image, or a part of one, that calibration tiles are cut from.
+#[derive(Debug, Clone)]
+pub struct CalibrationImage {
+    /// The image. If it has as many channels as the model has inputs, these are read in their order, or else those that a
+    /// prediction reads; of several time points, the first is read.
+    pub image: Image,
+    /// The part along Z, Y, X that tiles are cut from, in voxels; `None` for all of the image. Processing steps use the
+    /// statistics of the whole image in either case, as predictions do.
+    pub window: Option<[Range<usize>; 3]>,
+    /// Voxel size Z, Y, X in µm, to use instead of the image's own.
+    pub voxel_um: Option<[f64; 3]>,
 }
 
 /// Cuts at most `max_tiles` tiles out of the stacks of predictions, read as the predictions (which are not run) would
@@ -56,22 +71,57 @@ pub fn calibration_tiles(
             next_step: "give the folder that contains the stacks".to_owned(),
         });
     };
-    // Of many stacks, evenly spaced ones are used.
-    let step = files.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
-    let chosen: Vec<&(&PredictJob, PathBuf)> = files.iter().step_by(step).collect();
+    let tiles = of_some(context, &files, max_tiles, |(job, file), each| of_stack(context, model, job, file, each))?;
+    if tiles.is_empty() { Err(no_tile(first)) } else { Ok(tiles) }
+}
+
+/// Cuts at most `max_tiles` tiles out of images, as [`calibration_tiles`] does.
+///
+/// # Errors
+/// As [`calibration_tiles`]; [`JobError::Internal`] if there are no images.
+pub fn calibration_tiles_of_images(
+    context: &Context,
+    model: &Model,
+    images: &[CalibrationImage],
+    max_tiles: usize,
+) -> Result<Vec<CalibrationTile>, JobError> {
+    let Some(first) = images.first() else {
+        return Err(JobError::Internal("calibration: there are no images".to_owned()));
+    };
+    let tiles = of_some(context, images, max_tiles, |CalibrationImage { image, window, voxel_um }, each| {
+        let channels = match Extents::of(image.meta()).channels {
+            count if count > 1 && count == model.input_channels => (0..count).map(ChannelRef::Index).collect(),
+            _ => Vec::new(),
+        };
+        let options = PredictOptions { voxel_um: *voxel_um, channels, ..PredictOptions::default() };
+        of_image(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
+    })?;
+    if tiles.is_empty() { Err(no_tile(&first.image.meta().path)) } else { Ok(tiles) }
+}
+
+/// Cuts at most `max_tiles` tiles out of sources; of many, evenly spaced ones are used. `cut` returns at most the given number
+/// of tiles of a source.
+fn of_some<T>(
+    context: &Context,
+    sources: &[T],
+    max_tiles: usize,
+    cut: impl Fn(&T, usize) -> Result<Vec<CalibrationTile>, JobError>,
+) -> Result<Vec<CalibrationTile>, JobError> {
+    let step = sources.len().div_ceil(max_tiles.clamp(1, MAX_STACKS)).max(1);
+    let chosen: Vec<&T> = sources.iter().step_by(step).collect();
     let each = max_tiles.div_ceil(chosen.len().max(1));
     let mut meter = context.meter(ProgressStage::Read, chosen.len() as u64, ProgressUnit::Stacks);
     let mut tiles: Vec<CalibrationTile> = Vec::new();
-    for (job, file) in chosen {
-        tiles.extend(of_stack(context, model, job, file, each)?);
+    for source in chosen {
+        tiles.extend(cut(source, each)?);
         meter.add(1)?;
     }
     tiles.truncate(max_tiles);
-    if tiles.is_empty() {
-        let next_step = "give a larger stack, or one with objects";
-        return Err(bad(first, "no tile with different values could be cut from it", next_step));
-    }
     Ok(tiles)
+}
+
+fn no_tile(first: &Path) -> JobError {
+    bad(first, "no tile with different values could be cut from it", "give a larger stack, or one with objects")
 }
 
 fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
@@ -89,9 +139,21 @@ fn of_stack(
     let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
+    of_image(context, model, (file, &image), None, &given, max_tiles)
+}
+
+/// Cuts tiles out of a preprocessed image, or a part of it along Z, Y, X; `file` is named in messages.
+fn of_image(
+    context: &Context,
+    model: &Model,
+    (file, image): (&Path, &Image),
+    window: Option<&[Range<usize>; 3]>,
+    given: &PredictOptions,
+    max_tiles: usize,
+) -> Result<Vec<CalibrationTile>, JobError> {
     let mut meta = image.meta().clone();
-    check_time(job.time, Extents::of(&meta).times, file)?;
-    let stack = Stack::new(&image, job.time.unwrap_or(0));
+    check_time(given.time, Extents::of(&meta).times, file)?;
+    let stack = Stack::new(image, given.time.unwrap_or(0));
     check_shape(file, stack.extents.zyx)?;
     stack.check_ends()?;
     let mut notes = Vec::new();
@@ -104,19 +166,28 @@ fn of_stack(
         None => None,
         Some(nominal_um) => {
             let read = (channels.as_slice(), &chains, voxel.known);
-            Some(object_diameter(context, model, &stack, read, job.diameter, nominal_um)?)
+            Some(object_diameter(context, model, &stack, read, given.diameter, nominal_um)?)
         }
     };
     let scale = diameter.map_or(1.0, |found| found.scale());
     let known = diameter.map_or(voxel.known, |found| Some(found.voxel));
     let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
-    let size = tile_size(model, grid);
-    let mut view = ModelView::new(&stack, &channels, chains, grid);
+    let [slices, rows, columns] = match window {
+        None => grid.map(|length| 0..length),
+        Some(window) => std::array::from_fn(|a| on_grid(&window[a], stack.extents.zyx[a], grid[a])),
+    };
+    let inside = [slices.len(), rows.len(), columns.len()];
+    let size = tile_size(model, inside);
+    // The statistics of the chains are those of the whole stack.
+    let whole = ModelView::new(&stack, &channels, chains, grid);
+    let stack_part = whole.stack_of([rows.clone(), columns.clone()]);
+    let mut view = whole.of_part(&stack_part, [rows, columns]);
     let (mut tiles, mut is_constant) = (Vec::new(), true);
-    for start in places(grid, size, max_tiles) {
+    for start in places(inside, size, max_tiles) {
         context.check()?;
-        let slab = view.read(context, start[0]..start[0] + size[0])?;
-        let values = part(&slab, channels.len(), grid, start, size);
+        let first = slices.start + start[0];
+        let slab = view.read(context, first..first + size[0])?;
+        let values = part(&slab, channels.len(), inside, start, size);
         if view.not_finite || values.iter().any(|v| !v.is_finite()) {
             return Err(bad(
                 file,
@@ -134,6 +205,13 @@ fn of_stack(
         tiles.clear();
     }
     Ok(tiles)
+}
+
+/// Returns the voxels of a grid of `to` voxels along an axis that a window of a stack of `from` voxels covers.
+fn on_grid(window: &Range<usize>, from: usize, to: usize) -> Range<usize> {
+    let scaled = |at: usize| at.min(from) as f64 * to as f64 / from.max(1) as f64;
+    let end = (scaled(window.end).ceil() as usize).clamp(1, to.max(1));
+    (scaled(window.start) as usize).min(end - 1)..end
 }
 
 /// Refuses stacks without voxels, and rows of voxels.
@@ -238,6 +316,16 @@ mod tests {
         }
         assert_eq!(places([64; 3], [64; 3], 16), [[0; 3]]);
         assert_eq!(places([4; 3], [8; 3], 3), [[0; 3]]);
+    }
+
+    #[test]
+    fn a_window_lies_inside_the_grid() {
+        assert_eq!(on_grid(&(10..20), 40, 40), 10..20);
+        assert_eq!(on_grid(&(10..21), 40, 20), 5..11);
+        assert_eq!(on_grid(&(10..20), 40, 80), 20..40);
+        assert_eq!(on_grid(&(39..40), 40, 3), 2..3);
+        assert_eq!(on_grid(&(50..60), 40, 40), 39..40, "outside the stack");
+        assert_eq!(on_grid(&(0..0), 40, 40), 0..1);
     }
 
     #[test]

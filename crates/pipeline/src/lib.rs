@@ -68,7 +68,7 @@ mod tensors;
 mod verify;
 
 pub use artifact::{Artifact, ArtifactKind, stack_stem};
-pub use calibration::{CalibrationTile, calibration_tiles};
+pub use calibration::{CalibrationImage, CalibrationTile, calibration_tiles, calibration_tiles_of_images};
 pub use convert::ConvertJob;
 pub use convert_series::ConvertedSeries;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};

@@ -25,6 +25,9 @@ const SPEED_RUNS: usize = 5;
 pub struct ModelTestJob {
     /// Model: an installed package, or a file that [`crate::packages::ImportJob`] could import.
     pub file: PathBuf,
+    /// Why only the CPU is checked: a GPU has ended an earlier run of the same job. Only the CPU is then among its devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_because: Option<String>,
     /// Settings that the user gives for the model.
     #[serde(flatten)]
     pub settings: ImportSettings,
@@ -123,6 +126,9 @@ impl ModelTestJob {
 pub struct ModelSpeedJob {
     /// Package by path or name.
     pub model: String,
+    /// Why only the CPU is measured: a GPU has ended an earlier run of the same job. Only the CPU is then among its devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_because: Option<String>,
 }
 
 /// Speed of a network on one device in one precision.
@@ -238,7 +244,10 @@ fn speed(
             row.voxels_per_sec = (run_ms > 0.0).then(|| voxels as f64 / (run_ms * 1e-3));
             row.arena_bytes = arena_bytes;
         }
-        Err(error) => row.problem = error.to_string(),
+        Err(error) => {
+            context.report_lost_device(&error);
+            row.problem = error.to_string();
+        }
     }
     // A cancelled run is not a failure of the device.
     context.check()?;

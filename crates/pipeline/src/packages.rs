@@ -50,6 +50,9 @@ pub struct ImportJob {
     /// Whether to replace something other than a package of this program at the output path.
     #[serde(default)]
     pub overwrite: Overwrite,
+    /// Why only the CPU is checked: a GPU has ended an earlier run of the same job. Only the CPU is then among its devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_because: Option<String>,
     /// Settings that the user gives for the model.
     #[serde(flatten)]
     pub settings: ImportSettings,
@@ -105,11 +108,15 @@ impl ImportJob {
     /// weights do not reproduce the package's test outputs; [`JobError::Storage`] if `out` may not be written to;
     /// [`JobError::Cancelled`]. No partly written files are left.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
-        recorded(self, context, |_| self.import(context, devices))
+        recorded(self, context, |record| {
+            // A rerun checks the GPUs again.
+            record.job_mut().cpu_because = None;
+            self.import(context, devices)
+        })
     }
 
     fn import(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
-        let Self { file, out, overwrite, settings } = self;
+        let Self { file, out, overwrite, settings, .. } = self;
         check_parent(out)?;
         check_destination(out, &[file], *overwrite)?;
         let file_text = file.display().to_string();
@@ -161,7 +168,7 @@ impl ImportJob {
     }
 }
 
-/// Runs a network on every engine that `--device auto` may choose.
+/// Runs a network on every engine that `--device auto` may choose. One that fails is among the checks with its error.
 pub(crate) fn check_engines(
     context: &Context,
     devices: &Devices,
@@ -173,7 +180,6 @@ pub(crate) fn check_engines(
         context.check()?;
         let quantized = package.is_int8() && device.id == DeviceId::Cpu;
         let precision = if quantized { Precision::Int8 } else { device.fast_precision() };
-        let engine = devices.engine(device.id)?;
         let float = package.float_graph.as_ref().filter(|_| precision != Precision::Int8);
         let chosen = float.unwrap_or(&package.graph);
         // Predictions run the network in this form.
@@ -187,12 +193,13 @@ pub(crate) fn check_engines(
         } else {
             run_reference(&graph, inputs.clone()).map_err(EngineError::from)
         };
-        let verdict = expected.and_then(|expected| {
-            verify::compare_with_reference(context, &graph, &inputs, &expected, engine.as_ref(), precision, 0)
+        let verdict = devices.engine(device.id).and_then(|engine| {
+            verify::compare_with_reference(context, &graph, &inputs, &expected?, engine.as_ref(), precision, 0)
         });
-        if verdict.is_err() {
+        if let Err(error) = &verdict {
             // A comparison that was cancelled says nothing about the engine.
             context.check()?;
+            context.report_lost_device(error);
         }
         let (agrees, detail) = match verdict {
             Ok(Verification::Agrees) => (true, String::new()),
@@ -389,16 +396,53 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+    use crate::Event;
     use crate::job_record::record_path;
     use crate::predict::test_common;
     use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
+    use cytoscope_engine::{Device, Engine};
     use serde_json::json;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn short_names_and_letters_that_bioimage_io_refuses_are_replaced() {
         let names = ["bb", "zellkerne", "kerne/grün"].map(valid_name);
         assert_eq!(names, ["bb model", "zellkerne", "kerne_gr_n"]);
         assert_eq!(valid_name(&"n".repeat(200)), "n".repeat(128));
+    }
+
+    #[test]
+    fn a_gpu_that_fails_in_the_check_of_an_import_does_not_end_it() {
+        fn open(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+            match device.id {
+                DeviceId::Cpu => Devices::cpu_only().engine(DeviceId::Cpu),
+                gpu => Err(EngineError::Device { device: gpu, reason: "it has no power".to_owned() }),
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (file, out) = (folder.path().join("net"), folder.path().join("imported"));
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        assert_eq!(builder.save(&file, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        let cpu = Devices::cpu_only().list()[0].clone();
+        let devices = Devices::with_engines(vec![Device { id: DeviceId::Cuda(0), ..cpu.clone() }, cpu], open);
+        let lost = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&lost);
+        let sink = move |event: &Event| {
+            if let Event::DeviceLost { id, .. } = event {
+                kept.lock().unwrap().push(*id);
+            }
+        };
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let (overwrite, settings) = (Overwrite::Refuse, ImportSettings::default());
+        let cpu_because = Some("another GPU was in use when it ended".to_owned());
+        let job = ImportJob { file, out: out.clone(), overwrite, cpu_because, settings };
+        let report = job.run(&context, &devices).unwrap();
+        let checks: Vec<(DeviceId, bool)> = report.engines.iter().map(|check| (check.device, check.agrees)).collect();
+        assert_eq!(checks, [(DeviceId::Cuda(0), false), (DeviceId::Cpu, true)]);
+        assert!(report.engines[0].detail.contains("it has no power"), "{}", report.engines[0].detail);
+        assert_eq!(*lost.lock().unwrap(), [DeviceId::Cuda(0)]);
+        let record = std::fs::read_to_string(record_path(&out)).unwrap();
+        assert!(record.contains("imported") && !record.contains("cpu_because"), "a rerun checks the GPUs: {record}");
     }
 
     #[test]

@@ -23,17 +23,22 @@ pub(crate) struct CalibrationData {
 }
 
 impl QuantizeJob {
-    /// Reads the tiles of the job and splits them.
+    /// Splits the `given` tiles, or reads the tiles of the job if there are none.
     pub(crate) fn calibration_data(
         &self,
         context: &Context,
         package: &Package,
         float: &Model,
+        given: &[CalibrationTile],
         notes: &mut Vec<String>,
     ) -> Result<CalibrationData, JobError> {
-        let tiles = self.read_tiles(context, package, float, notes)?;
-        let (calibration, held_out) = split(tiles, notes);
         let is_qat = self.mode == QuantizeMode::Qat;
+        let max_tiles = if is_qat { MAX_QAT_TILES } else { MAX_TILES };
+        let tiles = match given {
+            [] => self.read_tiles(context, package, float, max_tiles, notes)?,
+            given => subsample(given.to_vec(), max_tiles.min(given.len())),
+        };
+        let (calibration, held_out) = split(tiles, notes);
         let training: Vec<Tensor> = calibration.iter().filter(|_| is_qat).map(|t| t.values.clone()).collect();
         // Calibration and bias correction use as many tiles as without training.
         let count = if calibration.len() > MAX_TILES { MAX_TILES * 3 / 4 } else { calibration.len() };
@@ -46,6 +51,7 @@ impl QuantizeJob {
         context: &Context,
         package: &Package,
         float: &Model,
+        max_tiles: usize,
         notes: &mut Vec<String>,
     ) -> Result<Vec<CalibrationTile>, JobError> {
         let mut predictions = self.predictions.clone();
@@ -53,7 +59,6 @@ impl QuantizeJob {
             predictions.push(PredictJob::new(self.calibrate.clone(), self.model.clone(), PathBuf::new()));
         }
         if !predictions.is_empty() {
-            let max_tiles = if self.mode == QuantizeMode::Qat { MAX_QAT_TILES } else { MAX_TILES };
             return calibration_tiles(context, float, &predictions, max_tiles);
         }
         let path = &package.path;

@@ -11,7 +11,7 @@ use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize, to_single_precision};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
 use cytoscope_pipeline::{
-    Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model, move_channels,
+    CalibrationTile, Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model, move_channels,
 };
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -106,6 +106,20 @@ impl QuantizeJob {
         context: &Context,
         trainer: Option<&dyn QuantizationAwareTraining>,
     ) -> Result<QuantizeReport, JobError> {
+        self.run_on_tiles(context, trainer, &[])
+    }
+
+    /// Runs the job as [`QuantizeJob::run_with`] does, but with these tiles in place of those that it would read; if there are
+    /// none, they are read. Of more than the job uses, evenly spaced ones are used.
+    ///
+    /// # Errors
+    /// As [`QuantizeJob::run_with`].
+    pub fn run_on_tiles(
+        &self,
+        context: &Context,
+        trainer: Option<&dyn QuantizationAwareTraining>,
+        tiles: &[CalibrationTile],
+    ) -> Result<QuantizeReport, JobError> {
         let start = Instant::now();
         check_parent(&self.out)?;
         self.check_options(trainer.is_some())?;
@@ -116,7 +130,7 @@ impl QuantizeJob {
         let loading = context.recorder.span(Stage::Load, "package");
         let Source { package, float, graph: source, prepared, channels } = self.open(&path, &mut notes)?;
         loading.finish();
-        let mut data = self.calibration_data(context, &package, &float, &mut notes)?;
+        let mut data = self.calibration_data(context, &package, &float, tiles, &mut notes)?;
         let training = std::mem::take(&mut data.training);
         let prepared = match (self.mode, data.held_out.first()) {
             (QuantizeMode::Static, Some(tile)) => {

@@ -57,8 +57,8 @@ pub(crate) const FLOAT: &str = "float";
 pub(crate) const INT8: &str = "int8";
 /// Name of the package with the int8 network of the start model.
 pub(crate) const KEPT: &str = "kept";
-/// Suffix of the names of calibration images, after their number.
-pub(crate) const CALIBRATION: &str = "_calibration.tif";
+/// Suffix of the names of calibration images, after their number, which earlier versions wrote.
+const CALIBRATION: &str = "_calibration.tif";
 
 /// State of a training run, as stored in `training.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

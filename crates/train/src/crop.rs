@@ -48,7 +48,7 @@ fn fullest_range(counts: &[u64], size: usize) -> usize {
 ///
 /// # Errors
 /// Those of `count`.
-pub(crate) fn fullest_window<E>(
+fn fullest_window<E>(
     shape: [usize; 3],
     size_zyx: [usize; 3],
     mut count: impl FnMut(&StackWindow, usize) -> Result<Vec<u64>, E>,
@@ -65,7 +65,7 @@ pub(crate) fn fullest_window<E>(
 
 /// Adds the number of voxels of objects in labels of this size Z, Y, X to `counts`, at their position along an axis; voxels
 /// that are background or `ignored` do not count.
-pub(crate) fn count_objects(values: &[f32], size: [usize; 3], ignored: Option<f32>, axis: usize, counts: &mut [u64]) {
+fn count_objects(values: &[f32], size: [usize; 3], ignored: Option<f32>, axis: usize, counts: &mut [u64]) {
     let [_, ny, nx] = size;
     for (row, values) in values.chunks_exact(nx.max(1)).enumerate() {
         for (x, _) in values.iter().enumerate().filter(|(_, v)| **v > 0.0 && Some(**v) != ignored) {
@@ -75,6 +75,74 @@ pub(crate) fn count_objects(values: &[f32], size: [usize; 3], ignored: Option<f3
             }
         }
     }
+}
+
+/// Where the voxels of objects lie in a stack that is read slice by slice.
+struct ObjectRows {
+    /// Number of rows of a slice.
+    rows: usize,
+    /// Number of voxels of objects in each row of each slice.
+    counts: Vec<u64>,
+    /// One bit for each voxel of each row, set for objects; empty for rows without objects. `None` if columns do not matter.
+    bits: Option<Vec<Vec<u64>>>,
+}
+
+impl ObjectRows {
+    /// Adds the next slice, whose rows have `columns` voxels.
+    fn add_slice(&mut self, values: &[f32], columns: usize, ignored: f32) {
+        let is_object = |value: &f32| *value > 0.0 && *value != ignored;
+        for row in values.chunks_exact(columns.max(1)) {
+            let count = row.iter().copied().filter(|value| is_object(value)).count() as u64;
+            self.counts.push(count);
+            let Some(bits) = &mut self.bits else { continue };
+            let words = row.chunks(64).map(|values| {
+                values.iter().enumerate().fold(0u64, |word, (i, value)| word | (u64::from(is_object(value)) << i))
+            });
+            bits.push(if count > 0 { words.collect() } else { Vec::new() });
+        }
+    }
+
+    /// Returns the number of voxels of objects in a window for each position along an axis. Along Z and Y, the window must
+    /// have all columns.
+    fn counts(&self, window: &StackWindow, axis: usize) -> Vec<u64> {
+        let ([z0, y0, x0], [nz, ny, nx]) = (window.start_zyx, window.size_zyx);
+        let mut counts = vec![0u64; window.size_zyx[axis]];
+        for (z, y) in (0..nz).flat_map(|z| (0..ny).map(move |y| (z, y))) {
+            let row = (z0 + z) * self.rows + y0 + y;
+            if axis < 2 {
+                counts[[z, y][axis]] += self.counts.get(row).copied().unwrap_or(0);
+                continue;
+            }
+            let Some(words) = self.bits.as_ref().and_then(|bits| bits.get(row)).filter(|words| !words.is_empty())
+            else {
+                continue;
+            };
+            for (count, x) in counts.iter_mut().zip(x0..x0 + nx) {
+                *count += words.get(x / 64).map_or(0, |word| (word >> (x % 64)) & 1);
+            }
+        }
+        counts
+    }
+}
+
+/// Returns the window of this size that [`fullest_window`] finds in a stack of labels. `read_slice` returns a slice; it is
+/// called once for each. What is kept of the stack is at most a bit per voxel.
+///
+/// # Errors
+/// Those of `read_slice`.
+pub(crate) fn fullest_window_of_slices<E>(
+    shape: [usize; 3],
+    size_zyx: [usize; 3],
+    ignored: f32,
+    mut read_slice: impl FnMut(usize) -> Result<Vec<f32>, E>,
+) -> Result<StackWindow, E> {
+    let [depth, rows, columns] = shape;
+    let bits = (size_zyx[2] < columns).then(Vec::new);
+    let mut objects = ObjectRows { rows, counts: Vec::new(), bits };
+    for z in 0..depth {
+        objects.add_slice(&read_slice(z)?, columns, ignored);
+    }
+    fullest_window(shape, size_zyx, |window, axis| Ok(objects.counts(window, axis)))
 }
 
 /// Returns a window with at most `voxels` voxels where most voxels of objects are, or `None` if the whole stack is no
@@ -154,6 +222,35 @@ mod tests {
         assert_eq!(window.size_zyx, [10, 10, 10]);
         let (cut, _) = crop(&truth, &window);
         assert_eq!(cut.iter().filter(|v| **v == 1.0).count(), 36, "{window:?}");
+    }
+
+    #[test]
+    fn the_window_of_a_stack_that_is_read_once_is_that_of_one_in_memory() {
+        let shape = [9, 20, 150];
+        // Objects of different sizes, one of them with the ignore label 9, and one beyond the first word of bits.
+        let mut values = vec![0.0f32; 9 * 20 * 150];
+        for (label, z, y, x, edge) in
+            [(1.0, 1, 2, 5, 4), (9.0, 0, 0, 40, 9), (2.0, 5, 11, 100, 4), (3.0, 6, 12, 120, 3)]
+        {
+            for (dz, dy, dx) in (0..edge).flat_map(|z| (0..edge).flat_map(move |y| (0..edge).map(move |x| (z, y, x)))) {
+                values[((z + dz) * 20 + y + dy) * 150 + x + dx] = label;
+            }
+        }
+        let truth = (values, shape);
+        for size in [[4, 20, 150], [9, 5, 150], [9, 20, 30], [4, 8, 30], [2, 3, 70]] {
+            let expected = fullest_window(shape, size, |window, axis| -> Result<Vec<u64>, Infallible> {
+                let mut counts = vec![0; window.size_zyx[axis]];
+                count_objects(&crop(&truth, window).0, window.size_zyx, Some(9.0), axis, &mut counts);
+                Ok(counts)
+            });
+            let mut read = Vec::new();
+            let found = fullest_window_of_slices(shape, size, 9.0, |z| -> Result<Vec<f32>, Infallible> {
+                read.push(z);
+                Ok(truth.0[z * 3000..(z + 1) * 3000].to_vec())
+            });
+            assert_eq!(found, expected, "{size:?}");
+            assert_eq!(read, (0..9).collect::<Vec<_>>(), "each slice is read once");
+        }
     }
 
     #[test]

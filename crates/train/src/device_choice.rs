@@ -15,6 +15,7 @@ use cytoscope_pipeline::devices::{Devices, measurements};
 use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind};
 use cytoscope_profile::Recorder;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
 pub(crate) fn synthetic_batch(shape: &[usize], target_channels: usize) -> Result<[Tensor; 3], JobError> {
@@ -105,6 +106,8 @@ pub(crate) struct StepDevice {
     pub(crate) engine: Box<dyn Engine>,
     /// Precision of the steps: that of the settings, or f32 if the devices that have it have failed.
     pub(crate) precision: TrainPrecision,
+    /// Memory limit in bytes with which the activations of a step fit the device, if it was lowered for the measurement.
+    pub(crate) memory_budget_bytes: Option<u64>,
     /// Errors of devices that have failed before, for the report.
     pub(crate) failures: Vec<String>,
 }
@@ -131,7 +134,7 @@ pub(crate) fn choose(
                 if id != DeviceId::Cpu {
                     report(context, engine.as_ref(), "requested".to_owned());
                 }
-                return Ok(StepDevice { engine, precision: config.precision, failures });
+                return Ok(StepDevice { engine, precision: config.precision, memory_budget_bytes: None, failures });
             }
             Err(error) if may_change => {
                 context.report_lost_device(&error);
@@ -191,17 +194,17 @@ pub(crate) fn choose_except(
             found.push((*device, error.finding()));
         }
     };
-    let open = |failed: &[DeviceId], config: &TrainConfig| -> Result<Box<dyn Engine>, JobError> {
-        let engine = open_fastest(context, (devices, failed), start, config, threads, &on_error)?;
+    let open = |failed: &[DeviceId], config: &TrainConfig| -> Result<(Box<dyn Engine>, Option<u64>), JobError> {
+        let (engine, lowered_bytes) = open_fastest(context, (devices, failed), start, config, threads, &on_error)?;
         stepper_options(config, start, engine.as_ref(), threads, &context.recorder)?;
-        Ok(engine)
+        Ok((engine, lowered_bytes))
     };
     let precision = config.precision;
     let opened = open(failed, config);
     let mut all_failed = failed.to_vec();
     all_failed.extend(found.borrow().iter().map(|(device, _)| *device));
     let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
-    let (engine, precision) = match opened {
+    let ((engine, memory_budget_bytes), precision) = match opened {
         Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere && !all_failed.is_empty() => {
             let config = TrainConfig { precision: TrainPrecision::F32, ..config.clone() };
             (open(&all_failed, &config)?, TrainPrecision::F32)
@@ -209,10 +212,11 @@ pub(crate) fn choose_except(
         other => (other?, precision),
     };
     let failures = found.borrow().iter().map(|(_, note)| note.clone()).collect();
-    Ok(StepDevice { engine, precision, failures })
+    Ok(StepDevice { engine, precision, memory_budget_bytes, failures })
 }
 
-/// Opens the fastest of the devices that have not `failed`, and reports it. `on_error` receives the errors of devices.
+/// Opens the fastest of the devices that have not `failed`, and reports it. `on_error` receives the errors of devices. If the
+/// memory limit of activations was lowered to measure it, this limit in bytes is returned, too.
 fn open_fastest(
     context: &Context,
     (devices, failed): (&Devices, &[DeviceId]),
@@ -220,7 +224,7 @@ fn open_fastest(
     config: &TrainConfig,
     threads: usize,
     on_error: &dyn Fn(&EngineError),
-) -> Result<Box<dyn Engine>, JobError> {
+) -> Result<(Box<dyn Engine>, Option<u64>), JobError> {
     let (mut engines, mut unusable) = (Vec::new(), Vec::new());
     for device in devices.list() {
         let engine = if failed.contains(&device.id) {
@@ -243,20 +247,22 @@ fn open_fastest(
         if only.device().id != DeviceId::Cpu || !failed.is_empty() {
             report(context, only.as_ref(), format!("{} is the only usable device", only.device().id));
         }
-        return Ok(only);
+        return Ok((only, None));
     }
     context.note(format!("comparing {} devices by a training step; this is done once", engines.len()));
     let measures_again = devices.measures_again();
-    let (why, chosen) = fastest(context, (&engines, &unusable), start, config, threads, measures_again, on_error)?;
+    let (why, chosen, lowered_bytes) =
+        fastest(context, (&engines, &unusable), start, config, threads, measures_again, on_error)?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
     context.note(format!("training on {chosen}: {why}"));
     report(context, engine.as_ref(), why);
-    Ok(engine)
+    Ok((engine, lowered_bytes))
 }
 
-/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. On a GPU with too little memory,
-/// more activations are recomputed. Returns the reason for the choice and the fastest device.
+/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. On a GPU with too little
+/// memory, more activations are recomputed. Returns the reason for the choice, the fastest device, and the memory limit of
+/// activations in bytes with which it was measured if that was lowered.
 fn fastest(
     context: &Context,
     (engines, unusable): (&[Box<dyn Engine>], &[Device]),
@@ -265,8 +271,9 @@ fn fastest(
     threads: usize,
     measures_again: bool,
     on_error: &dyn Fn(&EngineError),
-) -> Result<(String, DeviceId), JobError> {
+) -> Result<(String, DeviceId, Option<u64>), JobError> {
     let recorder = Recorder::totals_only();
+    let lowered: RefCell<BTreeMap<DeviceId, u64>> = RefCell::default();
     let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
         let options = stepper_options(config, start, engine, threads, &recorder)?;
         Ok(StepperOptions { tuning, ..options })
@@ -291,9 +298,12 @@ fn fastest(
             }
             Ok(session)
         };
-        let session = options(engine, context.tuning())
+        let (session, lowered_bytes) = options(engine, context.tuning())
             .and_then(|options| with_less_memory(context, device, options, attempt))
             .map_err(|error| not_possible(device.id, error))?;
+        if let Some(bytes) = lowered_bytes {
+            lowered.borrow_mut().insert(device.id, bytes);
+        }
         Ok(Box::new(session))
     };
     let precisions = |device: &Device| vec![step_precision(config.precision, device)];
@@ -315,7 +325,8 @@ fn fastest(
     // A cancelled measurement looks like a device that cannot be used.
     context.check()?;
     let choice = choice.map_err(engine_error)?;
-    Ok((choice.why, choice.device))
+    let lowered_bytes = lowered.borrow().get(&choice.device).copied();
+    Ok((choice.why, choice.device, lowered_bytes))
 }
 
 /// Reports the device of a training run.

@@ -105,11 +105,12 @@ impl EstimateJob {
         engine: &dyn Engine,
     ) -> Result<Estimate, JobError> {
         let options = stepper_options(config, start, engine, self.threads, &context.recorder)?;
-        with_less_memory(context, engine.device(), options, |options, held_bytes| {
+        let (estimate, _) = with_less_memory(context, engine.device(), options, |options, held_bytes| {
             let mut stepper = Stepper::new(start.graph.clone(), engine, options)?;
             *held_bytes = stepper.arena_bytes();
             measure_steps(context, start, config, options, &mut stepper)
-        })
+        })?;
+        Ok(estimate)
     }
 }
 

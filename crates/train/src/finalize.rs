@@ -1,7 +1,7 @@
 //! The end of a training run: tuning of segmentation settings, the package, quantization, and scores of both networks.
 
 use crate::candidate::Candidate;
-use crate::checkpoint::{CALIBRATION, FLOAT, INT8, KEPT, TrainState};
+use crate::checkpoint::{FLOAT, INT8, KEPT, TrainState};
 use crate::curves;
 use crate::error::io_error;
 use crate::history::StepPoint;
@@ -12,7 +12,7 @@ use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
 use crate::record::{TrainingRecordFacts, training_record};
 use crate::score_name::SelectionMetric;
-use crate::stacks::calibration_file;
+use crate::stacks::calibration_image;
 use crate::train::{LoopOutcome, Training};
 use crate::tuning::{self, TuneEffort};
 use crate::validator::Scores;
@@ -21,10 +21,11 @@ use cytoscope_engine::Precision;
 use cytoscope_graph::Graph;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::predict::ChannelRef;
-use cytoscope_pipeline::{Context, JobError, PredictJob, ProgressStage, packages};
+use cytoscope_pipeline::{
+    CalibrationImage, CalibrationTile, Context, JobError, Model, ProgressStage, calibration_tiles_of_images, packages,
+};
 use cytoscope_profile::{Stage, count_text};
-use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode};
+use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, is_finished, move_aside, move_back};
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ const ATTEMPTS: [(QuantizeMode, f64); 4] = [
     (QuantizeMode::Static, ACCURACY_BUDGET / 2.0),
     (QuantizeMode::Static, ACCURACY_BUDGET / 4.0),
 ];
+/// Maximum number of training images that the int8 network is calibrated with.
+const CALIBRATION_IMAGES: usize = 8;
 /// Maximum decrease of the score that quantization may cause.
 const INT8_LOSS: f64 = 0.005;
 /// Fraction of the time left after training that tuning of segmentation settings may take.
@@ -358,7 +361,8 @@ impl Training<'_> {
         let out = self.folder.path.join(INT8);
         let recorder = self.context.recorder.clone();
         let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
-        let (calibrate, predictions) = self.calibration(float)?;
+        // They are cut in the first attempt.
+        let mut tiles = Vec::new();
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
         let mut overhead_mins = 0.0;
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
@@ -376,15 +380,15 @@ impl Training<'_> {
                 model: float.display().to_string(),
                 out: out.clone(),
                 mode,
-                calibrate: calibrate.clone(),
-                predictions: predictions.clone(),
+                calibrate: Vec::new(),
+                predictions: Vec::new(),
                 accuracy_budget: budget,
                 keep_float: Default::default(),
                 without_float: false,
                 overwrite: Overwrite::Refuse,
             };
             self.folder.remove_package(&out);
-            let once = || self.quantize_once(&job, &trainer, &quiet, after, floor);
+            let once = || self.quantize_once(&job, &trainer, &quiet, &mut tiles, after, floor);
             let scored = self.context.report_alive(ProgressStage::Calibrate, once);
             if attempt == 0 {
                 overhead_mins = started.elapsed().as_secs_f64() / 60.0;
@@ -447,40 +451,29 @@ impl Training<'_> {
         Ok(Some(FinalPackage { path, int8: Some(scores), quantized: None }))
     }
 
-    /// Returns files of up to eight training images, evenly spaced, that the network is calibrated with.
-    fn calibration_files(&self) -> Result<Vec<PathBuf>, JobError> {
-        let mut calibrate: Vec<PathBuf> = Vec::new();
-        let step = self.train_pairs.len().div_ceil(8).max(1);
-        for (i, pair) in self.train_pairs.iter().step_by(step).enumerate() {
-            let to = self.folder.path.join(format!("{i}{CALIBRATION}"));
-            calibrate.push(calibration_file(pair, &self.start.inputs, to)?);
-        }
-        Ok(calibrate)
-    }
-
-    /// Returns the stacks that the network at `model` is calibrated with; for several inputs as predictions, because the
-    /// channels are in the order of the inputs.
-    fn calibration(&self, model: &Path) -> Result<(Vec<PathBuf>, Vec<PredictJob>), JobError> {
-        let files = self.calibration_files()?;
-        if self.start.tensors.len() < 2 {
-            return Ok((files, Vec::new()));
-        }
-        let channels = (0..self.start.inputs.len()).map(ChannelRef::Index).collect();
-        let job = PredictJob { channels, ..PredictJob::new(files, model.display().to_string(), PathBuf::new()) };
-        Ok((Vec::new(), vec![job]))
+    /// Cuts the tiles that the network at `model` is calibrated with out of up to eight training images, evenly spaced.
+    fn calibration_tiles(&self, context: &Context, model: &str) -> Result<Vec<CalibrationTile>, JobError> {
+        let step = self.train_pairs.len().div_ceil(CALIBRATION_IMAGES).max(1);
+        let pairs = self.train_pairs.iter().step_by(step);
+        let images: Vec<CalibrationImage> = pairs.map(calibration_image).collect::<Result<_, _>>()?;
+        calibration_tiles_of_images(context, &Model::load(model)?, &images, MAX_QAT_TILES)
     }
 
     /// Quantizes the network and scores the result. Returns whether that costs no accuracy, and the scores if there is
-    /// a validation set.
+    /// a validation set. The calibration `tiles` are cut if there are none yet.
     fn quantize_once(
         &self,
         job: &QuantizeJob,
         trainer: &QatTrainer,
         quiet: &Context,
+        tiles: &mut Vec<CalibrationTile>,
         after: Option<&Scores>,
         floor: Option<f64>,
     ) -> Result<(bool, Option<Scores>, Quantized), JobError> {
-        let report = job.run_with(quiet, Some(trainer))?;
+        if tiles.is_empty() {
+            *tiles = self.calibration_tiles(quiet, &job.model)?;
+        }
+        let report = job.run_on_tiles(quiet, Some(trainer), tiles)?;
         let quantized = Quantized {
             float_bytes: report.float_bytes,
             int8_bytes: report.int8_bytes,

@@ -29,23 +29,28 @@ pub(crate) fn halve_activations(
 }
 
 /// Makes steps with `attempt`, and if a GPU runs out of memory, again with a lower memory limit of activations. `attempt`
-/// writes the bytes of the activations of its step to its second argument.
+/// writes the bytes of the activations of its step to its second argument. The lowered limit in bytes is returned, too; `None`
+/// if the first attempt succeeded.
 pub(crate) fn with_less_memory<T>(
     context: &Context,
     device: &Device,
     mut options: StepperOptions,
     mut attempt: impl FnMut(&StepperOptions, &mut u64) -> Result<T, JobError>,
-) -> Result<T, JobError> {
+) -> Result<(T, Option<u64>), JobError> {
+    let mut lowered_bytes = None;
     for _ in 0..MAX_HALVINGS {
         let mut held_bytes = 0;
         let error = match attempt(&options, &mut held_bytes) {
             Err(error) => error,
-            done => return done,
+            Ok(done) => return Ok((done, lowered_bytes)),
         };
         match halve_activations(&error, &mut options, device, held_bytes) {
-            Some(note) => context.note(note),
+            Some(note) => {
+                context.note(note);
+                lowered_bytes = options.memory_budget_bytes;
+            }
             None => return Err(error),
         }
     }
-    attempt(&options, &mut 0)
+    Ok((attempt(&options, &mut 0)?, lowered_bytes))
 }

@@ -337,7 +337,7 @@ pub(crate) fn prepare<'a>(
     set_object_diameter(&mut start, &config, given, data)?;
     let request = (job.device, job.another_device_may_continue());
     let chosen = device_choice::choose(context, devices, request, &start, &config, job.threads)?;
-    let StepDevice { engine, precision, failures } = chosen;
+    let StepDevice { engine, precision, memory_budget_bytes, failures } = chosen;
     let config = TrainConfig { precision, ..config };
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
@@ -347,7 +347,8 @@ pub(crate) fn prepare<'a>(
     let intensities = if intensities.len() == moments.len() { intensities } else { measured.collect() };
     let stepping = stepper_options(&config, &start, engine.as_ref(), job.threads, &context.recorder)?;
     let further_weights = sampler.has_further_weights();
-    let stepping = StepperOptions { tuning: context.tuning(), further_weights, ..stepping };
+    let memory_budget_bytes = memory_budget_bytes.or(stepping.memory_budget_bytes);
+    let stepping = StepperOptions { tuning: context.tuning(), further_weights, memory_budget_bytes, ..stepping };
     let validator = validator_of(context, &config, data, &start, given)?;
     let previews = Previews::of(&validator, start.target);
     let segment = segmentation(context, &config, &start, data);

@@ -1,14 +1,12 @@
-//! Stacks of pairs in memory: images read for validation, and files written for calibration.
+//! Stacks of pairs: images read for validation and for calibration.
 
-use crate::crop::{count_objects, fullest_window};
-use cytoscope_formats::{
-    Channel, Container, DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, WriteSpec, open, write_array,
-};
-use cytoscope_pipeline::{Extents, JobError};
+use crate::crop::fullest_window_of_slices;
+use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, open};
+use cytoscope_pipeline::{CalibrationImage, Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
-use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, VoxelSize, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, with_samples};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Maximum number of voxels of a case; of larger stacks, the middle is validated.
 const MAX_CASE_VOXELS: usize = 16 << 20;
@@ -209,38 +207,15 @@ pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, Job
 }
 
 /// Returns the window of this size that holds the most voxels of objects in a label image; `ignored` is the ignore label.
-/// The labels are read slice by slice.
+/// The labels are read once, slice by slice.
 pub(crate) fn labeled_window(labels: &ImageRef, size_zyx: [usize; 3], ignored: f32) -> Result<StackWindow, JobError> {
     let file = open_file(labels)?;
-    fullest_window(shape_zyx(&file), size_zyx, |window, axis| {
-        let ([z, y, x], [nz, ny, nx]) = (window.start_zyx, window.size_zyx);
-        let mut counts = vec![0; window.size_zyx[axis]];
-        for slice in 0..nz {
-            let (start_zyx, size_zyx) = ([z + slice, y, x], [1, ny, nx]);
-            let (samples, size) = read_from(&file, labels, Some(StackWindow { start_zyx, size_zyx }))?;
-            // Along Z, the slice is the only position.
-            let counts = if axis == 0 { counts.get_mut(slice..=slice) } else { Some(counts.as_mut_slice()) };
-            count_objects(&samples.to_f32(), size, Some(ignored), axis, counts.unwrap_or_default());
-        }
-        Ok(counts)
+    let [depth, rows, columns] = shape_zyx(&file);
+    fullest_window_of_slices([depth, rows, columns], size_zyx, ignored, |z| {
+        let slice = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, rows, columns] };
+        let (samples, _) = read_from(&file, labels, Some(slice))?;
+        Ok(samples.to_f32())
     })
-}
-
-/// Writes channels with these names.
-fn write_f32(path: &Path, stack: Stack, names: &[String], voxel_um: Option<[f64; 3]>) -> Result<(), JobError> {
-    let array = channels_array(stack, names.len())?;
-    let mut spec = match names.len() {
-        1 => WriteSpec::of(&array, Container::ImageJ),
-        _ => WriteSpec::of(&array, Container::OmeTiff),
-    };
-    if names.len() > 1 {
-        spec.channels = names.iter().map(|name| Channel { name: name.clone(), color_rgb: None }).collect();
-    }
-    if let Some([z, y, x]) = voxel_um {
-        spec.voxel_size_um = VoxelSize::new_um(z, y, x);
-    }
-    write_array(path, &array, &spec)?;
-    Ok(())
 }
 
 /// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states. A single plane
@@ -261,19 +236,17 @@ pub(crate) fn is_whole_file(image: &ImageRef) -> bool {
     image.channel.is_none() && image.time.is_none() && image.series == 0 && image.axes.is_none()
 }
 
-/// Returns a file for calibration that contains only the image of a pair: its own file, or one that is written to `to`,
-/// with the middle of very large stacks. Several channels get the names of the network's `inputs`.
-pub(crate) fn calibration_file(pair: &Pair, inputs: &[String], to: PathBuf) -> Result<PathBuf, JobError> {
-    // A file with a number in its name may open with others as one stack.
-    let opens_alone =
-        || open(&pair.image.path, &OpenOptions::default()).is_ok_and(|image| !image.meta().is_numbered_series());
-    if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) && opens_alone() {
-        return Ok(pair.image.path.clone());
-    }
-    let window = pair.window.or(middle_window(&pair.image)?);
-    let to = if inputs.len() > 1 { to.with_extension("ome.tif") } else { to };
-    write_f32(&to, read_channels(pair.images(), window)?, inputs, voxel_um(pair)?)?;
-    Ok(to)
+/// Returns the image of a pair for calibration, with the part of it that is trained on; of very large stacks that are not a
+/// file of their own, with their middle.
+pub(crate) fn calibration_image(pair: &Pair) -> Result<CalibrationImage, JobError> {
+    let is_own_file = pair.more_images.is_empty() && is_whole_file(&pair.image);
+    let window = match pair.window {
+        None if !is_own_file => middle_window(&pair.image)?,
+        window => window,
+    };
+    let images: Vec<ImageRef> = pair.images().cloned().collect();
+    let ranges = |w: StackWindow| std::array::from_fn::<_, 3, _>(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a]);
+    Ok(CalibrationImage { image: joined_image(&images)?, window: window.map(ranges), voxel_um: voxel_um(pair)? })
 }
 
 /// Replaces values that are not finite by the smallest finite value, as in training.
@@ -288,26 +261,34 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::VoxelSize;
 
     #[test]
-    fn channels_for_calibration_have_the_names_of_the_inputs() {
+    fn calibration_reads_all_channels_of_a_pair_and_the_part_that_is_trained_on() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, value: f32| {
             let path = folder.path().join(name);
-            write_f32(&path, (vec![value; 24], [2, 3, 4]), &["image".to_owned()], Some([2.0, 1.0, 1.0])).unwrap();
+            let array = Array::new(Axes::zyx(), vec![2, 3, 4], vec![value; 24]).unwrap();
+            let mut spec = WriteSpec::of(&array, Container::ImageJ);
+            spec.voxel_size_um = VoxelSize::new_um(2.0, 1.0, 1.0);
+            write_array(&path, &array, &spec).unwrap();
             path
         };
         let mut pair = Pair::new("a", file("a.tif", 1.0), file("labels.tif", 0.0));
         pair.more_images = vec![ImageRef::of(file("b.tif", 5.0))];
-        let names = ["membrane".to_owned(), "nuclei".to_owned()];
-        let written = calibration_file(&pair, &names, folder.path().join("0_calibration.tif")).unwrap();
-        let image = open(&written, &OpenOptions::default()).unwrap();
-        let found: Vec<String> = image.meta().channels.iter().map(|channel| channel.name.clone()).collect();
-        assert_eq!(found, names);
-        let array = image.read_all().unwrap();
-        assert_eq!(array.shape(), [2, 2, 3, 4]);
-        let values = array.into_samples().to_f32();
-        assert!(values.chunks(12).enumerate().all(|(plane, v)| v.iter().all(|v| *v == [1.0, 5.0][plane % 2])));
+        let whole = calibration_image(&pair).unwrap();
+        assert_eq!((whole.window, whole.voxel_um.is_some()), (None, true));
+        let window = StackWindow { start_zyx: [1, 0, 2], size_zyx: [1, 3, 2] };
+        let part = calibration_image(&Pair { window: Some(window), ..pair }).unwrap();
+        assert_eq!(part.window, Some([1..2, 0..3, 2..4]));
+        // The image is the whole one, so that its statistics are those of a prediction.
+        for image in [whole.image, part.image] {
+            let values = image.read_all().unwrap().into_samples().to_f32();
+            assert_eq!(values.len(), 48);
+            let mut planes = values.chunks(12).enumerate();
+            assert!(planes.all(|(plane, v)| v.iter().all(|v| *v == [1.0, 5.0][plane % 2])), "{values:?}");
+        }
     }
 
     #[test]

@@ -209,8 +209,8 @@ impl Job {
     /// its checkpoint. `has_trained` is whether the process has reported training events: otherwise, a checkpoint is that
     /// of an earlier run, which only a job with `resume` continues. If there is no checkpoint because the GPU ended the
     /// process at the first step, the run starts again, and so do jobs that write nothing before their end: scores of a
-    /// model, estimates of training, and object diameters. `None` for all other jobs, and if the user chose that GPU to
-    /// train or measure on.
+    /// model, estimates of training, object diameters, and imports, tests and measurements of models. `None` for all other
+    /// jobs, and if the user chose that GPU to train or measure on.
     pub(crate) fn continued(&self, gpu: Option<&str>, has_trained: bool, reason: &str) -> Option<(Self, String)> {
         let place = if gpu.is_some() { ", on the CPU" } else { "" };
         let starts_again = |what: &str| format!("{reason}: {what} starts again{place}");
@@ -256,6 +256,15 @@ impl Job {
                 let prediction = PredictJob { device: CPU, precision, ..prediction.clone() };
                 Some((Self::ObjectDiameter(DiameterJob { prediction }), starts_again("the estimate")))
             }
+            Self::Import(job) if gpu.is_some() => {
+                Some((Self::Import(ImportJob { cpu_because, ..job.clone() }), starts_again("the import")))
+            }
+            Self::ModelTest(job) if gpu.is_some() => {
+                Some((Self::ModelTest(ModelTestJob { cpu_because, ..job.clone() }), starts_again("the test")))
+            }
+            Self::ModelSpeed(job) if gpu.is_some() => {
+                Some((Self::ModelSpeed(ModelSpeedJob { cpu_because, ..job.clone() }), starts_again("the measurement")))
+            }
             _ => None,
         }
     }
@@ -290,6 +299,9 @@ impl Job {
             Self::Train(TrainJob { device, .. })
             | Self::TrainEstimate(EstimateJob { device, .. })
             | Self::EvaluateModel(EvaluateModelJob { device, .. }) => *device,
+            Self::Import(ImportJob { cpu_because: Some(_), .. })
+            | Self::ModelTest(ModelTestJob { cpu_because: Some(_), .. })
+            | Self::ModelSpeed(ModelSpeedJob { cpu_because: Some(_), .. }) => CPU,
             // The network is run on every device.
             Self::Import(_) | Self::ModelTest(_) | Self::ModelSpeed(_) => DeviceRequest::Auto,
             Self::Segment { .. }
@@ -495,6 +507,22 @@ mod tests {
         assert_eq!(next.device(), CPU);
         let Job::ObjectDiameter(DiameterJob { prediction }) = next else { panic!("{next:?}") };
         assert_eq!(prediction.precision, Some(Precision::F32));
+    }
+
+    #[test]
+    fn models_are_imported_tested_and_measured_again_on_the_cpu() {
+        let jobs = [
+            (json!({"import": {"file": "m.onnx", "out": "m"}}), "died: the import starts again, on the CPU"),
+            (json!({"model_test": {"file": "m.onnx"}}), "died: the test starts again, on the CPU"),
+            (json!({"model_speed": {"model": "nuclei"}}), "died: the measurement starts again, on the CPU"),
+        ];
+        for (job, expected) in jobs {
+            let job = read(job);
+            assert_eq!(job.device(), DeviceRequest::Auto);
+            let (next, note) = job.continued(Some("cuda:0"), false, "died").unwrap();
+            assert_eq!((next.device(), note.as_str()), (CPU, expected), "no GPU is probed for it");
+            assert_eq!(next.continued(None, false, "died"), None, "the CPU would end it again");
+        }
     }
 
     #[test]

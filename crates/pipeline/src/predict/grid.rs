@@ -79,7 +79,7 @@ impl<'a> ModelView<'a> {
     }
 
     /// Returns the part of the stack that some rows and columns of the model's grid are computed from.
-    pub(super) fn stack_of(&self, part: [Range<usize>; 2]) -> Stack {
+    pub(crate) fn stack_of(&self, part: [Range<usize>; 2]) -> Stack {
         let depth = self.stack.extents.zyx[0];
         let [rows, columns] = sources(self.maps.as_ref(), part);
         self.stack.windowed(&[0..depth, rows, columns])
@@ -87,7 +87,7 @@ impl<'a> ModelView<'a> {
 
     /// Returns a view of these rows and columns alone; `stack` is the part of the stack that [`ModelView::stack_of`]
     /// returns for them. They have the same values as in the whole view.
-    pub(super) fn of_part<'b>(&self, stack: &'b Stack, [rows, columns]: [Range<usize>; 2]) -> ModelView<'b>
+    pub(crate) fn of_part<'b>(&self, stack: &'b Stack, [rows, columns]: [Range<usize>; 2]) -> ModelView<'b>
     where
         'a: 'b,
     {

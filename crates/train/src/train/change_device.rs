@@ -101,7 +101,7 @@ impl Training<'_> {
     fn change_device(&mut self, failed: &[DeviceId], error: &JobError) -> Result<(), JobError> {
         let (context, threads) = (self.context, self.job.threads);
         let next = choose_except(context, self.devices, failed, &self.start, &self.config, threads)?;
-        let StepDevice { engine, precision, failures } = next;
+        let StepDevice { engine, precision, memory_budget_bytes, failures } = next;
         let in_precision = if precision == self.config.precision { "" } else { " in f32" };
         let id = engine.device().id;
         let message = if self.folder.has_checkpoint() {
@@ -116,7 +116,8 @@ impl Training<'_> {
         self.config.precision = precision;
         let further_weights = self.options.further_weights;
         let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &context.recorder)?;
-        self.options = StepperOptions { tuning: context.tuning(), further_weights, ..options };
+        let memory_budget_bytes = memory_budget_bytes.or(options.memory_budget_bytes);
+        self.options = StepperOptions { tuning: context.tuning(), further_weights, memory_budget_bytes, ..options };
         self.engine = engine;
         self.activation_bytes.store(0, Ordering::Relaxed);
         Ok(())

@@ -13,7 +13,7 @@ use cytoscope_pipeline::{Context, Event};
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Number of runs of a session after which the GPU fails: three steps that are timed, and three of the run.
@@ -32,6 +32,11 @@ static RUNS_ON_TIGHT: AtomicUsize = AtomicUsize::new(0);
 const CROWDED: DeviceId = DeviceId::Cuda(4);
 /// Number of runs on [`CROWDED`].
 static RUNS_ON_CROWDED: AtomicUsize = AtomicUsize::new(0);
+
+/// A GPU that runs out of memory when [`IS_FULL`] is set, which it clears.
+const FULL: DeviceId = DeviceId::Cuda(5);
+/// Whether the next run on [`FULL`] runs out of memory.
+static IS_FULL: AtomicBool = AtomicBool::new(true);
 
 /// A simulated GPU, which computes with the reference executor until it fails.
 struct Gpu(Device);
@@ -63,9 +68,13 @@ struct GpuSession {
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        if self.id == TIGHT || self.id == CROWDED {
-            let runs = if self.id == TIGHT { &RUNS_ON_TIGHT } else { &RUNS_ON_CROWDED };
-            if runs.fetch_add(1, Ordering::Relaxed) == 0 {
+        if [TIGHT, CROWDED, FULL].contains(&self.id) {
+            let is_full = match self.id {
+                TIGHT => RUNS_ON_TIGHT.fetch_add(1, Ordering::Relaxed) == 0,
+                CROWDED => RUNS_ON_CROWDED.fetch_add(1, Ordering::Relaxed) == 0,
+                _ => IS_FULL.swap(false, Ordering::Relaxed),
+            };
+            if is_full {
                 return Err(EngineError::OutOfMemory { device: self.id, needed_bytes: 4 << 20, available_bytes: 0 });
             }
         } else if self.runs >= RUNS || self.id == BROKEN {
@@ -236,6 +245,38 @@ fn a_gpu_that_runs_out_of_memory_when_it_is_measured_recomputes_more() {
     let why = events.iter().find_map(|e| if let Event::Device(device) = e { Some(device.why.as_str()) } else { None });
     let why = why.unwrap();
     assert!(why.contains("cuda:4 ") && !why.contains("not enough memory"), "its time counts: {why}");
+}
+
+#[test]
+fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    // The CPU has no tf32, so that the GPU is chosen.
+    let cpu = Devices::cpu_only().list()[0].clone();
+    let (name, precisions) = ("a GPU".to_owned(), vec![Precision::F32, Precision::Tf32]);
+    let gpu = Device { id: FULL, name, precisions, ..cpu.clone() };
+    let mut job = job(folder, "full", FULL, false);
+    (job.device, job.config.precision) = (DeviceRequest::Auto, TrainPrecision::Tf32);
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&notes);
+    let sink = move |event: &Event| {
+        let Event::Note { message } = event else { return };
+        // It runs out of memory when it is measured, and at the first step of the run.
+        if message.starts_with("training on cuda:5") {
+            IS_FULL.store(true, Ordering::Relaxed);
+        }
+        kept.lock().unwrap().push(message.clone());
+    };
+    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let devices = Devices::with_engines(vec![gpu, cpu], open).measured_again();
+    let report = job.run(&context, &devices, &|_| ()).unwrap();
+    assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
+    let notes = notes.lock().unwrap();
+    let lowered: Vec<&String> = notes.iter().filter(|note| note.contains("trying again with at most")).collect();
+    let limits = ["at most 1 MiB of activations", "at most 512 KiB of activations"];
+    assert_eq!(lowered.len(), limits.len(), "{notes:?}");
+    assert!(lowered.iter().zip(limits).all(|(note, limit)| note.ends_with(limit)), "{lowered:?}");
 }
 
 #[test]
