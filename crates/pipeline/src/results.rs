@@ -8,7 +8,7 @@
 
 use crate::job_record::records_result_of;
 use crate::predict::zarr::FOLDER_KIND;
-use crate::{JobError, provenance};
+use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::folder::{Replaced, check_finished, content_of_finished, move_aside};
 use cytoscope_storage::partial_folder::FinishedFolder;
@@ -82,6 +82,18 @@ impl Publication {
     pub(crate) fn records(&self) -> Result<Vec<FileRecord>, JobError> {
         let folders = self.folders.iter().map(|folder| Ok::<_, JobError>(FileRecord::of_folder(folder)));
         folders.chain(self.files.iter().map(FileRecord::of)).collect()
+    }
+
+    /// Reads the folders that will be replaced, so that [`Self::publish`], which cannot be cancelled, does not have to. Call this
+    /// before a record lists the new files.
+    ///
+    /// # Errors
+    /// [`JobError::Cancelled`].
+    pub(crate) fn prepare(&mut self, context: &Context) -> Result<(), JobError> {
+        for folder in &mut self.folders {
+            folder.prepare(&mut || context.check().is_ok());
+        }
+        context.check()
     }
 
     /// Renames the files to their final names. Existing files that were checked before are overwritten; a file that

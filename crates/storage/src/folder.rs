@@ -361,7 +361,7 @@ pub fn write_finished(
         Ok(marker) => {
             // On systems other than Unix an open file prevents its folder from being renamed.
             let marker = cfg!(unix).then_some(marker);
-            move_into_place(&partial, path, kind).map(|replaced| (replaced, marker))
+            move_into_place(&partial, path, kind, &Found::Unknown).map(|replaced| (replaced, marker))
         }
         Err(error) => {
             // The first error is reported; a leftover folder is hidden and marked, and a later sweep removes it.
@@ -397,8 +397,38 @@ fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Re
     Ok(marker)
 }
 
-/// Renames a new folder to `path` and returns what happened to the previous content.
-pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
+/// What a folder was found to be before it is replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Its files were not read.
+    Unknown,
+    /// An unchanged finished folder, whose marker has this SHA-256.
+    Unchanged(String),
+    /// A finished folder in which something was changed or added.
+    Changed,
+}
+
+/// Reads the files of a finished folder. `goes_on` is called before each block; if it returns `false`, nothing more is read.
+pub(crate) fn find(path: &Path, kind: &str, goes_on: &mut dyn FnMut() -> bool) -> Found {
+    if !is_finished(path, kind) {
+        return Found::Unknown;
+    }
+    // The marker is hashed first: if it is replaced meanwhile, the folder counts as another one.
+    let (Ok(sha256), Some(manifest)) = (crate::sha256_of_file(&path.join(MARKER)), Manifest::of_folder(path)) else {
+        return Found::Unknown;
+    };
+    let mut before_block =
+        |_: usize| -> io::Result<()> { if goes_on() { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) } };
+    match manifest.difference_while(path, &mut before_block) {
+        Ok(None) => Found::Unchanged(sha256),
+        Ok(Some(_)) => Found::Changed,
+        Err(_) => Found::Unknown,
+    }
+}
+
+/// Renames a new folder to `path` and returns what happened to the previous content, whose files are not read again if it is
+/// `known`.
+pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str, known: &Found) -> Result<Replaced, StorageError> {
     let io = |error| StorageError::io(path, "replacing the folder")(error);
     let found = std::fs::symlink_metadata(path);
     let exists = found.is_ok();
@@ -412,7 +442,12 @@ pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Rep
         std::fs::rename(new, path).map_err(io)?;
         return Ok(Replaced::Nothing);
     }
-    if difference(path, kind)?.is_some() {
+    let is_changed = match known {
+        Found::Changed => true,
+        Found::Unchanged(sha256) if crate::sha256_of_file(&path.join(MARKER)).is_ok_and(|now| now == *sha256) => false,
+        _ => difference(path, kind)?.is_some(),
+    };
+    if is_changed {
         let aside = move_aside(path)?;
         if let Err(error) = std::fs::rename(new, path) {
             move_back(&aside, path);

@@ -1,5 +1,5 @@
-//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard or JPEG XR, and their lower resolutions; scenes are
-//! series.
+//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard, JPEG XR, JPEG or LZW, and their lower resolutions;
+//! scenes are series.
 //!
 //! The format is described in Zeiss' "ZISRAW (CZI) file format" and implemented in libCZI.
 
@@ -10,7 +10,7 @@ mod metadata;
 pub(crate) use directory::MAGIC;
 
 use crate::{
-    codec::{decode_blue_first, to_native},
+    codec::{decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
     error::{Fault, FormatError},
     image::OpenOptions,
     limits::Limits,
@@ -30,6 +30,8 @@ use std::{
 
 /// Compression of a subblock.
 const UNCOMPRESSED: i32 = 0;
+const JPEG: i32 = 1;
+const LZW: i32 = 2;
 const JPEG_XR: i32 = 4;
 const ZSTD_0: i32 = 5;
 const ZSTD_1: i32 = 6;
@@ -117,17 +119,23 @@ fn sample_type(subblocks: &[Subblock]) -> Result<(DType, usize), Fault> {
 fn compression_of(subblocks: &[Subblock]) -> &'static str {
     match subblocks.iter().map(|s| s.compression).find(|c| *c != UNCOMPRESSED) {
         None => "none",
+        Some(JPEG) => "jpeg",
+        Some(LZW) => "lzw",
         Some(JPEG_XR) => "jpeg xr",
         Some(_) => "zstd",
     }
 }
 
 fn check_compression(subblocks: &[Subblock]) -> Result<(), Fault> {
-    let unknown = |s: &&Subblock| !matches!(s.compression, UNCOMPRESSED | JPEG_XR | ZSTD_0 | ZSTD_1);
+    let unknown = |s: &&Subblock| match s.compression {
+        UNCOMPRESSED | LZW | JPEG_XR | ZSTD_0 | ZSTD_1 => false,
+        // 8-bit gray and color.
+        JPEG => !matches!(s.pixel_type, 0 | 3),
+        _ => true,
+    };
     let Some(subblock) = subblocks.iter().find(unknown) else { return Ok(()) };
     let name = match subblock.compression {
-        1 => "JPEG compression",
-        2 => "LZW compression",
+        JPEG => "JPEG compression of pixels that are neither 8-bit gray nor 8-bit color",
         100.. => "camera-specific encoding",
         _ => "compression",
     };
@@ -307,7 +315,13 @@ impl Czi {
         let stored = self.source.read_vec(at, count as usize)?;
         let started = Instant::now();
         let pixels = Arc::new(match subblock.compression {
+            JPEG => decode_jpeg_blue_first(&stored, [subblock.width, subblock.height, self.samples])?,
             JPEG_XR => decode_blue_first(&stored, [subblock.width, subblock.height, self.samples], self.dtype)?,
+            LZW => {
+                let mut pixels = vec![0; expected];
+                lzw_decode(&stored, &mut pixels)?;
+                pixels
+            }
             of_zstd => self.unzstd(&stored, of_zstd, expected)?,
         });
         self.source.count_decoded(started.elapsed(), expected);

@@ -134,9 +134,10 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     report.seam_energy = inference.finish().energy();
     outputs.write_labels(context)?;
     let span = context.recorder.span(Stage::Write, "finish");
-    let written = outputs.finish(context)?;
+    let mut written = outputs.finish(context)?;
     context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
     let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
+    context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
     drop(span);
     measure(context, model, start, &before, &mut report);
     let of_record = (records, preprocessed, tensors);
