@@ -104,7 +104,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         (None, Some(_)) => resolved.times.len(),
         (None, None) => 1,
     };
-    space::check(job.folder(), &resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+    space::check(context, job.folder(), &resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
         if earlier.is_none() {
             KeptSlices::remove(job.folder(), stem);
         }
