@@ -11,7 +11,7 @@ pub(crate) use directory::MAGIC;
 
 use crate::{
     codec::{decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, choose_index},
     image::OpenOptions,
     limits::Limits,
     meta::ByteOrder,
@@ -53,7 +53,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
         } else {
             Fault::Misused(
                 format!("there is no series {}: the file has {} scenes", options.series, scenes.len()).into(),
-                format!("choose one of 0 to {}", scenes.len() - 1).into(),
+                choose_index(scenes.len()).into(),
             )
         });
     };
