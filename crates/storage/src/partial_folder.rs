@@ -370,7 +370,7 @@ impl Drop for PartialFolder {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::folder::{check_finished, content_of_finished, content_of_finished_while};
+    use crate::folder::{check_finished, check_finished_while, content_of_finished, content_of_finished_while};
     use cytoscope_testkit::file_names;
 
     #[test]
@@ -471,6 +471,7 @@ mod tests {
         std::fs::write(target.join("0/c/mine"), "data").unwrap();
         let refused = check_finished(&target, KIND, &[], Overwrite::Refuse).unwrap_err().to_string();
         assert!(refused.contains("0/c/mine"), "{refused}");
+        assert!(check_finished(&target, KIND, &[], Overwrite::Replace).is_ok());
         assert_eq!(content_of_finished(&target, KIND), None);
         let (replaced, _) = write(b"three");
         let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
@@ -526,6 +527,9 @@ mod tests {
         assert!(replaced == Replaced::Ours && blocks > 0, "{replaced:?} {blocks}");
         // Reading that was stopped counts as none.
         assert_eq!(write(b"three", false, &|| ()), (Replaced::Ours, 1));
+        let stopped = check_finished_while(&target, "result", &[], Overwrite::Refuse, &mut || false);
+        assert!(matches!(stopped, Err(StorageError::Io { .. })), "{stopped:?}");
+        assert!(check_finished_while(&target, "result", &[], Overwrite::Refuse, &mut || true).is_ok());
         // A folder that takes its place meanwhile is not lost.
         let swap = || {
             std::fs::remove_dir_all(&target).unwrap();

@@ -82,7 +82,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let precision = engine.precision(model, job.precision);
         return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
     }
-    context.report_alive(ProgressStage::Check, || files.refuse_foreign(&wanted, job.overwrite))?;
+    context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
