@@ -251,6 +251,20 @@ fn ome_zarr_folders_are_found_like_files() {
 }
 
 #[test]
+fn regions_of_interest_in_a_table_have_the_extents_of_their_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let (shape, raw, labels) = tiny(1);
+    write(&at("cell.tif"), shape, raw);
+    write(&at("rois.zip"), shape, labels);
+    fs::write(at("t.csv"), "raw,seg\ncell.tif,rois.zip\n").unwrap();
+    let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.pairs[0].target.drawn_on_tzyx, Some([1, 4, 8, 10]));
+    assert_eq!(dataset.pairs[0].image.drawn_on_tzyx, None);
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+}
+
+#[test]
 fn a_folder_of_corrections_is_found_by_its_table() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
