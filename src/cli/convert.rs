@@ -19,7 +19,8 @@ pub(crate) struct Convert {
     /// Image to convert.
     input: PathBuf,
     /// Output file; its extension selects the format: .npy, .tif (ImageJ), .ome.tif, .zarr (an OME-Zarr folder), .ozx or
-    /// .zarr.zip (the same in one zip file), _seg.npy (Cellpose) or .zip (ImageJ ROI set).
+    /// .zarr.zip (the same in one zip file), _seg.npy (Cellpose), .zip (ImageJ ROI set) or .roi (one
+    /// ImageJ ROI).
     output: PathBuf,
     /// Label image of the input, to store in the OME-Zarr output.
     #[arg(long, value_name = "FILE")]

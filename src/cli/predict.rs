@@ -6,13 +6,13 @@ use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, check_folder, counted, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance,
-    print, print_json, progress,
+    PrecisionName, counted, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
+    print_json, progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_formats::is_zarr_name;
+use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
 use cytoscope_pipeline::predict::{
     Blend, BlendRequest, ChannelRef, InputTensor, KeepSlices, TileRequest, expand_inputs, input_facts,
@@ -24,8 +24,24 @@ use cytoscope_pipeline::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
+
+/// Refuses an output of a prediction whose name is that of a file, unless a folder with this name exists.
+pub(super) fn check_out(out: &Path) -> Outcome {
+    if out.is_dir() {
+        return Ok(());
+    }
+    if is_zarr_zip_name(out) {
+        return Err(Failure::wrong_use(format!(
+            "{}: predict writes OME-Zarr as a folder: give a name that ends in .zarr, and store the folder in one file with \
+             cytoscope convert",
+            out.display()
+        )));
+    }
+    Ok(check_extension(out, &["", "zarr"])?)
+}
 
 /// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
 fn outputs() -> impl TypedValueParser<Value = Output> {
@@ -194,9 +210,7 @@ impl Predict {
     pub(crate) fn run(self) -> Outcome {
         let clock = RunClock::start();
         let Prepared { mut job, devices, differences } = self.prepare()?;
-        if !is_zarr_name(&job.out) {
-            check_folder(&job.out)?;
-        }
+        check_out(&job.out)?;
         let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());

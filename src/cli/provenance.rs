@@ -6,7 +6,6 @@ use super::simulate::SimulateJob;
 use super::{check_folder, devices, predict, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
-use cytoscope_formats::is_zarr_name;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Recordable, read_any, record_for, record_path};
 use cytoscope_pipeline::packages::ImportJob;
@@ -94,9 +93,7 @@ impl Provenance {
         if let Some(out) = &self.out {
             job.out.clone_from(out);
         }
-        if !is_zarr_name(&job.out) {
-            check_folder(&job.out)?;
-        }
+        predict::check_out(&job.out)?;
         job.overwrite = Overwrite::from_force(self.force);
         let context = progress::context(self.report.json_progress, self.report.json, Recorder::totals_only());
         differences.iter().for_each(|message| context.note(message.as_str()));

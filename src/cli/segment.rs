@@ -17,7 +17,8 @@ pub(crate) struct Segment {
     /// Probability map, or any stack with high values inside objects.
     map: PathBuf,
     /// Label image to write; its extension selects the format: .tif (ImageJ), .ome.tif (OME-TIFF), .zarr (an OME-Zarr
-    /// folder), .npy, _seg.npy (Cellpose) or .zip (ImageJ ROI set).
+    /// folder), .ozx or .zarr.zip (the same in one zip file), .npy, _seg.npy (Cellpose), .zip (ImageJ ROI set) or .roi (one
+    /// ImageJ ROI).
     #[arg(long)]
     out: PathBuf,
     /// Table of measurements to write: .csv or .parquet.

@@ -84,9 +84,15 @@ fn segment_writes_labels_in_the_format_that_their_name_states() {
     let raw = fixture.nuclei("12,40,50", 4);
     fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr"])).ok();
     let segment = |out: &str| fixture.run(&["segment", MAPS, "--out", out, "--json"]).json()["format"].clone();
-    for (out, format) in
-        [("l.tif", "tiff"), ("l.ome.tif", "tiff"), ("l.zarr", "ome_zarr"), ("l.npy", "npy"), ("l_seg.npy", "cellpose")]
-    {
+    for (out, format) in [
+        ("l.tif", "tiff"),
+        ("l.ome.tif", "tiff"),
+        ("l.zarr", "ome_zarr"),
+        ("l.ozx", "ome_zarr"),
+        ("l.zarr.zip", "ome_zarr"),
+        ("l.npy", "npy"),
+        ("l_seg.npy", "cellpose"),
+    ] {
         assert_eq!(segment(out), format, "{out}");
         assert_eq!(fixture.image(out), fixture.image("l.tif"), "{out}");
     }
@@ -94,6 +100,12 @@ fn segment_writes_labels_in_the_format_that_their_name_states() {
     fixture.run(&["convert", "l.zip", "back.tif", "--like", &raw]).ok();
     assert_eq!(fixture.image("back.tif").samples().to_f32(), fixture.image("l.tif").samples().to_f32());
     fixture.fails(2, &["segment", MAPS, "--out", "l.jpg"], &["l.jpg", ".zarr", "_seg.npy"]);
+    // It holds several objects; the labels in one file are read like any others.
+    fixture.fails(3, &["segment", MAPS, "--out", "l.roi"], &["l.roi", "one object", ".zip"]);
+    assert!(!fixture.path("l.roi").exists());
+    fixture.run(&["measure", "l.ozx", "--out", "zip.csv"]).ok();
+    fixture.run(&["measure", "l.zarr", "--out", "folder.csv"]).ok();
+    assert_eq!(fixture.bytes("zip.csv"), fixture.bytes("folder.csv"));
     // An unchanged folder with labels of the same map is replaced, as a file is; any other folder only on request.
     assert_eq!(segment("l.zarr"), "ome_zarr");
     std::fs::write(fixture.path("l.zarr").join("mine.txt"), "notes").unwrap();

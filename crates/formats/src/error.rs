@@ -154,6 +154,14 @@ pub(crate) const DAMAGED: &str = "the file is damaged or incomplete: export or c
 pub(crate) const RESAVE: &str =
     "save it uncompressed or with LZW, Deflate, Zstd, PackBits or JPEG compression, for example with Fiji";
 
+/// The advice for an index that does not exist, where `count` ones do.
+pub(crate) fn choose_index(count: usize) -> String {
+    match count {
+        0 | 1 => "choose 0".to_owned(),
+        _ => format!("choose one of 0 to {}", count - 1),
+    }
+}
+
 impl Fault {
     /// A malformed file; the advice is to export or copy the file again.
     pub fn malformed(problem: impl Into<Cow<'static, str>>) -> Self {
@@ -212,6 +220,11 @@ mod tests {
     fn text_from_a_file_is_escaped_in_messages() {
         let error = Fault::malformed("its name is \u{1b}[2J").at(Path::new("a\u{202e}\n.tif")).to_string();
         assert!(error.starts_with("a\\u{202e}\\u{a}.tif: its name is \\u{1b}[2J; "), "{error}");
+    }
+
+    #[test]
+    fn a_single_choice_is_no_range() {
+        assert_eq!([1, 3].map(choose_index), ["choose 0", "choose one of 0 to 2"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Interface of every reader apart from TIFF's: a description of the image, and its pixels on demand.
 
 use crate::{
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
@@ -116,7 +116,7 @@ impl Opened {
     /// Checks the options against the image and applies its axes.
     pub fn with_options(self, options: &OpenOptions) -> Result<Self, Fault> {
         if options.series >= self.series_count {
-            let next = format!("choose one of 0 to {}", self.series_count.saturating_sub(1));
+            let next = choose_index(self.series_count);
             let problem = format!("there is no series {}: the file has {}", options.series, self.series_count);
             return Err(Fault::Misused(problem.into(), next.into()));
         }

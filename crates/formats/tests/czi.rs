@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatErrorKind, Image, Limits, OpenOptions, StoredCompression, open_bytes};
-use cytoscope_volume::{Region, Samples};
+use cytoscope_volume::{DType, Region, Samples};
 
 macro_rules! seed {
     ($name:literal) => {
@@ -167,6 +167,52 @@ fn damaged_jpeg_xr_is_refused() {
     }
 }
 
+/// The files are written by `data/czi/make_lzw_jpeg.py`.
+#[test]
+fn lzw_and_jpeg_are_read() {
+    let image = opened(seed!("lzw"), 0).unwrap();
+    assert_eq!(
+        (image.meta().compression.as_str(), image.meta().shape_full.as_slice()),
+        ("lzw", &[1, 2, 2, 3, 4, 1][..])
+    );
+    assert_eq!(image.read_all().unwrap().into_samples(), values(0));
+    let close = |got: &[f32], expected: &[f32]| {
+        assert_eq!(got.len(), expected.len());
+        let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 3.0, "{got:?} is not {expected:?}");
+    };
+    let image = opened(seed!("jpeg"), 0).unwrap();
+    assert_eq!((image.meta().compression.as_str(), image.meta().dtype), ("jpeg", DType::U8));
+    close(&image.read_all().unwrap().samples().to_f32(), &values(0).to_f32());
+    // Red, green, blue.
+    let image = opened(seed!("jpeg_bgr"), 0).unwrap();
+    assert_eq!(image.meta().shape_full, [1, 2, 1, 3, 4, 3]);
+    for (z, blue) in [(0, 20.0), (1, 40.0)] {
+        let pixel = Region { start: vec![0, z, 0, 2, 3, 0], size: vec![1, 1, 1, 1, 1, 3] };
+        close(&image.read(0, &pixel).unwrap().samples().to_f32(), &[200.0, 100.0, blue]);
+    }
+}
+
+/// An image of another size than the directory states, 16-bit pixels in JPEG, and damaged data.
+#[test]
+fn damaged_lzw_and_jpeg_are_refused() {
+    let read = |file: Vec<u8>| opened(file, 0).and_then(|i| i.read_all().map(|_| ()).map_err(|e| e.kind()));
+    // The extent along X of every entry, and the stored one.
+    let narrow = with_entries(with_entries(seed!("jpeg"), 32 + 8, 3), 32 + 16, 3);
+    assert_eq!(read(narrow), Err(FormatErrorKind::Malformed));
+    assert_eq!(read(with_entries(seed!("jpeg"), 2, 1)), Err(FormatErrorKind::Unsupported));
+    assert_eq!(read(with_entries(seed!("jpeg"), 18, 2)), Err(FormatErrorKind::Malformed));
+    assert_eq!(read(with_entries(with_entries(seed!("lzw"), 2, 0), 18, 1)), Err(FormatErrorKind::Malformed));
+    for seed in [seed!("lzw"), seed!("jpeg")] {
+        for byte in (seed.len() - 600..seed.len()).step_by(3) {
+            let mut changed = seed.clone();
+            changed[byte] ^= 0x55;
+            // Either other pixels, or an error: never a panic.
+            assert!(matches!(read(changed), Ok(()) | Err(FormatErrorKind::Malformed)), "{byte}");
+        }
+    }
+}
+
 /// The file with a number of every entry of the directory changed.
 fn with_entries(mut file: Vec<u8>, field: usize, value: i32) -> Vec<u8> {
     let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;
@@ -181,16 +227,17 @@ fn with_entries(mut file: Vec<u8>, field: usize, value: i32) -> Vec<u8> {
 #[test]
 fn what_cannot_be_read_is_refused() {
     let kind = |file: Vec<u8>| opened(file, 0).and_then(|i| i.read_all().map(|_| ()).map_err(|e| e.kind()));
-    for compression in [1, 2, 99, 1000] {
+    for compression in [1, 3, 99, 1000] {
         let file = with_entries(seed!("plain"), 18, compression);
         assert_eq!(kind(file), Err(FormatErrorKind::Unsupported), "{compression}");
     }
     // Complex numbers, and a subblock in another file.
     assert_eq!(kind(with_entries(seed!("plain"), 2, 10)), Err(FormatErrorKind::Unsupported));
     assert_eq!(kind(with_entries(seed!("plain"), 14, 1)), Err(FormatErrorKind::Unsupported));
-    // Uncompressed data as Zstandard and as JPEG XR, and twice as wide tiles as there are data for.
+    // Uncompressed data as Zstandard, as JPEG XR and as LZW, and twice as wide tiles as there are data for.
     assert_eq!(kind(with_entries(seed!("plain"), 18, 5)), Err(FormatErrorKind::Malformed));
     assert_eq!(kind(with_entries(seed!("plain"), 18, 4)), Err(FormatErrorKind::Malformed));
+    assert_eq!(kind(with_entries(seed!("plain"), 18, 2)), Err(FormatErrorKind::Malformed));
     let mut wide = with_entries(seed!("plain"), 32 + 8, 8);
     wide = with_entries(wide, 32 + 16, 8);
     assert_eq!(kind(wide), Err(FormatErrorKind::Malformed));

@@ -210,6 +210,32 @@ fn labels_with_holes_parts_and_times_round_trip() {
     assert_eq!(error.kind(), FormatErrorKind::Unsupported);
 }
 
+#[test]
+fn a_single_region_is_written_to_a_roi_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cell.ROI");
+    assert_eq!(container_for_path(&path).unwrap(), Container::RoiSet);
+    let write = |values: Vec<u16>| {
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], values).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::RoiSet))
+    };
+    let mut values = vec![0; 24];
+    (values[17], values[18]) = (5, 5);
+    write(values.clone()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[..4], *b"Iout");
+    let read = open(&path, &OpenOptions { shape_zyx: Some([2, 3, 4]), ..OpenOptions::default() }).unwrap();
+    assert_eq!(read.read_all().unwrap().samples().to_f32(), Samples::U16(values.clone()).to_f32());
+    // The object is in both slices; and there are no objects.
+    let before = std::fs::read(&path).unwrap();
+    values[5] = 5;
+    for (values, outlines) in [(values, "have 2 outlines"), (vec![0; 24], "have 0 outlines")] {
+        let error = write(values).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+        assert!(error.to_string().contains(outlines) && error.to_string().contains(".zip"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "the file is kept");
+    }
+}
+
 const CHECK: &str = "
 import json, sys
 import roifile

@@ -234,7 +234,9 @@ fn unfinished_and_refused_writes_leave_no_files() {
         let spec = WriteSpec { container, compression, dtype, ..spec.clone() };
         assert_eq!(StackWriter::create(&path, &spec).unwrap_err().kind(), FormatErrorKind::Unsupported);
     }
-    assert_eq!(container_for_path(Path::new("a.zarr")).unwrap_err().kind(), FormatErrorKind::Unsupported);
+    for name in ["a.zarr", "a.ozx", "a.zarr.zip"] {
+        assert_eq!(container_for_path(Path::new(name)).unwrap_err().kind(), FormatErrorKind::Unsupported, "{name}");
+    }
     assert_eq!(container_for_path(Path::new("a.jpg")).unwrap_err().kind(), FormatErrorKind::Misused);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
 }

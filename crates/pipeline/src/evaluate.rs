@@ -336,10 +336,15 @@ impl EvaluateJob {
             pairs
         };
         if pairs.is_empty() {
+            let next_step = if is_image(&self.prediction) == is_image(&self.truth) {
+                "give matching files the same name, such as cell1_labels.tif in both folders"
+            } else {
+                "give two files or two folders; numbered slices in a folder are scored as a stack if one of its files is given"
+            };
             return Err(JobError::Mismatch {
                 path: self.prediction.clone(),
                 problem: format!("no file name matches one in {}", self.truth.display()),
-                next_step: "give matching files the same name, such as cell1_labels.tif in both folders".to_owned(),
+                next_step: next_step.to_owned(),
             });
         }
         let read = records_before(pairs.iter().flat_map(|(prediction, truth)| [prediction, truth]));

@@ -40,7 +40,7 @@ pub(crate) fn chunks_change(then: &InputRecord) -> Option<String> {
 
 /// Returns the records of files and folders of chunks as they are now. Those that cannot be read are left out: opening them
 /// reports why.
-pub(crate) fn records_before<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<InputRecord> {
+pub fn records_before<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<InputRecord> {
     paths.into_iter().filter_map(|path| chunks_record(path).ok()).collect()
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn records_before<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -
 ///
 /// # Errors
 /// [`JobError::Mismatch`] with the first one that does.
-pub(crate) fn refuse_changed(records: &[InputRecord]) -> Result<(), JobError> {
+pub fn refuse_changed(records: &[InputRecord]) -> Result<(), JobError> {
     match records.iter().find_map(|then| Some((then, chunks_change(then)?))) {
         Some((then, change)) => Err(changed_error(&then.path, &change)),
         None => Ok(()),

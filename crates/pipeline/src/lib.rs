@@ -77,7 +77,7 @@ pub use error::{JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use evaluation::{Evaluation, ScoredImage};
 pub use export::{ExportFormat, ExportJob};
-pub use folder_digest::input_record;
+pub use folder_digest::{input_record, records_before, refuse_changed};
 pub use import_settings::{FinalActivation, ImportSettings};
 pub use installed_models::{find_model, log_folder, model_folders, user_folder};
 pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, check_threads};

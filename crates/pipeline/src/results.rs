@@ -8,9 +8,9 @@
 
 use crate::job_record::records_result_of;
 use crate::predict::zarr::FOLDER_KIND;
-use crate::{JobError, provenance};
+use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
-use cytoscope_storage::folder::{Replaced, check_finished, content_of_finished, move_aside};
+use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished, move_aside};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, target};
@@ -89,6 +89,18 @@ impl Publication {
         Ok(records)
     }
 
+    /// Reads the folders that will be replaced, so that [`Self::publish`], which cannot be cancelled, does not have to. Call this
+    /// before a record lists the new files.
+    ///
+    /// # Errors
+    /// [`JobError::Cancelled`].
+    pub(crate) fn prepare(&mut self, context: &Context) -> Result<(), JobError> {
+        for folder in &mut self.folders {
+            folder.prepare(&mut || context.check().is_ok());
+        }
+        context.check()
+    }
+
     /// Renames the files to their final names. Existing files that were checked before are overwritten; a file that
     /// another program created meanwhile is moved aside, unless overwriting is allowed. A folder that is not an unchanged
     /// earlier result is always moved aside. Call this after a record lists the new files.
@@ -134,9 +146,16 @@ pub(crate) fn moved_aside_note(path: &Path) -> String {
 /// then it is moved aside.
 ///
 /// # Errors
-/// [`JobError::Storage`] for an input, a folder that contains one, or such a folder.
-pub(crate) fn check_folder(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
-    Ok(check_finished(path, FOLDER_KIND, inputs, overwrite)?)
+/// [`JobError::Storage`] for an input, a folder that contains one, or such a folder; [`JobError::Cancelled`].
+pub(crate) fn check_folder(
+    context: &Context,
+    path: &Path,
+    inputs: &[&Path],
+    overwrite: Overwrite,
+) -> Result<(), JobError> {
+    let checked = check_finished_while(path, FOLDER_KIND, inputs, overwrite, &mut || context.check().is_ok());
+    context.check()?;
+    Ok(checked?)
 }
 
 /// Like [`check`], for a file derived from a map by a job that writes `labels`: without the user's permission, only files that

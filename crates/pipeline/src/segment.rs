@@ -15,7 +15,8 @@ use crate::stack::{Extents, Stack};
 use crate::table::{PARQUET_EXTENSION, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
 use cytoscope_formats::{
-    Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name, open,
+    Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name,
+    is_zarr_zip_name, open,
 };
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::partial_folder::check_new_folder;
@@ -35,8 +36,8 @@ pub struct SegmentJob {
     /// The map, with any number of channels, such as the `NAME_probability.tif` of a prediction.
     pub map: PathBuf,
     /// Label image to write, whose name states the format: `.tif` (ImageJ), `.ome.tif` (OME-TIFF), `.zarr` (an OME-Zarr
-    /// folder), `.npy`, `_seg.npy` (Cellpose) or `.zip` (ImageJ ROI set). `None` writes raw numbers to the worker's private
-    /// folder.
+    /// folder), `.ozx` or `.zarr.zip` (the same in one zip file), `.npy`, `_seg.npy` (Cellpose), `.zip` (ImageJ ROI set) or
+    /// `.roi` (a single ImageJ ROI). `None` writes raw numbers to the worker's private folder.
     #[serde(default)]
     pub labels: Option<PathBuf>,
     /// Whether the labels also replace the label image in the map's folder, if the map is the OME-Zarr folder of a
@@ -85,13 +86,13 @@ pub struct SegmentJob {
 pub enum LabelFormat {
     /// 16-bit ImageJ TIFF, or OME-TIFF if the name says so or there are more objects than 16 bits can number.
     Tiff,
-    /// An OME-Zarr folder.
+    /// An OME-Zarr folder, or one in a zip file.
     OmeZarr,
     /// NumPy's `.npy`.
     Npy,
     /// Cellpose's `_seg.npy`.
     Cellpose,
-    /// An ImageJ ROI set.
+    /// An ImageJ ROI set, or a single ROI.
     RoiSet,
     /// Raw 32-bit little-endian numbers, axes Z, Y, X, without a header.
     RawU32,
@@ -103,7 +104,7 @@ impl LabelFormat {
     /// # Errors
     /// [`JobError::Format`] for a name with another extension; the message lists all extensions.
     fn of_path(path: &Path) -> Result<Self, JobError> {
-        if is_zarr_name(path) {
+        if is_zarr_name(path) || is_zarr_zip_name(path) {
             return Ok(Self::OmeZarr);
         }
         Ok(match container_for_path(path)? {
@@ -220,10 +221,11 @@ impl Target {
         Ok(writer.write(&Array::new("ZYX".parse()?, vec![1, rows, columns], samples)?)?)
     }
 
-    /// Completes the labels, which get their name with all other results; raw labels have it already.
-    fn finish(self, publication: &mut Publication) -> Result<(), JobError> {
+    /// Completes the labels at `path`, which get their name with all other results; raw labels have it already.
+    fn finish(self, context: &Context, path: &Path, publication: &mut Publication) -> Result<(), JobError> {
         match self {
             Self::Raw(raw) => raw.finish()?,
+            Self::Zarr(labels) if is_zarr_zip_name(path) => publication.add(labels.finish_zip(context)?),
             Self::Zarr(labels) => publication.add_folder(labels.finish()?),
             Self::File(writer, _) => publication.add(writer.finish_unpublished()?),
         }
@@ -364,7 +366,7 @@ impl SegmentJob {
         let rows = [(0, rows)];
         let of_values = not_finite_note(&rows, &names);
         let mut publication = Publication::default();
-        target.finish(&mut publication)?;
+        target.finish(context, path, &mut publication)?;
         if let Some(labels) = in_map {
             publication.add_folder(labels.finish()?);
         }
@@ -375,6 +377,7 @@ impl SegmentJob {
         if let Some(record) = record {
             record.refuse_changed()?;
         }
+        publication.prepare(context)?;
         provenance::update(&publication.records()?)?;
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;

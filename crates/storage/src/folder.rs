@@ -206,19 +206,44 @@ fn remove_entries(path: &Path, keep: &[&str]) -> io::Result<()> {
 /// [`StorageError::NotReplaceable`] with the reason why it may not be replaced, [`StorageError::IsInput`],
 /// [`StorageError::Io`].
 pub fn check_finished(path: &Path, kind: &str, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+    check_finished_while(path, kind, inputs, overwrite, &mut || true)
+}
+
+/// As [`check_finished`]. `goes_on` is called before each block of a file is read; if it returns `false`, nothing more is read.
+///
+/// # Errors
+/// As [`check_finished`]; [`StorageError::Io`] if reading was stopped.
+pub fn check_finished_while(
+    path: &Path,
+    kind: &str,
+    inputs: &[&Path],
+    overwrite: Overwrite,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     recover(path);
-    match difference(path, kind)? {
-        Some(problem) if overwrite == Overwrite::Refuse => {
-            Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: true })
-        }
-        _ => Ok(()),
+    if overwrite == Overwrite::Replace {
+        // Whatever exists there is replaced or moved aside.
+        return Ok(());
+    }
+    match difference_while(path, kind, goes_on)? {
+        Some(problem) => Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: true }),
+        None => Ok(()),
     }
 }
 
 /// Why the path is not an unchanged finished folder of this program, as the predicate of a sentence; `None` if it is
 /// one, is an empty folder, or does not exist.
 fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
+    difference_while(path, kind, &mut || true)
+}
+
+/// As [`difference`]; if `goes_on` returns `false` before a block is read, the result is an error.
+fn difference_while(
+    path: &Path,
+    kind: &str,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<String>, StorageError> {
     let meta = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(StorageError::io(path, "reading the folder"))?,
@@ -229,7 +254,7 @@ fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
     }
     let io = |error| StorageError::io(path, "reading the folder")(error);
     match Manifest::of_folder(path).filter(|m| m.kind == kind && m.files.is_some()) {
-        Some(manifest) => manifest.difference(path).map_err(io),
+        Some(manifest) => manifest.difference_while(path, &mut |_| while_going_on(goes_on)).map_err(io),
         None => Ok(std::fs::read_dir(path).map_err(io)?.next().transpose().map_err(io)?.map(|entry| {
             format!("is a folder that this program did not make (it holds {})", entry.file_name().display())
         })),
@@ -361,7 +386,7 @@ pub fn write_finished(
         Ok(marker) => {
             // On systems other than Unix an open file prevents its folder from being renamed.
             let marker = cfg!(unix).then_some(marker);
-            move_into_place(&partial, path, kind).map(|replaced| (replaced, marker))
+            move_into_place(&partial, path, kind, &Found::Unknown).map(|replaced| (replaced, marker))
         }
         Err(error) => {
             // The first error is reported; a leftover folder is hidden and marked, and a later sweep removes it.
@@ -397,8 +422,41 @@ fn write_files(folder: &Path, kind: &str, files: &[(String, Vec<u8>)]) -> io::Re
     Ok(marker)
 }
 
-/// Renames a new folder to `path` and returns what happened to the previous content.
-pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Replaced, StorageError> {
+/// Returns an error if `goes_on` returns `false`.
+fn while_going_on(goes_on: &mut dyn FnMut() -> bool) -> io::Result<()> {
+    if goes_on() { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+}
+
+/// What a folder was found to be before it is replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Its files were not read.
+    Unknown,
+    /// An unchanged finished folder, whose marker has this SHA-256.
+    Unchanged(String),
+    /// A finished folder in which something was changed or added.
+    Changed,
+}
+
+/// Reads the files of a finished folder. `goes_on` is called before each block; if it returns `false`, nothing more is read.
+pub(crate) fn find(path: &Path, kind: &str, goes_on: &mut dyn FnMut() -> bool) -> Found {
+    if !is_finished(path, kind) {
+        return Found::Unknown;
+    }
+    // The marker is hashed first: if it is replaced meanwhile, the folder counts as another one.
+    let (Ok(sha256), Some(manifest)) = (crate::sha256_of_file(&path.join(MARKER)), Manifest::of_folder(path)) else {
+        return Found::Unknown;
+    };
+    match manifest.difference_while(path, &mut |_| while_going_on(goes_on)) {
+        Ok(None) => Found::Unchanged(sha256),
+        Ok(Some(_)) => Found::Changed,
+        Err(_) => Found::Unknown,
+    }
+}
+
+/// Renames a new folder to `path` and returns what happened to the previous content, whose files are not read again if it is
+/// `known`.
+pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str, known: &Found) -> Result<Replaced, StorageError> {
     let io = |error| StorageError::io(path, "replacing the folder")(error);
     let found = std::fs::symlink_metadata(path);
     let exists = found.is_ok();
@@ -412,7 +470,12 @@ pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str) -> Result<Rep
         std::fs::rename(new, path).map_err(io)?;
         return Ok(Replaced::Nothing);
     }
-    if difference(path, kind)?.is_some() {
+    let is_changed = match known {
+        Found::Changed => true,
+        Found::Unchanged(sha256) if crate::sha256_of_file(&path.join(MARKER)).is_ok_and(|now| now == *sha256) => false,
+        _ => difference(path, kind)?.is_some(),
+    };
+    if is_changed {
         let aside = move_aside(path)?;
         if let Err(error) = std::fs::rename(new, path) {
             move_back(&aside, path);

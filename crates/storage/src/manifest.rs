@@ -79,19 +79,11 @@ impl Manifest {
     }
 
     /// How a folder differs from the manifest, as the predicate of a sentence; `None` if it does not. Missing files do
-    /// not count as a difference: removing the folder cannot lose them.
+    /// not count as a difference: removing the folder cannot lose them. `before_block` is called before each block of a file is
+    /// read, with the number of files that were compared before; its error ends the comparison.
     ///
     /// # Errors
-    /// The system's error if the folder cannot be read.
-    pub(crate) fn difference(&self, folder: &Path) -> io::Result<Option<String>> {
-        self.difference_while(folder, &mut |_| Ok(()))
-    }
-
-    /// As [`Self::difference`]. `before_block` is called before each block of a file is read, with the number of files that
-    /// were compared before; its error ends the comparison.
-    ///
-    /// # Errors
-    /// As [`Self::difference`], and that of `before_block`.
+    /// The system's error if the folder cannot be read, and that of `before_block`.
     pub(crate) fn difference_while(
         &self,
         folder: &Path,

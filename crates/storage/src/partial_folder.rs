@@ -3,7 +3,7 @@
 //! A folder created by [`PartialFolder::create_listed`] keeps a marker that lists its files, so that a later run may replace
 //! it as long as no one has changed it.
 
-use crate::folder::{Replaced, move_aside, move_into_place, remove_marked};
+use crate::folder::{Found, Replaced, find, move_aside, move_into_place, remove_marked};
 use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
 use crate::target::{Overwrite, check_parent, refuse_input};
 use crate::write::{
@@ -243,7 +243,7 @@ impl PartialFolder {
             let synced = written.and_then(|()| marker.sync_all());
             synced.map_err(StorageError::io(&self.target, "finishing the folder"))?;
         }
-        Ok(FinishedFolder { kind, bytes, sha256: sha256_of_bytes(&text), folder: self })
+        Ok(FinishedFolder { kind, bytes, sha256: sha256_of_bytes(&text), found: Found::Unknown, folder: self })
     }
 
     /// Renames the folder to its target. What exists there is moved aside if `overwrite` allows it; its new path is
@@ -308,6 +308,8 @@ pub struct FinishedFolder {
     kind: &'static str,
     bytes: u64,
     sha256: String,
+    /// The folder that it replaces.
+    found: Found,
 }
 
 impl FinishedFolder {
@@ -326,6 +328,12 @@ impl FinishedFolder {
         &self.sha256
     }
 
+    /// Reads the folder that [`FinishedFolder::publish`] replaces, so that it does not have to. `goes_on` is called before each
+    /// block of a file; if it returns `false`, nothing more is read.
+    pub fn prepare(&mut self, goes_on: &mut dyn FnMut() -> bool) {
+        self.found = find(&self.folder.target, self.kind, goes_on);
+    }
+
     /// Renames the folder to its target. An unchanged finished folder of the same kind is replaced, anything else is moved
     /// aside. Whether that is wanted is checked before, by [`crate::folder::check_finished`].
     ///
@@ -337,7 +345,7 @@ impl FinishedFolder {
             // Elsewhere an open file prevents its folder from being renamed.
             self.folder.marker = None;
         }
-        let outcome = move_into_place(&self.folder.partial, &self.folder.target, self.kind);
+        let outcome = move_into_place(&self.folder.partial, &self.folder.target, self.kind, &self.found);
         if outcome.is_err() {
             // Dropping the handle removes the folder only if the marker is open.
             let _ = remove_marked(&self.folder.partial);
@@ -362,7 +370,7 @@ impl Drop for PartialFolder {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::folder::{check_finished, content_of_finished, content_of_finished_while};
+    use crate::folder::{check_finished, check_finished_while, content_of_finished, content_of_finished_while};
     use cytoscope_testkit::file_names;
 
     #[test]
@@ -463,6 +471,7 @@ mod tests {
         std::fs::write(target.join("0/c/mine"), "data").unwrap();
         let refused = check_finished(&target, KIND, &[], Overwrite::Refuse).unwrap_err().to_string();
         assert!(refused.contains("0/c/mine"), "{refused}");
+        assert!(check_finished(&target, KIND, &[], Overwrite::Replace).is_ok());
         assert_eq!(content_of_finished(&target, KIND), None);
         let (replaced, _) = write(b"three");
         let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
@@ -495,6 +504,47 @@ mod tests {
         let (content, whole) = read_until(3);
         assert_eq!((content, whole), (content_of_finished(&target, "result"), vec![(0, 3), (1, 3), (2, 3)]));
         assert_eq!(read_until(1), (None, vec![(0, 3), (1, 3)]), "the third file is not read");
+    }
+
+    #[test]
+    fn a_folder_that_was_read_before_is_replaced_without_reading_it_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a.zarr");
+        let write = |content: &[u8], goes_on: bool, between: &dyn Fn()| {
+            let partial = PartialFolder::create_listed(&target).unwrap();
+            partial.write(Path::new("0"), content).unwrap();
+            let mut finished = partial.finish("result").unwrap();
+            let mut blocks = 0;
+            finished.prepare(&mut || {
+                blocks += 1;
+                goes_on
+            });
+            between();
+            (finished.publish().unwrap(), blocks)
+        };
+        assert_eq!(write(b"one", true, &|| ()), (Replaced::Nothing, 0));
+        let (replaced, blocks) = write(b"two", true, &|| ());
+        assert!(replaced == Replaced::Ours && blocks > 0, "{replaced:?} {blocks}");
+        // Reading that was stopped counts as none.
+        assert_eq!(write(b"three", false, &|| ()), (Replaced::Ours, 1));
+        let stopped = check_finished_while(&target, "result", &[], Overwrite::Refuse, &mut || false);
+        assert!(matches!(stopped, Err(StorageError::Io { .. })), "{stopped:?}");
+        assert!(check_finished_while(&target, "result", &[], Overwrite::Refuse, &mut || true).is_ok());
+        // A folder that takes its place meanwhile is not lost.
+        let swap = || {
+            std::fs::remove_dir_all(&target).unwrap();
+            std::fs::create_dir(&target).unwrap();
+            std::fs::write(target.join("mine"), "data").unwrap();
+        };
+        let (replaced, _) = write(b"four", true, &swap);
+        let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
+        assert_eq!(std::fs::read(aside.join("mine")).unwrap(), b"data");
+        // A file that was added is not lost either.
+        std::fs::write(target.join("mine"), "more").unwrap();
+        let (replaced, _) = write(b"five", true, &|| ());
+        let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
+        assert_eq!(std::fs::read(aside.join("mine")).unwrap(), b"more");
+        assert_eq!(std::fs::read(target.join("0")).unwrap(), b"five");
     }
 
     #[cfg(unix)]

@@ -18,6 +18,22 @@ pub fn free_bytes(_folder: &Path) -> Option<u64> {
     None
 }
 
+/// Returns whether the file system of a folder may store files in less space than their size, because it compresses them
+/// (btrfs, ZFS, bcachefs); `false` where this is not known.
+#[cfg(target_os = "linux")]
+pub fn may_compress(folder: &Path) -> bool {
+    /// Numbers by which Linux names these file systems.
+    const COMPRESSING: [u64; 3] = [0x9123_683E, 0x2FC1_2FC1, 0xCA45_1A4E];
+    // The type of the number depends on the architecture; 32-bit ones extend its sign.
+    rustix::fs::statfs(folder).is_ok_and(|found| COMPRESSING.contains(&(found.f_type as u64 & 0xFFFF_FFFF)))
+}
+
+/// Returns `false`: whether the file system compresses files is not known on this system.
+#[cfg(not(target_os = "linux"))]
+pub fn may_compress(_folder: &Path) -> bool {
+    false
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]

@@ -10,7 +10,7 @@ use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, PredictOptions,
-    ProgressStage, ScoredImage, VolumeOutputs, predict_volume_on_devices,
+    ProgressStage, ScoredImage, VolumeOutputs, predict_volume_on_devices, records_before, refuse_changed,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
@@ -18,6 +18,7 @@ use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Scores a model on pairs of images and ground truth, as [`cytoscope_pipeline::EvaluateJob`] scores the results of a
@@ -62,7 +63,7 @@ impl EvaluateModelJob {
     ///
     /// # Errors
     /// [`JobError`] if the model, the device or the data cannot be used, an image cannot be predicted, the shapes of a pair
-    /// differ, the report cannot be written, or the job is cancelled.
+    /// differ, a file changes while the model is evaluated, the report cannot be written, or the job is cancelled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context, devices, None) };
         check_extension(out, &["json"])?;
@@ -112,6 +113,9 @@ impl EvaluateModelJob {
         let mut engine = devices.for_model(context, &model, self.device, &options)?;
         engine.report(context);
         let mut precision = self.precision;
+        let files = dataset.pairs.iter().flat_map(|pair| pair.images().chain(pair.targets()));
+        let files: BTreeSet<&PathBuf> = files.map(|image| &image.path).collect();
+        let read = records_before(files.iter().copied());
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels)
             .ignoring_label(self.ignore_label.or(dataset.ignore_label));
         if let Some(because) = &self.cpu_because {
@@ -125,9 +129,9 @@ impl EvaluateModelJob {
             precision = Some(self.score(context, devices, (&model, &mut engine), pair, &mut evaluation)?);
             context.emit(&Event::Finished { input, outputs: Vec::new() });
         }
+        refuse_changed(&read)?;
         if let Some(record) = record {
-            let files = dataset.pairs.iter().flat_map(|pair| pair.images().chain(pair.targets()));
-            record.add_inputs(files.map(|image| image.path.as_path()));
+            record.add_inputs(files.iter().map(|path| path.as_path()));
             if let Some(precision) = precision {
                 record.ran_on(engine.engine().device(), precision);
             }
@@ -247,4 +251,48 @@ impl Recordable for EvaluateModelJob {
     }
 
     cytoscope_pipeline::recordable_setters!(overwrite: overwrite, output: out);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Samples;
+    use serde_json::json;
+    use std::io::Write;
+    use std::sync::Arc;
+
+    /// Appends a byte to a file, which its reader does not notice.
+    fn grow(path: &Path) {
+        std::fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn a_file_that_changes_while_a_model_is_evaluated_gives_no_scores() {
+        let folder = tempfile::tempdir().unwrap();
+        let [image, labels] = ["a.tif", "a_masks.tif"].map(|name| folder.path().join(name));
+        let is_inside = |i: usize| (8..16).contains(&(i % 24)) && (8..16).contains(&(i / 24 % 24));
+        for (path, inside) in [(&image, 900), (&labels, 1)] {
+            let values = (0..6 * 24 * 24).map(|i| if is_inside(i) { inside } else { 0 }).collect();
+            let array = Array::new(Axes::zyx(), vec![6, 24, 24], Samples::U16(values)).unwrap();
+            write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+        let job = json!({"model": model, "data": folder.path(), "voxel_um": [1.0, 0.5, 0.5], "diameter": 4.0});
+        let job: EvaluateModelJob = serde_json::from_value(job).unwrap();
+        for changed in [image, labels] {
+            let path = changed.clone();
+            let sink = move |event: &Event| {
+                if matches!(event, Event::Started { .. }) {
+                    grow(&path);
+                }
+            };
+            let context = Context { sink: Arc::new(sink), ..Context::default() };
+            let refused = job.run(&context, &Devices::cpu_only()).unwrap_err().to_string();
+            let name = changed.display().to_string();
+            assert!(refused.contains(&name) && refused.contains("changed while it was read"), "{refused}");
+        }
+        assert_eq!(job.run(&Context::default(), &Devices::cpu_only()).unwrap().pairs.len(), 1);
+    }
 }

@@ -18,7 +18,7 @@ use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage};
+use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage, input_record};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
@@ -39,6 +39,11 @@ pub(crate) const PATCH: [usize; 3] = [24, 64, 64];
 pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
     let state = |path: &Path| -> Result<String, JobError> {
         let meta = std::fs::metadata(path).map_err(io_error(path))?;
+        if meta.is_dir() {
+            // An OME-Zarr folder changes with the files in it.
+            let files = input_record(path, &[]).map_err(io_error(path))?;
+            return Ok(format!("{} {}.{:09}", files.bytes, files.modified_unix_secs, files.modified_nanos));
+        }
         // On file systems without times, only a change of the size is detected.
         let changed = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         Ok(format!("{} {}", meta.len(), changed.as_nanos()))

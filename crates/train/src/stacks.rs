@@ -62,9 +62,7 @@ pub(crate) fn read_samples(image: &ImageRef, window: Option<StackWindow>) -> Res
 
 /// Opens the file of an image.
 fn open_file(image: &ImageRef) -> Result<Image, JobError> {
-    let options =
-        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
-    Ok(open(&image.path, &options)?)
+    Ok(open(&image.path, &image.open_options())?)
 }
 
 /// Returns the shape of the images in a file along Z, Y, X.

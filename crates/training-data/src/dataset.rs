@@ -1,5 +1,6 @@
 //! Training sets: pairs of files and their problems.
 
+use cytoscope_formats::OpenOptions;
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -41,12 +42,29 @@ pub struct ImageRef {
     /// Axes of the file, if its own are wrong, as in [`cytoscope_formats::OpenOptions::axes`].
     #[serde(default)]
     pub axes: Option<Axes>,
+    /// Time points and extents along Z, Y, X of the stack that the regions of an ImageJ ROI set were drawn on; `None` for other
+    /// files, which state their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn_on_tzyx: Option<[usize; 4]>,
 }
 
 impl ImageRef {
     /// Refers to the only image of a file.
     pub fn of(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), series: 0, channel: None, time: None, axes: None }
+        Self { path: path.into(), series: 0, channel: None, time: None, axes: None, drawn_on_tzyx: None }
+    }
+
+    /// Returns the options with which the file is opened: alone, not with the others of a numbered series.
+    pub fn open_options(&self) -> OpenOptions {
+        let (times, shape_zyx) = self.drawn_on_tzyx.map(|[t, z, y, x]| (t, [z, y, x])).unzip();
+        OpenOptions {
+            series: self.series,
+            axes: self.axes.clone(),
+            single_file: true,
+            shape_zyx,
+            times,
+            ..OpenOptions::default()
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::limits::SLAB_BYTES;
-use cytoscope_formats::{Image, ImageMeta, OpenOptions, open};
+use cytoscope_formats::{Image, ImageMeta, open};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
 /// Role of a stack in its pair.
@@ -110,9 +110,7 @@ pub(crate) struct Stack {
 
 /// Opens the file of an image reference.
 pub(crate) fn open_image(image: &ImageRef) -> Result<Image, TrainingDataError> {
-    let options =
-        OpenOptions { series: image.series, axes: image.axes.clone(), single_file: true, ..OpenOptions::default() };
-    Ok(open(&image.path, &options)?)
+    Ok(open(&image.path, &image.open_options())?)
 }
 
 /// Returns the index to use along an axis of `extent` elements: the `chosen` one, or 0 if there is only one.

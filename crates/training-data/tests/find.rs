@@ -4,12 +4,15 @@
 mod common;
 
 use common::{names, tiny, tiny_pair, write};
-use cytoscope_formats::SeriesChoice;
+use cytoscope_formats::{SeriesChoice, ZarrImageSpec, ZarrWriter};
+use cytoscope_storage::Overwrite;
 use cytoscope_training_data::{
     Convention, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs, find_pairs_with,
 };
+use cytoscope_volume::{DType, Samples};
 use proptest::prelude::*;
 use std::fs;
+use std::path::Path;
 
 fn one(name: &str, image: &str, target: &str) -> Vec<(String, String, String)> {
     vec![(name.to_owned(), image.to_owned(), target.to_owned())]
@@ -214,6 +217,51 @@ fn tables_are_read() {
     // Label-free.
     fs::write(at("lf.csv"), "brightfield,signal\nd/a.tif,d/b.tif\n").unwrap();
     assert_eq!(find_pairs(&at("lf.csv"), TrainingTask::LabelFree).unwrap().pairs.len(), 1);
+}
+
+/// Writes a stack as an OME-Zarr folder.
+fn write_zarr(path: &Path, [depth, height, width]: [usize; 3], samples: Vec<u16>) {
+    let spec = ZarrImageSpec::new("stack", [1, 1, depth, height, width], DType::U16);
+    let mut writer = ZarrWriter::create(path, spec).unwrap();
+    let slices = writer.slab_depth(0);
+    for (i, slab) in samples.chunks(slices * height * width).enumerate() {
+        writer.write(0, [0, 0, i * slices], &Samples::U16(slab.to_vec())).unwrap();
+    }
+    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+}
+
+#[test]
+fn ome_zarr_folders_are_found_like_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let (shape, raw, labels) = tiny(1);
+    write_zarr(&at("cell.ome.zarr"), shape, raw);
+    write_zarr(&at("cell_masks.zarr"), shape, labels);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("cell", "cell.ome.zarr", "cell_masks.zarr"));
+    assert_eq!(dataset.problems, []);
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    // In a table; a folder with something else is named.
+    fs::create_dir(at("other")).unwrap();
+    fs::write(at("t.csv"), "raw,seg\ncell.ome.zarr,cell_masks.zarr\nother,cell_masks.zarr\n").unwrap();
+    let table = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(table.pairs.len(), 1);
+    let [problem] = table.problems.as_slice() else { panic!("{:?}", table.problems) };
+    assert!(problem.file.ends_with("other") && problem.message.contains("no OME-Zarr"), "{problem:?}");
+}
+
+#[test]
+fn regions_of_interest_in_a_table_have_the_extents_of_their_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let (shape, raw, labels) = tiny(1);
+    write(&at("cell.tif"), shape, raw);
+    write(&at("rois.zip"), shape, labels);
+    fs::write(at("t.csv"), "raw,seg\ncell.tif,rois.zip\n").unwrap();
+    let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.pairs[0].target.drawn_on_tzyx, Some([1, 4, 8, 10]));
+    assert_eq!(dataset.pairs[0].image.drawn_on_tzyx, None);
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
 }
 
 #[test]

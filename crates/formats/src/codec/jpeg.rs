@@ -1,5 +1,6 @@
-//! JPEG strips and tiles, with the shared tables of their page; YCbCr is converted to RGB.
+//! JPEG strips and tiles of TIFF, with the shared tables of their page, and subblocks of CZI; YCbCr is converted to RGB.
 
+use super::jpeg_xr::swap_red_and_blue;
 use crate::{error::Fault, tiff::page::Layout};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::JpegDecoder;
@@ -35,4 +36,28 @@ pub(super) fn decode(layout: &Layout, encoded: &[u8], tables: &[u8], rows: usize
     let from = pixels.get(..out.len()).ok_or_else(|| fault(format!("only {} bytes", pixels.len())))?;
     out.copy_from_slice(from);
     Ok(())
+}
+
+/// Decodes an image of `[width, height, samples]` (8-bit, one sample or three) with blue before red, as CZI stores colors.
+pub(crate) fn decode_blue_first(encoded: &[u8], [width, height, samples]: [usize; 3]) -> Result<Vec<u8>, Fault> {
+    let fault = |e: String| Fault::malformed(format!("a subblock is not valid JPEG data ({e})"));
+    // A larger image is refused before memory is allocated.
+    let options = DecoderOptions::default().set_max_width(width).set_max_height(height).set_strict_mode(true);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(encoded), options);
+    decoder.decode_headers().map_err(|e| fault(e.to_string()))?;
+    let stored = decoder.input_colorspace().ok_or_else(|| fault("no components".into()))?;
+    let wanted = if samples == 3 { ColorSpace::RGB } else { stored };
+    decoder.set_options(options.jpeg_set_out_colorspace(wanted));
+    let (got_width, got_height) = decoder.dimensions().ok_or_else(|| fault("no dimensions".into()))?;
+    if stored.num_components() != samples || (got_width, got_height) != (width, height) {
+        return Err(Fault::malformed(format!(
+            "a JPEG image is {got_width}x{got_height} with {} samples; {width}x{height} with {samples} were expected",
+            stored.num_components()
+        )));
+    }
+    let mut pixels = decoder.decode().map_err(|e| fault(e.to_string()))?;
+    if samples == 3 {
+        swap_red_and_blue(&mut pixels, samples, 1);
+    }
+    Ok(pixels)
 }

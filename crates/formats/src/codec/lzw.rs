@@ -23,7 +23,7 @@ thread_local! {
 const MAX_REUSED_BYTES: usize = 8 << 20;
 
 /// Decodes until `out` is full; an error if the data end before that.
-pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
+pub(crate) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     let total = out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
         return Err(Fault::over("the size of an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));

@@ -43,7 +43,7 @@ impl FileHeader {
 pub(super) struct Subblock {
     /// Sample type and samples per pixel as CZI numbers them, such as 1 for 16-bit gray.
     pub pixel_type: i32,
-    /// Compression as CZI numbers it: 0 for none, 5 and 6 for Zstandard.
+    /// Compression as CZI numbers it, such as 0 for none, 5 and 6 for Zstandard.
     pub compression: i32,
     /// Position of its segment in the file.
     pub at: u64,

@@ -1,5 +1,5 @@
-//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard or JPEG XR, and their lower resolutions; scenes are
-//! series.
+//! Zeiss CZI: planes and tiles, uncompressed or compressed with Zstandard, JPEG XR, JPEG or LZW, and their lower resolutions;
+//! scenes are series.
 //!
 //! The format is described in Zeiss' "ZISRAW (CZI) file format" and implemented in libCZI.
 
@@ -10,8 +10,8 @@ mod metadata;
 pub(crate) use directory::MAGIC;
 
 use crate::{
-    codec::{decode_blue_first, to_native},
-    error::{Fault, FormatError},
+    codec::{decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
+    error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
@@ -31,6 +31,8 @@ use std::{
 
 /// Compression of a subblock.
 const UNCOMPRESSED: i32 = 0;
+const JPEG: i32 = 1;
+const LZW: i32 = 2;
 const JPEG_XR: i32 = 4;
 const ZSTD_0: i32 = 5;
 const ZSTD_1: i32 = 6;
@@ -52,7 +54,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
         } else {
             Fault::Misused(
                 format!("there is no series {}: the file has {} scenes", options.series, scenes.len()).into(),
-                format!("choose one of 0 to {}", scenes.len() - 1).into(),
+                choose_index(scenes.len()).into(),
             )
         });
     };
@@ -118,17 +120,23 @@ fn sample_type(subblocks: &[Subblock]) -> Result<(DType, usize), Fault> {
 fn compression_of(subblocks: &[Subblock]) -> StoredCompression {
     match subblocks.iter().map(|s| s.compression).find(|c| *c != UNCOMPRESSED) {
         None => StoredCompression::None,
+        Some(JPEG) => StoredCompression::Jpeg,
+        Some(LZW) => StoredCompression::Lzw,
         Some(JPEG_XR) => StoredCompression::JpegXr,
         Some(_) => StoredCompression::Zstd,
     }
 }
 
 fn check_compression(subblocks: &[Subblock]) -> Result<(), Fault> {
-    let unknown = |s: &&Subblock| !matches!(s.compression, UNCOMPRESSED | JPEG_XR | ZSTD_0 | ZSTD_1);
+    let unknown = |s: &&Subblock| match s.compression {
+        UNCOMPRESSED | LZW | JPEG_XR | ZSTD_0 | ZSTD_1 => false,
+        // 8-bit gray and color.
+        JPEG => !matches!(s.pixel_type, 0 | 3),
+        _ => true,
+    };
     let Some(subblock) = subblocks.iter().find(unknown) else { return Ok(()) };
     let name = match subblock.compression {
-        1 => "JPEG compression",
-        2 => "LZW compression",
+        JPEG => "JPEG compression of pixels that are neither 8-bit gray nor 8-bit color",
         100.. => "camera-specific encoding",
         _ => "compression",
     };
@@ -308,7 +316,13 @@ impl Czi {
         let stored = self.source.read_vec(at, count as usize)?;
         let started = Instant::now();
         let pixels = Arc::new(match subblock.compression {
+            JPEG => decode_jpeg_blue_first(&stored, [subblock.width, subblock.height, self.samples])?,
             JPEG_XR => decode_blue_first(&stored, [subblock.width, subblock.height, self.samples], self.dtype)?,
+            LZW => {
+                let mut pixels = vec![0; expected];
+                lzw_decode(&stored, &mut pixels)?;
+                pixels
+            }
             of_zstd => self.unzstd(&stored, of_zstd, expected)?,
         });
         self.source.count_decoded(started.elapsed(), expected);

@@ -10,7 +10,7 @@ pub(crate) use chunks::{JPEG_2000, MAGIC};
 
 use crate::{
     codec::{inflate, to_native},
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
@@ -60,7 +60,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     if options.series >= positions {
         return Err(Fault::Misused(
             format!("there is no series {}: the file has {positions} positions", options.series).into(),
-            format!("choose one of 0 to {}", positions - 1).into(),
+            choose_index(positions).into(),
         ));
     }
     let shape_full = [t, z, frame.channels, frame.height, frame.width, 1];

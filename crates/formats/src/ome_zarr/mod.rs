@@ -21,7 +21,7 @@ mod zip_write;
 mod zipped;
 
 use crate::{
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::{OpenOptions, squeezed},
     meta::{Channel, ImageMeta, Level},
@@ -115,7 +115,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
     let group = folder.group("").map_err(at)?.unwrap_or_default();
     let images = multiscales::images(&folder, &group).map_err(at)?;
     let Some(image) = images.get(options.series) else {
-        let next = format!("choose one of 0 to {}", images.len().saturating_sub(1));
+        let next = choose_index(images.len());
         let found = format!("there is no series {}: the folder has {}", options.series, images.len());
         return Err(FormatError::misused(root, found, next));
     };

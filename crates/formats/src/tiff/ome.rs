@@ -6,7 +6,7 @@ use super::{
     series::{self, OpenedSeries, PlaneRef, Series},
 };
 use crate::{
-    error::{DAMAGED, Fault, FormatError},
+    error::{DAMAGED, Fault, FormatError, choose_index},
     file_format::FileFormat,
     image::OpenOptions,
     limits::Limits,
@@ -149,7 +149,7 @@ fn build(
         return Err(FormatError::misused(
             path,
             format!("there is no series {}: the file has {count}", options.series),
-            format!("choose one of 0 to {}", count - 1),
+            choose_index(count),
         ));
     };
     let own = file.map(|f| files.add_open(f));

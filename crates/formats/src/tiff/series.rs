@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     codec::Codec,
-    error::{Fault, FormatError, RESAVE},
+    error::{Fault, FormatError, RESAVE, choose_index},
     file_format::FileFormat,
     image::OpenOptions,
     meta::{Channel, INCH_UM, PRINTED_UM, positive},
@@ -129,8 +129,7 @@ pub(super) fn images_of(file: &TiffFile, description: &str) -> Result<Vec<Series
 pub(crate) fn pick(path: &Path, all: Vec<Series>, index: usize) -> Result<Series, FormatError> {
     let count = all.len();
     all.into_iter().nth(index).ok_or_else(|| {
-        let next_step = format!("choose one of 0 to {}", count.saturating_sub(1));
-        FormatError::misused(path, format!("there is no series {index}: the file has {count}"), next_step)
+        FormatError::misused(path, format!("there is no series {index}: the file has {count}"), choose_index(count))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Writing of stacks plane by plane as ImageJ TIFF, OME-TIFF, NPY, Cellpose's `_seg.npy` or an ImageJ ROI set.
+//! Writing of stacks plane by plane as ImageJ TIFF, OME-TIFF, NPY, Cellpose's `_seg.npy` or ImageJ ROIs.
 
 mod cellpose;
 mod ifd;

@@ -1,4 +1,4 @@
-//! Labels as an ImageJ ROI set: one region for each label of each slice.
+//! Labels as an ImageJ ROI set: one region for each label of each slice; or as one ROI.
 
 use super::spec::WriteSpec;
 use crate::{
@@ -70,8 +70,31 @@ fn position(spec: &WriteSpec, plane: usize) -> Position {
     Position { z: at(Axis::Z), t: at(Axis::T) }
 }
 
+/// Returns whether a file holds one region instead of a set.
+fn is_single(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("roi"))
+}
+
+/// Returns the content of the file at `path`: the zip file of all regions or, for a name that ends in `.roi`, the only region.
+pub(super) fn file(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, FormatError> {
+    if !is_single(path) {
+        return zip(entries).map_err(|e| FormatError::io(path, "compressing", e));
+    }
+    match entries {
+        [(_, bytes)] => Ok(bytes.clone()),
+        _ => Err(FormatError::unsupported(
+            path,
+            format!(
+                "a .roi file holds one object of one slice, but these labels have {} outlines, one for each object of each slice",
+                entries.len()
+            ),
+            "write a ROI set, with a name that ends in .zip",
+        )),
+    }
+}
+
 /// Returns the bytes of a zip file of all regions.
-pub(super) fn zip(entries: &[Entry]) -> io::Result<Vec<u8>> {
+fn zip(entries: &[Entry]) -> io::Result<Vec<u8>> {
     let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Deflated)

@@ -17,7 +17,7 @@ pub enum Container {
     Npy,
     /// Cellpose's `_seg.npy`: labels and their outlines.
     Cellpose,
-    /// ImageJ's ROI set (`.zip`): the outlines of labels.
+    /// ImageJ's ROI set (`.zip`): the outlines of labels. A file whose name ends in `.roi` holds one of them.
     RoiSet,
 }
 
@@ -37,7 +37,7 @@ pub enum Compression {
 /// The file format for the extension of a path.
 ///
 /// # Errors
-/// [`FormatError::Unsupported`] for `.zarr`, [`FormatError::Misused`] for any other unknown extension.
+/// [`FormatError::Unsupported`] for `.zarr`, `.ozx` and `.zarr.zip`, [`FormatError::Misused`] for any other unknown extension.
 pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
     let ends = |suffixes: &[&str]| suffixes.iter().any(|s| name.ends_with(s));
@@ -49,9 +49,9 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Ok(Container::Cellpose)
     } else if ends(&[".npy"]) {
         Ok(Container::Npy)
-    } else if ends(&[".zip"]) && !ends(&[".zarr.zip"]) {
+    } else if ends(&[".roi"]) || ends(&[".zip"]) && !ends(&[".zarr.zip"]) {
         Ok(Container::RoiSet)
-    } else if ends(&[".zarr"]) {
+    } else if ends(&[".zarr", ".ozx", ".zarr.zip"]) {
         Err(FormatError::unsupported(
             path,
             "this result is not written as OME-Zarr",
@@ -61,8 +61,8 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Err(FormatError::misused(
             path,
             "its extension is not that of a format that can be written",
-            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF), .zarr (OME-Zarr), .npy, _seg.npy (Cellpose) or .zip \
-             (ROI set)",
+            "use a name that ends in .tif (ImageJ), .ome.tif (OME-TIFF), .zarr (OME-Zarr), .ozx or .zarr.zip (OME-Zarr in one \
+             file), .npy, _seg.npy (Cellpose), .zip (ROI set) or .roi (one ROI)",
         ))
     }
 }

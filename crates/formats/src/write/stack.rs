@@ -236,8 +236,7 @@ impl StackWriter {
             Layout::Npy => {}
             Layout::Cellpose { outlines } => self.finish_cellpose(&outlines)?,
             Layout::Rois { entries } => {
-                let zip = rois::zip(&entries).map_err(|e| FormatError::io(&self.path, "compressing", e))?;
-                self.out.append(&zip)?;
+                self.out.append(&rois::file(&self.path, &entries)?)?;
             }
             Layout::ImageJ { data_at, link_at, range_at, channel_ranges_at, only_first } => {
                 if !only_first {

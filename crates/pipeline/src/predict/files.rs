@@ -66,6 +66,7 @@ impl Paths {
     /// allows it.
     fn refuse_foreign(
         &self,
+        context: &Context,
         wanted: &BTreeSet<Output>,
         inputs: &[&Path],
         overwrite: Overwrite,
@@ -74,7 +75,7 @@ impl Paths {
         provenance::refuse_foreign_record(&self.provenance, input, overwrite)?;
         let (mut maps, mut labels) = (vec![&self.maps], vec![&self.labels, &self.labels_wide]);
         if let Some(zarr) = &self.zarr {
-            results::check_folder(zarr, inputs, overwrite)?;
+            results::check_folder(context, zarr, inputs, overwrite)?;
             maps.clear();
             labels.clear();
         }
@@ -158,9 +159,14 @@ impl ResultFiles {
     }
 
     /// As [`Paths::refuse_foreign`].
-    pub(super) fn refuse_foreign(&self, wanted: &BTreeSet<Output>, overwrite: Overwrite) -> Result<(), JobError> {
+    pub(super) fn refuse_foreign(
+        &self,
+        context: &Context,
+        wanted: &BTreeSet<Output>,
+        overwrite: Overwrite,
+    ) -> Result<(), JobError> {
         let inputs: Vec<&Path> = self.read_from.iter().map(|file| file.path.as_path()).collect();
-        self.paths.refuse_foreign(wanted, &inputs, overwrite)
+        self.paths.refuse_foreign(context, wanted, &inputs, overwrite)
     }
 
     /// Refuses a result whose input changed while it was read.

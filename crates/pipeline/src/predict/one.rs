@@ -82,7 +82,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let precision = engine.precision(model, job.precision);
         return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
     }
-    context.report_alive(ProgressStage::Check, || files.refuse_foreign(&wanted, job.overwrite))?;
+    context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
@@ -99,7 +99,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let memory = JobMemory { held_bytes: steps_bytes, writing_bytes };
     let tiles = plan(context, &resolved, memory, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
-    check_space(run, &resolved, &files, earlier.as_ref(), kept.as_ref())?;
+    check_space(context, run, &resolved, &files, earlier.as_ref(), kept.as_ref())?;
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;
@@ -118,6 +118,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let mut written = outputs.finish(context)?;
     context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
     let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
+    context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
     drop(span);
     measure(context, model, start, &before, &mut report);
     let of_record = (records, preprocessed, tensors);
@@ -130,6 +131,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
 /// Checks that the results and the slices that are kept fit the disk. If they do not, the slices are removed, unless an
 /// earlier run has kept them.
 fn check_space(
+    context: &Context,
     run: &InputRun<'_>,
     resolved: &Resolved<'_>,
     files: &ResultFiles,
@@ -143,7 +145,7 @@ fn check_space(
         (None, Some(_)) => resolved.times.len(),
         (None, None) => 1,
     };
-    space::check(folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+    space::check(context, folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
         if earlier.is_none() {
             KeptSlices::remove(folder, run.stem);
         }

@@ -2,8 +2,9 @@
 
 use super::Output;
 use super::resolve::Resolved;
-use crate::JobError;
+use crate::{Context, JobError};
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::space;
 use std::io;
 use std::path::Path;
 
@@ -20,26 +21,45 @@ fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored_times
     bytes(resolved.grid, channels.saturating_mul(stored_times)).saturating_add(maps).saturating_add(labels)
 }
 
-/// Checks that the results of an input fit the disk of their `folder`, where this is known. `are_maps_compressed` states
-/// whether the maps are compressed, so that their size is unknown. `stored_times` is the number of time points whose
-/// network output this run adds to the disk, besides the results.
+/// Checks that the results of an input fit the disk of their `folder`, where this is known. If the file system may compress
+/// them, a note says that they may not fit. `are_maps_compressed` states whether the maps are compressed, so that their size is
+/// unknown. `stored_times` is the number of time points whose network output this run adds to the disk, besides the results.
 ///
 /// # Errors
 /// [`JobError::Io`] with [`io::ErrorKind::StorageFull`].
 pub(super) fn check(
+    context: &Context,
     folder: &Path,
     resolved: &Resolved<'_>,
     are_maps_compressed: bool,
     stored_times: usize,
 ) -> Result<(), JobError> {
     let needed = needed_bytes(resolved, are_maps_compressed, stored_times);
-    fits(folder, needed, cytoscope_storage::space::free_bytes(folder))
+    match fits(folder, needed, space::free_bytes(folder), space::may_compress(folder))? {
+        None => Ok(()),
+        Some(note) => {
+            context.note(note);
+            Ok(())
+        }
+    }
 }
 
-/// Returns an error if fewer bytes are free than are needed.
-fn fits(folder: &Path, needed_bytes: u64, free_bytes: Option<u64>) -> Result<(), JobError> {
-    let Some(free_bytes) = free_bytes.filter(|free| *free < needed_bytes) else { return Ok(()) };
+/// Returns an error if fewer bytes are free than are needed; if the file system `may_compress` the results, a note instead.
+fn fits(
+    folder: &Path,
+    needed_bytes: u64,
+    free_bytes: Option<u64>,
+    may_compress: bool,
+) -> Result<Option<String>, JobError> {
+    let Some(free_bytes) = free_bytes.filter(|free| *free < needed_bytes) else { return Ok(None) };
     let (needed, free) = (bytes_text(needed_bytes), bytes_text(free_bytes));
+    if may_compress {
+        return Ok(Some(format!(
+            "{}: the results have at least {needed}, but {free} are free: the prediction fails at the end unless the file \
+             system compresses them enough",
+            folder.display()
+        )));
+    }
     let problem = format!("the results need at least {needed} of disk space, but {free} are free");
     Err(JobError::Io { path: folder.to_owned(), error: io::Error::new(io::ErrorKind::StorageFull, problem) })
 }
@@ -53,12 +73,19 @@ mod tests {
     #[test]
     fn results_that_do_not_fit_the_disk_are_refused_with_both_sizes() {
         let folder = Path::new("out");
-        assert!(fits(folder, 1 << 30, Some(1 << 30)).is_ok());
-        assert!(fits(folder, u64::MAX, None).is_ok(), "unknown");
-        let refused = fits(folder, 3 << 30, Some(1 << 20)).unwrap_err();
+        assert_eq!(fits(folder, 1 << 30, Some(1 << 30), false).unwrap(), None);
+        assert_eq!(fits(folder, u64::MAX, None, false).unwrap(), None, "unknown");
+        let refused = fits(folder, 3 << 30, Some(1 << 20), false).unwrap_err();
         assert_eq!(refused.kind(), JobErrorKind::OutOfResources);
         let text = refused.to_string();
         let expected = "out: the results need at least 3.00 GiB of disk space, but 1 MiB are free; free some space";
         assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn results_that_may_be_compressed_are_written_with_a_note() {
+        let note = fits(Path::new("out"), 3 << 30, Some(1 << 20), true).unwrap().unwrap();
+        assert!(note.contains("3.00 GiB") && note.contains("1 MiB are free"), "{note}");
+        assert_eq!(fits(Path::new("out"), 1 << 20, Some(3 << 30), true).unwrap(), None);
     }
 }

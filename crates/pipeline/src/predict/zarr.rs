@@ -4,9 +4,10 @@
 use super::PredictJob;
 use super::files::map_channels;
 use crate::{Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit};
-use cytoscope_formats::{ImageMeta, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name};
+use cytoscope_formats::{ImageMeta, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name, pack_zarr};
 use cytoscope_storage::folder::{content_of_finished_while, is_finished};
 use cytoscope_storage::partial_folder::FinishedFolder;
+use cytoscope_storage::write::FinishedFile;
 use cytoscope_volume::{DType, Samples};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -274,6 +275,14 @@ impl ZarrLabels {
     /// [`JobError`] if slices are missing, or the metadata cannot be written.
     pub(crate) fn finish(self) -> Result<FinishedFolder, JobError> {
         finish(self.writer)
+    }
+
+    /// Stores the folder in one zip file, which is completed under its hidden name.
+    ///
+    /// # Errors
+    /// As [`Self::finish`], and [`JobError::Cancelled`].
+    pub(crate) fn finish_zip(self, context: &Context) -> Result<FinishedFile, JobError> {
+        pack_zarr(self.writer.finish()?, &|| context.check().is_ok())?.ok_or(JobError::Cancelled)
     }
 }
 

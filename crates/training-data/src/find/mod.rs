@@ -277,7 +277,16 @@ fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Res
     } else if !options.target_channels.is_empty() {
         (pair.target, pair.more_targets) = listed_channels(&pair.target, &options.target_channels, Role::Target)?;
     }
+    pair.target.drawn_on_tzyx = names::is_roi_set(&pair.target.path).then(|| extents_of(&pair.image)).flatten();
     Ok(pair)
+}
+
+/// Returns the time points and the extents along Z, Y, X of the stack of an image; `None` if it cannot be read, which the check
+/// of its pair reports.
+fn extents_of(image: &ImageRef) -> Option<[usize; 4]> {
+    let image = open_image(image).ok()?;
+    let [t, z, _, y, x, _] = *image.meta().shape_full.first_chunk::<6>()?;
+    Some([t, z, y, x])
 }
 
 /// Returns the chosen channel of a label file. A file that was chosen by its name need not have a channel of that name.

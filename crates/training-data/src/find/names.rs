@@ -3,15 +3,17 @@
 use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
+use cytoscope_formats::{is_zarr_folder, is_zarr_zip_name};
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files, longest first.
-const IMAGE_EXTENSIONS: [&str; 22] = [
+const IMAGE_EXTENSIONS: [&str; 24] = [
     ".ome.zarr.zip",
     ".zarr.zip",
+    ".ome.zarr",
     ".ome.tiff",
     ".ome.tif",
     ".ome.btf",
@@ -30,6 +32,7 @@ const IMAGE_EXTENSIONS: [&str; 22] = [
     ".stk",
     ".png",
     ".jpeg",
+    ".zarr",
     ".jpg",
     ".ozx",
 ];
@@ -58,6 +61,11 @@ fn image_extension_len(name: &str) -> Option<usize> {
 pub(crate) fn is_image(path: &Path) -> bool {
     let name = file_name(path);
     image_extension_len(&name).is_some() && !name.ends_with("cover.png")
+}
+
+/// Returns whether the name of a file is that of ImageJ's regions of interest: they state no extents of their own.
+pub(crate) fn is_roi_set(path: &Path) -> bool {
+    matches!(extension(path).as_str(), "zip" | "roi") && !is_zarr_zip_name(path)
 }
 
 /// Returns a program that converts an image of an unsupported format to TIFF; `None` for other files.
@@ -90,9 +98,9 @@ pub(crate) fn strip_prefix_ignoring_case<'a>(name: &'a str, prefix: &str) -> Opt
 /// Files and subfolders of a folder, sorted, without hidden entries.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Regular files, links to files included, as paths.
+    /// Regular files and OME-Zarr folders whose names end in `.zarr`, links to them included, as paths.
     pub files: Vec<PathBuf>,
-    /// Folders, links to folders included, as paths.
+    /// Other folders, links to folders included, as paths.
     pub folders: Vec<PathBuf>,
 }
 
@@ -110,6 +118,7 @@ impl Listing {
             }
             // Links are followed: datasets often consist of them.
             match std::fs::metadata(&path) {
+                Ok(about) if about.is_dir() && is_image(&path) && is_zarr_folder(&path) => listing.files.push(path),
                 Ok(about) if about.is_dir() => listing.folders.push(path),
                 Ok(about) if about.is_file() => listing.files.push(path),
                 Ok(_) => {
@@ -180,6 +189,7 @@ mod tests {
     fn stems_have_no_part_of_the_extension() {
         assert_eq!(stem(Path::new("a/b.c.ome.TIF")), "b.c");
         assert_eq!(stem(Path::new("x_masks.tiff")), "x_masks");
+        assert_eq!(["x_masks.ome.zarr", "x_masks.zarr"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
         assert!(!is_image(Path::new("a/.tif")) && !is_image(Path::new("a.txt")));
         assert_eq!(strip_suffix_ignoring_case("é_Masks", "_masks"), Some("é"));
         assert_eq!(strip_suffix_ignoring_case("_masks", "_masks"), None);

@@ -6,6 +6,7 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
+use cytoscope_formats::is_zarr_folder;
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -205,10 +206,16 @@ impl Row<'_> {
             return Ok(());
         }
         let (image, target) = (folder.join(image), folder.join(target));
-        let missing = [&image, &target].into_iter().find(|f| !f.is_file());
+        let missing = [&image, &target].into_iter().find(|f| !f.is_file() && !is_zarr_folder(f));
         if let Some(file) = missing {
-            let problem = format!("line {line} of {} names this file, which does not exist", file_name(path));
-            let next_step = format!("correct the path (relative to {}), or add the file", folder.display());
+            let table = file_name(path);
+            let (problem, next_step) = if file.is_dir() {
+                let problem = format!("line {line} of {table} names this folder, which is no OME-Zarr image");
+                (problem, "write the name of a file or of an OME-Zarr folder".to_owned())
+            } else {
+                let problem = format!("line {line} of {table} names this file, which does not exist");
+                (problem, format!("correct the path, which is relative to the folder of {table}, or add the file"))
+            };
             found.problems.push(Problem::warning(file, problem, next_step));
             return Ok(());
         }
