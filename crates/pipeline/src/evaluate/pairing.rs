@@ -1,4 +1,4 @@
-//! The names of files that belong together: which prediction is compared with which ground truth, and which files are labels.
+//! Names of files that belong together: which ground truth a prediction is compared with, and which files are labels.
 
 use crate::job_record::absolute;
 use crate::predict::list_inputs;
