@@ -1,14 +1,18 @@
 //! Evaluation of predictions against ground truth, per file and overall.
 
+mod pairing;
+
+pub(crate) use pairing::{looks_like_labels, pair_key};
+
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
+use crate::predict::is_raster;
 use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
 use crate::predict::zarr::labels_of;
-use crate::predict::{is_raster, list_inputs};
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
-use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize, stack_stem};
+use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
@@ -17,8 +21,8 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
+use pairing::by_key;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Scores predictions against ground truth: label images by matching objects, other images by intensity.
@@ -152,99 +156,6 @@ impl EvaluateReport {
         let unpaired = self.unpaired.iter().map(|path| absolute(path));
         Self { pairs: pairs.collect(), unpaired: unpaired.collect(), ..self.clone() }
     }
-}
-
-/// Name suffixes that denote the role of a file in its pair; they are removed to find matching files.
-const ROLES: [&str; 17] = [
-    "raw",
-    "probability",
-    "labels",
-    "label",
-    "clean",
-    "masks",
-    "mask",
-    "img",
-    "image",
-    "gt",
-    "truth",
-    "seg",
-    "pred",
-    "prediction",
-    "target",
-    "signal",
-    "objects",
-];
-
-/// The [`ROLES`] of images that a model reads: such a file is neither a prediction nor ground truth.
-const INPUT_ROLES: [&str; 4] = ["raw", "img", "image", "signal"];
-
-/// Role of a file in a folder, by its name; of several files with the same key, the one with the greatest role is scored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum FileRole {
-    /// An image that a model reads, or one without a role.
-    Input,
-    /// A prediction or ground truth that is not labels.
-    Intensities,
-    Labels,
-}
-
-impl FileRole {
-    fn of(path: &Path) -> Self {
-        // The folder of a prediction has its labels in it.
-        if looks_like_labels(path) || labels_of(path) != path {
-            return Self::Labels;
-        }
-        let stem = stack_stem(path).to_lowercase();
-        let role = stem.strip_suffix(".ome").unwrap_or(&stem).rsplit(['_', '-']).next().unwrap_or_default();
-        if ROLES.contains(&role) && !INPUT_ROLES.contains(&role) { Self::Intensities } else { Self::Input }
-    }
-}
-
-/// Returns the part of a file name that both files of a pair have in common.
-pub(crate) fn pair_key(path: &Path) -> String {
-    let stem = stack_stem(path).to_lowercase();
-    // As in `.ome.btf` and `.ome.tf8`.
-    let mut key = stem.strip_suffix(".ome").filter(|front| !front.is_empty()).unwrap_or(&stem).to_owned();
-    while let Some((front, role)) = key.rsplit_once(['_', '-']) {
-        if front.is_empty() || !ROLES.contains(&role) {
-            break;
-        }
-        key = front.to_owned();
-    }
-    key
-}
-
-/// Returns whether a file name suggests a label image.
-pub(crate) fn looks_like_labels(path: &Path) -> bool {
-    let given = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = given.to_lowercase();
-    // As a part of other words, as in "length" and "wingtip", the letters say nothing.
-    let is_truth = || given.contains("GT") || name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == "gt");
-    ["label", "mask", "seg"].iter().any(|part| name.contains(part)) || is_truth()
-}
-
-/// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
-/// notes on files that are left out although they have that role, too.
-fn by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
-    let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for file in list_inputs(&[path.to_owned()])? {
-        all.entry(pair_key(&file)).or_default().push(file);
-    }
-    let (mut found, mut notes) = (BTreeMap::new(), Vec::new());
-    for (key, files) in all {
-        let role = files.iter().map(|file| FileRole::of(file)).max();
-        let mut of_role = files.into_iter().filter(|file| Some(FileRole::of(file)) == role);
-        let Some(kept) = of_role.next() else { continue };
-        notes.extend(of_role.map(|left_out| {
-            format!(
-                "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
-                absolute(&left_out).display(),
-                absolute(&kept).display()
-            )
-        }));
-        found.insert(key, kept);
-    }
-    Ok((found, notes))
 }
 
 /// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
@@ -443,16 +354,6 @@ mod tests {
     }
 
     #[test]
-    fn names_of_label_images_are_told_apart_from_words_with_the_same_letters() {
-        for name in ["a_labels.tif", "a_gt.tif", "gt.npy", "a-GT1.tif", "cellmask.tif", "a_seg.npy"] {
-            assert!(looks_like_labels(Path::new(name)), "{name}");
-        }
-        for name in ["wingtip.tif", "length_raw.tif", "a.tif", "a_target.tif"] {
-            assert!(!looks_like_labels(Path::new(name)), "{name}");
-        }
-    }
-
-    #[test]
     fn voxels_with_the_ignore_label_count_neither_as_hits_nor_as_errors() {
         let folder = tempfile::tempdir().unwrap();
         let [prediction, truth] = ["p.npy", "t.npy"].map(|name| folder.path().join(name));
@@ -593,38 +494,5 @@ mod tests {
         assert_eq!(serde_json::from_str::<EvaluateJob>(&stored).unwrap().voxel_axes_um, along_z.voxel_axes_um);
         let wrong = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(-2.0), ..VoxelSize::default() }, ..along_z };
         assert!(matches!(errors(&wrong), Err(JobError::WrongUse(_))));
-    }
-
-    #[test]
-    fn names_of_label_images_are_recognized() {
-        for (name, is_label_image) in [
-            ("a_gt.tif", true),
-            ("cellsGT01.tif", true),
-            ("a_Labels.tif", true),
-            ("seg_1.tif", true),
-            ("length_3.tif", false),
-            ("a_raw.tif", false),
-        ] {
-            assert_eq!(looks_like_labels(Path::new(name)), is_label_image, "{name}");
-        }
-    }
-
-    #[test]
-    fn files_of_a_pair_have_the_same_key() {
-        for name in [
-            "emb1_t2_raw.tif",
-            "emb1_t2_labels.tif",
-            "emb1_t2_raw_labels.tif",
-            "emb1_t2_raw_probability.tif",
-            "emb1_t2_prediction.tif",
-            "EMB1_T2_labels_clean.tif",
-            "emb1_t2.ome.tif",
-            "emb1_t2.ome.tf8",
-            "emb1_t2.zarr.zip",
-            "emb1_t2_seg.npy",
-        ] {
-            assert_eq!(pair_key(Path::new(name)), "emb1_t2", "{name}");
-        }
-        assert_eq!(pair_key(Path::new("raw.tif")), "raw");
     }
 }

@@ -2,16 +2,17 @@
 
 mod options;
 mod places;
+mod prepared;
 
 pub use options::{ObjectScale, SamplerOptions};
 
-use crate::augment::geometry::{GeometricParams, Grids, Transform};
+use crate::augment::geometry::{GeometricParams, Transform};
 use crate::augment::intensity::IntensityParams;
 use crate::error::{TrainingDataError, check_limit};
 use crate::interpolate;
 use crate::limits::{MAX_BOX_VOXELS, MAX_PATCH_VOXELS};
-use crate::normalize::{Normalize, Scaling, scaling, scalings_of_slices};
-use crate::objects::{BrighterThan, IGNORED, LabelCode, ObjectIndex, mix};
+use crate::normalize::Scaling;
+use crate::objects::{IGNORED, mix};
 use crate::reader::{Convert, Outside, UnclippedBox};
 use crate::sources::{Source, Sources};
 use crate::targets::channels;
@@ -19,15 +20,13 @@ use cytoscope_volume::BoxZyx;
 use cytoscope_volume::resample::resampled_extent;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::tile::window_starts;
+use prepared::{PreparedPair, median_radius_um};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Range that the ratio of a pair's object diameter to the nominal diameter is limited to.
-const SCALE_RANGE: [f64; 2] = [0.02, 50.0];
 
 /// Where a patch was sampled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -76,31 +75,6 @@ pub struct StageTimes {
     pub intensity_secs: f64,
     /// Time of computing target and weights in seconds.
     pub target_secs: f64,
-}
-
-/// A pair that is prepared for sampling.
-#[derive(Debug)]
-struct PreparedPair {
-    /// Normalization of each image channel: one for the stack, or one for each slice of the file.
-    scalings: Vec<Vec<Scaling>>,
-    code: LabelCode,
-    index: ObjectIndex,
-    /// Moments of each stain; empty for labels.
-    target_moments: Vec<Moments>,
-    /// Voxel size of the file along Z, Y, X in µm.
-    file_um: [f64; 3],
-    /// Voxel size of its patches along Z, Y, X in µm.
-    patch_um: [f64; 3],
-    /// Voxel size of the network in µm, in which targets are measured. It differs from `patch_um` if objects are
-    /// scaled.
-    network_um: [f64; 3],
-    margin: [usize; 3],
-    /// Number of tiles of all pairs before this one.
-    tiles_before: usize,
-    /// Start of the tiles along each axis, in voxels of the patches.
-    tiles: [Vec<usize>; 3],
-    /// Size of the window in voxels of the patches.
-    extent: [usize; 3],
 }
 
 /// Makes training patches of pairs; each is a pure function of seed and index.
@@ -515,73 +489,6 @@ fn zero_seen_weights(weight: &mut [f32], [_, ny, nx]: [usize; 3], seen: [usize; 
             values.iter_mut().take(seen[2]).for_each(|w| *w = 0.0);
         }
     }
-}
-
-impl PreparedPair {
-    fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, TrainingDataError> {
-        let normalize = |stack: &usize| match options.normalize_slices {
-            true => scalings_of_slices(&sources.reader, *stack, options.normalize),
-            false => scaling(&sources.reader, *stack, options.normalize).map(|(scaling, _)| vec![scaling]),
-        };
-        let scalings = entry.images.iter().map(normalize).collect::<Result<Vec<_>, _>>()?;
-        let dtype = sources.reader.known(entry.target())?.dtype;
-        let code = LabelCode::new(options.ignore_label, dtype);
-        let mut target_moments = Vec::new();
-        let index = if options.target.of_labels() {
-            ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &code)?
-        } else {
-            for stack in &entry.targets {
-                target_moments.push(scaling(&sources.reader, *stack, Normalize::None)?.1);
-            }
-            // Patches are centered on voxels of the first stain: brighter than the mean by one standard deviation.
-            let first = target_moments.first().copied().unwrap_or_default();
-            let bright = BrighterThan(first.mean + first.variance().sqrt());
-            ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &bright)?
-        };
-        // With scaling of objects, the diameters of files without a complete voxel size are in voxels, as in predictions.
-        let file_um = match (entry.known_voxel_um(), options.objects.is_some()) {
-            (None, true) => index.assumed_voxel(options.voxel_um),
-            _ => entry.voxel_or(options.voxel_um),
-        };
-        let scale = match options.objects.filter(|_| options.target.of_labels()) {
-            None => 1.0,
-            Some(objects) => {
-                let diameter = objects.given.or_else(|| index.median_diameter_um(file_um));
-                diameter.map_or(1.0, |d| (d / objects.nominal_um).clamp(SCALE_RANGE[0], SCALE_RANGE[1]))
-            }
-        };
-        Ok(Self {
-            scalings,
-            code,
-            index,
-            target_moments,
-            file_um,
-            patch_um: options.voxel_um.map_or(file_um, |v| v.map(|um| um * scale)),
-            network_um: options.voxel_um.unwrap_or(file_um),
-            margin: [0; 3],
-            tiles_before: 0,
-            tiles: Default::default(),
-            extent: entry.extent(),
-        })
-    }
-
-    /// Returns the normalization of each image channel for a patch whose center is at this coordinate along Z in the file.
-    fn scalings_at(&self, z: f64) -> Vec<Scaling> {
-        // A cast saturates: coordinates below 0 are 0.
-        let slice = z.round() as usize;
-        self.scalings.iter().filter_map(|all| all.get(slice.min(all.len().saturating_sub(1))).copied()).collect()
-    }
-
-    fn grids(&self, patch_zyx: [usize; 3]) -> Grids {
-        Grids { patch_zyx, margin: self.margin, patch_um: self.patch_um, stack_um: self.file_um }
-    }
-}
-
-/// Returns the median over the files of the median object radius in µm.
-fn median_radius_um(ready: &[PreparedPair]) -> f64 {
-    let mut all: Vec<f64> = ready.iter().filter_map(|r| r.index.median_diameter_um(r.file_um)).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).map_or(0.0, |d| d / 2.0)
 }
 
 impl Sampler {

@@ -1,52 +1,18 @@
 //! Split into training, validation and test set.
 
+mod group;
+
+pub use group::Group;
+pub(crate) use group::series_suffix;
+
 use crate::cut::{CutAxis, MIN_EXTENT, StackCut, last_quarter};
 use crate::dataset::{Pair, Part, StackWindow};
 use crate::error::{TrainingDataError, check_range};
 use crate::stack::{Role, Stack, open_image};
+use group::grouped;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Pairs that stay together, so that the validation set is independent of the training set.
-///
-/// Names are split into tokens at `_`, `-`, `.` and spaces, and tokens are removed from the end, except for the first
-/// one. If that gives fewer than two groups, every pair is its own group, apart from [`SplitOptions::together`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// Every pair is its own group.
-    None,
-    /// Time points of a sample are a group: tokens such as `t251`, `time3`, `tp12` or `frame0007` are removed
-    /// (`Emb10_t251` and `Emb10_t501` belong to `Emb10`).
-    #[default]
-    ByTime,
-    /// As [`Group::ByTime`], and plain numbers are removed, too (`plate2_well3_001` belongs to `plate2_well3`).
-    ByName,
-}
-
-impl Group {
-    /// Returns the group of a name.
-    pub fn key(self, name: &str) -> &str {
-        if self == Group::None {
-            return name;
-        }
-        let mut key = name;
-        while let Some(at) = key.rfind(['_', '-', '.', ' ']).filter(|at| *at > 0) {
-            let token = key.get(at + 1..).unwrap_or_default();
-            let number = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
-            let lower = token.to_ascii_lowercase();
-            let words = ["timepoint", "time", "frame", "tp", "t"];
-            let is_time = words.iter().any(|w| lower.strip_prefix(w).is_some_and(number));
-            let is_removed = is_time || (self == Group::ByName && number(token));
-            if !is_removed {
-                break;
-            }
-            key = key.get(..at).unwrap_or_default();
-        }
-        key
-    }
-}
 
 /// How pairs are divided into training, validation and test set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -263,50 +229,6 @@ fn sorted(mut split: Split) -> Split {
     split
 }
 
-/// Groups the pairs by name; groups with an identical image are merged.
-fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> BTreeMap<String, Vec<Pair>> {
-    let of_pairs: Vec<String> = pool.iter().map(|pair| pair_key(pair, group)).collect();
-    let keys: BTreeMap<&str, &str> =
-        pool.iter().zip(&of_pairs).map(|(pair, key)| (pair.name.as_str(), key.as_str())).collect();
-    // From the key of a merged group to a smaller key of the same image (union-find).
-    let mut smaller: BTreeMap<&str, &str> = BTreeMap::new();
-    for copies in together {
-        let there = copies.iter().filter_map(|name| keys.get(name.as_str()).copied());
-        let joined: BTreeSet<&str> = there.map(|key| root_key(&smaller, key)).collect();
-        if let Some(first) = joined.first().copied() {
-            smaller.extend(joined.into_iter().skip(1).map(|key| (key, first)));
-        }
-    }
-    let mut groups: BTreeMap<String, Vec<Pair>> = BTreeMap::new();
-    for (pair, key) in pool.iter().zip(&of_pairs) {
-        groups.entry(root_key(&smaller, key).to_owned()).or_default().push(pair.clone());
-    }
-    groups
-}
-
-/// Returns the group of a pair: that of its name, in which the number of the series of its image stays, so that the time
-/// points of a series are a group if each time point is a file of several series.
-fn pair_key(pair: &Pair, group: Group) -> String {
-    let suffix = series_suffix(pair.image.series);
-    match pair.name.strip_suffix(&suffix).filter(|name| !name.is_empty()) {
-        Some(name) => format!("{}{suffix}", group.key(name)),
-        None => group.key(&pair.name).to_owned(),
-    }
-}
-
-/// Returns how the name of a pair ends if its image is this series of a file, the first of which has number 0.
-pub(crate) fn series_suffix(series: usize) -> String {
-    if series == 0 { String::new() } else { format!("_s{series}") }
-}
-
-/// Follows the merged groups to the final key.
-fn root_key<'a>(smaller: &BTreeMap<&'a str, &'a str>, mut key: &'a str) -> &'a str {
-    while let Some(parent) = smaller.get(key).copied() {
-        key = parent;
-    }
-    key
-}
-
 /// Returns the mean number of objects per pair; a pair whose number is not known counts as one without objects.
 fn mean_objects(pairs: &[Pair], options: &SplitOptions) -> f64 {
     let objects = |pair: &Pair| options.objects.get(&pair.name).copied().unwrap_or(0) as f64;
@@ -456,35 +378,6 @@ mod tests {
 
     fn named(names: &[&str]) -> Vec<Pair> {
         names.iter().map(|n| Pair::new(*n, format!("{n}_raw.tif"), format!("{n}_labels.tif"))).collect()
-    }
-
-    #[test]
-    fn group_keys_omit_time_points_and_numbers() {
-        assert_eq!(Group::ByTime.key("Emb10_t251"), "Emb10");
-        assert_eq!(Group::ByTime.key("2017-12-04_1a"), "2017-12-04_1a");
-        assert_eq!(Group::ByTime.key("fish Time03-frame7"), "fish");
-        assert_eq!(Group::ByTime.key("img_001"), "img_001");
-        assert_eq!(Group::ByName.key("plate2_well3_001"), "plate2_well3");
-        assert_eq!(Group::ByName.key("12_13"), "12");
-        assert_eq!(Group::ByName.key("t7"), "t7");
-        assert_eq!(Group::None.key("Emb10_t251"), "Emb10_t251");
-    }
-
-    #[test]
-    fn time_points_of_a_series_are_a_group() {
-        let of_series = |file: &str, series: usize| {
-            let mut pair = Pair::new(format!("{file}{}", series_suffix(series)), "raw.czi", "labels.czi");
-            pair.image.series = series;
-            pair
-        };
-        let files = ["fish_t1", "fish_t2", "fish_t3"];
-        let pairs: Vec<Pair> = files.iter().flat_map(|file| (0..4).map(|series| of_series(file, series))).collect();
-        let groups = grouped(&pairs, Group::ByTime, &[]);
-        let sizes: Vec<(&str, usize)> = groups.iter().map(|(key, pairs)| (key.as_str(), pairs.len())).collect();
-        assert_eq!(sizes, [("fish", 3), ("fish_s1", 3), ("fish_s2", 3), ("fish_s3", 3)]);
-        assert_eq!(grouped(&pairs, Group::None, &[]).len(), 12);
-        // The name of a file may end in the same way.
-        assert_eq!(grouped(&named(&["a_t1_s1", "a_t2_s1"]), Group::ByTime, &[]).len(), 2);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! of the large objects, which its border cuts. If there are few objects in the middle of a large stack, they are looked for
 //! where the contrast is highest.
 
+mod objects;
+
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
 use crate::ops::{self, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
@@ -19,10 +21,11 @@ use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Processing;
 use cytoscope_objects::blobs::BlobSize;
-use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION, of_circle, of_sphere, whole};
+use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION};
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
+use objects::{Measured, measured};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -143,37 +146,6 @@ struct ShortPrediction {
 
 /// The compiled network of short predictions and its tile shape.
 type TileSession = Option<([usize; 3], Box<dyn Session>)>;
-
-/// Objects of a short prediction.
-#[derive(Default)]
-struct Measured {
-    /// Diameters, sorted.
-    diameters: Vec<f64>,
-    /// Median ratio of object lengths along Z to those in the plane.
-    elongation: Option<f64>,
-    /// Whether the tile covered the whole stack.
-    is_complete: bool,
-}
-
-impl Measured {
-    /// Returns the diameter at a quantile from 0 to 1, of the larger one of two objects; `None` without objects.
-    fn at(&self, share: f64) -> Option<f64> {
-        let last = self.diameters.len().checked_sub(1)?;
-        self.diameters.get((share * last as f64).round() as usize).copied()
-    }
-
-    /// Returns the estimate of `diameter`, where `change` is the logarithm of its last change, on a grid with this coarsening.
-    fn estimate(&self, diameter: f64, change: f64, coarsening: Coarsening) -> DiameterEstimate {
-        let objects = self.diameters.len();
-        let certainty = match objects {
-            8.. if change < coarsening.certain_ratio.ln() => Certainty::High,
-            3.. if change < 1.25f64.ln() => Certainty::Medium,
-            _ => Certainty::Low,
-        };
-        let range = [0.1, 0.9].map(|share| self.at(share).unwrap_or(diameter));
-        DiameterEstimate { diameter, range, objects, certainty }
-    }
-}
 
 impl Estimator<'_> {
     /// Returns the requested diameter, or an estimate, for a model with a nominal diameter.
@@ -513,67 +485,6 @@ impl ops::Volume for Maps<'_> {
         f(Samples::F32(self.0.get(channel).cloned().ok_or_else(|| no_channel(channel))?));
         Ok(())
     }
-}
-
-/// Number of voxels, and first and second moments of the voxel positions, of an object.
-#[derive(Clone, Default)]
-struct Moments {
-    voxels: f64,
-    /// Slice of the last voxel, and the number of voxels there.
-    slice: (usize, f64),
-    /// Largest number of voxels in a slice.
-    section: f64,
-    sum: [f64; 3],
-    squares: [f64; 3],
-    is_cut: bool,
-}
-
-impl Moments {
-    /// Returns the standard deviation of the positions along an axis in voxels, including the variance of a single
-    /// voxel.
-    fn deviation(&self, axis: usize) -> f64 {
-        let mean = self.sum[axis] / self.voxels;
-        (self.squares[axis] / self.voxels - mean * mean + 1.0 / 12.0).max(0.0).sqrt()
-    }
-}
-
-/// Measures the objects that are not cut by the border of the volume, or all of them if those are fewer than three. In the
-/// slices of a flat stack ([`FLAT_SLICES`]), their sections are measured.
-fn measured(labels: &[u32], count: u32, [nz, ny, nx]: [usize; 3], voxel: [f64; 3], at: &ShortPrediction) -> Measured {
-    let mut objects = vec![Moments::default(); count as usize + 1];
-    for (row, line) in labels.chunks_exact(nx.max(1)).enumerate() {
-        let (z, y) = (row / ny, row % ny);
-        let edge_row = y == 0 || y + 1 == ny || (nz > 4 && (z == 0 || z + 1 == nz));
-        for (x, label) in line.iter().enumerate().filter(|(_, l)| **l > 0) {
-            let object = &mut objects[*label as usize];
-            object.voxels += 1.0;
-            object.slice = (z, if object.slice.0 == z { object.slice.1 + 1.0 } else { 1.0 });
-            object.section = object.section.max(object.slice.1);
-            object.is_cut |= edge_row || x == 0 || x + 1 == nx;
-            for (a, at) in [z, y, x].into_iter().enumerate() {
-                object.sum[a] += at as f64;
-                object.squares[a] += (at * at) as f64;
-            }
-        }
-    }
-    let unit: f64 = voxel.iter().product();
-    let diameter = |o: &Moments| {
-        let grown = if at.is_flat { of_circle(o.section * voxel[1] * voxel[2]) } else { of_sphere(o.voxels * unit) };
-        grown / at.coarsening.growth
-    };
-    // Fragments below a fifth of the expected diameter are ignored.
-    let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * at.diameter;
-    let chosen = whole(objects.iter().filter(is_object).collect(), |o: &&Moments| o.is_cut);
-    let mut diameters: Vec<f64> = chosen.iter().map(|o| diameter(o)).collect();
-    diameters.sort_by(f64::total_cmp);
-    let ratio = |o: &&Moments| {
-        let plane = (o.deviation(1) * voxel[1] * o.deviation(2) * voxel[2]).sqrt();
-        o.deviation(0) * voxel[0] / plane
-    };
-    let mut ratios: Vec<f64> = chosen.iter().map(ratio).filter(|r| r.is_finite()).collect();
-    ratios.sort_by(f64::total_cmp);
-    let elongation = ratios.get(ratios.len() / 2).copied().filter(|_| !at.is_flat);
-    Measured { diameters, elongation, is_complete: false }
 }
 
 /// Pads a box `[C][from]` to the size of a tile by repeating its last slices, rows and columns.
