@@ -3,7 +3,7 @@
 
 /// Options of the command line that notes and failures name, with what the window has in their place. An option whose name
 /// continues that of another one precedes it.
-const IN_WINDOW: [(&str, &str); 25] = [
+const IN_WINDOW: [(&str, &str); 27] = [
     ("--voxel-size", "\"Voxel size…\""),
     ("--axes", "\"Axes…\""),
     ("--diameter", "\"Object diameter\""),
@@ -18,6 +18,8 @@ const IN_WINDOW: [(&str, &str); 25] = [
     ("--blend gaussian", "Gaussian \"Blending\""),
     ("--overlap", "\"Overlap\""),
     ("--ignore-label", "\"Ignore voxels with the label\""),
+    ("a smaller --tile", "a smaller tile"),
+    ("--tile", "the tile"),
     ("--preprocess", "\"Preprocessing\""),
     ("--compression", "\"Compression\""),
     ("--architecture", "\"Architecture\""),
@@ -103,8 +105,8 @@ mod tests {
         );
         assert_eq!(in_window("not read (--keep reads it), 1 left"), "not read, 1 left");
         assert_eq!(
-            in_window("give a larger --memory-budget, or close other programs"),
-            "give a larger \"Memory budget\", or close other programs"
+            in_window("give a larger --memory-budget or a smaller --tile, or close other programs"),
+            "give a larger \"Memory budget\" or a smaller tile, or close other programs"
         );
         assert_eq!(
             in_window("choose another device, such as --device cpu --precision f32"),
