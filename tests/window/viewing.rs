@@ -151,11 +151,21 @@ fn keys_step_through_time_points_and_slices_play() {
         (document.time, document.cursor[0])
     };
     assert_eq!(at(&fixture), (0, 2));
-    // In a small window, the toolbar has several rows, and no slider is behind the tasks, which are 310 points wide.
+    // In a small window, the toolbar has two rows, and nothing is behind the tasks, which are 310 points wide.
     fixture.window.set_size([800.0, 560.0].into());
     fixture.window.run_steps(5);
-    let slider = fixture.window.get_by_label("Time point").rect();
-    assert!(slider.right() < 490.0, "{slider:?}");
+    let rects = ["Slice", "Time point", "Time point number", "Play slices", "More tools"]
+        .map(|name| fixture.window.get_by_label(name).rect());
+    assert!(rects.iter().all(|rect| rect.right() < 490.0), "{rects:?}");
+    let [first, second] = [rects[0].center().y, rects[4].center().y];
+    let is_row = |y: f32| (y - first).abs() < 4.0 || (y - second).abs() < 4.0;
+    assert!(rects.iter().all(|rect| is_row(rect.center().y)), "{rects:?}");
+    assert!(fixture.window.get_by_label_contains("XY view").rect().top() < 120.0, "two rows below the menus");
+    assert!(fixture.window.query_by_label("Save picture…").is_none());
+    fixture.click("More tools");
+    fixture.click("Save picture…");
+    fixture.until("the dialog", |w| sees(w, "Save picture"));
+    fixture.click("Cancel");
     fixture.window.set_size([1360.0, 860.0].into());
     fixture.window.run_steps(5);
     fixture.window.key_press(Key::CloseBracket);

@@ -18,7 +18,7 @@ const IN_WINDOW: [(&str, &str); 27] = [
     ("--blend gaussian", "Gaussian \"Blending\""),
     ("--overlap", "\"Overlap\""),
     ("--ignore-label", "\"Ignore voxels with the label\""),
-    ("a smaller --tile", "a smaller tile"),
+    (" or a smaller --tile", ""),
     ("--tile", "the tile"),
     ("--preprocess", "\"Preprocessing\""),
     ("--compression", "\"Compression\""),
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(in_window("not read (--keep reads it), 1 left"), "not read, 1 left");
         assert_eq!(
             in_window("give a larger --memory-budget or a smaller --tile, or close other programs"),
-            "give a larger \"Memory budget\" or a smaller tile, or close other programs"
+            "give a larger \"Memory budget\", or close other programs"
         );
         assert_eq!(
             in_window("choose another device, such as --device cpu --precision f32"),
