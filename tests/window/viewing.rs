@@ -2,8 +2,9 @@
 
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::document::{Document, Role};
+use eframe::egui::accesskit::Toggled;
 use eframe::egui::{Key, Modifiers};
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 
 #[test]
 fn keys_move_through_the_stack_and_views_share_one_crosshair() {
@@ -200,4 +201,19 @@ fn keys_step_through_time_points_and_slices_play() {
     std::thread::sleep(std::time::Duration::from_millis(250));
     fixture.window.run_steps(5);
     assert_eq!(at(&fixture), stopped);
+}
+
+#[test]
+fn the_menu_marks_what_is_shown() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let mark = |fixture: &mut Fixture| {
+        fixture.click("View");
+        let node = fixture.window.get_by_label("Show scale bar");
+        node.accesskit_node().toggled()
+    };
+    assert_eq!(mark(&mut fixture), Some(Toggled::True));
+    fixture.click("Show scale bar");
+    assert_eq!(mark(&mut fixture), Some(Toggled::False));
 }

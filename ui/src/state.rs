@@ -132,6 +132,26 @@ impl<'a> State<'a> {
         step.map_or_else(|| command.title().to_owned(), |step| format!("{}: {step}", command.title()))
     }
 
+    /// Whether what a command shows or hides is on; `None` for other commands.
+    pub(crate) fn is_on(self, command: Command) -> Option<bool> {
+        let (document, settings) = (self.document(), self.settings());
+        match command {
+            Command::ToggleLabels => {
+                Some(document.is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible)))
+            }
+            Command::ToggleMap => Some(document.and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible)),
+            Command::ToggleSwipe => Some(self.display.swipe().is_some()),
+            Command::ToggleLineProfile => Some(self.display.shows_line_profile()),
+            Command::ToggleCrosshair => Some(settings.show_crosshair),
+            Command::ToggleScaleBar => Some(settings.show_scale_bar),
+            Command::ToggleLibrary => Some(settings.show_library),
+            Command::ToggleTasks => Some(settings.show_tasks),
+            Command::ToggleProfiler => Some(settings.show_profiler),
+            Command::Toggle3d => Some(settings.show_3d),
+            _ => None,
+        }
+    }
+
     /// State of the object table of a document.
     pub(crate) fn table_state(self, document: &Document) -> TableState {
         if self.jobs.measuring(document.id).is_some() {

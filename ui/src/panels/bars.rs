@@ -142,11 +142,11 @@ fn buttons_that_fit(ui: &Ui, reserved: f32) -> usize {
 }
 
 /// The commands of the toolbar that do not fit into it, as a menu.
-fn more_menu(ui: &mut Ui, state: State<'_>, commands: &[(Command, bool)], actions: &mut Actions) {
+fn more_menu(ui: &mut Ui, state: State<'_>, commands: &[Command], actions: &mut Actions) {
     let button = egui::Button::new(RichText::new(icon::DOTS_THREE).size(ICON)).min_size(egui::vec2(28.0, 26.0));
     let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
         ui.set_min_width(220.0);
-        commands.iter().for_each(|(command, _)| command_button(ui, state, *command, actions));
+        commands.iter().for_each(|command| command_button(ui, state, *command, actions));
     });
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "More tools"));
     response.on_hover_text("More tools");
@@ -169,13 +169,22 @@ fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
 /// Draws a menu item for a command.
 fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut Actions) {
     let title = state.current_title(command);
-    let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
+    let on = state.is_on(command);
+    let sign = match on {
+        Some(true) => icon::CHECK_SQUARE,
+        Some(false) => icon::SQUARE,
+        None => command.icon(),
+    };
+    let mut button = egui::Button::new(format!("{sign}   {title}"));
     if let Some(shortcut) = command.shortcut() {
         button = button.shortcut_text(keys_text(ui.ctx(), &shortcut));
     }
     let enabled = state.is_enabled(command);
     let response = ui.add_enabled(enabled, button);
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
+    response.widget_info(|| match on {
+        Some(on) => egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, &title),
+        None => egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title),
+    });
     if response.clicked() {
         actions.command(command);
         ui.close();
@@ -378,27 +387,27 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(document) = state.document() {
         position_sliders(ui, document, actions);
     }
-    let labels = state.document().is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible));
-    let map = state.document().and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible);
     let buttons = [
-        (Command::Play, playing),
-        (Command::Fit, false),
-        (Command::AutoContrast, false),
-        (Command::ToggleLabels, labels),
-        (Command::NextLabelStyle, false),
-        (Command::ToggleMap, map),
-        (Command::ToggleSwipe, state.display.swipe().is_some()),
-        (Command::ToggleLineProfile, state.display.shows_line_profile()),
-        (Command::Screenshot, false),
+        Command::Play,
+        Command::Fit,
+        Command::AutoContrast,
+        Command::ToggleLabels,
+        Command::NextLabelStyle,
+        Command::ToggleMap,
+        Command::ToggleSwipe,
+        Command::ToggleLineProfile,
+        Command::Screenshot,
     ];
     let swipe = state.display.swipe();
     let reserved = swipe.map_or(0.0, |_| ui.spacing().slider_width + ui.spacing().item_spacing.x);
     let fit = buttons_that_fit(ui, reserved);
     let shown = if fit < buttons.len() { fit.saturating_sub(1) } else { buttons.len() };
     let (buttons, further) = buttons.split_at(shown);
-    for (command, on) in buttons.iter().copied() {
+    for command in buttons.iter().copied() {
         let enabled = state.is_enabled(command);
-        let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
+        let pauses = command == Command::Play && playing;
+        let on = pauses || state.is_on(command) == Some(true);
+        let sign = if pauses { icon::PAUSE } else { command.icon() };
         let response = icon_button(ui, sign, &state.current_title(command), enabled, on);
         let response = match command.shortcut() {
             Some(keys) => response.on_hover_text(keys_text(ui.ctx(), &keys)),
