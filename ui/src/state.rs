@@ -12,6 +12,7 @@ use crate::measure::{TableState, has_other_voxel_size, table_name};
 use crate::models::Models;
 use crate::settings::Settings;
 use crate::training::{Training, Wizard};
+use crate::work::Purpose;
 use cytoscope_pipeline::cards::ModelCard;
 
 /// Shared references to all states.
@@ -118,6 +119,11 @@ impl<'a> State<'a> {
     pub(crate) fn current_title(self, command: Command) -> String {
         if command == Command::Close && self.display.task().is_page() {
             return "Close page".to_owned();
+        }
+        let trains = self.jobs.running().is_some_and(|job| job.purpose == Purpose::Training);
+        if command == Command::Cancel && trains {
+            // A training run is kept, and can be continued.
+            return "Pause the training run".to_owned();
         }
         let map = self.document().and_then(|d| d.of_role(Role::Map));
         if let (Command::ToggleMap, Some(map)) = (command, map) {

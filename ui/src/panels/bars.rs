@@ -307,7 +307,7 @@ fn engine_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some(job) = state.jobs.running() else { return };
-    if icon_button(ui, icon::STOP_CIRCLE, "Cancel job", true, false).clicked() {
+    if icon_button(ui, icon::STOP_CIRCLE, &state.current_title(Command::Cancel), true, false).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }
     ui.add(egui::ProgressBar::new(job.share()).desired_width(110.0).desired_height(8.0));
