@@ -13,6 +13,7 @@ use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
 use cytoscope_ui::runs::RunId;
 use cytoscope_ui::screenshots::ScreenshotSubject;
+use cytoscope_ui::theme;
 use cytoscope_ui::work::Purpose;
 use eframe::egui::{Color32, ColorImage, Event, UserData, ViewportId, pos2};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -347,15 +348,14 @@ fn a_high_profiler_leaves_room_for_the_views_once_the_window_is_smaller() {
     fixture.window.state_mut().send(Command::ToggleProfiler);
     fixture.window.run_steps(6);
     let view_height = |fixture: &Fixture| fixture.window.get_by_label_contains("XY view").rect().height();
-    // The panel ends at the lower edge of the views, which have two rows.
-    let view = fixture.window.get_by_label_contains("XZ view").rect();
-    let (before, edge) = (view_height(&fixture), pos2(view.center().x, view.bottom()));
+    let (before, button) = (view_height(&fixture), fixture.window.get_by_label("Open run…").rect());
+    let edge = pos2(680.0, button.top() - f32::from(theme::PANEL_MARGIN));
     fixture.window.hover_at(edge);
     fixture.window.step();
     fixture.window.drag_at(edge);
     fixture.window.step();
     fixture.window.hover_at(pos2(edge.x, 100.0));
-    fixture.window.step();
+    fixture.window.run_steps(2);
     fixture.window.drop_at(pos2(edge.x, 100.0));
     fixture.window.run_steps(6);
     assert!(view_height(&fixture) < before - 30.0, "the panel is higher now: {}", view_height(&fixture));

@@ -3,7 +3,7 @@
 
 /// Options of the command line that notes and failures name, with what the window has in their place. An option whose name
 /// continues that of another one precedes it.
-const IN_WINDOW: [(&str, &str); 27] = [
+const IN_WINDOW: [(&str, &str); 29] = [
     ("--voxel-size", "\"Voxel size…\""),
     ("--axes", "\"Axes…\""),
     ("--diameter", "\"Object diameter\""),
@@ -28,6 +28,8 @@ const IN_WINDOW: [(&str, &str); 27] = [
     ("with --calibrate DIR", "by opening them"),
     ("with --calibrate", "by opening them"),
     (" with --objects", ""),
+    ("run `cytoscope devices`", "see the devices under Predict > Models…"),
+    ("run cytoscope tune --save again", "use \"Tune settings\" again"),
     ("--device cpu --precision f32", "the CPU with the precision f32"),
     ("--device cpu", "the CPU"),
     ("--device", "\"Device\""),

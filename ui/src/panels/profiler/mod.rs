@@ -236,7 +236,7 @@ fn run_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: Optio
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let command = Command::OpenRun;
             let open = icon_button(ui, command.icon(), command.title(), true, false);
-            if open.on_hover_text("A trace (--trace) or a report (--json)").clicked() {
+            if open.on_hover_text("A trace that was saved here, or a trace or report of the command line").clicked() {
                 actions.command(command);
             }
         });
