@@ -198,3 +198,19 @@ fn the_object_diameter_is_given_with_a_ring_or_estimated() {
     fixture.until("the record", |_| provenance.is_file());
     assert_eq!(read_json(&provenance)["job"]["diameter"], 20.0);
 }
+
+#[test]
+fn a_failed_prediction_names_the_controls_of_the_window() {
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir_all(folder.join("settings")).unwrap();
+        std::fs::write(folder.join("settings/settings.json"), r#"{"memory_budget_mib": 1}"#).unwrap();
+        let path = folder.join("stack.tif");
+        std::fs::copy(bundled_sample(), &path).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Predict this stack");
+    fixture.until("the failure", |w| sees(w, "give a larger \"Memory budget\""));
+    assert!(!fixture.sees("--"), "{}", fixture.on_screen());
+}

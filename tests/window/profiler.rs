@@ -13,8 +13,9 @@ use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
 use cytoscope_ui::runs::RunId;
 use cytoscope_ui::screenshots::ScreenshotSubject;
+use cytoscope_ui::theme;
 use cytoscope_ui::work::Purpose;
-use eframe::egui::{Color32, ColorImage, Event, UserData, ViewportId};
+use eframe::egui::{Color32, ColorImage, Event, UserData, ViewportId, pos2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -117,7 +118,7 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.click("Use tiles of 1 × 8 × 8");
     assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
     fixture.click("Predict this stack");
-    fixture.until("the refusal of the tiles", |w| sees(w, "--tile [1, 8, 8] is too small"));
+    fixture.until("the refusal of the tiles", |w| sees(w, "the tile [1, 8, 8] is too small"));
     fixture.click("Automatic tiles");
     assert!(!is_disabled(&fixture, "Use tiles of 1 × 8 × 8") && !fixture.sees("Automatic tiles"));
     fixture.click("Close report.json · predict");
@@ -337,6 +338,31 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     let csv = std::fs::read_to_string(csv).unwrap();
     assert!(csv.contains(",8000000,1000000,8,") && csv.contains(",memory,"), "{csv}");
     assert_eq!(csv.lines().count(), 3, "{csv}");
+}
+
+#[test]
+fn a_high_profiler_leaves_room_for_the_views_once_the_window_is_smaller() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.run_steps(6);
+    let view_height = |fixture: &Fixture| fixture.window.get_by_label_contains("XY view").rect().height();
+    let (before, button) = (view_height(&fixture), fixture.window.get_by_label("Open run…").rect());
+    let edge = pos2(680.0, button.top() - f32::from(theme::PANEL_MARGIN));
+    fixture.window.hover_at(edge);
+    fixture.window.step();
+    fixture.window.drag_at(edge);
+    fixture.window.step();
+    fixture.window.hover_at(pos2(edge.x, 100.0));
+    fixture.window.run_steps(2);
+    fixture.window.drop_at(pos2(edge.x, 100.0));
+    fixture.window.run_steps(6);
+    assert!(view_height(&fixture) < before - 30.0, "the panel is higher now: {}", view_height(&fixture));
+    fixture.window.set_size([800.0, 600.0].into());
+    fixture.window.run_steps(6);
+    let top = fixture.window.get_by_label("Runs").rect().top();
+    assert!(top > 240.0, "the panel begins at {top} of 600");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
 use cytoscope_ui::work::JobState;
 use egui_kittest::Harness;
+use egui_kittest::kittest::Queryable;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 fn copies(fixture: &Fixture, n: usize) -> Vec<PathBuf> {
@@ -252,4 +254,25 @@ fn a_prediction_of_one_series_and_one_of_all_are_both_continued() {
     let results = labels_of_plate(&fixture.path("out"));
     fixture.until("both predictions", |w| w.state().jobs().len() == 2 && w.state().active_jobs() == 0);
     assert!(results.iter().all(|labels| labels.is_file()), "{}", fixture.on_screen());
+}
+
+#[test]
+fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Models);
+    fixture.click("Model nuclei-dog");
+    let place = |w: &Harness<'static, Workbench>| w.get_by_label("Measure here").rect();
+    let before = place(&fixture.window);
+    fixture.window.get_by_label("Test").click();
+    let (has_run, has_moved) = (Cell::new(false), Cell::new(false));
+    fixture.until("the result of the test", |w| {
+        if w.query_by_label("Cancel").is_some() {
+            has_run.set(true);
+            has_moved.set(has_moved.get() || place(w) != before);
+        }
+        sees(w, "The test outputs are reproduced")
+    });
+    assert!(has_run.get(), "the job can be cancelled while it runs");
+    assert!(!has_moved.get(), "a click beside the pointer would hit another button");
 }

@@ -28,6 +28,7 @@ fn paused_or_killed_training_continues() {
     start_training(&mut fixture, &data);
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
     fixture.until("the monitor in the status bar", |w| sees(w, " % of the time waiting for data, "));
+    assert!(fixture.sees("Pause the training run"), "the button in the status bar discards nothing");
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     let at = step_of(&fixture);

@@ -2,8 +2,9 @@
 
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::document::{Document, Role};
+use eframe::egui::accesskit::Toggled;
 use eframe::egui::{Key, Modifiers};
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 
 #[test]
 fn keys_move_through_the_stack_and_views_share_one_crosshair() {
@@ -151,11 +152,21 @@ fn keys_step_through_time_points_and_slices_play() {
         (document.time, document.cursor[0])
     };
     assert_eq!(at(&fixture), (0, 2));
-    // In a small window, the toolbar has several rows, and no slider is behind the tasks, which are 310 points wide.
+    // In a small window, the toolbar has two rows, and nothing is behind the tasks, which are 310 points wide.
     fixture.window.set_size([800.0, 560.0].into());
     fixture.window.run_steps(5);
-    let slider = fixture.window.get_by_label("Time point").rect();
-    assert!(slider.right() < 490.0, "{slider:?}");
+    let rects = ["Slice", "Time point", "Time point number", "Play slices", "More tools"]
+        .map(|name| fixture.window.get_by_label(name).rect());
+    assert!(rects.iter().all(|rect| rect.right() < 490.0), "{rects:?}");
+    let [first, second] = [rects[0].center().y, rects[4].center().y];
+    let is_row = |y: f32| (y - first).abs() < 4.0 || (y - second).abs() < 4.0;
+    assert!(rects.iter().all(|rect| is_row(rect.center().y)), "{rects:?}");
+    assert!(fixture.window.get_by_label_contains("XY view").rect().top() < 120.0, "two rows below the menus");
+    assert!(fixture.window.query_by_label("Save picture…").is_none());
+    fixture.click("More tools");
+    fixture.click("Save picture…");
+    fixture.until("the dialog", |w| sees(w, "Save picture"));
+    fixture.click("Cancel");
     fixture.window.set_size([1360.0, 860.0].into());
     fixture.window.run_steps(5);
     fixture.window.key_press(Key::CloseBracket);
@@ -190,4 +201,19 @@ fn keys_step_through_time_points_and_slices_play() {
     std::thread::sleep(std::time::Duration::from_millis(250));
     fixture.window.run_steps(5);
     assert_eq!(at(&fixture), stopped);
+}
+
+#[test]
+fn the_menu_marks_what_is_shown() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let mark = |fixture: &mut Fixture| {
+        fixture.click("View");
+        let node = fixture.window.get_by_label("Show scale bar");
+        node.accesskit_node().toggled()
+    };
+    assert_eq!(mark(&mut fixture), Some(Toggled::True));
+    fixture.click("Show scale bar");
+    assert_eq!(mark(&mut fixture), Some(Toggled::False));
 }

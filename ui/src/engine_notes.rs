@@ -1,9 +1,9 @@
-//! Notes of the engine in the words of the window. The engine words them for the command line, too: they name its options,
-//! and count time points from 0.
+//! Notes and failures of the engine in the words of the window. The engine words them for the command line, too: they name
+//! its options, and count time points from 0.
 
-/// Options of the command line that notes name, with what the window has in their place. An option whose name continues that
-/// of another one precedes it.
-const IN_WINDOW: [(&str, &str); 14] = [
+/// Options of the command line that notes and failures name, with what the window has in their place. An option whose name
+/// continues that of another one precedes it.
+const IN_WINDOW: [(&str, &str); 29] = [
     ("--voxel-size", "\"Voxel size…\""),
     ("--axes", "\"Axes…\""),
     ("--diameter", "\"Object diameter\""),
@@ -18,9 +18,24 @@ const IN_WINDOW: [(&str, &str); 14] = [
     ("--blend gaussian", "Gaussian \"Blending\""),
     ("--overlap", "\"Overlap\""),
     ("--ignore-label", "\"Ignore voxels with the label\""),
+    (" or a smaller --tile", ""),
+    ("--tile", "the tile"),
+    ("--preprocess", "\"Preprocessing\""),
+    ("--compression", "\"Compression\""),
+    ("--architecture", "\"Architecture\""),
+    ("--batch", "\"Batch size\""),
+    (" --set accumulate=", " and \"Batches per step\" "),
+    ("with --calibrate DIR", "by opening them"),
+    ("with --calibrate", "by opening them"),
+    (" with --objects", ""),
+    ("run `cytoscope devices`", "see the devices under Predict > Models…"),
+    ("run cytoscope tune --save again", "use \"Tune settings\" again"),
+    ("--device cpu --precision f32", "the CPU with the precision f32"),
+    ("--device cpu", "the CPU"),
+    ("--device", "\"Device\""),
 ];
 
-/// Returns a note with the controls of the window in place of options, and time points counted from 1. Advice in parentheses
+/// Returns a note or failure with the controls of the window in place of options, and time points counted from 1. Advice in parentheses
 /// about an option that the window lacks is left out.
 pub(crate) fn in_window(note: &str) -> String {
     let named = IN_WINDOW.iter().fold(note.to_owned(), |text, (option, control)| text.replace(option, control));
@@ -91,6 +106,27 @@ mod tests {
             "read from their channels (choose others with \"Channels\"); dna is used (choose another with \"Channel\")"
         );
         assert_eq!(in_window("not read (--keep reads it), 1 left"), "not read, 1 left");
+        assert_eq!(
+            in_window("give a larger --memory-budget or a smaller --tile, or close other programs"),
+            "give a larger \"Memory budget\", or close other programs"
+        );
+        assert_eq!(
+            in_window("choose another device, such as --device cpu --precision f32"),
+            "choose another device, such as the CPU with the precision f32"
+        );
+        assert_eq!(
+            in_window("set the precision to f32 (--precision f32), or choose a GPU with --device"),
+            "set the precision to f32, or choose a GPU with \"Device\""
+        );
+        assert_eq!(
+            in_window("there is no calibration data: give stacks with --calibrate"),
+            "there is no calibration data: give stacks by opening them"
+        );
+        assert_eq!(
+            in_window("--batch 2 --set accumulate=4 would compute fewer activations twice"),
+            "\"Batch size\" 2 and \"Batches per step\" 4 would compute fewer activations twice"
+        );
+        assert_eq!(in_window("choose fewer objects with --objects"), "choose fewer objects");
         for other in ["a time point — no number (a--b); kept", "of one file (a.tif): use --keep (slow)"] {
             assert_eq!(in_window(other), other);
         }

@@ -21,6 +21,12 @@ const MAX_OPEN: usize = 2;
 /// Maximum number of errors that are kept until the user closes them; older ones are only in the log.
 const MAX_ERRORS: usize = 100;
 
+/// Width of the frame of a notification and the gaps beside it, in points.
+const FRAME_WIDTH: f32 = 50.0;
+
+/// Minimum width of the text of a notification, in points.
+const LEAST_WIDTH: f32 = 160.0;
+
 /// Severity of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -113,6 +119,7 @@ impl Notifications {
             ctx.request_repaint_after(next);
         }
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
+        let width = (views.width() - FRAME_WIDTH).clamp(LEAST_WIDTH, 300.0);
         let opens_errors = self.shown.iter().filter(|n| n.level == Level::Error).count() <= MAX_OPEN;
         for notice in self.shown.iter().rev().take(MAX_SHOWN) {
             let id = egui::Id::new("notice").with(notice.number);
@@ -134,7 +141,7 @@ impl Notifications {
                         .shadow(visuals.popup_shadow)
                         .inner_margin(Margin::symmetric(12, 9))
                         .show(ui, |ui| {
-                            ui.set_width(300.0);
+                            ui.set_width(width);
                             body(ui, notice, opens_errors, color, sign)
                         })
                         .inner

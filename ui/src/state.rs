@@ -12,6 +12,7 @@ use crate::measure::{TableState, has_other_voxel_size, table_name};
 use crate::models::Models;
 use crate::settings::Settings;
 use crate::training::{Training, Wizard};
+use crate::work::Purpose;
 use cytoscope_pipeline::cards::ModelCard;
 
 /// Shared references to all states.
@@ -119,6 +120,11 @@ impl<'a> State<'a> {
         if command == Command::Close && self.display.task().is_page() {
             return "Close page".to_owned();
         }
+        let trains = self.jobs.running().is_some_and(|job| job.purpose == Purpose::Training);
+        if command == Command::Cancel && trains {
+            // A training run is kept, and can be continued.
+            return "Pause the training run".to_owned();
+        }
         let map = self.document().and_then(|d| d.of_role(Role::Map));
         if let (Command::ToggleMap, Some(map)) = (command, map) {
             return format!("Show {}", map.title().to_lowercase());
@@ -130,6 +136,26 @@ impl<'a> State<'a> {
             _ => None,
         };
         step.map_or_else(|| command.title().to_owned(), |step| format!("{}: {step}", command.title()))
+    }
+
+    /// Whether what a command shows or hides is on; `None` for other commands.
+    pub(crate) fn is_on(self, command: Command) -> Option<bool> {
+        let (document, settings) = (self.document(), self.settings());
+        match command {
+            Command::ToggleLabels => {
+                Some(document.is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible)))
+            }
+            Command::ToggleMap => Some(document.and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible)),
+            Command::ToggleSwipe => Some(self.display.swipe().is_some()),
+            Command::ToggleLineProfile => Some(self.display.shows_line_profile()),
+            Command::ToggleCrosshair => Some(settings.show_crosshair),
+            Command::ToggleScaleBar => Some(settings.show_scale_bar),
+            Command::ToggleLibrary => Some(settings.show_library),
+            Command::ToggleTasks => Some(settings.show_tasks),
+            Command::ToggleProfiler => Some(settings.show_profiler),
+            Command::Toggle3d => Some(settings.show_3d),
+            _ => None,
+        }
     }
 
     /// State of the object table of a document.

@@ -520,9 +520,11 @@ impl Work {
             Reply::Done { id, result } => self.handle_result(id, result),
             Reply::Failed { id, kind, message } => {
                 self.looking = self.looking.filter(|query| *query != id);
-                let (title, purpose) = self.end(id, JobState::Failed(message.clone()))?;
-                // Problems with training data are shown in the wizard.
-                (purpose != Purpose::Check).then(|| self.failed(id, title, kind, message))
+                // Problems with training data are shown in the wizard, which words them itself.
+                let is_check = self.job(id)?.purpose == Purpose::Check;
+                let message = if is_check { message } else { in_window(&message) };
+                let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
+                (!is_check).then(|| self.failed(id, title, kind, message))
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;
@@ -535,7 +537,10 @@ impl Work {
     fn handle_result(&mut self, id: JobId, result: JobResult) -> Option<Outcome> {
         let (title, purpose) = self.end(id, JobState::Done)?;
         match result {
-            JobResult::Predict(outcome) => Some(self.predicted(id, title, purpose.document()?, outcome)),
+            JobResult::Predict(mut outcome) => {
+                outcome.failed.iter_mut().for_each(|failed| failed.message = in_window(&failed.message));
+                Some(self.predicted(id, title, purpose.document()?, outcome))
+            }
             JobResult::Segment(report) => {
                 let document = purpose.document()?;
                 let kept = matches!(purpose, Purpose::Keep { .. });

@@ -15,6 +15,7 @@ use crate::disk::{DocumentEffect, FoundResults, ResultsPlace};
 use crate::document::{Document, PREVIEW_NAME, Role};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
+use crate::engine_notes::in_window;
 use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
 use crate::runs::FileRun;
@@ -386,7 +387,7 @@ impl Jobs {
         let mut effects = Effects::default();
         match profiles {
             Ok(profiles) => self.machine_profiles = profiles,
-            Err(reason) => effects.error("The machine profiles are not used", reason),
+            Err(reason) => effects.error("The machine profiles are not used", in_window(&reason)),
         }
         effects
     }

@@ -9,6 +9,7 @@ use crate::correct::tools::{EditAction, Tool};
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::engine_notes::in_window;
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::number_text::short_number;
@@ -114,14 +115,41 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
 /// Width of the sliders for slice and time point if both are shown.
 const NARROW_SLIDER: f32 = 96.0;
 
-/// Width of the slider for the time point with its label and number.
-const TIME_CONTROLS: f32 = NARROW_SLIDER + 74.0;
+/// Least width of these sliders, in narrow toolbars.
+const LEAST_SLIDER: f32 = 16.0;
+
+/// Width of a slider's label and number, with the gaps beside them.
+const SLIDER_LABELS: f32 = 82.0;
+
+/// Size of the icons of buttons.
+const ICON: f32 = 16.0;
 
 /// Starts the next row of the toolbar if this one is too narrow for a width. Sliders do not move to it by themselves.
 fn make_room(ui: &mut Ui, width: f32) {
     if ui.available_size_before_wrap().x < width {
         ui.end_row();
     }
+}
+
+/// Number of icon buttons that fit into the rest of this row of the toolbar and the next row, in which `reserved` points
+/// stay free.
+fn buttons_that_fit(ui: &Ui, reserved: f32) -> usize {
+    let gap = ui.spacing().item_spacing.x;
+    let pitch = (ICON + 2.0 * ui.spacing().button_padding.x).max(28.0) + gap;
+    // One point less, so that rounding does not move a button to a third row.
+    let fit = |width: f32| ((width + gap - 1.0) / pitch).floor().max(0.0) as usize;
+    fit(ui.available_size_before_wrap().x) + fit(ui.max_rect().width() - reserved)
+}
+
+/// The commands of the toolbar that do not fit into it, as a menu.
+fn more_menu(ui: &mut Ui, state: State<'_>, commands: &[Command], actions: &mut Actions) {
+    let button = egui::Button::new(RichText::new(icon::DOTS_THREE).size(ICON)).min_size(egui::vec2(28.0, 26.0));
+    let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
+        ui.set_min_width(220.0);
+        commands.iter().for_each(|command| command_button(ui, state, *command, actions));
+    });
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "More tools"));
+    response.on_hover_text("More tools");
 }
 
 /// A slider from 1 to `last` with a number field beside it.
@@ -141,13 +169,22 @@ fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
 /// Draws a menu item for a command.
 fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut Actions) {
     let title = state.current_title(command);
-    let mut button = egui::Button::new(format!("{}   {title}", command.icon()));
+    let on = state.is_on(command);
+    let sign = match on {
+        Some(true) => icon::CHECK_SQUARE,
+        Some(false) => icon::SQUARE,
+        None => command.icon(),
+    };
+    let mut button = egui::Button::new(format!("{sign}   {title}"));
     if let Some(shortcut) = command.shortcut() {
         button = button.shortcut_text(keys_text(ui.ctx(), &shortcut));
     }
     let enabled = state.is_enabled(command);
     let response = ui.add_enabled(enabled, button);
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
+    response.widget_info(|| match on {
+        Some(on) => egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, &title),
+        None => egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title),
+    });
     if response.clicked() {
         actions.command(command);
         ui.close();
@@ -270,7 +307,7 @@ fn engine_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some(job) = state.jobs.running() else { return };
-    if icon_button(ui, icon::STOP_CIRCLE, "Cancel job", true, false).clicked() {
+    if icon_button(ui, icon::STOP_CIRCLE, &state.current_title(Command::Cancel), true, false).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }
     ui.add(egui::ProgressBar::new(job.share()).desired_width(110.0).desired_height(8.0));
@@ -289,7 +326,7 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());
-    let status = status.map_or_else(String::new, |status| format!(" · {}", status.line()));
+    let status = status.map_or_else(String::new, |status| format!(" · {}", in_window(&status.line())));
     let text = format!("{}{tuning}{left}{planned}{more}{status}", job.title);
     let label = ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
     if let Some(plan) = &job.plan {
@@ -350,22 +387,27 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(document) = state.document() {
         position_sliders(ui, document, actions);
     }
-    let labels = state.document().is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible));
-    let map = state.document().and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible);
     let buttons = [
-        (Command::Play, playing),
-        (Command::Fit, false),
-        (Command::AutoContrast, false),
-        (Command::ToggleLabels, labels),
-        (Command::NextLabelStyle, false),
-        (Command::ToggleMap, map),
-        (Command::ToggleSwipe, state.display.swipe().is_some()),
-        (Command::ToggleLineProfile, state.display.shows_line_profile()),
-        (Command::Screenshot, false),
+        Command::Play,
+        Command::Fit,
+        Command::AutoContrast,
+        Command::ToggleLabels,
+        Command::NextLabelStyle,
+        Command::ToggleMap,
+        Command::ToggleSwipe,
+        Command::ToggleLineProfile,
+        Command::Screenshot,
     ];
-    for (command, on) in buttons {
+    let swipe = state.display.swipe();
+    let reserved = swipe.map_or(0.0, |_| ui.spacing().slider_width + ui.spacing().item_spacing.x);
+    let fit = buttons_that_fit(ui, reserved);
+    let shown = if fit < buttons.len() { fit.saturating_sub(1) } else { buttons.len() };
+    let (buttons, further) = buttons.split_at(shown);
+    for command in buttons.iter().copied() {
         let enabled = state.is_enabled(command);
-        let sign = if command == Command::Play && playing { icon::PAUSE } else { command.icon() };
+        let pauses = command == Command::Play && playing;
+        let on = pauses || state.is_on(command) == Some(true);
+        let sign = if pauses { icon::PAUSE } else { command.icon() };
         let response = icon_button(ui, sign, &state.current_title(command), enabled, on);
         let response = match command.shortcut() {
             Some(keys) => response.on_hover_text(keys_text(ui.ctx(), &keys)),
@@ -375,7 +417,10 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             actions.command(command);
         }
     }
-    if let Some(mut share) = state.display.swipe() {
+    if !further.is_empty() {
+        more_menu(ui, state, further, actions);
+    }
+    if let Some(mut share) = swipe {
         let width = ui.spacing().slider_width;
         make_room(ui, width);
         let slider = ui.add(egui::Slider::new(&mut share, 0.0..=1.0).show_value(false));
@@ -392,8 +437,9 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let mut send = |change| actions.send(DocumentsAction::Change { document: document.id, change });
     let width = ui.spacing().slider_width;
     if document.is_3d() && document.extents.times > 1 {
-        // In a window of the initial size, the toolbar has one row.
-        ui.spacing_mut().slider_width = NARROW_SLIDER;
+        // In a window of the initial size, the toolbar has one row; in narrow ones, both sliders share the first row.
+        let room = ui.max_rect().width() / 2.0 - SLIDER_LABELS;
+        ui.spacing_mut().slider_width = room.clamp(LEAST_SLIDER, NARROW_SLIDER);
     }
     if document.is_3d() {
         ui.label("Z");
@@ -404,9 +450,6 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         }
     }
     if document.extents.times > 1 {
-        if document.is_3d() {
-            make_room(ui, TIME_CONTROLS);
-        }
         ui.label("T");
         let mut time = document.time + 1;
         slider_and_number(ui, &mut time, document.extents.times, "Time point");

@@ -44,6 +44,10 @@ pub(super) fn models_page(ui: &mut Ui, state: State<'_>, own: &mut ModelsPanel, 
     });
     let page_frame = frame(ui);
     egui::CentralPanel::default().frame(page_frame).show(ui, |ui| {
+        let job = state.models.shown().and_then(|model| state.models.latest_job(model, state.jobs));
+        if let Some(job) = job.filter(|job| !job.state.is_over()) {
+            job_panel(ui, job, actions);
+        }
         let scroll = egui::ScrollArea::vertical().id_salt(("model page", state.models.shown())).auto_shrink([false; 2]);
         scroll.show(ui, |ui| match state.models.shown() {
             Some(model) => model_page(ui, state, model, own, actions),
@@ -141,8 +145,9 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     ui.add_space(theme::GAP);
     let job = state.models.latest_job(model, state.jobs);
     let is_busy = job.is_some_and(|j| !j.state.is_over());
-    if let Some(job) = job {
-        job_state(ui, job, actions);
+    if let Some(JobState::Failed(reason)) = job.map(|j| &j.state) {
+        let text = RichText::new(reason).color(theme::bad(ui.visuals()));
+        ui.add(egui::Label::new(text).wrap().selectable(true));
     }
     let is_idle = !is_busy && state.jobs.has_engine();
     let usable = card.is_some_and(|c| c.problem.is_none());
@@ -214,24 +219,18 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
     about_model(ui, card, &mut own.commonmark);
 }
 
-fn job_state(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
-    match &job.state {
-        JobState::Failed(reason) => {
-            let color = theme::bad(ui.visuals());
-            ui.add(egui::Label::new(RichText::new(reason).color(color)).wrap().selectable(true));
-        }
-        JobState::Queued | JobState::Running => {
-            ui.horizontal(|ui| {
-                ui.spinner();
-                ui.label(&job.title);
-                if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
-                    actions.send(JobsAction::Cancel(job.id));
-                }
-            });
-            job_progress(ui, job);
-        }
-        JobState::Done | JobState::Cancelled => {}
-    }
+/// Draws a waiting or running job below the page, where it moves none of the buttons.
+fn job_panel(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
+    egui::Panel::bottom("model job").frame(egui::Frame::NONE).resizable(false).show(ui, |ui| {
+        ui.horizontal(|ui| {
+            ui.spinner();
+            ui.label(&job.title);
+            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
+                actions.send(JobsAction::Cancel(job.id));
+            }
+        });
+        job_progress(ui, job);
+    });
 }
 
 /// Draws the facts that the user can state about a model file without a description; `known_um` is the voxel size that the

@@ -46,8 +46,7 @@ pub(super) fn performance_choice(
             }
         }
     });
-    response
-        .on_hover_text("Measured on this machine by cytoscope tune --save; used for settings that are left on Auto");
+    response.on_hover_text("Measured on this machine by Tune settings; used for settings that are left on Auto");
     (request != chosen).then_some(request)
 }
 

@@ -2,6 +2,7 @@
 
 use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
+use crate::engine_notes::in_window;
 use crate::jobs::Jobs;
 use crate::work::{JobState, Purpose};
 use cytoscope_profile::{bytes_text, count_text};
@@ -79,7 +80,7 @@ impl Training {
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
             self.wizard.costing.cost = match jobs.get(id).map(|j| &j.state) {
-                Some(JobState::Failed(reason)) => Cost::Failed(reason.clone()),
+                Some(JobState::Failed(reason)) => Cost::Failed(in_window(reason)),
                 Some(JobState::Cancelled) => Cost::Unknown,
                 Some(_) => return,
                 None => Cost::Failed("the engine is not running".to_owned()),

@@ -202,13 +202,14 @@ fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
 pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
     let frame = frame(ui);
     own.select_opened(state.jobs);
-    // In low windows, the views keep most of the height.
+    // In low windows, the views keep most of the height at first, and 40 % if the user makes the panel higher.
     let default_height = (ui.available_height() * 0.4).clamp(MIN_HEIGHT, 300.0);
+    let most_height = (ui.available_height() * 0.6).clamp(MIN_HEIGHT, 620.0);
     let panel = egui::Panel::bottom("profiler")
         .frame(frame)
         .resizable(true)
         .default_size(default_height)
-        .size_range(MIN_HEIGHT..=620.0)
+        .size_range(MIN_HEIGHT..=most_height)
         .show(ui, |ui| {
             let run = own.run(state.jobs);
             let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });
@@ -235,7 +236,7 @@ fn run_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: Optio
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let command = Command::OpenRun;
             let open = icon_button(ui, command.icon(), command.title(), true, false);
-            if open.on_hover_text("A trace (--trace) or a report (--json)").clicked() {
+            if open.on_hover_text("A trace that was saved here, or a trace or report of the command line").clicked() {
                 actions.command(command);
             }
         });

@@ -378,12 +378,14 @@ impl VolumeView {
     fn buttons(&mut self, ui: &mut Ui, rect: Rect, document: &Document) {
         let mode = self.mode(document);
         let corner = Rect::from_min_max(rect.min + vec2(40.0, 5.0), rect.right_top() + vec2(-6.0, 31.0));
-        let builder = egui::UiBuilder::new().max_rect(corner).layout(egui::Layout::right_to_left(egui::Align::Min));
+        // In narrow panes, they have several rows.
+        let layout = egui::Layout::right_to_left(egui::Align::Min).with_main_wrap(true);
+        let builder = egui::UiBuilder::new().max_rect(corner).layout(layout);
         ui.scope_builder(builder, |ui| {
             // The pane is dark in every theme, so its buttons use the dark theme.
             let dark = ui.ctx().style_of(egui::Theme::Dark);
             ui.set_style(dark);
-            ui.spacing_mut().item_spacing.x = 2.0;
+            ui.spacing_mut().item_spacing = vec2(2.0, 2.0);
             ui.spacing_mut().button_padding = vec2(3.0, 1.0);
             if corner_button(ui, icon::CORNERS_OUT, "Reset the 3-D view", true, false).clicked() {
                 self.cameras.remove(&document.id);
