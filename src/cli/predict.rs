@@ -6,8 +6,7 @@ use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, counted, devices, eprint_line, parse_bytes, parse_threads, parse_zyx, performance, print,
-    print_json, progress,
+    PrecisionName, counted, devices, parse_bytes, parse_threads, parse_zyx, performance, print, print_json, progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -371,14 +370,11 @@ fn print_report(report: &InputReport) {
 }
 
 /// Returns an error if any input failed: [`JobErrorKind::OutOfResources`] takes precedence, otherwise the first
-/// failure's kind.
+/// failure's kind. Of several inputs, each failure was printed when it occurred (`Event::Failed`).
 pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
         return Err(Failure::new(first.kind, first.message.clone()));
-    }
-    for failure in &outcome.failed {
-        eprint_line(&format!("failed: {}", failure.message));
     }
     let kind = if outcome.failed.iter().any(|f| f.kind == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources

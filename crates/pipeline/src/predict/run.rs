@@ -174,7 +174,8 @@ impl PredictJob {
                 // After cancelling, reading a preprocessed image fails with another error.
                 Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(error) => {
-                    context.emit(&Event::Failed { input: input.clone(), reason: error.to_string() });
+                    let of_series = if number > 0 { format!("series {number}: ") } else { String::new() };
+                    context.emit(&Event::Failed { input: input.clone(), reason: format!("{of_series}{error}") });
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
