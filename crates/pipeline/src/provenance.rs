@@ -12,7 +12,7 @@ use crate::predict::{InputReport, InputTensor, KeepSlices, PredictJob, Predicted
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
 use crate::results::FileRecord;
-use crate::{AppliedProfile, Artifact, ArtifactKind, JobError, Model, StatisticsScope};
+use crate::{AppliedProfile, Artifact, ArtifactKind, Context, JobError, Model, StatisticsScope};
 use cytoscope_engine::Precision;
 use cytoscope_formats::is_zarr_name;
 use cytoscope_storage::read::open_regular;
@@ -458,28 +458,36 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
 
 /// Returns the outputs of an earlier run with this fingerprint and its record, if all of them exist unchanged. `maps` is the
 /// kind of its maps, if it wrote any, and `has_labels` states whether it wrote labels.
+///
+/// # Errors
+/// [`JobError::Cancelled`].
 pub(crate) fn finished(
+    context: &Context,
     path: &Path,
     fingerprint: &str,
     maps: Option<ArtifactKind>,
     has_labels: bool,
-) -> Option<Vec<Artifact>> {
+) -> Result<Option<Vec<Artifact>>, JobError> {
     // Without a readable record, the input is predicted again.
-    let record = read(path).ok().filter(|r| r.fingerprint == fingerprint)?;
+    let Some(record) = read(path).ok().filter(|r| r.fingerprint == fingerprint) else { return Ok(None) };
     let mut found = Vec::new();
     for output in &record.outputs {
         let file = beside(path, &output.path);
-        if !output.matches(&file) {
-            return None;
+        let is_unchanged = output.matches_while(&file, &mut || context.check().is_ok());
+        context.check()?;
+        if !is_unchanged {
+            return Ok(None);
         }
         if file.is_dir() {
             found.extend(zarr::artifacts(&file, maps, has_labels));
+        } else if let Some(artifact) = Artifact::of_file(file) {
+            found.push(artifact);
         } else {
-            found.push(Artifact::of_file(file)?);
+            return Ok(None);
         }
     }
     found.push(Artifact::new(ArtifactKind::Provenance, path));
-    Some(found)
+    Ok(Some(found))
 }
 
 #[cfg(test)]
@@ -531,6 +539,18 @@ mod tests {
         assert_eq!((record.outputs, record.replaced), (vec![new], vec![old]));
         assert_eq!(record.fingerprint, "", "it is no longer the result of the recorded job");
         assert_eq!(read(&path("y_provenance.json")).unwrap().fingerprint, "f");
+    }
+
+    #[test]
+    fn looking_for_finished_results_can_be_cancelled() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = folder.path().join("x_provenance.json");
+        write_record(&record, &[zarr_folder(&folder.path().join("x_probability.zarr"))], 7);
+        let context = Context::default();
+        let find = || finished(&context, &record, "f", Some(ArtifactKind::Probability), false);
+        assert_eq!(find().unwrap().map(|found| found.len()), Some(2), "the maps and the record");
+        context.cancel.cancel();
+        assert!(matches!(find(), Err(JobError::Cancelled)));
     }
 
     #[test]

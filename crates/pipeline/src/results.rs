@@ -10,7 +10,7 @@ use crate::job_record::records_result_of;
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
-use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished, move_aside};
+use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished_while, move_aside};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, target};
@@ -44,10 +44,16 @@ impl FileRecord {
 
     /// Returns whether a file or folder has the recorded size and content.
     pub fn matches(&self, path: &Path) -> bool {
+        self.matches_while(path, &mut || true)
+    }
+
+    /// As [`FileRecord::matches`]. `goes_on` is called before each block of a folder's files is read. If it returns `false`,
+    /// nothing more is read and the result is `false`.
+    pub(crate) fn matches_while(&self, path: &Path, goes_on: &mut dyn FnMut() -> bool) -> bool {
         if path.is_dir() {
             // The marker, which lists all files, is compared before they are read.
             let is_listed = sha256_of_file(&path.join(MARKER)).is_ok_and(|sha256| sha256 == self.sha256);
-            let content = is_listed.then(|| content_of_finished(path, FOLDER_KIND)).flatten();
+            let content = is_listed.then(|| content_of_finished_while(path, FOLDER_KIND, &mut |_, _| goes_on())).flatten();
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);

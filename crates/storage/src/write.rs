@@ -223,7 +223,7 @@ impl PartialFile {
             // Elsewhere a lock prevents reading, even by this process.
             let _ = file.unlock();
         }
-        let mut finished = FinishedFile { file: Some(file), syncing: None, partial, target };
+        let mut finished = FinishedFile { file: Some(file), syncing: None, is_lost: false, partial, target };
         finished.begin_sync()?;
         Ok(finished)
     }
@@ -260,6 +260,8 @@ pub struct FinishedFile {
     file: Option<File>,
     /// Flushes the file to disk.
     syncing: Option<JoinHandle<io::Result<()>>>,
+    /// Whether flushing has failed, so that the file must not be published.
+    is_lost: bool,
     partial: PathBuf,
     target: PathBuf,
 }
@@ -291,10 +293,15 @@ impl FinishedFile {
     /// Waits until the file is on disk.
     ///
     /// # Errors
-    /// The system's error of flushing it.
+    /// The system's error of flushing it. Later calls and [`FinishedFile::publish`] then fail, too.
     pub fn sync(&mut self) -> io::Result<()> {
+        if self.is_lost {
+            return Err(io::Error::other("flushing the file to disk has failed before"));
+        }
         let Some(thread) = self.syncing.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("flushing the file to disk panicked")))
+        let synced = thread.join().unwrap_or_else(|_| Err(io::Error::other("flushing the file to disk panicked")));
+        self.is_lost = synced.is_err();
+        synced
     }
 
     /// Waits until the file is on disk and renames it to its target, replacing an existing file.
@@ -459,6 +466,20 @@ mod tests {
         assert_eq!(file_names(folder.path()).len(), 3, "{:?}", file_names(folder.path()));
         writing.commit().unwrap();
         assert!(foreign.exists() && other_machine.exists() && folder.path().join("b.tif").exists());
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_flushed_is_never_published() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        atomic_write(&path, b"old").unwrap();
+        let mut finished = write_unpublished(&path, b"new").unwrap();
+        finished.sync().unwrap();
+        finished.syncing = Some(std::thread::spawn(|| Err(io::ErrorKind::StorageFull.into())));
+        assert_eq!(finished.sync().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(finished.publish_checked(Overwrite::Replace).is_err(), "the error is not forgotten");
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(file_names(folder.path()), ["a.bin"]);
     }
 
     #[cfg(unix)]

@@ -74,9 +74,9 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let files = context.report_alive(ProgressStage::Check, named)?;
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
-    let finished = || provenance::finished(&files.paths.provenance, &files.fingerprint, maps, has_labels);
+    let finished = || provenance::finished(context, &files.paths.provenance, &files.fingerprint, maps, has_labels);
     if job.resume
-        && let Some(outputs) = context.report_alive(ProgressStage::Check, finished)
+        && let Some(outputs) = context.report_alive(ProgressStage::Check, finished)?
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
