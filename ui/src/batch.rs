@@ -40,6 +40,8 @@ pub(crate) enum ConvertFormat {
     ImageJ,
     /// OME-Zarr 0.5, a folder.
     OmeZarr,
+    /// OME-Zarr 0.5 in one zip file.
+    ZippedOmeZarr,
     /// NumPy array, without metadata.
     Npy,
     /// Cellpose's `_seg.npy`, for labels.
@@ -50,8 +52,8 @@ pub(crate) enum ConvertFormat {
 
 impl ConvertFormat {
     /// All formats, in the order of the menu.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::OmeTiff, Self::ImageJ, Self::OmeZarr, Self::Npy, Self::Cellpose, Self::Rois];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::OmeTiff, Self::ImageJ, Self::OmeZarr, Self::ZippedOmeZarr, Self::Npy, Self::Cellpose, Self::Rois];
 
     /// Name of the format in the menu.
     pub(crate) fn name(self) -> &'static str {
@@ -59,6 +61,7 @@ impl ConvertFormat {
             Self::OmeTiff => "OME-TIFF",
             Self::ImageJ => "ImageJ TIFF",
             Self::OmeZarr => "OME-Zarr",
+            Self::ZippedOmeZarr => "Zipped OME-Zarr",
             Self::Npy => "NumPy",
             Self::Cellpose => "Cellpose labels",
             Self::Rois => "ImageJ ROI set",
@@ -71,10 +74,16 @@ impl ConvertFormat {
             Self::OmeTiff => ".ome.tif",
             Self::ImageJ => ".tif",
             Self::OmeZarr => ".zarr",
+            Self::ZippedOmeZarr => ".ozx",
             Self::Npy => ".npy",
             Self::Cellpose => "_seg.npy",
             Self::Rois => ".zip",
         }
+    }
+
+    /// Whether labels can be stored with the image.
+    pub(crate) fn holds_labels(self) -> bool {
+        matches!(self, Self::OmeZarr | Self::ZippedOmeZarr)
     }
 }
 
@@ -380,7 +389,7 @@ impl Batch {
             };
             let series = self.series_of(input);
             let open = documents.all().iter().find(|d| d.path == *input && d.series == series);
-            let with_labels = self.with_labels && self.format == ConvertFormat::OmeZarr;
+            let with_labels = self.with_labels && self.format.holds_labels();
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
@@ -464,6 +473,8 @@ mod tests {
     fn converted_files_have_the_name_of_their_stack() {
         let mut batch = Batch { format: ConvertFormat::OmeZarr, ..Batch::default() };
         assert_eq!(batch.output_of(Path::new("/a/b.ome.tif")), Path::new("/a/b.zarr"));
+        batch.format = ConvertFormat::ZippedOmeZarr;
+        assert_eq!(batch.output_of(Path::new("/a/b.zarr")), Path::new("/a/b.ozx"));
         batch.folder = Some(PathBuf::from("/out"));
         batch.format = ConvertFormat::OmeTiff;
         assert_eq!(batch.output_of(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));

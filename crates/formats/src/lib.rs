@@ -67,8 +67,8 @@ pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use numbered::one_of_each_series;
 pub use ome_zarr::{
-    ZarrImageSpec, ZarrWriter, chunk_cache_bytes, is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr,
-    zarr_folder_of,
+    PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes, is_zarr_folder, is_zarr_name,
+    is_zarr_zip_name, labels_of_prediction, pack_zarr, zarr_folder_of,
 };
 pub use preview::{label_color, preview_png};
 pub use series_choice::{SeriesChoice, any_series};

@@ -53,7 +53,8 @@ impl FileRecord {
         if path.is_dir() {
             // The marker, which lists all files, is compared before they are read.
             let is_listed = sha256_of_file(&path.join(MARKER)).is_ok_and(|sha256| sha256 == self.sha256);
-            let content = is_listed.then(|| content_of_finished_while(path, FOLDER_KIND, &mut |_, _| goes_on())).flatten();
+            let content =
+                is_listed.then(|| content_of_finished_while(path, FOLDER_KIND, &mut |_, _| goes_on())).flatten();
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);

@@ -139,9 +139,9 @@ fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64 + 1)) {
         actions.send(BatchAction::ConvertTime(time.map(|n| n.saturating_sub(1) as usize)));
     }
-    if batch.format == ConvertFormat::OmeZarr {
+    if batch.format.holds_labels() {
         let mut with_labels = batch.with_labels;
-        let hint = "Labels that an open stack shows become a label image in its OME-Zarr folder; save them first";
+        let hint = "Labels that an open stack shows become a label image in its OME-Zarr; save them first";
         if ui.checkbox(&mut with_labels, "With labels of open stacks").on_hover_text(hint).changed() {
             actions.send(BatchAction::WithLabels(with_labels));
         }

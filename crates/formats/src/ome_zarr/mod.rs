@@ -30,6 +30,7 @@ use crate::{
 use array::ZarrArray;
 use cache::Cache;
 pub use cache::chunk_cache_bytes;
+use cytoscope_storage::folder::is_finished;
 use cytoscope_volume::{Axes, Axis};
 use folder::Folder;
 pub(crate) use read::OmeZarr;
@@ -69,6 +70,18 @@ pub fn is_zarr_name(path: &Path) -> bool {
 pub fn is_zarr_zip_name(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     ZIP_EXTENSIONS.iter().any(|extension| name.ends_with(extension))
+}
+
+/// Kind in the marker of a folder of results that a prediction or segmentation has written.
+pub const PREDICTION_KIND: &str = "prediction";
+/// Path of the label image in such a folder if its image is the maps.
+pub const PREDICTION_LABELS: &str = "labels/objects";
+
+/// Returns the label image in the maps of an earlier prediction; other paths are returned unchanged.
+pub fn labels_of_prediction(path: &Path) -> PathBuf {
+    let labels = path.join(PREDICTION_LABELS);
+    let is_result = is_zarr_folder(path) && is_finished(path, PREDICTION_KIND);
+    if is_result && is_zarr_folder(&labels) { labels } else { path.to_owned() }
 }
 
 /// Opens an image of an OME-Zarr folder. Only metadata are read.

@@ -4,7 +4,10 @@
 use super::PredictJob;
 use super::files::map_channels;
 use crate::{Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit};
-use cytoscope_formats::{ImageMeta, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name, pack_zarr};
+use cytoscope_formats::{
+    ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name, pack_zarr,
+};
+pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, labels_of_prediction as labels_of};
 use cytoscope_storage::folder::{content_of_finished_while, is_finished};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
@@ -13,12 +16,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Kind in the marker of a folder of results.
-pub(crate) const FOLDER_KIND: &str = "prediction";
 /// Name of the label image.
 const LABELS_NAME: &str = "objects";
-/// Path of the label image in the folder of the maps.
-const LABELS_PATH: &str = "labels/objects";
 /// Maximum number of bytes that are written at once; a larger slice is written as a whole.
 const SLAB_BYTES: u64 = 64 << 20;
 
@@ -153,12 +152,6 @@ pub(crate) fn unchanged_content(context: &Context, path: &Path) -> Result<Option
     });
     context.check()?;
     Ok(content)
-}
-
-/// Returns the label image in the maps of an earlier prediction; other paths are returned unchanged.
-pub(crate) fn labels_of(path: &Path) -> PathBuf {
-    let labels = path.join(LABELS_PATH);
-    if is_result(path) && is_zarr_folder(&labels) { labels } else { path.to_owned() }
 }
 
 /// Returns the OME-Zarr folder of maps that a label image of a prediction is in; other paths are returned unchanged.

@@ -6,7 +6,7 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
-use cytoscope_formats::is_zarr_folder;
+use cytoscope_formats::{is_zarr_folder, labels_of_prediction};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -219,6 +219,8 @@ impl Row<'_> {
             found.problems.push(Problem::warning(file, problem, next_step));
             return Ok(());
         }
+        // The image of a prediction's folder is its maps.
+        let target = if task == TrainingTask::Segmentation { labels_of_prediction(&target) } else { target };
         let of_row = self.part(found);
         let weight = self.weight(found);
         if let Some(word) = self.at.ignore.map(|i| self.cell(i)).filter(|word| !word.is_empty()) {
