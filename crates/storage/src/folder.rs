@@ -454,6 +454,12 @@ pub(crate) fn find(path: &Path, kind: &str, goes_on: &mut dyn FnMut() -> bool) -
     }
 }
 
+/// Whether a folder that was unchanged still has the marker with this hash, and the files that it lists with their sizes.
+fn is_still(path: &Path, sha256: &str) -> bool {
+    crate::sha256_of_file(&path.join(MARKER)).is_ok_and(|now| now == sha256)
+        && Manifest::of_folder(path).is_some_and(|manifest| manifest.lists_all_with_sizes(path))
+}
+
 /// Renames a new folder to `path` and returns what happened to the previous content, whose files are not read again if it is
 /// `known`.
 pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str, known: &Found) -> Result<Replaced, StorageError> {
@@ -472,7 +478,7 @@ pub(crate) fn move_into_place(new: &Path, path: &Path, kind: &str, known: &Found
     }
     let is_changed = match known {
         Found::Changed => true,
-        Found::Unchanged(sha256) if crate::sha256_of_file(&path.join(MARKER)).is_ok_and(|now| now == *sha256) => false,
+        Found::Unchanged(sha256) if is_still(path, sha256) => false,
         _ => difference(path, kind)?.is_some(),
     };
     if is_changed {

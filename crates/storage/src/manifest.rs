@@ -111,6 +111,16 @@ impl Manifest {
         }
         Ok(None)
     }
+
+    /// Whether all files in a folder are listed, with their sizes. Their content is not read.
+    pub(crate) fn lists_all_with_sizes(&self, folder: &Path) -> bool {
+        let Some(files) = &self.files else { return false };
+        let has_size = |file: &ManifestFile| match std::fs::symlink_metadata(folder.join(&file.name)) {
+            Ok(meta) => meta.is_file() && meta.len() == file.bytes,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        Listed::of(files).unlisted(folder, "").is_ok_and(|name| name.is_none()) && files.iter().all(has_size)
+    }
 }
 
 /// The files of a manifest, and the folders that hold them.

@@ -545,6 +545,10 @@ mod tests {
         let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
         assert_eq!(std::fs::read(aside.join("mine")).unwrap(), b"more");
         assert_eq!(std::fs::read(target.join("0")).unwrap(), b"five");
+        // Nor is one that is added after the folder was read.
+        let (replaced, _) = write(b"six", true, &|| std::fs::write(target.join("mine"), "late").unwrap());
+        let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
+        assert_eq!(std::fs::read(aside.join("mine")).unwrap(), b"late");
     }
 
     #[cfg(unix)]
