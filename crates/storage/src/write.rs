@@ -277,10 +277,10 @@ impl FinishedFile {
         &self.partial
     }
 
-    /// Flushes the file to disk in a thread, or in this one if no thread can be started.
+    /// Flushes the file to disk in a thread, or in this one if no thread can be started or no handle of the file is left for it.
     fn begin_sync(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        let clone = file.try_clone()?;
+        let Ok(clone) = file.try_clone() else { return file.sync_all() };
         match std::thread::Builder::new().name("flush".to_owned()).spawn(move || clone.sync_all()) {
             Ok(thread) => {
                 self.syncing = Some(thread);
