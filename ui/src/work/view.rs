@@ -345,8 +345,8 @@ impl JobView {
         (self.progress, self.progress_at) = (Some(progress), Some(Instant::now()));
     }
 
-    /// Seconds since the tuning or compiling for a device began, which report only their start and their end; `None` in
-    /// other stages.
+    /// Seconds since the tuning or compiling for a device began, also between its reports, which are rare; `None` in other
+    /// stages.
     pub(crate) fn preparing_secs(&self) -> Option<(ProgressStage, u64)> {
         let progress = self.progress?;
         let is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
@@ -422,12 +422,34 @@ impl JobView {
 mod tests {
     use super::*;
     use crate::work::Work;
+    use cytoscope_pipeline::ProgressUnit;
     use cytoscope_profile::{AdviceRule, advise};
     use cytoscope_train::BatchAdvice;
     use cytoscope_worker::{Job, Reply, WorkerEvent};
     use std::sync::Arc;
+    use std::time::Duration;
 
     const NONE: [AdviceRule; 0] = [];
+
+    #[test]
+    fn seconds_of_compiling_count_up_between_reports() {
+        let mut job = JobView::new(JobId(0), "a stack".to_owned(), Purpose::Training);
+        assert_eq!(job.preparing_secs(), None);
+        let report = |stage| StageProgress {
+            stage,
+            done: 2,
+            total: 0,
+            unit: ProgressUnit::Seconds,
+            rate: 0.0,
+            eta_secs: f64::INFINITY,
+        };
+        job.record_progress(report(ProgressStage::Compiling));
+        job.progress_at = Instant::now().checked_sub(Duration::from_secs(5));
+        let (stage, secs) = job.preparing_secs().unwrap();
+        assert!(stage == ProgressStage::Compiling && secs >= 7, "{secs}");
+        job.record_progress(report(ProgressStage::Predict));
+        assert_eq!(job.preparing_secs(), None);
+    }
 
     /// A training job that has started, without an engine process.
     fn training() -> (Work, JobId) {
