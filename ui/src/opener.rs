@@ -373,7 +373,7 @@ impl Drop for Opener {
 }
 
 /// Opens a series of a stack, or the first one if the file does not have it: it may have been replaced since the series was
-/// chosen.
+/// chosen. Also returns the index of the series that is missing.
 fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<(Document, Option<usize>), FormatError> {
     let GivenMetadata { axes, voxel_size_um } = given;
     let (document, missing_series) = match Document::open(path, axes.clone(), series) {

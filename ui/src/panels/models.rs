@@ -145,10 +145,6 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     ui.add_space(theme::GAP);
     let job = state.models.latest_job(model, state.jobs);
     let is_busy = job.is_some_and(|j| !j.state.is_over());
-    if let Some(JobState::Failed(reason)) = job.map(|j| &j.state) {
-        let text = RichText::new(reason).color(theme::bad(ui.visuals()));
-        ui.add(egui::Label::new(text).wrap().selectable(true));
-    }
     let is_idle = !is_busy && state.jobs.has_engine();
     let usable = card.is_some_and(|c| c.problem.is_none());
     if installed.is_none() {
@@ -182,7 +178,11 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
             actions.send(ModelsAction::AskRemove);
         }
     }
-    // Below the buttons, which results that arrive would move.
+    // Below the buttons, which failures and results that arrive would move.
+    if let Some(JobState::Failed(reason)) = job.map(|j| &j.state) {
+        let text = RichText::new(reason).color(theme::bad(ui.visuals()));
+        ui.add(egui::Label::new(text).wrap().selectable(true));
+    }
     if let Some(findings) = findings {
         results(ui, findings);
     }
