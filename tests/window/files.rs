@@ -3,7 +3,7 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
-use crate::gestures::paste_path;
+use crate::gestures::{drop_file, paste_path};
 use cytoscope_formats::{Channel, Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
@@ -274,6 +274,29 @@ pub fn plate_of(path: &Path, depths: [usize; 2], yx: [usize; 2], voxel: impl Fn(
     let images = serde_json::json!({"well": {"images": [{"path": "0.zarr"}, {"path": "1.zarr"}]}});
     std::fs::write(well.join("zarr.json"), group(images)).unwrap();
     path.to_owned()
+}
+
+#[test]
+fn a_dropped_folder_without_stacks_is_reported() {
+    let mut fixture = Fixture::new();
+    let empty = fixture.path("empty");
+    std::fs::create_dir(&empty).unwrap();
+    drop_file(&mut fixture, empty);
+    fixture.until("the notification", |w| sees(w, "No files were opened"));
+}
+
+#[test]
+fn a_series_that_a_file_no_longer_has_is_reported() {
+    let mut fixture = Fixture::with(|folder| {
+        let plain = stack(&folder.join("plain.tif"), "ZYX", &[4, 20, 30]);
+        std::fs::create_dir(folder.join("settings")).unwrap();
+        let settings = serde_json::json!({ "series_of_file": { plain.to_str().unwrap(): 1 } });
+        std::fs::write(folder.join("settings/settings.json"), settings.to_string()).unwrap();
+        vec![plain]
+    });
+    fixture.until("the notification", |w| sees(w, "The first series is shown"));
+    fixture.settle();
+    assert_eq!(fixture.window.state().document().unwrap().series, 0);
 }
 
 #[test]

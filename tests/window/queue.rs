@@ -262,7 +262,7 @@ fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
     fixture.window.run_steps(3);
     fixture.window.state_mut().send(Command::Models);
     fixture.click("Model nuclei-dog");
-    let place = |w: &Harness<'static, Workbench>| w.get_by_label("Measure here").rect();
+    let place = |w: &Harness<'static, Workbench>| ["Measure here", "ONNX…"].map(|name| w.get_by_label(name).rect());
     let before = place(&fixture.window);
     fixture.window.get_by_label("Test").click();
     let (has_run, has_moved) = (Cell::new(false), Cell::new(false));
@@ -274,5 +274,7 @@ fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
         sees(w, "The test outputs are reproduced")
     });
     assert!(has_run.get(), "the job can be cancelled while it runs");
-    assert!(!has_moved.get(), "a click beside the pointer would hit another button");
+    fixture.window.run_steps(3);
+    let has_moved = has_moved.get() || place(&fixture.window) != before;
+    assert!(!has_moved, "a click beside the pointer would hit another button");
 }

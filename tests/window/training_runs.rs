@@ -8,6 +8,7 @@ use cytoscope_train::TrainPrecision;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
+use eframe::egui::accesskit::Role;
 use eframe::egui::{ViewportCommand, ViewportEvent, ViewportId};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
@@ -203,6 +204,9 @@ fn finish_now_keeps_the_best_network() {
         fixture.until("the finishing run", |w| matches!(w.state().wizard().run.state, RunState::Finishing(_)));
         fixture.window.run_steps(2);
         assert!(fixture.sees("Finishing") && !fixture.sees("Pause training"), "{}", fixture.on_screen());
+        let bars = fixture.window.query_all_by_role(Role::ProgressIndicator);
+        let shares: Vec<f64> = bars.filter_map(|node| node.accesskit_node().numeric_value()).collect();
+        assert!(shares.is_empty(), "a bar would stand still at the share of the steps: {shares:?}");
         accessibility::check(&fixture, "finishing");
         fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
         let report = fixture.window.state().wizard().report.clone().unwrap();

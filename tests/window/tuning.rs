@@ -24,6 +24,10 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
     assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
     fixture.click("Tune settings");
     fixture.until("the start", |w| sees(w, "Tuning "));
+    let cancel = fixture.window.get_by_label("Cancel").rect();
+    let texts = fixture.window.query_all_by_label_contains("Tuning ");
+    let first_row = texts.map(|text| text.rect().bottom()).fold(f32::INFINITY, f32::min);
+    assert!(cancel.top() >= first_row, "a double click would cancel: {cancel:?}, {first_row}");
     assert!(fixture.window.get_by_label("Predict this stack").accesskit_node().is_disabled());
     fixture.click("Cancel");
     fixture.until("the end of cancelled tuning", |w| sees(w, "Tune settings"));

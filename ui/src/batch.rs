@@ -322,7 +322,7 @@ impl Batch {
 
     /// Adds the files of a drop or dialog. A notification reports that many files were added, that a folder has more than
     /// can be listed, or that it has none.
-    pub(crate) fn listed(&mut self, Expanded { files, truncated, unreadable }: Expanded) -> Effects {
+    pub(crate) fn listed(&mut self, Expanded { files, truncated, unreadable, .. }: Expanded) -> Effects {
         let mut effects = Effects::default();
         let all_read = unreadable.is_empty();
         if !all_read {

@@ -35,8 +35,8 @@ const IN_WINDOW: [(&str, &str); 29] = [
     ("--device", "\"Device\""),
 ];
 
-/// Returns a note or failure with the controls of the window in place of options, and time points counted from 1. Advice in parentheses
-/// about an option that the window lacks is left out.
+/// Returns a note or failure with the controls of the window in place of options, and time points counted from 1. Advice in
+/// parentheses about an option that the window lacks is left out.
 pub(crate) fn in_window(note: &str) -> String {
     let named = IN_WINDOW.iter().fold(note.to_owned(), |text, (option, control)| text.replace(option, control));
     counted_from_one(&without_options(named))

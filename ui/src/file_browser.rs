@@ -483,7 +483,7 @@ fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Brows
     ui.horizontal(|ui| {
         if !browser.spec.extensions.is_empty() {
             let mut all = browser.all_files;
-            let others = ui.checkbox(&mut all, "All files");
+            let others = theme::checkbox(ui, &mut all, "All files");
             if others.on_hover_text(format!("If off, only {} are listed", browser.spec.extensions.join(", "))).changed()
             {
                 send(BrowserAction::AllFiles(all));

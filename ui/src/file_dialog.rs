@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// Extensions of models that can be opened.
 const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safetensors"];
 
+/// Name of the file that describes an OME-Zarr folder, and stands for the folder that it is in.
+const ZARR_METADATA: &str = "zarr.json";
+
 /// Extensions of files that describe packages; such a file stands for the folder that it is in.
 const DESCRIPTION_EXTENSIONS: [&str; 2] = ["yaml", "yml"];
 
@@ -112,10 +115,14 @@ impl DialogSpec {
         }
     }
 
-    /// Whether a file has one of the extensions.
+    /// Whether a file has one of the extensions. Among stacks, the only JSON file is the description of an OME-Zarr folder.
     pub(crate) fn fits(&self, name: &str) -> bool {
         let name = name.to_lowercase();
-        self.extensions.iter().any(|extension| name.ends_with(&format!(".{extension}")))
+        let takes_stacks = EXTENSIONS.iter().all(|extension| self.extensions.contains(extension));
+        self.extensions.iter().any(|extension| match takes_stacks && ZARR_EXTENSIONS.contains(extension) {
+            true => name == ZARR_METADATA,
+            false => name.ends_with(&format!(".{extension}")),
+        })
     }
 }
 
@@ -216,6 +223,9 @@ mod tests {
         let spec = DialogSpec::new(FileRequest::Stacks, None, String::new());
         assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx"));
         assert!(!spec.fits("notes.txt") && !spec.fits("tif"));
+        assert!(spec.fits("zarr.json") && !spec.fits("cells.json"));
+        let spec = DialogSpec::new(FileRequest::Run, None, String::new());
+        assert!(spec.fits("cells.json"));
         let spec = DialogSpec::new(FileRequest::StartModel, None, String::new());
         assert!(spec.fits("net.zip") && spec.fits("rdf.yaml") && spec.fits("net.ckpt") && !spec.fits("a.tif"));
     }

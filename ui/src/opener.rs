@@ -29,6 +29,8 @@ pub enum OpenerResult {
         document: Box<Document>,
         /// Id of the document that it replaces, if any.
         replaces: Option<u64>,
+        /// Index of the series that was shown before, if the file no longer has it; the first one was opened.
+        missing_series: Option<usize>,
     },
     /// An image was opened over a stack.
     Overlay {
@@ -249,9 +251,9 @@ impl Opener {
     /// place of the document `replaces`.
     pub fn open(&mut self, path: PathBuf, given: GivenMetadata, series: usize, replaces: Option<u64>) {
         self.spawn(move || match open_series(&path, given, series) {
-            Ok(document) => {
+            Ok((document, missing_series)) => {
                 tracing::info!(?path, "stack opened");
-                OpenerResult::Document { document: Box::new(document), replaces }
+                OpenerResult::Document { document: Box::new(document), replaces, missing_series }
             }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
@@ -371,14 +373,16 @@ impl Drop for Opener {
 }
 
 /// Opens a series of a stack, or the first one if the file does not have it: it may have been replaced since the series was
-/// chosen.
-fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<Document, FormatError> {
+/// chosen. Also returns the index of the series that is missing.
+fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<(Document, Option<usize>), FormatError> {
     let GivenMetadata { axes, voxel_size_um } = given;
-    let opened = match Document::open(path, axes.clone(), series) {
-        Err(error) if series > 0 && error.kind() == FormatErrorKind::Misused => Document::open(path, axes, 0),
-        opened => opened,
+    let (document, missing_series) = match Document::open(path, axes.clone(), series) {
+        Err(error) if series > 0 && error.kind() == FormatErrorKind::Misused => {
+            (Document::open(path, axes, 0)?, Some(series))
+        }
+        opened => (opened?, None),
     };
-    Ok(opened?.with_voxel_size(voxel_size_um))
+    Ok((document.with_voxel_size(voxel_size_um), missing_series))
 }
 
 /// Whether a file that failed to open may open with other axes.
@@ -393,6 +397,8 @@ pub struct Expanded {
     pub files: Vec<PathBuf>,
     /// Whether a folder has more stacks than were listed.
     pub truncated: bool,
+    /// Whether a folder has no stacks.
+    pub has_empty: bool,
     /// Messages about folders that could not be read, or only in part.
     pub unreadable: Vec<String>,
 }
@@ -409,7 +415,7 @@ pub(crate) fn expand_for_list(paths: &[PathBuf]) -> Expanded {
 }
 
 fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
-    let (mut files, mut truncated, mut unreadable) = (Vec::new(), false, Vec::new());
+    let (mut files, mut truncated, mut has_empty, mut unreadable) = (Vec::new(), false, false, Vec::new());
     let given: Vec<PathBuf> = paths.iter().filter(|p| !p.is_dir()).cloned().collect();
     let opening: HashSet<PathBuf> = one_of_each_series(&given).into_iter().collect();
     for path in paths {
@@ -428,6 +434,7 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
                 continue;
             }
         };
+        has_empty |= found.is_empty();
         found.sort();
         if found.iter().any(|p| !ends_in(p, &SLICE_EXTENSIONS)) {
             found.retain(|p| !ends_in(p, &SLICE_EXTENSIONS));
@@ -437,7 +444,7 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
         found.truncate(max_files_of_folder);
         files.extend(found);
     }
-    Expanded { files, truncated, unreadable }
+    Expanded { files, truncated, has_empty, unreadable }
 }
 
 /// Returns the stacks in a folder, in any order.
@@ -504,7 +511,7 @@ mod tests {
         }
         let of_folder = |max| expand_up_to(&[folder.path().to_owned()], max);
         let expanded =
-            |files: &[PathBuf], truncated| Expanded { files: files.to_vec(), truncated, unreadable: Vec::new() };
+            |files: &[PathBuf], truncated| Expanded { files: files.to_vec(), truncated, ..Expanded::default() };
         assert_eq!(of_folder(3), expanded(&stacks, false));
         assert_eq!(of_folder(2), expanded(&stacks[..2], true));
         assert_eq!(expand_up_to(&stacks, 2), expanded(&stacks, false));

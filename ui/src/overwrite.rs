@@ -86,7 +86,7 @@ pub(crate) fn overwrite_dialog(
 fn rest_choice(ui: &mut egui::Ui, question: u64, similar: usize) -> bool {
     let id = egui::Id::new("overwrite the rest").with(question);
     let mut for_rest = ui.data(|data| data.get_temp(id)).unwrap_or(false);
-    if ui.checkbox(&mut for_rest, format!("Same answer for {similar} other series")).changed() {
+    if theme::checkbox(ui, &mut for_rest, format!("Same answer for {similar} other series")).changed() {
         ui.data_mut(|data| data.insert_temp(id, for_rest));
     }
     ui.add_space(theme::GAP);

@@ -196,7 +196,9 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
         });
         let has_steps = !settings.steps.is_empty();
         settings.preview &= has_steps;
-        let preview = ui.add_enabled(has_steps, egui::Checkbox::new(&mut settings.preview, "Preview"));
+        let preview = crate::theme::outlined(ui, |ui| {
+            ui.add_enabled(has_steps, egui::Checkbox::new(&mut settings.preview, "Preview"))
+        });
         preview.on_hover_text("Show the preprocessed stack instead of the original");
     });
     if let Some(reason) = &document.preview_error {

@@ -11,6 +11,7 @@ use crate::effect::Effects;
 use crate::opener::{Content, FileRequest};
 use crate::panels::weak;
 use crate::state::State;
+use crate::theme;
 use eframe::egui::{self, Color32, ColorImage, Rect, RichText, ViewportCommand};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -251,11 +252,13 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.heading("Save picture");
         ui.add_space(6.0);
         for offered in ScreenshotSubject::OFFERED {
-            ui.add_enabled_ui(can(offered), |ui| ui.radio_value(&mut of, offered, offered.name()));
+            ui.add_enabled_ui(can(offered), |ui| {
+                theme::outlined(ui, |ui| ui.radio_value(&mut of, offered, offered.name()))
+            });
         }
         ui.add_space(6.0);
         let takes_bar = of != ScreenshotSubject::Window;
-        ui.add_enabled_ui(scaled && takes_bar, |ui| ui.checkbox(&mut bar, "With scale bar"));
+        ui.add_enabled_ui(scaled && takes_bar, |ui| theme::checkbox(ui, &mut bar, "With scale bar"));
         if !scaled {
             weak(ui, "The voxel size is unknown.");
         }

@@ -183,6 +183,33 @@ pub(crate) fn frame_focused_field(ctx: &egui::Context) {
     painter.rect_stroke(rect, CORNER_RADIUS, Stroke::new(1.5, ACCENT), egui::StrokeKind::Inside);
 }
 
+/// Gives checkboxes and radio buttons an outline and the background of fields, so that those that are not chosen do not look
+/// disabled.
+fn outline_boxes(visuals: &mut Visuals) {
+    let fill = visuals.extreme_bg_color;
+    let widgets = &mut visuals.widgets;
+    for widget in [&mut widgets.inactive, &mut widgets.hovered, &mut widgets.active, &mut widgets.open] {
+        widget.bg_stroke = Stroke::new(1.5, widget.bg_fill);
+        widget.bg_fill = fill;
+        widget.fg_stroke.width = 2.0;
+    }
+}
+
+/// Draws checkboxes or radio buttons with outlines.
+pub(crate) fn outlined<R>(ui: &mut egui::Ui, add: impl FnOnce(&mut egui::Ui) -> R) -> R {
+    let before = ui.visuals().widgets.clone();
+    outline_boxes(ui.visuals_mut());
+    let added = add(ui);
+    ui.visuals_mut().widgets = before;
+    added
+}
+
+/// Draws a checkbox.
+pub(crate) fn checkbox(ui: &mut egui::Ui, checked: &mut bool, name: impl Into<String>) -> egui::Response {
+    let name = name.into();
+    outlined(ui, |ui| ui.checkbox(checked, name))
+}
+
 fn style(visuals: Visuals) -> Style {
     let mut style = Style { visuals, ..Style::default() };
     let font = |size| FontId::new(size, FontFamily::Proportional);
@@ -346,7 +373,15 @@ mod tests {
         for visuals in [dark(), light()] {
             for widget in [&visuals.widgets.inactive, &visuals.widgets.hovered, &visuals.widgets.active] {
                 for ground in [visuals.panel_fill, visuals.window_fill, visuals.faint_bg_color] {
-                    assert_readable(widget.bg_fill, ground, GRAPHICS, "checkbox");
+                    assert_readable(widget.bg_fill, ground, GRAPHICS, "slider");
+                }
+            }
+        }
+        for mut visuals in [dark(), light()] {
+            outline_boxes(&mut visuals);
+            for widget in [&visuals.widgets.inactive, &visuals.widgets.hovered, &visuals.widgets.active] {
+                for ground in [visuals.panel_fill, visuals.window_fill, visuals.faint_bg_color, widget.bg_fill] {
+                    assert_readable(widget.bg_stroke.color, ground, GRAPHICS, "outline of a checkbox");
                 }
                 assert_readable(widget.fg_stroke.color, widget.bg_fill, GRAPHICS, "check mark");
             }

@@ -477,7 +477,7 @@ impl Work {
             Reply::Progress { id, event } => {
                 let job = self.job(id)?;
                 match event {
-                    Event::Progress(progress) => job.progress = Some(progress),
+                    Event::Progress(progress) => job.record_progress(progress),
                     Event::Note { message } => job.notes.push(in_window(&message)),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),

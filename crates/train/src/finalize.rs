@@ -305,7 +305,11 @@ impl Training<'_> {
             summary.push(("best score".to_owned(), format!("{score:.4} {of}")));
         }
         let legend = self.previews.legend(before.is_some());
-        package::card(name, &summary, &state.history, metric.name(), &legend, examples)
+        let mut card = package::card(name, &summary, &state.history, metric.name(), &legend, examples);
+        if let Some(origin) = &self.start.origin {
+            card.push_str(&origin.section(&self.start.name, package::escape_markdown));
+        }
+        card
     }
 
     /// Returns the example images of the card: the pairs with the best, the median and the worst score.

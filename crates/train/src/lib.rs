@@ -35,6 +35,7 @@ mod less_memory;
 mod machine;
 mod monitor;
 mod network;
+mod origin;
 mod package;
 mod planning;
 mod previews;

@@ -5,6 +5,7 @@ mod head;
 use crate::config::TrainConfig;
 use crate::error::{io_error, model_error, wrong_use};
 use crate::lengths::free_lengths;
+use crate::origin::Origin;
 use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
@@ -57,6 +58,8 @@ pub(crate) struct StartModel {
     pub int8: Option<Int8Network>,
     /// Ids of the package's outputs after the first, which are not trained.
     pub other_outputs: Vec<String>,
+    /// What its package states about its origin; `None` for a new network.
+    pub origin: Option<Origin>,
 }
 
 /// An input of a start model.
@@ -156,6 +159,7 @@ pub(crate) fn load_start_model(
         _ => package.graph.clone(),
     };
     let int8 = [false, true].map(|sigmoid| int8_network(&package, sigmoid));
+    let origin = Some(Origin::of(&package));
     let known = Model::from_package(package)?;
     let inputs = config.data.input_names();
     check_input_channels(from, known.input_channels, &inputs)?;
@@ -212,6 +216,7 @@ pub(crate) fn load_start_model(
         comparable,
         int8: int8.filter(|_| comparable),
         other_outputs: known.outputs.iter().skip(1).map(|output| output.id.clone()).collect(),
+        origin,
     })
 }
 
@@ -337,6 +342,7 @@ fn scratch(
         comparable: false,
         int8: None,
         other_outputs: Vec::new(),
+        origin: None,
     })
 }
 

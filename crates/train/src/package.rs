@@ -198,13 +198,21 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
     }];
     let what = if labels { "Objects" } else { "Label-free prediction of a stain" };
     let (images, axes_tag) = if d.start.spatial_axes == 2 { ("2-D images", "2d") } else { ("3-D stacks", "3d") };
+    let origin = d.start.origin.as_ref();
+    let mut cite = vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))];
+    // Those who made the start model, or the data that it was trained on, are cited for the trained one, too.
+    for work in origin.into_iter().flat_map(|origin| &origin.cite) {
+        if !cite.iter().any(|(text, doi)| *text == work.0 || (doi.is_some() && *doi == work.1)) {
+            cite.push(work.clone());
+        }
+    }
     Ok(PackageBuilder {
         name: d.name.clone(),
         description: format!("{what} in {images}, trained with Cytoscope."),
         documentation: d.card.clone(),
         authors: vec!["A Cytoscope user".to_owned()],
-        cite: vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))],
-        license: "MIT".to_owned(),
+        cite,
+        license: origin.and_then(|origin| origin.license.clone()).unwrap_or_else(|| "MIT".to_owned()),
         tags: [axes_tag, if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
             .map(str::to_owned)
             .to_vec(),
@@ -240,7 +248,7 @@ pub(crate) struct Example {
 }
 
 /// Returns the text with Markdown characters escaped and control characters replaced by spaces.
-fn escape_markdown(text: &str) -> String {
+pub(crate) fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
         if c.is_ascii_punctuation() && !"-.,:;%/+'()".contains(c) {
@@ -294,11 +302,46 @@ pub(crate) fn card(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TrainConfig;
+    use crate::network::load_start_model;
+    use crate::start::TrainStart;
+    use cytoscope_training_data::TrainingTask;
 
     #[test]
     fn file_names_are_escaped_in_markdown() {
         assert_eq!(escape_markdown("a_b [1] *x*.tif, slice 3"), "a\\_b \\[1\\] \\*x\\*.tif, slice 3");
         assert_eq!(escape_markdown("<img src=x>\n|"), "\\<img src\\=x\\> \\|");
+    }
+
+    #[test]
+    fn a_trained_package_passes_on_the_citations_of_its_start_model() {
+        let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
+        let start = |from: TrainStart| {
+            load_start_model(&from, TrainingTask::Segmentation, &TrainConfig::default(), None, 1).unwrap()
+        };
+        let cited = |start: &StartModel| {
+            let description = Description {
+                start,
+                name: "trained".to_owned(),
+                voxel_um: None,
+                segment: SegmentOptions::default(),
+                intensities: Vec::new(),
+                record: Value::Null,
+                card: String::new(),
+                covers: Vec::new(),
+                test: None,
+            };
+            builder(&description, &start.graph).unwrap().cite
+        };
+        let trained = start(TrainStart::Model(package.to_owned()));
+        let works = cited(&trained);
+        let is_attribution = |text: &str| text.contains("BBBC050") && text.contains("CC BY 3.0");
+        assert_eq!(works.iter().filter(|(text, doi)| is_attribution(text) && doi.is_some()).count(), 1, "{works:?}");
+        assert_eq!(works.iter().filter(|(text, _)| text.contains("U-Net")).count(), 1, "{works:?}");
+        let section = trained.origin.unwrap().section("nuclei", escape_markdown);
+        assert!(is_attribution(&section) && section.contains("Akira Funahashi"), "{section}");
+        let scratch = start(TrainStart::Scratch);
+        assert!(scratch.origin.is_none() && cited(&scratch).len() == 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::train::Training;
 use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_pipeline::{CancelToken, JobError};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, count_text};
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
@@ -269,7 +269,9 @@ impl Training<'_> {
             if change > CHANGES[1] {
                 state.history.notes.push(format!(
                     "at step {}, the plan was changed from {} to {} steps to stay within the time budget",
-                    state.step, state.steps, plan.steps
+                    count_text(state.step),
+                    count_text(state.steps),
+                    count_text(plan.steps)
                 ));
             }
             state.steps = plan.steps;

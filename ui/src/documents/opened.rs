@@ -62,7 +62,7 @@ impl Documents {
     pub(crate) fn listed(&mut self, files: Result<Expanded, String>, settings: &Settings) -> Effects {
         let mut effects = Effects::default();
         self.listing = self.listing.saturating_sub(1);
-        let Expanded { files, truncated, unreadable } = match files {
+        let Expanded { files, truncated, has_empty, unreadable } = match files {
             Ok(expanded) => expanded,
             Err(reason) => {
                 effects.error("Opening failed", reason);
@@ -71,6 +71,9 @@ impl Documents {
         };
         if !unreadable.is_empty() {
             effects.error("Folder not opened", unreadable.join("\n"));
+        } else if has_empty && files.is_empty() {
+            let details = "The folder contains no stacks. Stacks in folders inside it are not opened.";
+            effects.info("No files were opened", details);
         }
         if truncated {
             let details = format!(
@@ -124,7 +127,11 @@ impl Documents {
         let mut effects = Effects::default();
         for opened in self.opener.poll() {
             match opened {
-                OpenerResult::Document { document, replaces } => {
+                OpenerResult::Document { document, replaces, missing_series } => {
+                    if let Some(series) = missing_series {
+                        let details = format!("{}: series {} cannot be opened.", document.path.display(), series + 1);
+                        effects.info("The first series is shown", details);
+                    }
                     self.handle_document(*document, replaces, &mut effects);
                 }
                 OpenerResult::Overlay { document, overlay } => self.handle_overlay(document, *overlay, &mut effects),

@@ -205,6 +205,7 @@ impl Jobs {
         }
         effects
     }
+
     /// Cancels the running job, or else the next one.
     fn cancel_next(&mut self) {
         let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));

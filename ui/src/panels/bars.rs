@@ -15,14 +15,17 @@ use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::number_text::short_number;
 use crate::state::State;
 use crate::theme;
+use crate::training::run::RunState;
 use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
-use cytoscope_pipeline::{ProgressStage, StageProgress};
+use crate::work::Purpose;
+use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
+use std::time::Duration;
 
 /// Menus with their commands; `None` is a separator.
 const MENUS: [(&str, &[Option<Command>]); 5] = [
@@ -310,17 +313,25 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if icon_button(ui, icon::STOP_CIRCLE, &state.current_title(Command::Cancel), true, false).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }
-    ui.add(egui::ProgressBar::new(job.share()).desired_width(110.0).desired_height(8.0));
+    let is_finishing = matches!(state.wizard().run.state, RunState::Finishing(_));
+    if is_finishing && job.purpose == Purpose::Training {
+        // The remaining steps are not made.
+        ui.spinner();
+    } else {
+        ui.add(egui::ProgressBar::new(job.share()).desired_width(110.0).desired_height(8.0));
+    }
     let waiting = state.jobs.active().saturating_sub(1);
     let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
-    let tuning = match job.progress {
-        Some(StageProgress { stage: ProgressStage::Tuning, done, .. }) => {
-            format!(": tuning for this device, only once ({done} s)")
+    let tuning = match job.preparing_secs() {
+        Some((stage, secs)) => {
+            // Counts up between events.
+            ui.ctx().request_repaint_after(Duration::from_millis(500));
+            match stage {
+                ProgressStage::Tuning => format!(": tuning for this device, only once ({secs} s)"),
+                _ => format!(": compiling for this device ({secs} s)"),
+            }
         }
-        Some(StageProgress { stage: ProgressStage::Compiling, done, .. }) => {
-            format!(": compiling for this device ({done} s)")
-        }
-        _ => String::new(),
+        None => String::new(),
     };
     let left = job.progress.as_ref().and_then(remaining_text).map(|left| format!(" · {left}")).unwrap_or_default();
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();

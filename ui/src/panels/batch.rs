@@ -122,7 +122,7 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     parts(ui, batch, actions);
     let mut replace = batch.replace;
     let hint = "If off, a file whose converted file already exists is not converted";
-    if ui.checkbox(&mut replace, "Replace existing files").on_hover_text(hint).changed() {
+    if theme::checkbox(ui, &mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
     }
 }
@@ -142,7 +142,7 @@ fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     if batch.format.holds_labels() {
         let mut with_labels = batch.with_labels;
         let hint = "Labels that an open stack shows become a label image in its OME-Zarr; save them first";
-        if ui.checkbox(&mut with_labels, "With labels of open stacks").on_hover_text(hint).changed() {
+        if theme::checkbox(ui, &mut with_labels, "With labels of open stacks").on_hover_text(hint).changed() {
             actions.send(BatchAction::WithLabels(with_labels));
         }
     }
@@ -248,7 +248,7 @@ fn unknown_label(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let mut is_used = batch.ignore_label.is_some();
         let hint = "Voxels with this label are not annotated and do not count";
-        if ui.checkbox(&mut is_used, "Ignore voxels with the label").on_hover_text(hint).changed() {
+        if theme::checkbox(ui, &mut is_used, "Ignore voxels with the label").on_hover_text(hint).changed() {
             actions.send(BatchAction::IgnoreLabel(is_used.then_some(FIRST_UNKNOWN_LABEL)));
         }
         let Some(label) = batch.ignore_label else { return };

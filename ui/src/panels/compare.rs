@@ -59,7 +59,7 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         ui.label("voxels");
     });
     let mut colored = compare.colored;
-    if ui.checkbox(&mut colored, "Color by match").changed() {
+    if theme::checkbox(ui, &mut colored, "Color by match").changed() {
         actions.send(DocumentsAction::ColorByMatch(colored));
     }
 }

@@ -197,7 +197,7 @@ fn brush_controls(ui: &mut Ui, tools: &Tools, unit: &str, actions: &mut Actions)
         for (mask, name) in StrokeMask::NAMED.into_iter().filter(|(c, _)| !erasing || *c != StrokeMask::Background) {
             let chosen =
                 tools.mask == mask || (erasing && mask == StrokeMask::All && tools.mask == StrokeMask::Background);
-            if ui.radio(chosen, name).clicked() {
+            if theme::outlined(ui, |ui| ui.radio(chosen, name)).clicked() {
                 actions.send(CorrectionsAction::Mask(mask));
             }
         }

@@ -193,7 +193,7 @@ fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut 
             named_slider(ui, &mut display.opacity, 0.0..=1.0, "Opacity", false);
             let mut opaque = display.blending == Blending::Opaque;
             let hint = "Cover the layers below instead of adding to them";
-            if ui.checkbox(&mut opaque, "Opaque").on_hover_text(hint).changed() {
+            if theme::checkbox(ui, &mut opaque, "Opaque").on_hover_text(hint).changed() {
                 display.blending = if opaque { Blending::Opaque } else { Blending::Additive };
             }
         });

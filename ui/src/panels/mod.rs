@@ -245,7 +245,7 @@ impl<'a> OptionalNumber<'a> {
         let chosen = Cell::new(value);
         let label = |ui: &mut Ui| {
             let mut is_set = value.is_some();
-            if ui.checkbox(&mut is_set, self.name).on_hover_text(self.hint).changed() {
+            if theme::checkbox(ui, &mut is_set, self.name).on_hover_text(self.hint).changed() {
                 chosen.set(is_set.then_some(self.first));
             }
         };

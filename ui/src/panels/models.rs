@@ -145,10 +145,6 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     ui.add_space(theme::GAP);
     let job = state.models.latest_job(model, state.jobs);
     let is_busy = job.is_some_and(|j| !j.state.is_over());
-    if let Some(JobState::Failed(reason)) = job.map(|j| &j.state) {
-        let text = RichText::new(reason).color(theme::bad(ui.visuals()));
-        ui.add(egui::Label::new(text).wrap().selectable(true));
-    }
     let is_idle = !is_busy && state.jobs.has_engine();
     let usable = card.is_some_and(|c| c.problem.is_none());
     if installed.is_none() {
@@ -172,9 +168,6 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
             }
         }
     });
-    if let Some(findings) = findings {
-        results(ui, findings);
-    }
     if installed.is_some() && usable {
         quantize_controls(ui, state, is_idle, actions);
         export_controls(ui, is_idle, actions);
@@ -184,6 +177,14 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
         if named_button(ui, is_idle, icon::TRASH, "Remove from my models…").clicked() {
             actions.send(ModelsAction::AskRemove);
         }
+    }
+    // Below the buttons, which failures and results that arrive would move.
+    if let Some(JobState::Failed(reason)) = job.map(|j| &j.state) {
+        let text = RichText::new(reason).color(theme::bad(ui.visuals()));
+        ui.add(egui::Label::new(text).wrap().selectable(true));
+    }
+    if let Some(findings) = findings {
+        results(ui, findings);
     }
 }
 
@@ -297,7 +298,7 @@ fn voxel_size_fields(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Optio
     ui.horizontal(|ui| {
         let mut is_stated = chosen.is_some();
         let hint = "Voxel size of the training data in µm along Z, Y, X: stacks are resampled to it";
-        if ui.checkbox(&mut is_stated, "Voxel size").on_hover_text(hint).changed() {
+        if theme::checkbox(ui, &mut is_stated, "Voxel size").on_hover_text(hint).changed() {
             *chosen = is_stated.then_some(known_um.unwrap_or([1.0; 3]));
         }
         if let Some(zyx_um) = chosen {
@@ -518,7 +519,7 @@ fn quantize_options(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     let mut without_float = state.models.without_float();
     let hint = "Leave the float network out: the package is smaller, but cannot run on GPUs";
-    if ui.checkbox(&mut without_float, "Without float network").on_hover_text(hint).changed() {
+    if theme::checkbox(ui, &mut without_float, "Without float network").on_hover_text(hint).changed() {
         actions.send(ModelsAction::WithoutFloat(without_float));
     }
 }

@@ -60,11 +60,12 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
                 weak(ui, "Canceling…");
                 return;
             }
-            if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
-                actions.send(JobsAction::CancelTuning);
-            }
             weak(ui, format!("Tuning {model}"));
         });
+        // Not where the button that starts tuning was: a double click on that would cancel it.
+        if !state.jobs.is_cancelling_tuning() && named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
+            actions.send(JobsAction::CancelTuning);
+        }
         if let Some(progress) = state.jobs.tuning_progress() {
             weak(ui, progress);
         }

@@ -18,6 +18,7 @@ use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
 use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
+use crate::theme;
 use crate::work::{JobState, JobView};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
@@ -46,7 +47,7 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
     let id = document.id;
     model_card(ui, state, document, own, actions);
     input(ui, state, document, own, actions);
-    ui.add_space(crate::theme::GROUP_GAP);
+    ui.add_space(theme::GROUP_GAP);
     match state.jobs.prediction(id) {
         Some(job) => job_progress(ui, job, actions),
         None => {
@@ -339,7 +340,7 @@ fn device_reason(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) 
         return;
     }
     let mut again = state.jobs.remeasure();
-    let response = ui.checkbox(&mut again, "Measure again");
+    let response = theme::checkbox(ui, &mut again, "Measure again");
     let hint = "The next prediction measures the devices and precisions for its model, instead of using stored times";
     if response.on_hover_text(hint).changed() {
         actions.send(JobsAction::MeasureAgain(again));
@@ -385,7 +386,7 @@ fn last_failure(ui: &mut Ui, state: State<'_>, id: u64) {
     let last = state.jobs.all().iter().rev().find(|j| j.purpose.document() == Some(id));
     if let Some(JobView { state: JobState::Failed(reason), .. }) = last {
         ui.add_space(6.0);
-        ui.colored_label(crate::theme::bad(ui.visuals()), format!("{}  Failed", icon::WARNING_CIRCLE));
+        ui.colored_label(theme::bad(ui.visuals()), format!("{}  Failed", icon::WARNING_CIRCLE));
         ui.add(egui::Label::new(RichText::new(reason).size(12.0)).wrap().selectable(true));
     }
 }
@@ -442,7 +443,7 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
 /// Segmentation controls; re-enabled options take their values from `usual`.
 fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     let mut auto = options.threshold == Threshold::Otsu;
-    if ui.checkbox(&mut auto, "Automatic threshold").on_hover_text("Otsu's threshold of the map").changed() {
+    if theme::checkbox(ui, &mut auto, "Automatic threshold").on_hover_text("Otsu's threshold of the map").changed() {
         options.threshold = if auto { Threshold::Otsu } else { Threshold::Fixed(0.5) };
     }
     if let Threshold::Fixed(value) = &mut options.threshold {
@@ -453,7 +454,7 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     }
     let mut split = options.height.is_some();
     let hint = "Watershed from the seeds of the objects";
-    if ui.checkbox(&mut split, "Split touching objects").on_hover_text(hint).changed() {
+    if theme::checkbox(ui, &mut split, "Split touching objects").on_hover_text(hint).changed() {
         options.height = split.then(|| usual.height.unwrap_or(Height::Distance));
     }
     let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool| {
@@ -480,16 +481,17 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
             let mut more = options.tissue.is_some();
             let hint = "Where objects touch on most sides, even small gaps split them, and outlines are tighter. Moving \
                         the two sliders above turns this off.";
-            if ui.checkbox(&mut more, "Split more in tissue").on_hover_text(hint).changed() {
+            if theme::checkbox(ui, &mut more, "Split more in tissue").on_hover_text(hint).changed() {
                 options.tissue = usual.tissue.filter(|_| more);
             }
         }
     }
     slide(ui, &mut options.smooth_um, 5.0, "Smooth map (µm)", false);
     slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
-    ui.checkbox(&mut options.fill_holes, "Fill holes").on_hover_text("Background inside an object becomes part of it");
+    theme::checkbox(ui, &mut options.fill_holes, "Fill holes")
+        .on_hover_text("Background inside an object becomes part of it");
     let hint = "Leave out objects that touch the border of the stack";
-    ui.checkbox(&mut options.drop_border, "Exclude border objects").on_hover_text(hint);
+    theme::checkbox(ui, &mut options.drop_border, "Exclude border objects").on_hover_text(hint);
 }
 
 /// Task, voxel size, object diameter and license of a model in one line.

@@ -3,7 +3,7 @@
 use super::JobSubject;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
-use cytoscope_pipeline::{DeviceInUse, StageProgress};
+use cytoscope_pipeline::{DeviceInUse, ProgressStage, StageProgress};
 use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
     SpanRecord, Stage, StageTotal, TrainingFacts, total_bytes,
@@ -248,6 +248,8 @@ pub struct JobView {
     pub state: JobState,
     /// Progress of the current stage; `None` before the first one.
     pub progress: Option<StageProgress>,
+    /// When that progress was reported.
+    pub(super) progress_at: Option<Instant>,
     /// Number of the current input, from 1, and of all inputs; `None` if the job has not reported any.
     pub input_of: Option<[usize; 2]>,
     /// When it left the queue.
@@ -292,6 +294,7 @@ impl JobView {
             files: Vec::new(),
             state: JobState::Queued,
             progress: None,
+            progress_at: None,
             input_of: None,
             started: None,
             seconds: 0.0,
@@ -335,6 +338,20 @@ impl JobView {
             }
             TrainEvent::Planned(_) | TrainEvent::Validated(_) | TrainEvent::ValidationPreview { .. } => {}
         }
+    }
+
+    /// Records the progress of a stage.
+    pub(super) fn record_progress(&mut self, progress: StageProgress) {
+        (self.progress, self.progress_at) = (Some(progress), Some(Instant::now()));
+    }
+
+    /// Seconds since the tuning or compiling for a device began, also between its reports, which are rare; `None` in other
+    /// stages.
+    pub(crate) fn preparing_secs(&self) -> Option<(ProgressStage, u64)> {
+        let progress = self.progress?;
+        let is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
+        let since = self.progress_at.map_or(0, |at| at.elapsed().as_secs());
+        is_preparing.then(|| (progress.stage, progress.done.saturating_add(since)))
     }
 
     /// The part of the current stage that is done, from 0 to 1.
@@ -405,12 +422,34 @@ impl JobView {
 mod tests {
     use super::*;
     use crate::work::Work;
+    use cytoscope_pipeline::ProgressUnit;
     use cytoscope_profile::{AdviceRule, advise};
     use cytoscope_train::BatchAdvice;
     use cytoscope_worker::{Job, Reply, WorkerEvent};
     use std::sync::Arc;
+    use std::time::Duration;
 
     const NONE: [AdviceRule; 0] = [];
+
+    #[test]
+    fn seconds_of_compiling_count_up_between_reports() {
+        let mut job = JobView::new(JobId(0), "a stack".to_owned(), Purpose::Training);
+        assert_eq!(job.preparing_secs(), None);
+        let report = |stage| StageProgress {
+            stage,
+            done: 2,
+            total: 0,
+            unit: ProgressUnit::Seconds,
+            rate: 0.0,
+            eta_secs: f64::INFINITY,
+        };
+        job.record_progress(report(ProgressStage::Compiling));
+        job.progress_at = Instant::now().checked_sub(Duration::from_secs(5));
+        let (stage, secs) = job.preparing_secs().unwrap();
+        assert!(stage == ProgressStage::Compiling && secs >= 7, "{secs}");
+        job.record_progress(report(ProgressStage::Predict));
+        assert_eq!(job.preparing_secs(), None);
+    }
 
     /// A training job that has started, without an engine process.
     fn training() -> (Work, JobId) {

@@ -5,6 +5,7 @@ use crate::display::DisplayAction;
 use crate::jobs::JobsAction;
 use crate::panels::{OptionalNumber, SettingRow, labeled_choice};
 use crate::state::State;
+use crate::theme;
 use cytoscope_pipeline::predict::Blend;
 use cytoscope_pipeline::{Output, ResultFormat};
 use eframe::egui::{Checkbox, Ui};
@@ -97,7 +98,7 @@ pub(super) fn outputs_choice(ui: &mut Ui, state: State<'_>, actions: &mut Action
     let mut is_chosen = !outputs.is_empty();
     let hint =
         "If off, everything that the model provides is written except the preview picture and the preprocessed stack";
-    if ui.checkbox(&mut is_chosen, "Choose results").on_hover_text(hint).changed() {
+    if theme::checkbox(ui, &mut is_chosen, "Choose results").on_hover_text(hint).changed() {
         outputs = match is_chosen {
             true => [Output::Maps, Output::Labels, Output::Table].into(),
             false => BTreeSet::new(),
@@ -109,7 +110,8 @@ pub(super) fn outputs_choice(ui: &mut Ui, state: State<'_>, actions: &mut Action
                 let mut is_written = outputs.contains(&output);
                 // Without any result, the default ones would be written.
                 let is_last = is_written && outputs.len() == 1;
-                let response = ui.add_enabled(!is_last, Checkbox::new(&mut is_written, name)).on_hover_text(hint);
+                let checkbox = Checkbox::new(&mut is_written, name);
+                let response = theme::outlined(ui, |ui| ui.add_enabled(!is_last, checkbox)).on_hover_text(hint);
                 if response.on_disabled_hover_text("At least one result is written").changed() {
                     match is_written {
                         true => outputs.insert(output),

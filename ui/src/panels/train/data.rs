@@ -98,7 +98,7 @@ fn choose_data(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let mut only = plan.foreground_only;
         let about =
             "Train on foreground and background only. Masks are enough for this; touching objects are not separated";
-        if ui.checkbox(&mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
+        if theme::checkbox(ui, &mut only, FOREGROUND_ONLY).on_hover_text(about).changed() {
             actions.send(TrainingAction::ForegroundOnly(only));
         }
     }

@@ -3,6 +3,7 @@
 use crate::action::Actions;
 use crate::panels::{number_field, weak};
 use crate::state::State;
+use crate::theme;
 use crate::training::{Check, TrainingAction};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_train::DataConfig;
@@ -75,7 +76,7 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
                 labels_channel(ui, &mut files.labels_channel, &label_channels);
             }
             ui.label("One file");
-            ui.checkbox(&mut files.same_file, "Image and target in one file")
+            theme::checkbox(ui, &mut files.same_file, "Image and target in one file")
                 .on_hover_text("Image and target are channels of the same file: set both channels above");
             ui.end_row();
             series(ui, &mut files.series);
@@ -215,7 +216,7 @@ fn labels_channel(ui: &mut Ui, value: &mut Option<ChannelRef>, found: &[&str]) {
 /// Draws a checkbox that switches a setting on, with its value at first.
 fn switch<T>(ui: &mut Ui, value: &mut Option<T>, first: T, name: &str, hint: &str) {
     let mut on = value.is_some();
-    if ui.checkbox(&mut on, name).on_hover_text(hint).changed() {
+    if theme::checkbox(ui, &mut on, name).on_hover_text(hint).changed() {
         *value = on.then_some(first);
     }
 }

@@ -24,6 +24,8 @@ use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};
 const PLOT: f32 = 210.0;
 /// Width of the picture beside the plots in points.
 const PICTURE: f32 = 210.0;
+/// Height of the progress bar in points.
+const PROGRESS_BAR: f32 = 10.0;
 /// Minimum page width for the picture beside the plots.
 const BESIDE_FROM: f32 = 780.0;
 /// Number of log lines shown, newest first.
@@ -40,21 +42,22 @@ fn recent(run: &TrainingRun) -> Option<(f64, f64, f64)> {
     (n > 0.0).then(|| (mean(|p| p.loss), step, mean(|p| p.stalled_secs) / step.max(1e-9)))
 }
 
-/// Current phase as text, and progress from 0 to 1.
-fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, f32) {
-    let progress = run.step() as f32 / run.steps.max(1) as f32;
+/// Current phase as text, and progress from 0 to 1, unless it is unknown.
+fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
+    let progress = Some(run.step() as f32 / run.steps.max(1) as f32);
     match (&run.state, job) {
         (RunState::Paused, _) => ("Paused".to_owned(), progress),
         (RunState::Failed(_), _) => ("Failed".to_owned(), progress),
         (RunState::Pausing(_), _) => ("Pausing: saving a checkpoint".to_owned(), progress),
-        (RunState::Finishing(_), _) => ("Finishing: writing the best network".to_owned(), progress),
+        // The remaining steps are not made.
+        (RunState::Finishing(_), _) => ("Finishing: writing the best network".to_owned(), None),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
-        (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), 0.0),
+        (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), Some(0.0)),
         (_, Some(job)) if job.progress.is_some_and(|progress| progress.stage == ProgressStage::Check) => {
-            ("Checking the data".to_owned(), job.share())
+            ("Checking the data".to_owned(), Some(job.share()))
         }
-        _ if run.steps == 0 => ("Measuring the time per step".to_owned(), 0.0),
-        _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), 1.0),
+        _ if run.steps == 0 => ("Measuring the time per step".to_owned(), Some(0.0)),
+        _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), Some(1.0)),
         _ => ("Training".to_owned(), progress),
     }
 }
@@ -72,7 +75,11 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         }
         ui.label(RichText::new(what).strong().size(15.0));
     });
-    ui.add(egui::ProgressBar::new(share).desired_height(10.0));
+    match share {
+        Some(share) => _ = ui.add(egui::ProgressBar::new(share).desired_height(PROGRESS_BAR)),
+        // As high as the bar, so that no button moves.
+        None => ui.add_space(PROGRESS_BAR + ui.spacing().item_spacing.y),
+    }
     let memory = state.jobs.memory().map(|(now, _)| now).filter(|_| run.job().is_some());
     let progress = job.and_then(|job| job.progress).filter(|progress| progress.stage == ProgressStage::Train);
     let eta_secs = progress.map(|progress| progress.eta_secs).filter(|eta| eta.is_finite() && *eta > 0.0);
@@ -256,7 +263,8 @@ pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, own: &mut TrainPanel, with_pi
                         let name = if loss { "Loss" } else { "Validation score" };
                         ui.label(RichText::new(name).strong());
                         if loss {
-                            ui.checkbox(&mut own.log_loss, "Logarithmic").on_hover_text("Logarithmic axis of the loss");
+                            theme::checkbox(ui, &mut own.log_loss, "Logarithmic")
+                                .on_hover_text("Logarithmic axis of the loss");
                         }
                     });
                     if loss { loss_plot(ui, run, own.log_loss) } else { score_plot(ui, run) }

@@ -80,7 +80,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     let mut without_int8 = wizard.plan.without_int8;
     let hint = "Leave out the int8 network, with which the package predicts faster on CPUs";
-    if ui.checkbox(&mut without_int8, "Without int8 network").on_hover_text(hint).changed() {
+    if theme::checkbox(ui, &mut without_int8, "Without int8 network").on_hover_text(hint).changed() {
         actions.send(TrainingAction::WithoutInt8(without_int8));
     }
     if state.jobs.has_engine() && wizard.is_usable() && tune_button(ui, state, TUNE_HINT, actions) {
