@@ -304,7 +304,8 @@ fn batch_continues_after_a_bad_file() {
     assert!(fixture.names("o").iter().all(|n| !n.contains("bad")), "{:?}", fixture.names("o"));
     // Errors without a file are reported with the input that they occurred for.
     let small = ["predict", &first, &second, "--out", "o2", "--memory-budget", "1M"];
-    let ran = fixture.fails(4, &small, &[&format!("failed: {first}: "), &format!("failed: {second}: "), "--memory-budget"]);
+    let ran =
+        fixture.fails(4, &small, &[&format!("failed: {first}: "), &format!("failed: {second}: "), "--memory-budget"]);
     assert_eq!(ran.stderr.matches("failed: ").count(), 2, "each is printed once: {}", ran.stderr);
 }
 

@@ -13,9 +13,8 @@ use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
 use cytoscope_ui::runs::RunId;
 use cytoscope_ui::screenshots::ScreenshotSubject;
-use cytoscope_ui::theme;
 use cytoscope_ui::work::Purpose;
-use eframe::egui::{Color32, ColorImage, Event, UserData, ViewportId, pos2};
+use eframe::egui::{Color32, ColorImage, Event, Pos2, UserData, ViewportId, pos2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -349,9 +348,12 @@ fn a_high_profiler_leaves_room_for_the_views_once_the_window_is_smaller() {
     fixture.window.run_steps(6);
     let view_height = |fixture: &Fixture| fixture.window.get_by_label_contains("XY view").rect().height();
     let (before, button) = (view_height(&fixture), fixture.window.get_by_label("Open run…").rect());
-    let edge = pos2(680.0, button.top() - f32::from(theme::PANEL_MARGIN));
-    fixture.window.hover_at(edge);
-    fixture.window.step();
+    let is_edge = |at: &Pos2| {
+        fixture.window.hover_at(*at);
+        fixture.window.run_steps(2);
+        format!("{:?}", fixture.window.output().platform_output.cursor_icon).starts_with("Resize")
+    };
+    let edge = (0..40).map(|up| pos2(680.0, button.top() - up as f32)).find(is_edge).unwrap();
     fixture.window.drag_at(edge);
     fixture.window.step();
     fixture.window.hover_at(pos2(edge.x, 100.0));

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(before.change(&input_record(folder.path(), std::slice::from_ref(&output)).unwrap()), None);
         std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
         let after = input_record(folder.path(), &[output]).unwrap();
-        assert!(before.change(&after).unwrap().contains("it has 4 now"));
+        assert!(before.change(&after).unwrap().contains("and has 4 now"));
     }
 
     #[test]
