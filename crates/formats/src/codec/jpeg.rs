@@ -1,6 +1,5 @@
 //! JPEG strips and tiles of TIFF, with the shared tables of their page, and subblocks of CZI; YCbCr is converted to RGB.
 
-use super::jpeg_xr::swap_red_and_blue;
 use crate::{error::Fault, tiff::page::Layout};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::JpegDecoder;
@@ -38,7 +37,8 @@ pub(super) fn decode(layout: &Layout, encoded: &[u8], tables: &[u8], rows: usize
     Ok(())
 }
 
-/// Decodes an image of `[width, height, samples]` (8-bit, one sample or three) with blue before red, as CZI stores colors.
+/// Decodes an image of `[width, height, samples]` (8-bit, one sample or three). CZI stores blue in place of the red of JPEG, as
+/// in its uncompressed pixels, according to Bio-Formats and czifile, which read it so; no such file of ZEN was at hand.
 pub(crate) fn decode_blue_first(encoded: &[u8], [width, height, samples]: [usize; 3]) -> Result<Vec<u8>, Fault> {
     let fault = |e: String| Fault::malformed(format!("a subblock is not valid JPEG data ({e})"));
     // A larger image is refused before memory is allocated.
@@ -55,9 +55,5 @@ pub(crate) fn decode_blue_first(encoded: &[u8], [width, height, samples]: [usize
             stored.num_components()
         )));
     }
-    let mut pixels = decoder.decode().map_err(|e| fault(e.to_string()))?;
-    if samples == 3 {
-        swap_red_and_blue(&mut pixels, samples, 1);
-    }
-    Ok(pixels)
+    decoder.decode().map_err(|e| fault(e.to_string()))
 }

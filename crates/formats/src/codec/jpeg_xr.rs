@@ -40,7 +40,7 @@ pub(crate) fn decode_blue_first(encoded: &[u8], shape: [usize; 3], dtype: DType)
 }
 
 /// Swaps the first with the third of the `samples` of each pixel.
-pub(super) fn swap_red_and_blue(pixels: &mut [u8], samples: usize, sample_bytes: usize) {
+fn swap_red_and_blue(pixels: &mut [u8], samples: usize, sample_bytes: usize) {
     for pixel in pixels.chunks_exact_mut(samples * sample_bytes) {
         if let Some((red, rest)) = pixel.split_at_mut_checked(2 * sample_bytes)
             && let (Some(red), Some(blue)) = (red.get_mut(..sample_bytes), rest.get_mut(..sample_bytes))

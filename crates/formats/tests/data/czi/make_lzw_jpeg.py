@@ -45,6 +45,7 @@ planes = [100 * z + 50 * c + np.arange(12).reshape(3, 4) for z in range(2) for c
 lzw = [imagecodecs.lzw_encode(plane.astype("<u2").tobytes()) for plane in planes]
 (SEEDS / "lzw").write_bytes(replaced("plain", 7, 1, 2, lzw))
 (SEEDS / "jpeg").write_bytes(replaced("plain", 7, 0, 1, [jpeg(plane.astype("u1")) for plane in planes]))
-# Red 200, green 100, blue 20 and 40 in the second slice.
-colors = [np.full((3, 4, 3), (200, 100, 20 + 20 * z), "u1") for z in range(2)]
+# Red 200, green 100, blue 20 and 40 in the second slice. The first component of the JPEG is blue, as Bio-Formats and czifile
+# read it.
+colors = [np.full((3, 4, 3), (20 + 20 * z, 100, 200), "u1") for z in range(2)]
 (SEEDS / "jpeg_bgr").write_bytes(replaced("bgr", 7, 3, 1, [jpeg(plane) for plane in colors]))
