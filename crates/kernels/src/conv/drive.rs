@@ -525,8 +525,8 @@ impl<C: Core> Row<'_, C> {
         let _ = (at, len);
     }
 
-    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, except those that the current row
-    /// has read. Rows are so short that the CPU's own prefetching would start over with each of them.
+    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, except those that the
+    /// current row has read. Rows are so short that the CPU's own prefetching would start over with each of them.
     fn fetch_inputs(&self, from: usize, in_blocks: usize, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
