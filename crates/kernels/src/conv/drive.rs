@@ -401,8 +401,8 @@ pub(crate) fn drive<C: Core>(
     stats
 }
 
-/// Returns the taps that read a row of inputs that the row of outputs before has not read: of each run of adjacent taps, the
-/// first.
+/// Returns the taps that read a row of inputs that the previous row of outputs did not read: the first of each run of adjacent
+/// taps.
 fn fresh_taps(plan: &Plan) -> Vec<usize> {
     let firsts: Vec<usize> = plan.taps.iter().step_by(plan.adjacent.max(1)).copied().collect();
     let is_fresh = |tap: &usize| !firsts.contains(&(tap + plan.geometry.in_step[1]));
@@ -525,8 +525,8 @@ impl<C: Core> Row<'_, C> {
         let _ = (at, len);
     }
 
-    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, as far as the current row has
-    /// not read them. Rows are short, so that the CPU's own prefetching would begin anew with each of them.
+    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, except those that the
+    /// current row has read. Rows are so short that the CPU's own prefetching would start over with each of them.
     fn fetch_inputs(&self, from: usize, in_blocks: usize, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
