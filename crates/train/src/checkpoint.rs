@@ -60,8 +60,8 @@ pub(crate) const FLOAT: &str = "float";
 pub(crate) const INT8: &str = "int8";
 /// Name of the package with the int8 network of the start model.
 pub(crate) const KEPT: &str = "kept";
-/// Suffix of the names of calibration images, after their number, which earlier versions wrote.
-const CALIBRATION: &str = "_calibration.tif";
+/// Suffixes of the names of calibration images, after their number, which earlier versions wrote.
+const CALIBRATION: [&str; 2] = ["_calibration.tif", "_calibration.ome.tif"];
 
 /// State of a training run, as stored in `training.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -469,7 +469,7 @@ fn is_of_run(name: &str) -> bool {
     let tensors = || name.strip_prefix(TENSORS)?.strip_suffix(".safetensors");
     [JSON, LOCK, FINISH, PREVIEW, START, FLOAT, INT8, KEPT].contains(&name)
         || name.strip_prefix(BEST).is_some_and(is_number)
-        || name.strip_suffix(CALIBRATION).is_some_and(is_number)
+        || CALIBRATION.iter().any(|suffix| name.strip_suffix(suffix).is_some_and(is_number))
         || tensors().is_some_and(is_number)
 }
 
