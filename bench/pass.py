@@ -95,7 +95,9 @@ def run(stack, out, a, threads, more):
     outputs = ["--outputs", "maps"] if a.outputs == "maps" else []
     command = [PROGRAM, "predict", stack, "--model", a.model, "--device", "cpu", *outputs,
                "--threads", str(threads), "--out", out, "--json", *GRID, *more]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"the program failed:\n{done.stderr}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = json.loads(done.stdout)["inputs"][0]
     report["cpu"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
