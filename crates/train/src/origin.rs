@@ -47,7 +47,7 @@ impl Origin {
             text.push_str(&format!("\n> {}\n", escape(&self.description)));
         }
         if !self.cite.is_empty() {
-            text.push_str("\nIt asks to cite:\n\n");
+            text.push_str("\nIts authors ask to cite:\n\n");
         }
         for (work, doi) in &self.cite {
             let doi = doi.as_ref().map(|doi| format!(" (doi:{})", escape(doi))).unwrap_or_default();
