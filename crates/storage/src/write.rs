@@ -26,6 +26,9 @@ const BUFFER_BYTES: usize = 1 << 18;
 const MAX_NAME_BYTES: usize = 180;
 /// Number of hexadecimal digits that identify a machine.
 const MACHINE_CHARS: usize = 8;
+/// Size from which a file is flushed to disk in a thread of its own, in bytes. For smaller ones starting a thread costs more
+/// than it saves.
+const BACKGROUND_BYTES: u64 = 1 << 20;
 /// Number of times a file is created again that another process removed between creating and locking.
 const ATTEMPTS: usize = 8;
 
@@ -201,14 +204,30 @@ impl PartialFile {
         out.seek(SeekFrom::End(0)).map(|_| ())
     }
 
-    /// Begins to flush the file to disk, which goes on while the caller reads the file, for example to hash it. It is renamed
-    /// to its target only by [`FinishedFile::publish`], which waits until it is on disk.
+    /// Flushes the file to disk. For a large file that goes on in a thread while the caller reads the file, for example to
+    /// hash it. It is renamed to its target only by [`FinishedFile::publish`], which waits until it is on disk.
     ///
     /// # Errors
     /// The system's error; the unfinished file is removed.
-    pub fn finish(mut self) -> io::Result<FinishedFile> {
+    pub fn finish(self) -> io::Result<FinishedFile> {
+        let mut finished = self.close()?;
+        finished.begin_sync()?;
+        Ok(finished)
+    }
+
+    /// Flushes the file to disk and renames it to its target, replacing an existing file.
+    ///
+    /// # Errors
+    /// The system's error; the target is then unchanged.
+    pub fn commit(self) -> io::Result<()> {
+        let finished = self.close()?;
+        finished.sync_here()?;
+        finished.publish()
+    }
+
+    /// Writes the rest of the buffer. Dropping the result removes the file.
+    fn close(mut self) -> io::Result<FinishedFile> {
         let out = self.out.take().ok_or_else(|| io::Error::other("the file is already finished"))?;
-        // From here on dropping `finished` removes the file.
         let (partial, target) = (self.partial.clone(), self.target.clone());
         let file = match out.into_inner() {
             Ok(file) => file,
@@ -223,17 +242,7 @@ impl PartialFile {
             // Elsewhere a lock prevents reading, even by this process.
             let _ = file.unlock();
         }
-        let mut finished = FinishedFile { file: Some(file), syncing: None, is_lost: false, partial, target };
-        finished.begin_sync()?;
-        Ok(finished)
-    }
-
-    /// Flushes the file to disk and renames it to its target, replacing an existing file.
-    ///
-    /// # Errors
-    /// The system's error; the target is then unchanged.
-    pub fn commit(self) -> io::Result<()> {
-        self.finish()?.publish()
+        Ok(FinishedFile { file: Some(file), syncing: None, is_lost: false, partial, target })
     }
 }
 
@@ -277,9 +286,13 @@ impl FinishedFile {
         &self.partial
     }
 
-    /// Flushes the file to disk in a thread, or in this one if no thread can be started or no handle of the file is left for it.
+    /// Flushes the file to disk, in a thread if it is large. If no thread can be started, or no handle of the file is left for
+    /// it, it is flushed in this one.
     fn begin_sync(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
+        if file.metadata()?.len() < BACKGROUND_BYTES {
+            return file.sync_all();
+        }
         let Ok(clone) = file.try_clone() else { return file.sync_all() };
         match std::thread::Builder::new().name("flush".to_owned()).spawn(move || clone.sync_all()) {
             Ok(thread) => {
@@ -288,6 +301,11 @@ impl FinishedFile {
             }
             Err(_) => file.sync_all(),
         }
+    }
+
+    /// Flushes the file to disk in this thread.
+    fn sync_here(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), File::sync_all)
     }
 
     /// Waits until the file is on disk.
@@ -480,6 +498,21 @@ mod tests {
         assert!(finished.publish_checked(Overwrite::Replace).is_err(), "the error is not forgotten");
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         assert_eq!(file_names(folder.path()), ["a.bin"]);
+    }
+
+    #[test]
+    fn only_large_files_are_flushed_in_a_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        let large = vec![7; usize::try_from(BACKGROUND_BYTES).unwrap()];
+        let small = write_unpublished(&path, &large[1..]).unwrap();
+        assert!(small.syncing.is_none(), "it is on disk already");
+        small.publish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), large[1..]);
+        let finished = write_unpublished(&path, &large).unwrap();
+        assert!(finished.syncing.is_some());
+        finished.publish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), large);
     }
 
     #[cfg(unix)]
