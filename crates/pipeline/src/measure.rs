@@ -94,7 +94,7 @@ impl MeasureJob {
         let start = Instant::now();
         self.table_format.check_path(&self.table)?;
         let measured = self.intensities.as_ref().unwrap_or(&self.labels);
-        results::check(&self.table, &[&self.labels, measured], self.overwrite)?;
+        results::check(context, &self.table, &[&self.labels, measured], self.overwrite)?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let image = match &self.intensities {

@@ -410,7 +410,13 @@ fn known_with_name(file: &Path) -> Vec<FileRecord> {
 
 /// Returns whether the record beside a file lists it with its current size and content.
 pub(crate) fn lists(file: &Path) -> bool {
-    known_with_name(file).iter().any(|known| known.matches(file))
+    lists_while(file, &mut || true)
+}
+
+/// As [`lists`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more is read and the
+/// result is `false`.
+pub(crate) fn lists_while(file: &Path, goes_on: &mut dyn FnMut() -> bool) -> bool {
+    known_with_name(file).iter().any(|known| known.matches_while(file, goes_on))
 }
 
 /// As [`lists`], for a file or folder whose size and hash are known.
@@ -549,8 +555,27 @@ mod tests {
         let context = Context::default();
         let find = || finished(&context, &record, "f", Some(ArtifactKind::Probability), false);
         assert_eq!(find().unwrap().map(|found| found.len()), Some(2), "the maps and the record");
+        // A file is hashed block by block.
+        let maps = folder.path().join("y_probability.tif");
+        std::fs::write(&maps, vec![7_u8; 5 << 19]).unwrap();
+        let of_maps = crate::folder_digest::file_record(&maps).unwrap();
+        let matches_for = |most: usize| {
+            let mut blocks = 0;
+            let is_same = of_maps.matches_while(&maps, &mut || {
+                blocks += 1;
+                blocks <= most
+            });
+            (is_same, blocks)
+        };
+        let (is_same, all) = matches_for(usize::MAX);
+        assert!(is_same && all > 3, "{all}");
+        assert_eq!(matches_for(2), (false, 3), "nothing is read after the third call");
+        write_record(&folder.path().join("y_provenance.json"), std::slice::from_ref(&of_maps), 7);
+        let check = |overwrite| crate::results::check(&context, &maps, &[], overwrite);
+        check(Overwrite::Refuse).unwrap();
         context.cancel.cancel();
         assert!(matches!(find(), Err(JobError::Cancelled)));
+        assert!(matches!(check(Overwrite::Refuse), Err(JobError::Cancelled)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished_while, move_aside};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
-use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, target};
+use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, sha256_of_file_while, target};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -47,8 +47,8 @@ impl FileRecord {
         self.matches_while(path, &mut || true)
     }
 
-    /// As [`FileRecord::matches`]. `goes_on` is called before each block of a folder's files is read. If it returns `false`,
-    /// nothing more is read and the result is `false`.
+    /// As [`FileRecord::matches`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more
+    /// is read and the result is `false`.
     pub(crate) fn matches_while(&self, path: &Path, goes_on: &mut dyn FnMut() -> bool) -> bool {
         if path.is_dir() {
             // The marker, which lists all files, is compared before they are read.
@@ -58,7 +58,7 @@ impl FileRecord {
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
-        of_size && sha256_of_file(path).is_ok_and(|sha256| sha256 == self.sha256)
+        of_size && sha256_of_file_while(path, goes_on).is_ok_and(|sha256| sha256.as_ref() == Some(&self.sha256))
     }
 
     /// Returns whether the record has the same file name.
@@ -172,6 +172,7 @@ pub(crate) fn check_folder(
 /// # Errors
 /// As [`check`].
 pub(crate) fn check_derived(
+    context: &Context,
     path: &Path,
     (map, is_of_prediction): (&Path, bool),
     labels: &Path,
@@ -180,7 +181,7 @@ pub(crate) fn check_derived(
 ) -> Result<(), JobError> {
     let record = |file: &Path| provenance::record_of(&target::resolved(file));
     if is_of_prediction && record(map).is_some() && record(map) == record(path) {
-        return check(path, inputs, overwrite);
+        return check(context, path, inputs, overwrite);
     }
     match check_file(path, inputs, overwrite) {
         Err(StorageError::Exists { .. }) if is_of_prediction && is_derived(path, map, labels) => Ok(()),
@@ -223,10 +224,14 @@ pub(crate) fn refuse_inside_zarr(path: &Path, inputs: &[&Path]) -> Result<(), St
 /// Refuses to overwrite a file, unless it matches the prediction record beside it or `overwrite` allows it.
 ///
 /// # Errors
-/// [`JobError::Storage`] for an input, a path inside an OME-Zarr folder that is an input, a folder, or such a file.
-pub(crate) fn check(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
+/// [`JobError::Storage`] for an input, a path inside an OME-Zarr folder that is an input, a folder, or such a file;
+/// [`JobError::Cancelled`].
+pub(crate) fn check(context: &Context, path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
     match check_file(path, inputs, overwrite) {
-        Err(StorageError::Exists { .. }) if provenance::lists(path) => Ok(()),
-        other => Ok(other?),
+        Err(StorageError::Exists { .. }) if provenance::lists_while(path, &mut || context.check().is_ok()) => Ok(()),
+        other => {
+            context.check()?;
+            Ok(other?)
+        }
     }
 }

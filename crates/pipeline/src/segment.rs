@@ -170,7 +170,9 @@ struct MapState {
 impl MapState {
     fn of(context: &Context, map: &Path) -> Result<Self, JobError> {
         if !zarr::is_result(map) {
-            return Ok(Self { is_unchanged: false, is_listed: provenance::lists(map) });
+            let is_listed = provenance::lists_while(map, &mut || context.check().is_ok());
+            context.check()?;
+            return Ok(Self { is_unchanged: false, is_listed });
         }
         let content = zarr::unchanged_content(context, map)?;
         let is_listed = content.as_ref().is_some_and(|content| provenance::lists_content(map, content));
@@ -333,7 +335,7 @@ impl SegmentJob {
         };
         let state = (format != LabelFormat::RawU32).then(|| MapState::of(context, &self.map)).transpose()?;
         if let Some(state) = state {
-            self.check_outputs(&image, state, path)?;
+            self.check_outputs(context, &image, state, path)?;
         }
         let meta = self.checked_meta(&image)?;
         let extents = Extents::of(&meta);
@@ -466,7 +468,7 @@ impl SegmentJob {
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
-    fn check_outputs(&self, image: &Image, state: MapState, labels: &Path) -> Result<(), JobError> {
+    fn check_outputs(&self, context: &Context, image: &Image, state: MapState, labels: &Path) -> Result<(), JobError> {
         let files = image.files();
         let inputs = files.iter().chain([&self.map]).chain(&self.intensities);
         let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
@@ -475,7 +477,7 @@ impl SegmentJob {
                 self.check_folder(labels, state, &inputs)?;
             } else {
                 let map = (self.map.as_path(), state.is_listed);
-                results::check_derived(output, map, labels, &inputs, self.overwrite)?;
+                results::check_derived(context, output, map, labels, &inputs, self.overwrite)?;
             }
         }
         self.table.iter().try_for_each(|table| Ok(target::check_extension(table, &["csv", PARQUET_EXTENSION])?))

@@ -50,5 +50,7 @@ pub mod target;
 pub mod write;
 
 pub use error::{StorageError, io_advice, is_exhausted};
-pub use manifest::{MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file};
+pub use manifest::{
+    MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,
+};
 pub use target::Overwrite;

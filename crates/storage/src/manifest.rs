@@ -201,6 +201,20 @@ pub fn sha256_of_file(path: &Path) -> io::Result<String> {
     sha256_while(path, &mut || Ok(()))
 }
 
+/// As [`sha256_of_file`]. `goes_on` is called before each block is read. If it returns `false`, nothing more is read and the
+/// result is `None`.
+///
+/// # Errors
+/// As [`sha256_of_file`].
+pub fn sha256_of_file_while(path: &Path, goes_on: &mut dyn FnMut() -> bool) -> io::Result<Option<String>> {
+    let mut is_stopped = false;
+    let sha256 = sha256_while(path, &mut || {
+        is_stopped = !goes_on();
+        if is_stopped { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+    });
+    if is_stopped { Ok(None) } else { sha256.map(Some) }
+}
+
 /// As [`sha256_of_file`]. `before_block` is called before each block is read; its error ends the reading.
 fn sha256_while(path: &Path, before_block: &mut dyn FnMut() -> io::Result<()>) -> io::Result<String> {
     let mut file = open_regular(path)?;

@@ -87,7 +87,7 @@ impl Paths {
             (Output::Preprocessed, vec![&self.preprocessed]),
         ] {
             for path in paths.into_iter().filter(|_| wanted.contains(&output)) {
-                results::check(path, inputs, overwrite)?;
+                results::check(context, path, inputs, overwrite)?;
             }
         }
         Ok(())
