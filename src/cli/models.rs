@@ -10,7 +10,6 @@ use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::extension;
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -72,15 +71,6 @@ pub(crate) struct Export {
     json: bool,
 }
 
-/// Report of `export --json` besides the measurements.
-#[derive(Serialize)]
-struct ExportReport {
-    output: PathBuf,
-    /// Where an existing folder was moved to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    moved_to: Option<PathBuf>,
-}
-
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// The network as it is run; an int8 network with QuantizeLinear and DequantizeLinear nodes.
@@ -136,7 +126,7 @@ impl Import {
             };
             print(&format!("  on {} ({}): {how}", e.device, e.precision));
         }
-        report.left_out.iter().for_each(|file| print(&format!("  left out: {file}")));
+        report.left_out.iter().for_each(|part| print(&format!("  left out: {part}")));
         report
             .moved_to
             .iter()
@@ -157,14 +147,15 @@ impl Export {
         let model = trace.map(|_| find_model(&job.model)).transpose()?;
         let measurement = Measurement::of_job(trace, &job, model.as_deref())?;
         let context = progress::context(false, self.json, measurement.recorder());
-        let (moved_to, run) = measurement.finish(job.run(&context), 0)?;
+        let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.json {
-            return run.print_json(&ExportReport { output: job.out, moved_to });
+            return run.print_json(&report);
         }
-        if let Some(aside) = moved_to {
+        if let Some(aside) = &report.moved_to {
             print(&format!("moved the previous contents to {}", aside.display()));
         }
-        print(&format!("wrote {}", job.out.display()));
+        print(&format!("wrote {}", report.output.display()));
+        report.left_out.iter().for_each(|part| print(&format!("  left out: {part}")));
         if job.format == ExportFormat::Onnx {
             print(
                 "  note: only the network was written, without pre- and postprocessing: for a package, give a folder or a \

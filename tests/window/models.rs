@@ -166,6 +166,15 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
         let values = if format == "safetensors" { safetensors_values(&path) } else { weights(&path) };
         assert!(!values.is_empty() && values == weights(&net), "{name}");
     }
+    assert!(!fixture.sees("lacks these parts"), "{}", fixture.on_screen());
+    // A package whose documentation is missing is exported without it.
+    std::fs::remove_file(quantized.join("README.md")).unwrap();
+    fixture.click("Model net-int8");
+    fixture.click("bioimage.io package…");
+    let path = fixture.path("int8.zip");
+    enter_path(&mut fixture, &path);
+    fixture.until("the missing part", |w| sees(w, "int8.zip lacks these parts of the original:"));
+    assert!(fixture.sees("README.md: "), "{}", fixture.on_screen());
 }
 
 /// Writes the weights of a small DynUNet as safetensors.

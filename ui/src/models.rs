@@ -15,7 +15,7 @@ use crate::training::plan::clean_name;
 use crate::work::{JobView, ModelWork, Purpose};
 use cytoscope_pipeline::packages::ImportJob;
 use cytoscope_pipeline::{
-    ExportFormat, ExportJob, ImportSettings, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport,
+    ExportFormat, ExportJob, ImportSettings, LeftOut, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport,
     PredictJob, user_folder,
 };
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode, QuantizeReport};
@@ -100,6 +100,15 @@ fn calibrated_with(job: &Job) -> &'static str {
     }
 }
 
+/// Returns the details of a notification about a package that was written.
+fn written_text(path: &Path, left_out: &[LeftOut]) -> String {
+    match left_out.len() {
+        0 => path.display().to_string(),
+        1 => format!("{}\n1 part is missing: see the Models page", path.display()),
+        count => format!("{}\n{count} parts are missing: see the Models page", path.display()),
+    }
+}
+
 /// Results about a model besides its card.
 #[derive(Default)]
 pub(crate) struct ModelFindings {
@@ -111,6 +120,8 @@ pub(crate) struct ModelFindings {
     pub(crate) speed: Option<ModelSpeedReport>,
     /// Report of its quantization.
     pub(crate) quantized: Option<Box<QuantizeReport>>,
+    /// Name of the package that was written from it last or that it was added as, and what this package lacks.
+    pub(crate) left_out: Option<(String, Vec<LeftOut>)>,
     /// The latest job on the model.
     pub(crate) latest: Option<JobId>,
 }
@@ -455,22 +466,26 @@ impl Models {
                 findings.quantized = Some(report);
                 jobs.request_lists();
             }
-            JobResult::Import(_) => {
+            JobResult::Import(report) => {
                 if let Some(out) = out {
                     let added = format!("{} was added to your models", file_name(&out));
-                    effects.success(added, out.display().to_string());
+                    effects.success(added, written_text(&out, &report.left_out));
                     self.files.retain(|f| *f != model);
                     // The test result of the imported file applies to the package, too.
                     let test = findings.test.take();
-                    self.findings.entry(out.clone()).or_default().test = test;
+                    let of_package = self.findings.entry(out.clone()).or_default();
+                    of_package.test = test;
+                    of_package.left_out = Some((file_name(&out), report.left_out));
                     if self.shown.as_ref() == Some(&model) {
                         self.select(out);
                     }
                 }
                 jobs.request_lists();
             }
-            JobResult::Export { output, .. } => {
-                effects.success(format!("Saved {}", file_name(&output)), output.display().to_string());
+            JobResult::Export(report) => {
+                let name = file_name(&report.output);
+                effects.success(format!("Saved {name}"), written_text(&report.output, &report.left_out));
+                findings.left_out = Some((name, report.left_out));
             }
             _ => {}
         }

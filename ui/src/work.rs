@@ -563,7 +563,7 @@ impl Work {
             | JobResult::Evaluate(_)
             | JobResult::Quantize(_)
             | JobResult::Import(_)
-            | JobResult::Export { .. }
+            | JobResult::Export(_)
             | JobResult::Mesh(_)
             | JobResult::ModelTest(_)
             | JobResult::ModelSpeed(_)) => Some(Outcome::Finished { id, result: Box::new(other) }),

@@ -1,8 +1,8 @@
 //! Export of a model: as ONNX, as a bioimage.io package, or its weights as safetensors.
 
 use crate::job_record::recorded;
-use crate::packages::save;
-use crate::{Context, JobError, find_model};
+use crate::packages::{Saved, save};
+use crate::{Context, JobError, LeftOut, find_model};
 use cytoscope_graph::{Graph, TensorData};
 use cytoscope_model_package::{Package, check_destination, refuse_inside_package};
 use cytoscope_profile::Stage;
@@ -54,19 +54,32 @@ pub struct ExportJob {
     pub overwrite: Overwrite,
 }
 
+/// What an export wrote, the result of an [`ExportJob`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportReport {
+    /// The file or folder written.
+    pub output: PathBuf,
+    /// Files and sections of the model's package that the exported package lacks. Only [`ExportFormat::Bioimageio`] has
+    /// them: the other formats hold the network or its weights alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+    /// Where an existing folder was moved to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<PathBuf>,
+}
+
 impl ExportJob {
-    /// Runs the job and writes its provenance record beside the output. Returns where an existing folder was moved to, if
-    /// it was.
+    /// Runs the job and writes its provenance record beside the output.
     ///
     /// # Errors
     /// [`JobError::Model`] if the model cannot be read or expressed in the format; [`JobError::Storage`] if the output is
     /// inside the package, has the wrong extension, may not be written to or cannot be written. No partly written files are
     /// left.
-    pub fn run(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
+    pub fn run(&self, context: &Context) -> Result<ExportReport, JobError> {
         recorded(self, context, |_| self.export(context))
     }
 
-    fn export(&self, context: &Context) -> Result<Option<PathBuf>, JobError> {
+    fn export(&self, context: &Context) -> Result<ExportReport, JobError> {
         let path = find_model(&self.model)?;
         check_extension(&self.out, self.format.extensions())?;
         match self.format {
@@ -84,27 +97,29 @@ impl ExportJob {
             check_file(&self.out, &[&path], self.overwrite)?;
         }
         let writing = context.recorder.span(Stage::Write, "model");
-        let moved_to = match self.format {
+        let mut report = ExportReport { output: self.out.clone(), left_out: Vec::new(), moved_to: None };
+        match self.format {
             ExportFormat::Onnx => {
                 cytoscope_onnx::save(&package.graph, &self.out)
                     .map_err(|e| JobError::model(self.out.display().to_string(), e))?;
-                None
             }
-            ExportFormat::Bioimageio => match save(&package, &self.out, self.overwrite)? {
-                Replaced::MovedTo(aside) => Some(aside),
-                _ => None,
-            },
+            ExportFormat::Bioimageio => {
+                let Saved { replaced, left_out } = save(&package, &self.out, self.overwrite)?;
+                report.left_out = left_out;
+                if let Replaced::MovedTo(aside) = replaced {
+                    report.moved_to = Some(aside);
+                }
+            }
             ExportFormat::Safetensors => {
                 // For a quantized package, the float network's weights; the int8 weights and scales if it has no float
                 // network.
                 let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
                 let bytes = safetensors_of(graph).map_err(|e| JobError::model(path.display().to_string(), e))?;
                 atomic_write(&self.out, &bytes)?;
-                None
             }
-        };
+        }
         writing.finish();
-        Ok(moved_to)
+        Ok(report)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Parts that a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
 use cytoscope_model_package::{InheritedContent, Package, is_reserved};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::fmt;
 
 /// Maximum number of cover images taken over.
 const MAX_COVERS: usize = 16;
@@ -35,12 +37,34 @@ const FIELDS: [&str; 11] = [
 /// Fields taken over from version 0.5 only; they have another form in 0.4.
 const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
+/// A part of a package that was not taken over into a new one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Name of the file, or field of the description, such as `README.md` or `cite[1]`.
+    pub part: String,
+    /// Why it was left out, such as "it is not a list".
+    pub reason: String,
+}
+
+impl LeftOut {
+    /// A part that is left out for this reason.
+    pub(crate) fn new(part: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { part: part.into(), reason: reason.into() }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.part, self.reason)
+    }
+}
+
 /// Parts that are taken over from a package, and those that are left out.
 pub(crate) struct Inherited {
     /// Fields, settings, attachments and sample files, in the form of the new package.
     pub content: InheritedContent,
-    /// Each file or section that is left out, with the reason: `NAME: REASON`.
-    pub left_out: Vec<String>,
+    /// Each file or section that is left out.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// Returns the file that an entry names, either as text or as `source` of a mapping.
@@ -62,9 +86,9 @@ fn free_name(file: &str) -> String {
 
 /// Returns a reason for each of these keys of a description whose value is something other than a list, so that it is left
 /// out.
-pub(crate) fn not_lists(rdf: &Value, keys: &[&str]) -> Vec<String> {
+pub(crate) fn not_lists(rdf: &Value, keys: &[&str]) -> Vec<LeftOut> {
     let is_other = |key: &str| rdf.get(key).is_some_and(|value| !value.is_null() && !value.is_array());
-    keys.iter().filter(|key| is_other(key)).map(|key| format!("{key}: it is not a list")).collect()
+    keys.iter().filter(|key| is_other(key)).map(|key| LeftOut::new(*key, "it is not a list")).collect()
 }
 
 /// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
@@ -85,13 +109,14 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
     let has_text = |entry: &Value, key: &str| entry.get(key).is_some_and(Value::is_string);
     let is_named = |author: &Value| has_text(author, "name");
     let unnamed = list("authors").enumerate().filter(|(_, author)| !is_named(author));
-    files.left_out.extend(unnamed.map(|(index, _)| format!("authors[{index}]: there is no name")));
+    files.left_out.extend(unnamed.map(|(index, _)| LeftOut::new(format!("authors[{index}]"), "there is no name")));
     let authors: Vec<&Value> = list("authors").filter(|author| is_named(author)).collect();
     fields.insert("authors".to_owned(), json!(authors));
     // The specification requires a DOI or a URL for each citation.
     let is_linked = |work: &Value| has_text(work, "doi") || has_text(work, "url");
     let unlinked = list("cite").enumerate().filter(|(_, work)| !is_linked(work));
-    files.left_out.extend(unlinked.map(|(index, _)| format!("cite[{index}]: there is neither a DOI nor a URL")));
+    let no_link = "there is neither a DOI nor a URL";
+    files.left_out.extend(unlinked.map(|(index, _)| LeftOut::new(format!("cite[{index}]"), no_link)));
     let cited: Vec<&Value> = list("cite").filter(|work| is_linked(work)).collect();
     fields.insert("cite".to_owned(), json!(cited));
     let license = match some("license") {
@@ -120,7 +145,7 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
     let mut config = match some("config") {
         Some(Value::Object(config)) => config,
         Some(_) => {
-            files.left_out.push("config: it is not a map".to_owned());
+            files.left_out.push(LeftOut::new("config", "it is not a map"));
             Map::new()
         }
         None => Map::new(),
@@ -146,7 +171,7 @@ struct Attachments<'a> {
     read: usize,
     files: Vec<(String, Vec<u8>)>,
     bytes: u64,
-    left_out: Vec<String>,
+    left_out: Vec<LeftOut>,
 }
 
 impl<'a> Attachments<'a> {
@@ -157,7 +182,7 @@ impl<'a> Attachments<'a> {
     /// Reads a file and returns it with a name that is not reserved in packages.
     fn read(&mut self, file: &str) -> Option<(String, Vec<u8>)> {
         let name = free_name(file);
-        let mut leave_out = |why: String| self.left_out.push(format!("{name}: {why}"));
+        let mut leave_out = |reason: String| self.left_out.push(LeftOut::new(name.as_str(), reason));
         self.read += 1;
         if self.read > MAX_ATTACHMENTS {
             leave_out(format!("more than {MAX_ATTACHMENTS} files are attached"));
@@ -197,23 +222,29 @@ impl<'a> Attachments<'a> {
 }
 
 /// Returns the cover images of a package with plain names. Files that are missing, are not images or have duplicate
-/// names are left out.
-pub(crate) fn covers(package: &Package, listed: &[Value]) -> Vec<(String, Vec<u8>)> {
+/// names are added to `left_out`.
+pub(crate) fn covers(package: &Package, listed: &[Value], left_out: &mut Vec<LeftOut>) -> Vec<(String, Vec<u8>)> {
     let mut covers: Vec<(String, Vec<u8>)> = Vec::new();
     for file in listed.iter().filter_map(|entry| file_name(Some(entry))) {
         let name = plain_name(file);
         let extension = name.rsplit('.').next().map(str::to_ascii_lowercase).unwrap_or_default();
-        if covers.len() >= MAX_COVERS
-            || !COVER_EXTENSIONS.contains(&extension.as_str())
-            || covers.iter().any(|(taken, _)| taken == name)
-        {
-            continue;
-        }
-        match package.files().read(file) {
-            Ok(bytes) if bytes.len() <= MAX_COVER_BYTES => covers.push((name.to_owned(), bytes)),
-            Ok(_) => tracing::warn!("the cover {name} has more than {MAX_COVER_BYTES} bytes and is left out"),
-            Err(error) => tracing::warn!("a cover is left out: {error}"),
-        }
+        let reason = if covers.len() >= MAX_COVERS {
+            format!("there are more than {MAX_COVERS} covers")
+        } else if !COVER_EXTENSIONS.contains(&extension.as_str()) {
+            format!("a cover has one of the extensions {}", COVER_EXTENSIONS.join(", "))
+        } else if covers.iter().any(|(taken, _)| taken == name) {
+            "another cover has the same name".to_owned()
+        } else {
+            match package.files().read(file) {
+                Ok(bytes) if bytes.len() <= MAX_COVER_BYTES => {
+                    covers.push((name.to_owned(), bytes));
+                    continue;
+                }
+                Ok(_) => format!("the cover has more than {MAX_COVER_BYTES} bytes"),
+                Err(error) => error.to_string(),
+            }
+        };
+        left_out.push(LeftOut::new(name, reason));
     }
     covers
 }

@@ -2,7 +2,7 @@
 
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
-use crate::inherited::{Inherited, covers, file_name, inherit, not_lists};
+use crate::inherited::{Inherited, LeftOut, covers, file_name, inherit, not_lists};
 use crate::job_record::{recorded, recorded_training};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
@@ -77,9 +77,9 @@ pub struct ImportReport {
     /// Assumptions about the network where PyTorch weights do not determine it, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// Files and sections of the package that were not taken over, with the reason.
+    /// Files and sections of the package that were not taken over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<String>,
+    pub left_out: Vec<LeftOut>,
     /// Where an existing folder was moved to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
@@ -226,12 +226,22 @@ pub struct Quantized {
     pub record: Value,
 }
 
+/// A package that was written from another one.
+#[derive(Debug)]
+#[must_use = "tell the user where their folder was moved to, and what is missing"]
+pub struct Saved {
+    /// What existed at its path.
+    pub replaced: Replaced,
+    /// Files and sections of the other package that were not taken over.
+    pub left_out: Vec<LeftOut>,
+}
+
 /// Writes a package in bioimage.io format 0.5, as a folder or a zip. The reference executor computes test tensors that
 /// are missing, or that fail bioimage.io's test because they leave out pre- and postprocessing.
 ///
 /// # Errors
 /// [`JobError::Model`] if the network does not run or the files cannot be written.
-pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Replaced, JobError> {
+pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Saved, JobError> {
     check_destination(to, &[], overwrite)?;
     let bad = |e: PackageError| JobError::model(package.path.display().to_string(), e);
     let known = if package.has_processed_tests() { package.test_tensors().map_err(bad)? } else { None };
@@ -244,8 +254,7 @@ pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Replac
     };
     let Inherited { content, mut left_out } = inherit(package);
     let new_builder = builder(package, inputs, outputs, &mut left_out);
-    log_left_out(to, &left_out);
-    write_with(&new_builder, &content, to, overwrite)
+    Ok(Saved { replaced: write_with(&new_builder, &content, to, overwrite)?, left_out })
 }
 
 /// Writes the quantized form of a package, as a folder or a zip; `test_inputs` are the package's test inputs
@@ -262,7 +271,7 @@ pub fn save_quantized(
 ) -> Result<Replaced, JobError> {
     let Inherited { content, mut left_out } = inherit(package);
     let mut new_builder = builder(package, test_inputs, quantized.test_outputs, &mut left_out);
-    log_left_out(to, &left_out);
+    left_out.iter().for_each(|part| tracing::warn!("left out of the package {}: {part}", to.display()));
     new_builder.graph = quantized.graph;
     new_builder.float_graph = quantized.float_graph;
     new_builder.tolerance = quantized.tolerance;
@@ -275,19 +284,15 @@ pub fn save_quantized(
     write_with(&new_builder, &content, to, overwrite)
 }
 
-fn log_left_out(to: &Path, files: &[String]) {
-    files.iter().for_each(|file| tracing::warn!("left out of the package {}: {file}", to.display()));
-}
-
 /// Returns the documentation of a package, or a page with its name and description if it has none. A file that cannot
 /// be used is added to `left_out` with the reason.
-fn documentation(package: &Package, left_out: &mut Vec<String>) -> String {
+fn documentation(package: &Package, left_out: &mut Vec<LeftOut>) -> String {
     let mut text = format!("# {}\n\n{}\n", package.name, package.description);
     if let Some(file) = file_name(package.rdf.get("documentation")) {
         let bytes = package.files().read(file).map_err(|e| e.to_string());
         match bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())) {
             Ok(page) => text = page,
-            Err(reason) => left_out.push(format!("{file}: {reason}")),
+            Err(reason) => left_out.push(LeftOut::new(file, reason)),
         }
     }
     text
@@ -308,19 +313,19 @@ fn builder(
     package: &Package,
     test_inputs: Vec<Tensor>,
     test_outputs: Vec<Tensor>,
-    left_out: &mut Vec<String>,
+    left_out: &mut Vec<LeftOut>,
 ) -> PackageBuilder {
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = documentation(package, left_out);
     left_out.extend(not_lists(&package.rdf, &["tags", "covers"]));
     let listed = list("tags");
     let others = listed.iter().enumerate().filter(|(_, tag)| !tag.is_string());
-    left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not text")));
+    left_out.extend(others.map(|(index, _)| LeftOut::new(format!("tags[{index}]"), "it is not text")));
     let tags = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let config = match package.config() {
         config @ (Value::Null | Value::Object(_)) => config.clone(),
         _ => {
-            left_out.push("config.cytoscope: it is not a map".to_owned());
+            left_out.push(LeftOut::new("config.cytoscope", "it is not a map"));
             Value::Null
         }
     };
@@ -339,7 +344,7 @@ fn builder(
         test_inputs,
         test_outputs,
         config,
-        covers: covers(package, &list("covers")),
+        covers: covers(package, &list("covers"), left_out),
         float_graph: package.float_graph.clone(),
         tolerance: None,
     }

@@ -519,7 +519,11 @@ impl Training<'_> {
         if let (Err(_), Some(earlier)) = (&saved, &earlier) {
             move_back(earlier, out);
         }
-        let moved = match saved? {
+        let packages::Saved { replaced, left_out } = saved?;
+        for part in left_out {
+            self.context.note(format!("left out of the package: {part}"));
+        }
+        let moved = match replaced {
             Replaced::MovedTo(aside) => Some(aside),
             Replaced::Nothing | Replaced::Ours => earlier,
         };

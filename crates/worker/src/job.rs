@@ -6,7 +6,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::packages::{ImportJob, ImportReport};
 use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
-    AppliedProfile, Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, ExportJob, JobError,
+    AppliedProfile, Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, ExportJob, ExportReport, JobError,
     MachineProfiles, MeasureJob, MeasureReport, MeshJob, MeshReport, ModelSpeedJob, ModelSpeedReport, ModelTestJob,
     ModelTestReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob, SegmentReport,
     machine_key,
@@ -197,7 +197,7 @@ impl Job {
                 JobResult::Quantize(Box::new(job.run(context)?))
             }
             Self::Import(job) => JobResult::Import(job.run(context, devices)?),
-            Self::Export(job) => JobResult::Export { moved_to: job.run(context)?, output: job.out.clone() },
+            Self::Export(job) => JobResult::Export(job.run(context)?),
             Self::Mesh(job) => JobResult::Mesh(job.run(context)?),
             Self::ModelTest(job) => JobResult::ModelTest(Box::new(job.run(context, devices)?)),
             Self::ModelSpeed(job) => JobResult::ModelSpeed(job.run(context, devices)?),
@@ -364,13 +364,7 @@ pub enum JobResult {
     /// Result of [`Job::Import`].
     Import(ImportReport),
     /// Result of [`Job::Export`].
-    Export {
-        /// The file or folder written.
-        output: PathBuf,
-        /// Where an existing folder was moved to.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        moved_to: Option<PathBuf>,
-    },
+    Export(ExportReport),
     /// Result of [`Job::Mesh`].
     Mesh(MeshReport),
     /// Result of [`Job::ModelTest`].

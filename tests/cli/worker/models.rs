@@ -4,7 +4,7 @@ use super::{Engine, job, predict_request};
 use crate::common::Fixture;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::{Event, JobErrorKind, ProgressStage};
+use cytoscope_pipeline::{Event, ExportReport, JobErrorKind, ProgressStage};
 use cytoscope_worker::{JobId, JobResult, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -156,7 +156,8 @@ fn models_are_tested_measured_and_exported_in_the_worker() {
     let weights = fixture.path("net.safetensors");
     let export = json!({"export": {"model": net, "format": "safetensors", "out": weights}});
     engine.worker.send(request(3, export.clone()));
-    assert_eq!(engine.done(3), JobResult::Export { output: weights.clone(), moved_to: None });
+    let expected = ExportReport { output: weights.clone(), left_out: Vec::new(), moved_to: None };
+    assert_eq!(engine.done(3), JobResult::Export(expected));
     // Eight bytes state the length of the header, which is JSON.
     let bytes = std::fs::read(&weights).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -172,6 +172,12 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
         quantize_controls(ui, state, is_idle, actions);
         export_controls(ui, is_idle, actions);
     }
+    if let Some((package, parts)) = findings.and_then(|f| f.left_out.as_ref()).filter(|(_, parts)| !parts.is_empty()) {
+        weak(ui, format!("{package} lacks these parts of the original:"));
+        for part in parts {
+            weak(ui, format!("{}: {}", part.part, part.reason));
+        }
+    }
     if state.models.is_own(model) {
         heading(ui, "Remove");
         if named_button(ui, is_idle, icon::TRASH, "Remove from my models…").clicked() {

@@ -51,7 +51,9 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
         std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
     }
     // The window never replaces a folder. A zip that a training run of the command line wrote is moved aside.
-    if let Replaced::MovedTo(aside) = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))? {
+    let packages::Saved { replaced, left_out } = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))?;
+    left_out.iter().for_each(|part| tracing::warn!("left out of the package {}: {part}", to.display()));
+    if let Replaced::MovedTo(aside) = replaced {
         tracing::warn!("the previous contents of {} were moved to {}", to.display(), aside.display());
     }
     Ok(to.to_owned())
