@@ -119,6 +119,10 @@ pub(crate) struct Train {
     /// Leave the int8 network out of the package.
     #[arg(long)]
     without_int8: bool,
+    /// License of the model, an identifier of https://spdx.org/licenses such as CC-BY-4.0. By default as in --config, or
+    /// else that of the start model; if it has none, the package states none.
+    #[arg(long, value_name = "SPDX")]
+    license: Option<String>,
     #[command(flatten)]
     tracing: TraceOptions,
     /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is
@@ -172,6 +176,7 @@ impl Train {
         config.diameter = self.diameter.unwrap_or(config.diameter);
         config.precision = self.precision.requested().unwrap_or(config.precision);
         config.performance = self.performance.unwrap_or(config.performance);
+        config.license = self.license.clone().or(config.license);
         if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
             config.budget.epochs = self.epochs;
             config.budget.minutes = self.minutes;

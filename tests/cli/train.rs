@@ -52,7 +52,9 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 5);
     write_settings(&fixture, "");
-    let report = fixture.run(&[&SMALL[..], &["--steps", "90", "--out", "m"]].concat()).json();
+    let ran = fixture.run(&[&SMALL[..], &["--steps", "90", "--out", "m"]].concat()).ok();
+    assert!(ran.stderr.contains("states no license") && ran.stderr.contains("--license"), "{}", ran.stderr);
+    let report = ran.json();
     let promised = [
         "out",
         "verdict",
@@ -87,7 +89,7 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     }
     // The package contains its training record, and its own test passes on import.
     let rdf = String::from_utf8(fixture.bytes("m/rdf.yaml")).unwrap();
-    for part in ["training:", "seed_channel", "min_peak", "scale_range"] {
+    for part in ["training:", "seed_channel", "min_peak", "scale_range", "license: null"] {
         assert!(rdf.contains(part), "no {part} in {rdf}");
     }
     let card = String::from_utf8(fixture.bytes("m/README.md")).unwrap();
@@ -115,8 +117,11 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     std::fs::write(fixture.path("t.toml"), format!("{text}[schedule]\nrate = 5.0\n")).unwrap();
     let calibration = ["quantize", "m", "--mode", "static", "--calibrate", "sim", "--out", "q"];
     fixture.run(&calibration).ok();
-    let report = fixture.run(&[&SMALL[..], &["--from", "q", "--steps", "4", "--out", "worse"]].concat()).json();
+    let licensed = ["--from", "q", "--steps", "4", "--out", "worse", "--license", "CC-BY-4.0"];
+    let report = fixture.run(&[&SMALL[..], &licensed].concat()).json();
     assert_eq!(report["verdict"].as_str(), Some("start"), "{report:#}");
+    let rdf = String::from_utf8(fixture.bytes("worse/rdf.yaml")).unwrap();
+    assert!(rdf.contains("license: CC-BY-4.0"), "{rdf}");
     assert!(f1(&report, "after").max(f1(&report, "after_int8")) >= f1(&report, "before"), "{report:#}");
     let int8 = |package: &str| fixture.bytes(&format!("{package}/model_int8.onnx"));
     assert_eq!(int8("worse"), int8("q"), "the int8 network of the start model");
@@ -168,6 +173,7 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.fails(3, &without_data, &["nothere", "no such file or folder"]);
     fixture.fails(3, &["evaluate", "--model", "nuclei-dog", "--data", "nothere"], &["nothere", "no such file"]);
     fixture.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
+    fixture.fails(2, &[&arguments[..], &["--license", "mit"]].concat(), &["license", "\"mit\"", "write MIT"]);
     let only = "only=[\"encoder\", \"decodr\"]";
     let words = ["only", "\"decodr\"", "decoder.0.conv1"];
     fixture.fails(2, &[&SMALL[..], &["--steps", "1", "--out", "m", "--set", only]].concat(), &words);

@@ -11,6 +11,7 @@
 //! names the package and the part of it that is wrong.
 #![forbid(unsafe_code)]
 
+mod citation;
 mod error;
 mod files;
 mod parse;
@@ -23,12 +24,13 @@ mod write;
 mod write_tensor;
 mod yaml;
 
+pub use citation::Citation;
 pub use error::PackageError;
 pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use tensor_type::TensorType;
 pub use test_run::{Tolerance, compare};
-pub use upload::{UploadFinding, UploadSeverity};
+pub use upload::{UploadFinding, UploadSeverity, license_problem};
 pub use write::{
     InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved, refuse_inside_package,
 };

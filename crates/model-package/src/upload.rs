@@ -29,6 +29,23 @@ const BRIEF_DESCRIPTION: usize = 512;
 /// Maximum number of characters of the id of a tensor.
 const TENSOR_ID_LENGTH: usize = 32;
 
+/// Returns what is wrong with a text as an identifier of a license, as a predicate with the next step; `None` if it is one in
+/// the SPDX list that is not deprecated.
+pub fn license_problem(name: &str) -> Option<String> {
+    if LICENSES.lines().any(|line| line == name) && !name.starts_with('-') {
+        return None;
+    }
+    if LICENSES.lines().any(|line| line.strip_prefix('-') == Some(name)) {
+        return Some(format!("is {name}, which is deprecated: use the newer identifier of the same license"));
+    }
+    let close = LICENSES.lines().find(|line| line.eq_ignore_ascii_case(name));
+    let next = close.map_or_else(
+        || "give one of https://spdx.org/licenses such as CC-BY-4.0".to_owned(),
+        |close| format!("write {close}"),
+    );
+    Some(format!("is {name:?}, which is not an SPDX identifier: {next}"))
+}
+
 /// How bioimage.io reacts to a part of a description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -249,22 +266,17 @@ impl<'a> Checker<'a> {
             self.file(PART, value);
             return;
         };
-        let is_known = LICENSES.lines().any(|line| line == name);
+        let Some(problem) = license_problem(name) else { return };
         let is_deprecated = LICENSES.lines().any(|line| line.strip_prefix('-') == Some(name));
         if is_deprecated {
-            self.warn(PART, format!("is {name}, which is deprecated: use the newer identifier of the same license"));
-        } else if !is_known && self.files.read(name).is_ok() {
+            self.warn(PART, problem);
+        } else if self.files.read(name).is_ok() {
             self.warn(
                 PART,
                 format!("is the file {name}: an identifier of https://spdx.org/licenses is found more easily"),
             );
-        } else if !is_known {
-            let close = LICENSES.lines().find(|line| line.eq_ignore_ascii_case(name));
-            let next = close.map_or_else(
-                || "give one of https://spdx.org/licenses such as CC-BY-4.0".to_owned(),
-                |close| format!("write {close}"),
-            );
-            self.refuse(PART, format!("is {name:?}, which is not an SPDX identifier: {next}"));
+        } else {
+            self.refuse(PART, problem);
         }
     }
 

@@ -3,8 +3,8 @@
 use super::files::{Files, sha256};
 use super::write_tensor::{Entry, TensorRole, Tensors};
 use super::{
-    LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY, QUANTIZED_WEIGHTS,
-    TensorSpec, Tolerance, is_package,
+    Citation, LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY,
+    QUANTIZED_WEIGHTS, TensorSpec, Tolerance, is_package,
 };
 use cytoscope_graph::{Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
@@ -62,10 +62,10 @@ pub struct PackageBuilder {
     pub documentation: String,
     /// Names of the authors, in the order of citation.
     pub authors: Vec<String>,
-    /// Citations: text and optional DOI.
-    pub cite: Vec<(String, Option<String>)>,
-    /// Identifier of the license in the SPDX list, such as `CC-BY-4.0`.
-    pub license: String,
+    /// Works to cite. Those without DOI and address are left out of the description, as the specification requires.
+    pub cite: Vec<Citation>,
+    /// Identifier of the license in the SPDX list, such as `CC-BY-4.0`; `None` if nobody has given one.
+    pub license: Option<String>,
     /// Keywords for searching collections of models.
     pub tags: Vec<String>,
     /// Inputs in the graph's order.
@@ -167,9 +167,7 @@ impl PackageBuilder {
             "name": self.name,
             "description": description,
             "authors": self.authors.iter().map(|n| json!({"name": n})).collect::<Vec<_>>(),
-            // The specification requires a DOI or a URL for each citation.
-            "cite": self.cite.iter().filter_map(|(text, doi)| Some(json!({"text": text, "doi": doi.as_ref()?})))
-                .collect::<Vec<_>>(),
+            "cite": self.cite.iter().filter_map(Citation::entry).collect::<Vec<_>>(),
             "license": self.license,
             "tags": self.tags,
             "documentation": DOCUMENTATION,

@@ -5,8 +5,8 @@ use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
-    AxisKind, AxisSize, AxisSpec, Package, PackageBuilder, PackageError, Processing, StatisticsAxes, TensorSpec,
-    TensorType, Tolerance, package_of,
+    AxisKind, AxisSize, AxisSpec, Citation, Package, PackageBuilder, PackageError, Processing, StatisticsAxes,
+    TensorSpec, TensorType, Tolerance, package_of,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -54,8 +54,14 @@ fn builder(graph: Graph, float_graph: Option<Graph>) -> PackageBuilder {
         description: String::new(),
         documentation: "# A package\n".to_owned(),
         authors: vec!["A test".to_owned()],
-        cite: vec![("linked".to_owned(), Some("10.1/x".to_owned())), ("no link".to_owned(), None)],
-        license: "MIT".to_owned(),
+        cite: [("linked", Some("10.1/x"), None), ("page", None, Some("https://example.org")), ("no link", None, None)]
+            .map(|(text, doi, url)| Citation {
+                text: text.to_owned(),
+                doi: doi.map(str::to_owned),
+                url: url.map(str::to_owned),
+            })
+            .to_vec(),
+        license: Some("MIT".to_owned()),
         tags: Vec::new(),
         inputs: vec![spec("Input.1", &|_| AxisSize::Step { min: 4, step: 2 }, Vec::new())],
         outputs: vec![spec("95", &reference, Vec::new())],
@@ -330,7 +336,8 @@ fn written_descriptions_meet_the_specification() {
     assert_eq!((steps.len(), &steps[0]["kwargs"]["axes"]), (1, &json!(["z", "y", "x"])));
     assert_eq!(description["outputs"][0]["postprocessing"][0]["kwargs"]["reference_tensor"], "input_1");
     // A citation needs a DOI or URL.
-    assert_eq!(description["cite"], json!([{"text": "linked", "doi": "10.1/x"}]));
+    let cited = json!([{"text": "linked", "doi": "10.1/x"}, {"text": "page", "url": "https://example.org"}]);
+    assert_eq!((&description["cite"], &description["license"]), (&cited, &json!("MIT")));
     let read = Package::open(&path).unwrap();
     assert_eq!(read.inputs[0].processing, made.inputs[0].processing[..1]);
 }

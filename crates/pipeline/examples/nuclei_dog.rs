@@ -7,7 +7,7 @@
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::{
-    AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, StatisticsAxes, TensorSpec, TensorType,
+    AxisKind, AxisSize, AxisSpec, Citation, PackageBuilder, Processing, StatisticsAxes, TensorSpec, TensorType,
 };
 use cytoscope_objects::components::Connectivity;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
@@ -114,11 +114,12 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .to_owned(),
         documentation: include_str!("nuclei_dog.md").to_owned(),
         authors: vec!["The Cytoscope authors".to_owned()],
-        cite: vec![(
-            "Marr and Hildreth: Theory of edge detection (difference of Gaussians)".to_owned(),
-            Some("10.1098/rspb.1980.0020".to_owned()),
-        )],
-        license: "MIT".to_owned(),
+        cite: vec![Citation {
+            text: "Marr and Hildreth: Theory of edge detection (difference of Gaussians)".to_owned(),
+            doi: Some("10.1098/rspb.1980.0020".to_owned()),
+            url: None,
+        }],
+        license: Some("MIT".to_owned()),
         tags: ["nuclei", "3d", "fluorescence-light-microscopy", "instance-segmentation"].map(str::to_owned).to_vec(),
         inputs,
         outputs,

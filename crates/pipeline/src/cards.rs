@@ -10,6 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+pub use cytoscope_model_package::Citation;
+
 /// Maximum size in bytes of a documentation file; larger files are not read.
 const MAX_DOCUMENTATION_FILE_BYTES: u64 = 16 << 20;
 
@@ -91,17 +93,6 @@ pub struct OutputCard {
     pub channels: usize,
     /// Names of the channels, if declared.
     pub channel_names: Vec<String>,
-}
-
-/// A work that the package asks to be cited.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Citation {
-    /// Text of the citation, as the package states it.
-    pub text: String,
-    /// Digital object identifier; `None` if the package states none.
-    pub doi: Option<String>,
-    /// Address of the work; `None` if the package states none.
-    pub url: Option<String>,
 }
 
 /// Returns the cards of the models in [`model_folders`], by name. If several have the same name, the first folder's is
@@ -201,9 +192,7 @@ fn describe(card: &mut ModelCard, package: Package) {
     card.license = text("license");
     card.tags = list("tags").filter_map(Value::as_str).map(str::to_owned).collect();
     card.authors = list("authors").filter_map(|a| of(a, "name")).collect();
-    card.citations = list("cite")
-        .filter_map(|c| Some(Citation { text: of(c, "text")?, doi: of(c, "doi"), url: of(c, "url") }))
-        .collect();
+    card.citations = list("cite").filter_map(Citation::of).collect();
     // A card describes the package in lists: a page that cannot be read is left empty.
     let unread = |error: &PackageError| tracing::warn!("the documentation of a package is left out: {error}");
     card.documentation = text("documentation")

@@ -336,7 +336,7 @@ fn builder(
         // These are taken over unchanged by `inherit`.
         authors: Vec::new(),
         cite: Vec::new(),
-        license: String::new(),
+        license: None,
         tags,
         inputs: package.inputs.clone(),
         outputs: package.outputs.clone(),

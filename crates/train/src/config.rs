@@ -6,6 +6,7 @@ use crate::data_config::DataConfig;
 use crate::error::wrong_use;
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
+use cytoscope_model_package::license_problem;
 use cytoscope_objects::{SegmentOptions, TissueOptions};
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
@@ -96,6 +97,9 @@ pub struct TrainConfig {
     /// Which preset of the machine profile fills the settings that are left open: `auto` (the saved one), `off`,
     /// `fastest`, `least-memory` or `most-accurate`.
     pub performance: PerformanceRequest,
+    /// Identifier of the license of the model in the SPDX list, such as `CC-BY-4.0`; by default that of the start model, or
+    /// none.
+    pub license: Option<String>,
 }
 
 /// Data type of convolutions and matrix products during training. Parameters, norms, loss and optimizer use 32-bit
@@ -169,6 +173,7 @@ impl Default for TrainConfig {
             precision: TrainPrecision::default(),
             segment: None,
             performance: PerformanceRequest::Auto,
+            license: None,
         }
     }
 }
@@ -273,6 +278,9 @@ impl TrainConfig {
         }
         if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong_use(format!("voxel_um is {voxel:?}: expected three numbers above 0, in µm")));
+        }
+        if let Some(problem) = self.license.as_deref().and_then(license_problem) {
+            return Err(wrong_use(format!("license {problem}")));
         }
         self.data.check()?;
         self.network.check()
@@ -483,6 +491,16 @@ mod tests {
     }
 
     #[test]
+    fn a_license_that_bioimage_io_refuses_is_refused() {
+        let check = |license: &str| TrainConfig { license: Some(license.to_owned()), ..TrainConfig::default() }.check();
+        check("CC-BY-4.0").unwrap();
+        for (license, next) in [("mit", "write MIT"), ("my own", "spdx.org/licenses"), ("GPL-3.0", "deprecated")] {
+            let error = check(license).unwrap_err().to_string();
+            assert!(error.contains(license) && error.contains(next), "{error}");
+        }
+    }
+
+    #[test]
     fn written_settings_are_read_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.toml");
@@ -494,6 +512,7 @@ mod tests {
             diameter: DiameterRequest::Given(9.5),
             segment: Some(SegmentOptions::default()),
             only: vec!["head".to_owned()],
+            license: Some("CC-BY-4.0".to_owned()),
             data: DataConfig { image_channel: Some(1), same_file: true, ..DataConfig::default() },
             ..TrainConfig::default()
         };

@@ -46,6 +46,10 @@ const INT8_LOSS: f64 = 0.005;
 /// Fraction of the time left after training that tuning of segmentation settings may take.
 const TUNING_SHARE: f64 = 0.3;
 
+/// Note about a package without a license.
+const NO_LICENSE: &str = "the package states no license, so others may not use the model; if they may, give it a license with \
+                          --license (license in the settings), such as --license CC-BY-4.0";
+
 /// Returns the time at which `share` of the time from now until `end` has passed.
 fn deadline_for_share(end: Instant, share: f64) -> Instant {
     let now = Instant::now();
@@ -102,7 +106,11 @@ impl Training<'_> {
             curves::svg(&state.history, metric.name()).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
         let writing = context.recorder.span(Stage::Write, "package");
-        package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
+        let description = Description { covers, ..self.describe(record, card, name) };
+        package::write(&description, &graph, &float)?;
+        if description.license.is_none() {
+            context.note(NO_LICENSE);
+        }
         writing.finish();
         let floor = start_scores.as_ref().map(|start| start.score).filter(|_| verdict == ChosenNetwork::Trained);
         let packed = self.quantize(verdict, &float, after.as_ref(), floor, &state)?;

@@ -1,7 +1,7 @@
 //! What a start model states about its origin. Models that are trained from it pass it on, as licenses of the data that it
 //! was trained on may require.
 
-use cytoscope_model_package::Package;
+use cytoscope_model_package::{Citation, Package, license_problem};
 use serde_json::Value;
 
 /// Maximum number of authors, and of cited works, that are passed on.
@@ -14,10 +14,10 @@ pub(crate) struct Origin {
     description: String,
     /// Names of its authors.
     authors: Vec<String>,
-    /// Identifier of its license; `None` if the package states none, or has it in a file.
-    pub license: Option<String>,
-    /// Cited works: text and DOI, if there is one.
-    pub cite: Vec<(String, Option<String>)>,
+    /// Its license, an identifier or the name of a file in its package; `None` if the package states none.
+    license: Option<String>,
+    /// Cited works.
+    pub cite: Vec<Citation>,
 }
 
 impl Origin {
@@ -29,7 +29,7 @@ impl Origin {
             description: package.description.clone(),
             authors: list("authors").filter_map(|author| text(author, "name")).collect(),
             license: text(&package.rdf, "license"),
-            cite: list("cite").filter_map(|work| Some((text(work, "text")?, text(work, "doi")))).collect(),
+            cite: list("cite").filter_map(Citation::of).collect(),
         }
     }
 
@@ -49,10 +49,44 @@ impl Origin {
         if !self.cite.is_empty() {
             text.push_str("\nIts authors ask to cite:\n\n");
         }
-        for (work, doi) in &self.cite {
-            let doi = doi.as_ref().map(|doi| format!(" (doi:{})", escape(doi))).unwrap_or_default();
-            text.push_str(&format!("- {}{doi}\n", escape(work)));
+        for work in &self.cite {
+            let link = match (&work.doi, &work.url) {
+                (Some(doi), _) => format!(" (doi:{})", escape(doi)),
+                (None, Some(url)) => format!(" ({})", escape(url)),
+                (None, None) => String::new(),
+            };
+            text.push_str(&format!("- {}{link}\n", escape(&work.text)));
         }
         text
+    }
+}
+
+/// Returns the license that a trained package states: the one that the user gives, or else that of the start model. `None`
+/// if nobody gives one, or the start model's is not an identifier but a file, which is not passed on.
+pub(crate) fn license(given: Option<&str>, start: Option<&Origin>) -> Option<String> {
+    let of_start = || start?.license.clone().filter(|name| license_problem(name).is_none());
+    given.map(str::to_owned).or_else(of_start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_license_is_passed_on_but_never_assumed() {
+        let stated = |license: Option<&str>| Origin {
+            description: String::new(),
+            authors: Vec::new(),
+            license: license.map(str::to_owned),
+            cite: Vec::new(),
+        };
+        let (none, file, attribution) = (stated(None), stated(Some("LICENSE.md")), stated(Some("CC-BY-4.0")));
+        for start in [None, Some(&none), Some(&file)] {
+            assert_eq!(license(None, start), None, "{start:?}");
+        }
+        assert_eq!(license(None, Some(&attribution)).as_deref(), Some("CC-BY-4.0"));
+        for start in [None, Some(&none), Some(&attribution)] {
+            assert_eq!(license(Some("MIT"), start).as_deref(), Some("MIT"), "the user's choice");
+        }
     }
 }

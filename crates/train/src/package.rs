@@ -4,7 +4,9 @@ use crate::error::model_error;
 use crate::history::History;
 use crate::network::StartModel;
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec, TensorType};
+use cytoscope_model_package::{
+    AxisKind, AxisSize, AxisSpec, Citation, PackageBuilder, Processing, TensorSpec, TensorType,
+};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{JobError, Model, packages};
 use cytoscope_storage::Overwrite;
@@ -18,6 +20,8 @@ pub(crate) struct Description<'a> {
     pub start: &'a StartModel,
     /// Name of the model, as the package states it.
     pub name: String,
+    /// Identifier of the license; `None` if nobody has given one.
+    pub license: Option<String>,
     /// Voxel size Z, Y, X in µm that the network was trained at; `None` if the package states none.
     pub voxel_um: Option<[f64; 3]>,
     /// Segmentation settings with lengths in µm; the package states them if the targets are labels.
@@ -199,10 +203,14 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
     let what = if labels { "Objects" } else { "Label-free prediction of a stain" };
     let (images, axes_tag) = if d.start.spatial_axes == 2 { ("2-D images", "2d") } else { ("3-D stacks", "3d") };
     let origin = d.start.origin.as_ref();
-    let mut cite = vec![("Ronneberger et al.: U-Net".to_owned(), Some("10.1007/978-3-319-24574-4_28".to_owned()))];
+    let mut cite = vec![Citation {
+        text: "Ronneberger et al.: U-Net".to_owned(),
+        doi: Some("10.1007/978-3-319-24574-4_28".to_owned()),
+        url: None,
+    }];
     // Those who made the start model, or the data that it was trained on, are cited for the trained one, too.
     for work in origin.into_iter().flat_map(|origin| &origin.cite) {
-        if !cite.iter().any(|(text, doi)| *text == work.0 || (doi.is_some() && *doi == work.1)) {
+        if !cite.iter().any(|cited| cited.is_same_work(work)) {
             cite.push(work.clone());
         }
     }
@@ -212,7 +220,7 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         documentation: d.card.clone(),
         authors: vec!["A Cytoscope user".to_owned()],
         cite,
-        license: origin.and_then(|origin| origin.license.clone()).unwrap_or_else(|| "MIT".to_owned()),
+        license: d.license.clone(),
         tags: [axes_tag, if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
             .map(str::to_owned)
             .to_vec(),
@@ -323,6 +331,7 @@ mod tests {
             let description = Description {
                 start,
                 name: "trained".to_owned(),
+                license: None,
                 voxel_um: None,
                 segment: SegmentOptions::default(),
                 intensities: Vec::new(),
@@ -336,10 +345,23 @@ mod tests {
         let trained = start(TrainStart::Model(package.to_owned()));
         let works = cited(&trained);
         let is_attribution = |text: &str| text.contains("BBBC050") && text.contains("CC BY 3.0");
-        assert_eq!(works.iter().filter(|(text, doi)| is_attribution(text) && doi.is_some()).count(), 1, "{works:?}");
-        assert_eq!(works.iter().filter(|(text, _)| text.contains("U-Net")).count(), 1, "{works:?}");
+        assert_eq!(works.iter().filter(|w| is_attribution(&w.text) && w.doi.is_some()).count(), 1, "{works:?}");
+        assert_eq!(works.iter().filter(|w| w.text.contains("U-Net")).count(), 1, "{works:?}");
         let section = trained.origin.unwrap().section("nuclei", escape_markdown);
         assert!(is_attribution(&section) && section.contains("Akira Funahashi"), "{section}");
+        // Works without a DOI have an address.
+        let mut linked = start(TrainStart::Model(package.to_owned()));
+        let page =
+            Citation { text: "A data set".to_owned(), doi: None, url: Some("https://example.org/data".to_owned()) };
+        linked.origin.as_mut().unwrap().cite.push(page.clone());
+        assert!(cited(&linked).contains(&page) && cited(&linked).len() == works.len() + 1);
+        assert!(
+            linked
+                .origin
+                .unwrap()
+                .section("nuclei", str::to_owned)
+                .contains("- A data set (https://example.org/data)\n")
+        );
         let scratch = start(TrainStart::Scratch);
         assert!(scratch.origin.is_none() && cited(&scratch).len() == 1);
     }

@@ -12,6 +12,7 @@ use crate::error::data_error;
 use crate::event::TrainSink;
 use crate::job::{TrainJob, TrainReport};
 use crate::network::StartModel;
+use crate::origin::license;
 use crate::package::Description;
 use crate::previews::Previews;
 use crate::scoring::{ScoredNetwork, ValidationOutcome};
@@ -308,6 +309,7 @@ impl Training<'_> {
         Description {
             start: &self.start,
             name,
+            license: license(self.config.license.as_deref(), self.start.origin.as_ref()),
             voxel_um: self.voxel_um,
             segment: self.segment.clone(),
             intensities: self.intensities.clone(),

@@ -423,6 +423,7 @@ fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Pa
     words.extend(options.diameter.map(|diameter| format!("--diameter={diameter}")));
     words.extend(options.batch.map(|batch| format!("--batch={batch}")));
     words.extend(options.performance.map(|request| format!("--performance={request}")));
+    words.extend(options.license.as_ref().map(|license| format!("--license={license}")));
     words.extend(options.set.iter().chain(assigned).map(|assignment| format!("--set={assignment}")));
     words
 }

@@ -99,7 +99,7 @@ pub fn package(graph: &Graph) -> PackageBuilder {
         documentation: "# Made by a test\n".to_owned(),
         authors: vec!["A test".to_owned()],
         cite: Vec::new(),
-        license: "MIT".to_owned(),
+        license: Some("MIT".to_owned()),
         tags: Vec::new(),
         inputs: vec![spec("x", 1, None)],
         outputs: vec![spec("y", 1, Some("x"))],

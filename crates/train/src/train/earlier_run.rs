@@ -7,19 +7,20 @@ use crate::job::TrainJob;
 use crate::setup::check_same_run;
 use cytoscope_pipeline::JobError;
 
-/// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget and precision if there
-/// are any. The precision may change because another device may not have it.
+/// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget, precision and license if
+/// there are any. The precision may change because another device may not have it.
 pub(super) fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainConfig {
     let budget = if given.budget.is_given() { given.budget } else { checkpoint.budget };
     let precision = if given.precision == TrainPrecision::Auto { checkpoint.precision } else { given.precision };
-    TrainConfig { budget, precision, ..checkpoint.clone() }
+    let license = given.license.clone().or_else(|| checkpoint.license.clone());
+    TrainConfig { budget, precision, license, ..checkpoint.clone() }
 }
 
 /// Returns whether a resumed run has the given settings, apart from those that were left open and were derived from the data.
 pub(super) fn has_settings(resumed: &TrainConfig, given: &TrainConfig) -> bool {
-    let (budget, precision) = (resumed.budget, resumed.precision);
+    let (budget, precision, license) = (resumed.budget, resumed.precision, resumed.license.clone());
     let patch_zyx = given.patch_zyx.or(resumed.patch_zyx);
-    let mut given = TrainConfig { budget, precision, patch_zyx, ..given.clone() };
+    let mut given = TrainConfig { budget, precision, license, patch_zyx, ..given.clone() };
     if given.network.strides.is_empty() {
         given.network.strides.clone_from(&resumed.network.strides);
     }

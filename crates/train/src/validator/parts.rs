@@ -91,7 +91,7 @@ mod tests {
             documentation: "# Made by a test\n".to_owned(),
             authors: vec!["A test".to_owned()],
             cite: Vec::new(),
-            license: "MIT".to_owned(),
+            license: Some("MIT".to_owned()),
             tags: Vec::new(),
             inputs: vec![tensor("x", channels, None, vec![scale])],
             outputs: vec![tensor("y", 1, Some("x"), Vec::new())],
