@@ -5,7 +5,7 @@
 
 use crate::common::Fixture;
 use crate::train::{SMALL, simulate_pairs};
-use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
+use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_testkit::skip;
 use serde_json::{Value, json};
 
@@ -56,13 +56,6 @@ fn tile_of(setting: &Value) -> Option<String> {
     Some(edges.collect::<Option<Vec<_>>>()?.join(","))
 }
 
-/// Writes a small network with static normalization as `net.onnx`; its first level has this number of channels.
-fn network(fixture: &Fixture, channels: usize) {
-    let filters = vec![channels, 2 * channels];
-    let config = UNet3d { filters, strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
-}
-
 /// Predicts the maps of a stack on the CPU, and returns the report.
 fn maps(fixture: &Fixture, model: &str, stack: &str, more: &[&str]) -> Value {
     let base = ["predict", stack, "--model", model, "--out", "o", "--outputs", "maps", "--device", "cpu", "--json"];
@@ -72,7 +65,7 @@ fn maps(fixture: &Fixture, model: &str, stack: &str, more: &[&str]) -> Value {
 #[test]
 fn small_tiles_are_enlarged_until_little_is_discarded() {
     let fixture = Fixture::new();
-    network(&fixture, 2);
+    fixture.unet(2);
     let raw = fixture.nuclei("16,96,96", 1);
     let whole = maps(&fixture, "net.onnx", &raw, &[]);
     gone(&whole, "small_tiles");
@@ -103,7 +96,7 @@ fn small_tiles_are_enlarged_until_little_is_discarded() {
 #[test]
 fn a_small_memory_budget_is_named_as_the_reason_for_small_tiles() {
     let fixture = Fixture::new();
-    network(&fixture, 16);
+    fixture.unet(16);
     let raw = fixture.nuclei("16,96,96", 1);
     let with_budget = |mib: u64| {
         let budget = format!("{mib}M");
@@ -137,7 +130,7 @@ fn a_network_that_normalizes_over_its_tiles_is_named_as_the_reason_for_them() {
     let fixture = Fixture::new();
     let config = DynUNet { filters: vec![2, 4], strides: vec![1, 2], ..DynUNet::default() };
     cytoscope_onnx::save(&dynunet(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("own.onnx")).unwrap();
-    network(&fixture, 2);
+    fixture.unet(2);
     let raw = fixture.nuclei("8,64,64", 1);
     let tile = ["--tile", "8,32,32"];
     let report = maps(&fixture, "own.onnx", &raw, &tile);
@@ -158,7 +151,7 @@ fn a_network_that_normalizes_over_its_tiles_is_named_as_the_reason_for_them() {
 #[test]
 fn averaged_tiles_are_cropped_instead() {
     let fixture = Fixture::new();
-    network(&fixture, 2);
+    fixture.unet(2);
     let raw = fixture.nuclei("16,96,96", 1);
     let halo = maps(&fixture, "net.onnx", &raw, &[])["inputs"][0]["plan"]["halo"][1].as_u64().unwrap();
     // Large enough for cropping.
@@ -175,7 +168,7 @@ fn averaged_tiles_are_cropped_instead() {
 #[test]
 fn float_layers_of_an_int8_network_are_named_and_quantized() {
     let fixture = Fixture::new();
-    network(&fixture, 8);
+    fixture.unet(8);
     simulate_pairs(&fixture, 2);
     let raw = "sim/nuclei_1_raw.tif";
     let quantize = |out: &str, more: &[&str]| {
@@ -220,7 +213,7 @@ fn percent_of_time(advice: &Value) -> f64 {
 #[test]
 fn more_threads_than_cores_are_reduced() {
     let fixture = Fixture::new();
-    network(&fixture, 2);
+    fixture.unet(2);
     let raw = fixture.nuclei("8,32,32", 1);
     let cores = std::thread::available_parallelism().unwrap().get();
     let threads = (cores + 1).to_string();
@@ -242,7 +235,7 @@ fn threads_without_cpu_time_are_noticed() {
     use std::process::{Command, Stdio};
 
     let fixture = Fixture::new();
-    network(&fixture, 2);
+    fixture.unet(2);
     let raw = fixture.nuclei("16,96,96", 1);
     let arguments = ["predict", &raw, "--model", "net.onnx", "--out", "o", "--outputs", "maps", "--device", "cpu"];
     let more = ["--threads", "1", "--json", "--json-progress"];

@@ -1,11 +1,13 @@
 //! The test fixture: a temporary folder, the built program, and the results of its commands.
 
+use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, container_for_path, open, write_array};
-use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, Samples};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+pub use cytoscope_testkit::{python, shared_folder as shared_data, uniform};
 
 /// A trace that passes all checks before a run, and yet cannot be written.
 #[cfg(target_os = "linux")]
@@ -52,6 +54,13 @@ impl Fixture {
     #[cfg(target_os = "linux")]
     pub fn user_folder(&self) -> PathBuf {
         self.home.path().join("cytoscope")
+    }
+
+    /// Writes a small U-Net with static normalization as `net.onnx`; its first level has this number of channels.
+    pub fn unet(&self, channels: usize) {
+        let filters = vec![channels, 2 * channels];
+        let config = UNet3d { filters, strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+        cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &self.path("net.onnx")).unwrap();
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
@@ -232,18 +241,6 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// `n` reproducible pseudo-random numbers in 0..1.
-pub fn uniform(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32
-    };
-    (0..n).map(|_| next()).collect()
-}
-
 /// Pearson's correlation by its definition.
 pub fn pearson(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
@@ -253,31 +250,6 @@ pub fn pearson(a: &[f32], b: &[f32]) -> f64 {
         a.iter().zip(b).map(|(x, y)| f(f64::from(*x) - ma, f64::from(*y) - mb)).sum::<f64>()
     };
     sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
-}
-
-/// Runs a Python script that needs these modules; reports a skip and returns `None` if they are missing.
-pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
-    let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
-    let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
-    if !probe.is_ok_and(|o| o.status.success()) {
-        skip(format!("{python} does not have all of {modules} (set CYTOSCOPE_PYTHON)"));
-        return None;
-    }
-    let out = Command::new(&python).args(["-c", script]).args(arguments).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    Some(String::from_utf8(out.stdout).unwrap())
-}
-
-/// The folder of shared test data, which is not part of the repository; reports a skip and returns `None` if it is
-/// missing.
-pub fn shared_data() -> Option<PathBuf> {
-    let path = std::env::var_os("CYTOSCOPE_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    if path.is_dir() {
-        return Some(path);
-    }
-    skip(format!("{} does not exist (set CYTOSCOPE_SHARED_DATA)", path.display()));
-    None
 }
 
 /// The keys that a JSON object lacks.

@@ -2,7 +2,6 @@
 
 use crate::common::{Fixture, missing};
 use crate::train::{SMALL, simulate_pairs, write_settings};
-use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_profile::{DeviceMemory, EngineMemory, Recorder, RunFacts, RunRecord};
 use cytoscope_testkit::chrome_trace;
 use serde_json::{Value, json};
@@ -396,8 +395,7 @@ fn a_bench_measures_every_task_in_its_own_process() {
 fn a_bench_compares_a_model_with_its_quantized_versions() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("16,64,64", 1);
-    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    fixture.unet(8);
     let arguments = ["bench", "--quantization", "net.onnx", "--data", &raw, "--output", "r.json"];
     let more = ["--accuracy-budget", "0.5", "--qat-steps", "4", "--compare"];
     let ran = fixture.run(&[&arguments[..], &more].concat()).ok();
@@ -429,8 +427,7 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
 fn a_bench_compares_the_optimizations_of_the_engine_with_none() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("16,64,64", 1);
-    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    fixture.unet(8);
     let arguments = ["bench", "--compare-opts", "net.onnx", "--data", &raw, "--output", "r.json"];
     let ran = fixture.run(&arguments).ok();
     assert!(ran.stdout.contains("output unchanged"), "{}", ran.stdout);

@@ -84,7 +84,7 @@ fn jobs_that_write_files_give_the_same_bytes_again() {
 #[test]
 fn packages_are_made_again_with_the_same_network() {
     let fixture = prepared();
-    crate::quantize::network(&fixture);
+    fixture.unet(8);
     run_twice(&fixture, "import", &["import", "net.onnx", "--out", "p"], "p");
     simulate_pairs(&fixture, 2);
     let calibrated = ["--mode", "static", "--calibrate", "sim", "--accuracy-budget", "0.3"];

@@ -13,12 +13,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Writes a small network with static normalization as `net.onnx`.
-pub(crate) fn network(fixture: &Fixture) {
-    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
-}
-
 /// Simulates two stacks in `sim/`.
 pub(crate) fn stacks(fixture: &Fixture) {
     fixture.nuclei("16,64,64", 1);
@@ -40,7 +34,7 @@ pub(crate) fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn network_is_quantized_within_its_budget_and_the_report_explains_it() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     stacks(&fixture);
     let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--out", "q", "--json"];
     let report = fixture.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
@@ -97,7 +91,7 @@ fn network_is_quantized_within_its_budget_and_the_report_explains_it() {
 #[test]
 fn tight_budget_keeps_layers_in_float_and_names_them() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     stacks(&fixture);
     let run = |budget: &str, out: &str, more: &[&str]| {
         let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--json"];
@@ -127,7 +121,7 @@ fn tight_budget_keeps_layers_in_float_and_names_them() {
 #[test]
 fn qat_brings_the_int8_network_closer_to_the_float_network() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     for seed in 1..=4 {
         fixture.nuclei("16,64,64", seed);
     }
@@ -181,7 +175,7 @@ fn bundled_model_can_be_quantized_without_data() {
 #[test]
 fn a_folder_that_is_replaced_is_moved_aside_and_named() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     stacks(&fixture);
     std::fs::create_dir(fixture.path("mine")).unwrap();
     std::fs::write(fixture.path("mine/notes.txt"), b"keep").unwrap();
@@ -198,7 +192,7 @@ fn a_folder_that_is_replaced_is_moved_aside_and_named() {
 #[test]
 fn quantized_files_run_in_onnx_runtime() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     stacks(&fixture);
     fixture
         .run(&[
@@ -235,7 +229,7 @@ fn quantized_files_run_in_onnx_runtime() {
 #[test]
 fn networks_for_stacks_are_calibrated_with_single_planes() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     let plane = fixture.write("plane.tif", "YX", &[160, 160], uniform(5, 160 * 160));
     let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", &plane, "--out", "q", "--json"];
     let report = fixture.run(&[&arguments[..], &["--accuracy-budget", "0.9"]].concat()).json();
@@ -246,7 +240,7 @@ fn networks_for_stacks_are_calibrated_with_single_planes() {
 #[test]
 fn bad_calibration_data_is_refused_by_name() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     stacks(&fixture);
     let with = |data: &str| {
         ["quantize", "net.onnx", "--mode", "static", "--out", "q", "--calibrate", data].map(str::to_owned).to_vec()
@@ -348,7 +342,7 @@ fn a_network_of_several_inputs_is_calibrated_with_an_image_of_each() {
 #[test]
 fn a_file_that_appears_during_the_quantization_is_not_overwritten() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     let out = fixture.path("int8.onnx");
     let job = |overwrite: Overwrite| QuantizeJob {
         model: fixture.path("net.onnx").display().to_string(),
@@ -380,7 +374,7 @@ fn a_file_that_appears_during_the_quantization_is_not_overwritten() {
 #[test]
 fn wrong_usage_is_reported_before_any_computation() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--minutes", "1", "--out", "q"], &["--mode qat"]);
     fixture.fails(2, &["quantize", "net.onnx", "--mode", "qat", "--minutes", "0", "--out", "q"], &["--minutes"]);
     fixture.fails(2, &["quantize", "net.onnx", "--out", "q"], &["--mode"]);

@@ -2,14 +2,14 @@
 //! earlier versions.
 
 use crate::common::{Fixture, npy_f32, uniform};
-use crate::quantize::{network, rdf, relative_l2, stacks};
+use crate::quantize::{rdf, relative_l2, stacks};
 use std::path::Path;
 
 #[test]
 fn quantized_packages_predict_import_and_export_with_both_networks() {
     let fixture = Fixture::new();
     stacks(&fixture);
-    network(&fixture);
+    fixture.unet(8);
     fixture.run(&["import", "net.onnx", "--out", "float"]).ok();
     fixture
         .run(&[
@@ -150,7 +150,7 @@ fn packages_of_the_earlier_layout_still_predict_and_are_converted() {
 #[test]
 fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     for out in ["int8.onnx", "q"] {
         fixture.run(&["quantize", "net.onnx", "--mode", "dynamic", "--accuracy-budget", "1", "--out", out]).ok();
     }
@@ -178,7 +178,7 @@ fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
 #[test]
 fn a_package_without_its_float_network_opens_and_predicts() {
     let fixture = Fixture::new();
-    network(&fixture);
+    fixture.unet(8);
     stacks(&fixture);
     let arguments = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--accuracy-budget", "1"];
     let report = fixture.run(&[&arguments[..], &["--without-float", "--out", "small", "--json"]].concat()).json();

@@ -53,6 +53,15 @@ impl Fixture {
         Self { window: window_of(folder.path(), Vec::new(), TrainConfig::default(), program), folder }
     }
 
+    /// Replaces the window and its engine by the ones that `open` opens with the same folder.
+    pub fn next_window(&mut self, open: impl FnOnce(&Path) -> Harness<'static, Workbench>) {
+        // The window is closed before the next one opens its files.
+        let elsewhere = tempfile::tempdir().unwrap();
+        self.window = window(elsewhere.path(), Vec::new());
+        self.window = open(self.folder.path());
+        self.window.run_steps(3);
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

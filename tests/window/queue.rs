@@ -32,10 +32,7 @@ pub(crate) fn open_copies(fixture: &mut Fixture, n: usize) -> Vec<PathBuf> {
 
 /// Replaces the window and its engine by new ones.
 fn next_window(fixture: &mut Fixture) {
-    let elsewhere = tempfile::tempdir().unwrap();
-    fixture.window = window(elsewhere.path(), Vec::new());
-    fixture.window = window(fixture.folder.path(), Vec::new());
-    fixture.window.run_steps(3);
+    fixture.next_window(|folder| window(folder, Vec::new()));
 }
 
 fn labels(stack: &Path) -> PathBuf {

@@ -1,6 +1,6 @@
 //! The training wizard: from a folder to a model that predicts.
 
-use crate::fixture::{Fixture, sees, window, window_with};
+use crate::fixture::{Fixture, sees, window_with};
 use crate::{accessibility, gestures};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_simulate::{Kind, Settings, Simulation, simulate};
@@ -57,10 +57,7 @@ pub(crate) fn fixture(steps: usize) -> (Fixture, PathBuf) {
 
 /// Replaces the window by a new one.
 pub(crate) fn next_window(fixture: &mut Fixture, steps: usize) {
-    let elsewhere = tempfile::tempdir().unwrap();
-    fixture.window = window(elsewhere.path(), Vec::new());
-    fixture.window = window_with(fixture.folder.path(), Vec::new(), tiny_config(steps));
-    fixture.window.run_steps(3);
+    fixture.next_window(|folder| window_with(folder, Vec::new(), tiny_config(steps)));
 }
 
 /// Goes from the first step to `Start and time`, with data that are dropped on the window.

@@ -14,14 +14,7 @@ type State = BTreeMap<String, Values>;
 
 /// Reproducible numbers in -0.5..0.5.
 fn noise(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
-    (0..count).map(|_| next()).collect()
+    cytoscope_testkit::uniform(seed, count).into_iter().map(|v| v - 0.5).collect()
 }
 
 /// A state with random values; variances are positive.

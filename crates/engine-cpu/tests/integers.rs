@@ -326,10 +326,7 @@ fn int8_is_refused_for_a_float_model() {
 /// A file written by ONNX Runtime's quantizer.
 #[test]
 fn a_model_quantized_by_onnx_runtime_matches_the_reference() {
-    let folder = std::env::var_os("CYTOSCOPE_BENCH_MODELS").map_or_else(
-        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/bench/models"),
-        std::path::PathBuf::from,
-    );
+    let Some(folder) = cytoscope_testkit::bench_models() else { return };
     let path = folder.join("M1t_qdq.onnx");
     if !path.is_file() {
         return skip(format!("{} does not exist (set CYTOSCOPE_BENCH_MODELS)", path.display()));

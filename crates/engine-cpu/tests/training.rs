@@ -13,16 +13,9 @@ use cytoscope_kernels::Isa;
 use cytoscope_profile::{Recorder, Stage};
 use isas::isas;
 
+/// Reproducible numbers in -1..1.
 fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..n)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u32 << 24) as f32 * 2.0 - 1.0
-        })
-        .collect()
+    cytoscope_testkit::uniform(seed, n).into_iter().map(|v| v * 2.0 - 1.0).collect()
 }
 
 /// Returns an image, a target of 0 and 1, a weight map, and the network's initial parameters.

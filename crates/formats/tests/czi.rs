@@ -2,17 +2,16 @@
 //! slice `z` and channel `c` in scene `s` is `i + 1000 s + 100 z + 50 c`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use cytoscope_formats::{FormatErrorKind, Image, Limits, OpenOptions, StoredCompression, open_bytes};
+mod common;
+
+use common::opened;
+use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, StoredCompression, open_bytes};
 use cytoscope_volume::{DType, Region, Samples};
 
 macro_rules! seed {
     ($name:literal) => {
         include_bytes!(concat!("../../../fuzz/seeds/read_czi/", $name)).to_vec()
     };
-}
-
-fn opened(bytes: Vec<u8>, series: usize) -> Result<Image, FormatErrorKind> {
-    open_bytes(bytes, &OpenOptions { series, ..OpenOptions::default() }).map_err(|e| e.kind())
 }
 
 /// The values of a scene in the order Z, C, Y, X.

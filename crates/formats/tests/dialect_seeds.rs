@@ -2,6 +2,9 @@
 //! metadata from them that these tests expect. They are also the seeds of the fuzz target `read_microscope_tiff`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::samples_of;
 use cytoscope_formats::{Image, OpenOptions, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
@@ -13,11 +16,6 @@ macro_rules! seed {
 
 fn opened(bytes: Vec<u8>) -> Image {
     open_bytes(bytes, &OpenOptions::default()).unwrap()
-}
-
-/// The samples of pages of 2 × 3 pixels, which hold 6 × page to 6 × page + 5.
-fn samples_of(pages: impl IntoIterator<Item = u8>) -> Samples {
-    Samples::U8(pages.into_iter().flat_map(|page| (0..6).map(move |i| page * 6 + i)).collect())
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //! as tifffile's source documents their tags.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::samples_of;
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
@@ -215,11 +218,6 @@ fn pages(count: u8, first: &[Tag], each: &[Tag]) -> Vec<u8> {
         tiff.page(&tags);
     }
     tiff.bytes
-}
-
-/// The samples of these pages, one after the other.
-fn samples_of(pages: impl IntoIterator<Item = u8>) -> Samples {
-    Samples::U8(pages.into_iter().flat_map(|page| (0..6).map(move |i| page * 6 + i)).collect())
 }
 
 /// The description of a FluoView file: name, size, distance and unit of its dimensions, fastest first.

@@ -2,17 +2,16 @@
 //! `p`, time point `t`, slice `z` and channel `c` is `i + 1000 p + 200 t + 100 z + 50 c`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use cytoscope_formats::{FormatErrorKind, Image, Limits, OpenOptions, open, open_bytes};
+mod common;
+
+use common::opened;
+use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
 macro_rules! seed {
     ($name:literal) => {
         include_bytes!(concat!("../../../fuzz/seeds/read_nd2/", $name)).to_vec()
     };
-}
-
-fn opened(bytes: Vec<u8>, series: usize) -> Result<Image, FormatErrorKind> {
-    open_bytes(bytes, &OpenOptions { series, ..OpenOptions::default() }).map_err(|e| e.kind())
 }
 
 /// The kind of the error of opening and reading a file.

@@ -364,16 +364,36 @@ impl Meter<'_> {
     }
 }
 
+/// Helpers of tests.
+#[cfg(test)]
+impl Context {
+    /// Returns a context and the list of the events that it receives.
+    pub(crate) fn recording_events() -> (Self, Arc<Mutex<Vec<Event>>>) {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&events);
+        let sink = move |event: &Event| kept.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
+        (Self { sink: Arc::new(sink), ..Self::default() }, events)
+    }
+}
+
+/// Returns the devices that were reported as lost, in order.
+#[cfg(test)]
+pub(crate) fn lost_devices(events: &Mutex<Vec<Event>>) -> Vec<DeviceId> {
+    let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+    let lost = events.iter().filter_map(|event| match event {
+        Event::DeviceLost { id, .. } => Some(*id),
+        _ => None,
+    });
+    lost.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn tuning_is_announced_and_the_seconds_of_tuning_and_compiling_are_reported() {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&seen);
-        let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
-        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let (context, seen) = Context::recording_events();
         let listener = context.tuning();
         listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::ZERO);
         listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::from_secs(7));

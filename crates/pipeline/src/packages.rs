@@ -401,13 +401,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
-    use crate::Event;
+    use crate::job::lost_devices;
     use crate::job_record::record_path;
     use crate::predict::test_common;
     use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
     use cytoscope_engine::{Device, Engine};
     use serde_json::json;
-    use std::sync::{Arc, Mutex};
 
     #[test]
     fn short_names_and_letters_that_bioimage_io_refuses_are_replaced() {
@@ -430,14 +429,7 @@ mod tests {
         assert_eq!(builder.save(&file, Overwrite::Refuse).unwrap(), Replaced::Nothing);
         let cpu = Devices::cpu_only().list()[0].clone();
         let devices = Devices::with_engines(vec![Device { id: DeviceId::Cuda(0), ..cpu.clone() }, cpu], open);
-        let lost = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&lost);
-        let sink = move |event: &Event| {
-            if let Event::DeviceLost { id, .. } = event {
-                kept.lock().unwrap().push(*id);
-            }
-        };
-        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let (context, events) = Context::recording_events();
         let (overwrite, settings) = (Overwrite::Refuse, ImportSettings::default());
         let cpu_because = Some("another GPU was in use when it ended".to_owned());
         let job = ImportJob { file, out: out.clone(), overwrite, cpu_because, settings };
@@ -445,7 +437,7 @@ mod tests {
         let checks: Vec<(DeviceId, bool)> = report.engines.iter().map(|check| (check.device, check.agrees)).collect();
         assert_eq!(checks, [(DeviceId::Cuda(0), false), (DeviceId::Cpu, true)]);
         assert!(report.engines[0].detail.contains("it has no power"), "{}", report.engines[0].detail);
-        assert_eq!(*lost.lock().unwrap(), [DeviceId::Cuda(0)]);
+        assert_eq!(lost_devices(&events), [DeviceId::Cuda(0)]);
         let record = std::fs::read_to_string(record_path(&out)).unwrap();
         assert!(record.contains("imported") && !record.contains("cpu_because"), "a rerun checks the GPUs: {record}");
     }

@@ -341,7 +341,7 @@ s.run(None, {i.name: x})[0].astype(np.float32).tofile(sys.argv[3])
 #[test]
 fn m1_agrees_with_onnx_runtime() {
     let Some(models) = common::bench_models() else { return };
-    let Some(python) = common::python("numpy, onnxruntime") else { return };
+    let Some(python) = common::python_with("numpy, onnxruntime") else { return };
     let folder = tempfile::tempdir().unwrap();
     let model = models.join("M1.onnx");
     let x = noise_tensor(11, &[1, 1, 32, 32, 32]);

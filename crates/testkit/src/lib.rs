@@ -10,10 +10,12 @@
 pub mod chrome_trace;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The environment variable that names the file that [`skip`] appends to.
@@ -92,16 +94,85 @@ pub fn shared_data(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Returns the folder of the shared test data, which is not part of the repository; `None` with a report of the skip if it
+/// does not exist. The environment variable `CYTOSCOPE_SHARED_DATA` names another place.
+pub fn shared_folder() -> Option<PathBuf> {
+    outside_folder("CYTOSCOPE_SHARED_DATA", "data")
+}
+
+/// Returns the folder of the networks for benchmarks, like [`shared_folder`]; `CYTOSCOPE_BENCH_MODELS` names another place.
+pub fn bench_models() -> Option<PathBuf> {
+    outside_folder("CYTOSCOPE_BENCH_MODELS", "bench/models")
+}
+
+/// Returns a folder of this name beside the repository, or the one that an environment variable names.
+fn outside_folder(variable: &str, name: &str) -> Option<PathBuf> {
+    let shared = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(name);
+    let path = std::env::var_os(variable).map_or_else(shared, PathBuf::from);
+    if path.is_dir() {
+        return Some(path);
+    }
+    skip(format!("{} does not exist (set {variable})", path.display()));
+    None
+}
+
+/// Returns a Python interpreter that has these modules, named as in an `import` statement; `None` with a report of the skip
+/// if it has not. The environment variable `CYTOSCOPE_PYTHON` names the interpreter.
+pub fn python_with(modules: &str) -> Option<PathBuf> {
+    let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
+    let probe = Command::new(&python).arg("-c").arg(format!("import {modules}")).output();
+    if probe.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    skip(format!("{} does not have all of {modules} (set CYTOSCOPE_PYTHON)", python.display()));
+    None
+}
+
+/// Runs a Python script with these arguments and returns what it prints.
+///
+/// # Panics
+///
+/// If the script fails or prints something other than UTF-8.
+#[allow(clippy::panic, reason = "a test fails by panicking")]
+pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, arguments: &[A]) -> String {
+    let output = Command::new(python).arg("-c").arg(script).args(arguments).output();
+    let output = output.unwrap_or_else(|e| panic!("{}: {e}", python.display()));
+    assert!(output.status.success(), "{} failed:\n{}", python.display(), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap_or_else(|e| panic!("{}: {e}", python.display()))
+}
+
+/// Runs a Python script that needs these modules and returns what it prints; `None` with a report of the skip if there is no
+/// Python that has them.
+///
+/// # Panics
+///
+/// As [`run_python`].
+pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
+    Some(run_python(&python_with(modules)?, script, arguments))
+}
+
+/// Returns `count` reproducible numbers from 0 to 1 (xorshift64).
+pub fn uniform(seed: u64, count: usize) -> Vec<f32> {
+    let mut next = generator(seed);
+    (0..count).map(|_| next()).collect()
+}
+
 /// Returns `count` reproducible numbers between −1.5 and 1.5, roughly normal: sums of three uniform ones (xorshift64).
 pub fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut next = generator(seed);
+    let mut centered = || next() - 0.5;
+    (0..count).map(|_| centered() + centered() + centered()).collect()
+}
+
+/// Returns a generator of numbers from 0 to 1.
+fn generator(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
+    move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
-    (0..count).map(|_| next() + next() + next()).collect()
+        (state >> 40) as f32 / (1u32 << 24) as f32
+    }
 }
 
 /// A writer into memory that can be read while another thread writes; clones share their content.
@@ -135,6 +206,15 @@ mod tests {
         assert_eq!(line("cli", Some("train::resume"), "no GPU:\n none"), "cli::train::resume: no GPU: none");
         assert_eq!(line("cli", Some("main"), "no GPU"), "cli::(unnamed test): no GPU");
         assert_eq!(program(), "cytoscope_testkit");
+    }
+
+    #[test]
+    fn numbers_are_reproducible_and_in_their_range() {
+        let numbers = uniform(3, 1000);
+        assert!(numbers == uniform(3, 1000) && numbers != uniform(4, 1000));
+        assert!(numbers.iter().all(|v| (0.0..1.0).contains(v)) && numbers.iter().any(|v| *v > 0.9));
+        let sum = |three: &[f32]| (three[0] - 0.5) + (three[1] - 0.5) + (three[2] - 0.5);
+        assert_eq!(noise(3, 300), numbers.chunks_exact(3).take(300).map(sum).collect::<Vec<f32>>());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::{Engine, job, predict_request};
 use crate::common::Fixture;
-use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::{Event, ExportReport, JobErrorKind, ProgressStage};
 use cytoscope_worker::{JobId, JobResult, Reply, Request, WorkerEvent};
@@ -12,8 +11,7 @@ use std::path::Path;
 
 /// Writes a small network as `net.onnx`, simulates two stacks in `sim/`, and returns one of them.
 fn network_and_stack(fixture: &Fixture) -> String {
-    let config = UNet3d { filters: vec![8, 16], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
-    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    fixture.unet(8);
     fixture.nuclei("16,64,64", 2);
     fixture.nuclei("16,64,64", 1)
 }

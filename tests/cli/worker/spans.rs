@@ -2,7 +2,6 @@
 
 use super::Engine;
 use crate::common::Fixture;
-use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_profile::Stage;
 use cytoscope_worker::{JobId, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
@@ -32,9 +31,8 @@ fn evaluations_speed_tests_and_estimates_record_their_stages() {
         _ => None,
     });
     assert!(samples.flatten().any(|sample| sample.resident_bytes > 0), "the memory of the job was sampled");
-    let config = UNet3d { filters: vec![4, 8], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+    fixture.unet(4);
     let net = fixture.path("net.onnx");
-    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &net).unwrap();
     let found = stages(&mut engine, 2, json!({"model_speed": {"model": net}}));
     assert!(found.is_superset(&[Stage::Load, Stage::Compile, Stage::Compute].into()), "{found:?}");
     let estimate = json!({"task": "segmentation", "from": "scratch", "device": "cpu", "voxel_um": [1.75, 0.8, 0.8],

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
-use std::process::Command;
+
+pub use cytoscope_testkit::python;
 
 /// A tensor: shape and values in C order.
 pub type Values = (Vec<usize>, Vec<f32>);
@@ -104,17 +104,4 @@ pub fn checkpoint(tensors: &BTreeMap<String, Values>, wrap: &[&str]) -> Vec<u8> 
         .collect();
     let pickled = wrap.iter().rev().fold(dict(&entries), |inner, key| dict(&[(*key, inner)]));
     archive(&pickled, &storages.iter().map(Vec::as_slice).collect::<Vec<_>>(), &[])
-}
-
-/// Runs a Python script that needs these modules; reports a skip if they are missing.
-pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
-    let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
-    let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
-    if !probe.is_ok_and(|o| o.status.success()) {
-        cytoscope_testkit::skip(format!("{python} does not have all of {modules} (set CYTOSCOPE_PYTHON)"));
-        return None;
-    }
-    let out = Command::new(&python).args(["-c", script]).args(arguments).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    Some(String::from_utf8(out.stdout).unwrap())
 }

@@ -8,6 +8,8 @@ use cytoscope_corrections::{
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
 
+pub use cytoscope_testkit::run_python;
+
 pub const SHAPE: [usize; 3] = [34, 70, 66];
 
 /// Two labels in background.
@@ -63,21 +65,5 @@ pub fn names(session: &Session) -> (Vec<String>, Vec<String>) {
 
 /// A Python with tifffile, or `None` with a report of the skip if there is none.
 pub fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
-    let works = std::process::Command::new(&python)
-        .args(["-c", "import tifffile, imagecodecs, numpy"])
-        .output()
-        .is_ok_and(|o| o.status.success());
-    if works {
-        return Some(python);
-    }
-    cytoscope_testkit::skip("no python with tifffile and imagecodecs found (set CYTOSCOPE_PYTHON)");
-    None
-}
-
-/// Runs a Python script with arguments and returns its output.
-pub fn run_python(python: &Path, script: &str, args: &[&Path]) -> String {
-    let out = std::process::Command::new(python).arg("-c").arg(script).args(args).output().expect("python runs");
-    assert!(out.status.success(), "python failed:\n{}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("python prints text")
+    cytoscope_testkit::python_with("tifffile, imagecodecs, numpy")
 }

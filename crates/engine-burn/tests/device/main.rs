@@ -62,14 +62,7 @@ pub fn engine() -> Option<&'static BurnEngine> {
 
 /// Returns pseudo-random numbers in −1..1.
 pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
+    cytoscope_testkit::uniform(seed, count).into_iter().map(|v| v * 2.0 - 1.0).collect()
 }
 
 /// Returns a tensor of [`numbers`].

@@ -1,10 +1,15 @@
-//! Helpers of the integration tests: where the real files and Python are, and a report of the skip if they are missing.
+//! Helpers of the integration tests: files in memory, and where the real files and Python are, with a report of the skip if
+//! they are missing.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod zarr;
 
-use cytoscope_testkit::{shared_data, skip};
+use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open_bytes};
+use cytoscope_testkit::shared_data;
+use cytoscope_volume::Samples;
 use std::path::{Path, PathBuf};
+
+pub use cytoscope_testkit::{python_with, run_python};
 
 /// The folder of real TIFF files, or `None` with a report of the skip if it is missing.
 pub fn tiff_folder() -> Option<PathBuf> {
@@ -16,23 +21,12 @@ pub fn python() -> Option<PathBuf> {
     python_with("tifffile, imagecodecs, numpy")
 }
 
-/// A Python that can import these modules, or `None` with a report of the skip if there is none.
-pub fn python_with(modules: &str) -> Option<PathBuf> {
-    let python = std::env::var_os("CYTOSCOPE_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
-    let works = std::process::Command::new(&python)
-        .args(["-c", &format!("import {modules}")])
-        .output()
-        .is_ok_and(|o| o.status.success());
-    if works {
-        return Some(python);
-    }
-    skip(format!("no python with {modules} found (set CYTOSCOPE_PYTHON)"));
-    None
+/// Opens a series of a file in memory; the kind of the error if it is refused.
+pub fn opened(bytes: Vec<u8>, series: usize) -> Result<Image, FormatErrorKind> {
+    open_bytes(bytes, &OpenOptions { series, ..OpenOptions::default() }).map_err(|e| e.kind())
 }
 
-/// Runs a Python script with arguments and returns its output.
-pub fn run_python(python: &Path, script: &str, args: &[&str]) -> String {
-    let out = std::process::Command::new(python).arg("-c").arg(script).args(args).output().expect("python runs");
-    assert!(out.status.success(), "python failed:\n{}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("python prints text")
+/// The samples of these pages of 2 × 3 pixels, one after the other, which hold 6 × page to 6 × page + 5.
+pub fn samples_of(pages: impl IntoIterator<Item = u8>) -> Samples {
+    Samples::U8(pages.into_iter().flat_map(|page| (0..6).map(move |i| page * 6 + i)).collect())
 }

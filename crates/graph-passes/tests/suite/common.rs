@@ -5,29 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use cytoscope_graph::{Scalar, Tensor};
-pub use cytoscope_testkit::noise;
+pub use cytoscope_testkit::{bench_models, noise, shared_folder as shared_data};
 
 /// Returns the workspace folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Returns a folder that is not part of the repository; reports a skip and returns `None` if it does not exist.
-pub fn outside(variable: &str, beside: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
-    if path.is_dir() {
-        return Some(path);
-    }
-    cytoscope_testkit::skip(format!("{} does not exist (set {variable})", path.display()));
-    None
-}
-
-pub fn shared_data() -> Option<PathBuf> {
-    outside("CYTOSCOPE_SHARED_DATA", "../shared/data")
-}
-
-pub fn bench_models() -> Option<PathBuf> {
-    outside("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
 }
 
 /// Returns the largest |a − b|; NaN equals NaN, and infinities equal themselves.

@@ -20,15 +20,7 @@ pub fn isas() -> Vec<Isa> {
 
 /// Returns reproducible values in -1..1.
 pub fn noise(len: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
+    cytoscope_testkit::uniform(seed, len).into_iter().map(|v| v * 2.0 - 1.0).collect()
 }
 
 pub fn blocked(dense: &[f32], layout: &Blocked) -> Vec<f32> {

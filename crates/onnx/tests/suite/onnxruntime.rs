@@ -1,7 +1,7 @@
 //! Runs exported graphs with ONNX Runtime, if there is a Python that has it.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
-use cytoscope_testkit::skip;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cytoscope_graph::{Graph, Tensor};
@@ -23,18 +23,12 @@ s.run(None, {i.name: x})[0].tofile(folder + "/y.bin")
 "#;
 
 /// Returns a Python with onnxruntime; reports a skip and returns `None` if there is none.
-pub fn python() -> Option<String> {
-    let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
-    let probe = Command::new(&python).args(["-c", "import onnx, onnxruntime, numpy"]).output();
-    if probe.is_ok_and(|o| o.status.success()) {
-        return Some(python);
-    }
-    skip(format!("{python} does not have onnx, onnxruntime and numpy (set CYTOSCOPE_PYTHON)"));
-    None
+pub fn python() -> Option<PathBuf> {
+    cytoscope_testkit::python_with("numpy, onnx, onnxruntime")
 }
 
 /// Returns onnxruntime's output for the exported graph, with the shape of `like`.
-pub fn onnxruntime(python: &str, graph: &Graph, x: &Tensor, like: &Tensor) -> Tensor {
+pub fn onnxruntime(python: &Path, graph: &Graph, x: &Tensor, like: &Tensor) -> Tensor {
     let folder = tempfile::tempdir().unwrap();
     cytoscope_onnx::save(graph, &folder.path().join("m.onnx")).unwrap();
     let bytes: Vec<u8> = x.as_f32().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect();

@@ -3,6 +3,7 @@
 
 use super::super::test_common::{noise, relative_distance, save_package};
 use super::*;
+use crate::job::lost_devices;
 use crate::predict::{PredictOptions, TileRequest, VolumeOutputs, predict_volume_on_devices};
 use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
 use cytoscope_engine::select::Choice;
@@ -13,7 +14,6 @@ use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, image_in_memory, open, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_volume::{Array, Axes, VoxelSize};
-use std::sync::{Arc, Mutex};
 
 /// Bytes that a session takes for each voxel of its tiles.
 const VOXEL_BYTES: u64 = 100;
@@ -193,10 +193,7 @@ impl Fixture {
     ) -> (PredictOutcome, Vec<Event>) {
         std::fs::create_dir_all(&job.out).unwrap();
         let model = Model::load(&job.model).unwrap();
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&events);
-        let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
-        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let (context, events) = Context::recording_events();
         let inputs = job.series_inputs(&job.inputs);
         let outcome = job.predict_each(&context, devices, &model, &mut engine, inputs, None).unwrap();
         let events = events.lock().unwrap().clone();
@@ -380,18 +377,11 @@ fn a_gpu_that_fails_while_devices_are_compared_is_reported() {
     let job = fixture.job(&["large"], "out");
     let model = Model::load(&job.model).unwrap();
     let all = vec![device(DeviceId::Cuda(0)), CpuEngine::new().device().clone()];
-    let lost = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&lost);
-    let sink = move |event: &Event| {
-        if let Event::DeviceLost { id, .. } = event {
-            kept.lock().unwrap().push(*id);
-        }
-    };
-    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let (context, events) = Context::recording_events();
     let devices = Devices::with_engines(all, open_spent);
     // The CPU fails, too, so that no time is stored.
     assert!(devices.for_model(&context, &model, DeviceRequest::Auto, &job.options()).is_err());
-    let lost = lost.lock().unwrap().clone();
+    let lost = lost_devices(&events);
     assert!(!lost.is_empty() && lost.iter().all(|id| *id == DeviceId::Cuda(0)), "{lost:?}");
 }
 

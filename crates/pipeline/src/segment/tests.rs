@@ -6,7 +6,6 @@ use crate::{Event, ProgressStage};
 use cytoscope_formats::{WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_objects::Threshold;
 use cytoscope_volume::Samples;
-use std::sync::{Arc, Mutex};
 
 /// A map of 4 × 8 × 8 voxels with an object of 18 voxels.
 fn map_values() -> Vec<f32> {
@@ -126,10 +125,7 @@ fn the_check_of_a_map_folder_shows_its_files_and_can_be_cancelled() {
     let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
     writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
     let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&seen);
-    let sink = move |event: &Event| kept.lock().unwrap().push(event.clone());
-    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let (context, seen) = Context::recording_events();
     assert!(MapState::of(&context, &map).unwrap().is_unchanged);
     let of_files = |event: &Event| matches!(event, Event::Progress(progress) if progress.stage == ProgressStage::Check && progress.total > 1);
     assert!(seen.lock().unwrap().iter().any(of_files));

@@ -71,7 +71,6 @@ fn is_whole(name: &str, column: usize, rows: &[Vec<f64>]) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use std::process::Command;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -95,19 +94,13 @@ print(json.dumps([[c, str(table.schema.field(c).type), [repr(v) for v in table[c
 
     #[test]
     fn pyarrow_reads_the_same_numbers() {
-        let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
-        let found = Command::new(&python).args(["-c", "import pyarrow.parquet"]).output();
-        if !found.is_ok_and(|output| output.status.success()) {
-            return cytoscope_testkit::skip(format!("{python} does not have pyarrow (set CYTOSCOPE_PYTHON)"));
-        }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("table.parquet");
         let columns = names(&["label", "mean_a", "mean_a", "voxels", "sphericity"]);
         let rows = vec![vec![7.0, 1e-9, 3.0, 5.0, 0.25], vec![4_294_967_295.0, 0.1, 4.0, 5.5]];
         std::fs::write(&path, parquet_table(&columns, &rows).unwrap()).unwrap();
-        let output = Command::new(&python).args(["-c", READ]).arg(&path).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let read: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let Some(printed) = cytoscope_testkit::python("pyarrow.parquet", READ, &[&path]) else { return };
+        let read: serde_json::Value = serde_json::from_str(&printed).unwrap();
         let expected = serde_json::json!([
             ["label", "int64", ["7", "4294967295"]],
             ["mean_a", "double", ["1e-09", "0.1"]],

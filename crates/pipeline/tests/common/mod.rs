@@ -4,45 +4,9 @@
 
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec, TensorType};
-pub use cytoscope_testkit::noise;
-use cytoscope_testkit::skip;
+pub use cytoscope_testkit::{bench_models, noise, python_with, shared_folder as shared_data};
 use serde_json::json;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// Returns the workspace folder.
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Returns a folder outside the repository; reports a skip if it does not exist.
-fn external_folder(variable: &str, beside: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
-    if path.is_dir() {
-        return Some(path);
-    }
-    skip(format!("{} does not exist (set {variable})", path.display()));
-    None
-}
-
-pub fn shared_data() -> Option<PathBuf> {
-    external_folder("CYTOSCOPE_SHARED_DATA", "../shared/data")
-}
-
-pub fn bench_models() -> Option<PathBuf> {
-    external_folder("CYTOSCOPE_BENCH_MODELS", "../shared/bench/models")
-}
-
-/// Returns a Python interpreter with these modules; reports a skip if there is none.
-pub fn python(modules: &str) -> Option<String> {
-    let python = std::env::var("CYTOSCOPE_PYTHON").unwrap_or_else(|_| "python3".into());
-    let probe = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
-    if probe.is_ok_and(|o| o.status.success()) {
-        return Some(python);
-    }
-    skip(format!("{python} does not have all of {modules} (set CYTOSCOPE_PYTHON)"));
-    None
-}
+use std::path::Path;
 
 pub fn noise_tensor(seed: u64, shape: &[usize]) -> Tensor {
     Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
