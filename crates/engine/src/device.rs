@@ -128,22 +128,16 @@ impl Precision {
     pub fn is_half(self) -> bool {
         matches!(self, Precision::F16 | Precision::Bf16)
     }
-
-    /// Returns the name used on the command line and in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Tf32 => "tf32",
-            Precision::F16 => "f16",
-            Precision::Bf16 => "bf16",
-            Precision::Int8 => "int8",
-        }
-    }
 }
 
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+cytoscope_storage::named! {
+    /// Returns the name used on the command line and in files.
+    pub fn name(Precision) {
+        F32 => "f32",
+        Tf32 => "tf32",
+        F16 => "f16",
+        Bf16 => "bf16",
+        Int8 => "int8",
     }
 }
 

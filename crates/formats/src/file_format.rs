@@ -1,7 +1,6 @@
 //! The formats and compressions that metadata name, as closed sets.
 
 use serde::{Serialize, Serializer};
-use std::fmt;
 
 /// Format of an open image. `Display` and JSON give its name in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -55,40 +54,32 @@ pub enum FileFormat {
     Memory,
 }
 
-impl FileFormat {
+cytoscope_storage::named! {
     /// Name in reports and in JSON, such as `ome-tiff`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tiff => "tiff",
-            Self::BigTiff => "bigtiff",
-            Self::TiffSeries => "tiff series",
-            Self::ImageJ => "imagej",
-            Self::OmeTiff => "ome-tiff",
-            Self::OmeZarr => "ome-zarr",
-            Self::Npy => "npy",
-            Self::Cellpose => "cellpose",
-            Self::ImageJRoi => "imagej roi",
-            Self::Nifti => "nifti",
-            Self::Png => "png",
-            Self::PngSeries => "png series",
-            Self::Jpeg => "jpeg",
-            Self::JpegSeries => "jpeg series",
-            Self::Czi => "czi",
-            Self::Nd2 => "nd2",
-            Self::Lsm => "lsm",
-            Self::MetaMorph => "metamorph",
-            Self::FluoView => "fluoview",
-            Self::ScanImage => "scanimage",
-            Self::Svs => "svs",
-            Self::Ndpi => "ndpi",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl fmt::Display for FileFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    pub fn as_str(FileFormat) {
+        Tiff => "tiff",
+        BigTiff => "bigtiff",
+        TiffSeries => "tiff series",
+        ImageJ => "imagej",
+        OmeTiff => "ome-tiff",
+        OmeZarr => "ome-zarr",
+        Npy => "npy",
+        Cellpose => "cellpose",
+        ImageJRoi => "imagej roi",
+        Nifti => "nifti",
+        Png => "png",
+        PngSeries => "png series",
+        Jpeg => "jpeg",
+        JpegSeries => "jpeg series",
+        Czi => "czi",
+        Nd2 => "nd2",
+        Lsm => "lsm",
+        MetaMorph => "metamorph",
+        FluoView => "fluoview",
+        ScanImage => "scanimage",
+        Svs => "svs",
+        Ndpi => "ndpi",
+        Memory => "memory",
     }
 }
 
@@ -127,29 +118,21 @@ pub enum StoredCompression {
     Blosc,
 }
 
-impl StoredCompression {
+cytoscope_storage::named! {
     /// Name in reports and in JSON, such as `deflate`; `none` for uncompressed pixels.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Lzw => "lzw",
-            Self::Deflate => "deflate",
-            Self::Zstd => "zstd",
-            Self::PackBits => "packbits",
-            Self::Jpeg => "jpeg",
-            Self::JpegXr => "jpeg xr",
-            Self::WebP => "webp",
-            Self::CcittGroup4 => "ccitt group 4",
-            Self::Gzip => "gzip",
-            Self::Zlib => "zlib",
-            Self::Blosc => "blosc",
-        }
-    }
-}
-
-impl fmt::Display for StoredCompression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    pub fn as_str(StoredCompression) {
+        None => "none",
+        Lzw => "lzw",
+        Deflate => "deflate",
+        Zstd => "zstd",
+        PackBits => "packbits",
+        Jpeg => "jpeg",
+        JpegXr => "jpeg xr",
+        WebP => "webp",
+        CcittGroup4 => "ccitt group 4",
+        Gzip => "gzip",
+        Zlib => "zlib",
+        Blosc => "blosc",
     }
 }
 

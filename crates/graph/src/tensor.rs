@@ -84,30 +84,24 @@ impl ElementType {
     pub fn from_onnx_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|t| t.onnx_code() == code)
     }
-
-    /// Returns the lower-case name used by numpy (`"float32"`, `"uint8"`, …).
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::F64 => "float64",
-            Self::F16 => "float16",
-            Self::BF16 => "bfloat16",
-            Self::I8 => "int8",
-            Self::U8 => "uint8",
-            Self::I16 => "int16",
-            Self::U16 => "uint16",
-            Self::I32 => "int32",
-            Self::U32 => "uint32",
-            Self::I64 => "int64",
-            Self::U64 => "uint64",
-            Self::Bool => "bool",
-        }
-    }
 }
 
-impl std::fmt::Display for ElementType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+cytoscope_storage::named! {
+    /// Returns the lower-case name used by numpy (`"float32"`, `"uint8"`, …).
+    pub fn name(ElementType) {
+        F32 => "float32",
+        F64 => "float64",
+        F16 => "float16",
+        BF16 => "bfloat16",
+        I8 => "int8",
+        U8 => "uint8",
+        I16 => "int16",
+        U16 => "uint16",
+        I32 => "int32",
+        U32 => "uint32",
+        I64 => "int64",
+        U64 => "uint64",
+        Bool => "bool",
     }
 }
 

@@ -10,7 +10,6 @@ use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::str::FromStr;
 
 /// Entry of `config.cytoscope` with the output channel that is segmented.
 const SEGMENT_CHANNEL: &str = "segment_channel";
@@ -49,14 +48,7 @@ impl FinalActivation {
     }
 }
 
-impl FromStr for FinalActivation {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("unknown activation \"{text}\": expected none, sigmoid or softmax"))
-    }
-}
+cytoscope_storage::parsed_by_name!(FinalActivation, "unknown activation");
 
 /// Settings that the user gives for a model to import. Absent ones are taken from the file, or assumed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

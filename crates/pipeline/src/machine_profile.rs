@@ -35,31 +35,18 @@ pub enum Preset {
 impl Preset {
     /// All presets, fastest first.
     pub const ALL: [Preset; 3] = [Preset::Fastest, Preset::LeastMemory, Preset::MostAccurate];
+}
 
+cytoscope_storage::named! {
     /// Returns the name used on the command line and in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fastest => "fastest",
-            Self::LeastMemory => "least-memory",
-            Self::MostAccurate => "most-accurate",
-        }
+    pub fn name(Preset) {
+        Fastest => "fastest",
+        LeastMemory => "least-memory",
+        MostAccurate => "most-accurate",
     }
 }
 
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("invalid preset \"{text}\": expected fastest, least-memory or most-accurate");
-        Self::ALL.into_iter().find(|preset| preset.name() == text).ok_or_else(invalid)
-    }
-}
+cytoscope_storage::parsed_by_name!(Preset, "invalid preset");
 
 /// Whether a run uses the machine profile, and which of its presets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -18,7 +18,6 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// The kind of output that a model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,14 +43,7 @@ impl ModelTask {
     }
 }
 
-impl FromStr for ModelTask {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("unknown task \"{text}\": expected segmentation or labelfree"))
-    }
-}
+cytoscope_storage::parsed_by_name!(ModelTask, "unknown task");
 
 /// A model that is ready to be compiled.
 #[derive(Debug, Clone)]

@@ -1,7 +1,6 @@
 //! Progress of the stages of a job.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// A stage of a job, as its progress events name it; serialized as its [name](ProgressStage::name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,36 +46,28 @@ pub enum ProgressStage {
     Write,
 }
 
-impl ProgressStage {
+cytoscope_storage::named! {
     /// Returns the name of the stage, as events and progress bars show it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Calibrate => "calibrate",
-            Self::Check => "check",
-            Self::Compiling => "compiling",
-            Self::Convert => "convert",
-            Self::Evaluate => "evaluate",
-            Self::Find => "find",
-            Self::Layers => "layers",
-            Self::Measure => "measure",
-            Self::Mesh => "mesh",
-            Self::Objects => "objects",
-            Self::Predict => "predict",
-            Self::Preprocess => "preprocess",
-            Self::Qat => "qat",
-            Self::Read => "read",
-            Self::Simulate => "simulate",
-            Self::Time => "time",
-            Self::Train => "train",
-            Self::Tuning => "tuning",
-            Self::Write => "write",
-        }
-    }
-}
-
-impl fmt::Display for ProgressStage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+    pub fn name(ProgressStage) {
+        Calibrate => "calibrate",
+        Check => "check",
+        Compiling => "compiling",
+        Convert => "convert",
+        Evaluate => "evaluate",
+        Find => "find",
+        Layers => "layers",
+        Measure => "measure",
+        Mesh => "mesh",
+        Objects => "objects",
+        Predict => "predict",
+        Preprocess => "preprocess",
+        Qat => "qat",
+        Read => "read",
+        Simulate => "simulate",
+        Time => "time",
+        Train => "train",
+        Tuning => "tuning",
+        Write => "write",
     }
 }
 
@@ -107,27 +98,19 @@ pub enum ProgressUnit {
     Voxels,
 }
 
-impl ProgressUnit {
+cytoscope_storage::named! {
     /// Returns the name of the unit, in the plural.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::Objects => "objects",
-            Self::Pairs => "pairs",
-            Self::Planes => "planes",
-            Self::Runs => "runs",
-            Self::Seconds => "s",
-            Self::Slices => "slices",
-            Self::Stacks => "stacks",
-            Self::Steps => "steps",
-            Self::Voxels => "voxels",
-        }
-    }
-}
-
-impl fmt::Display for ProgressUnit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+    pub fn name(ProgressUnit) {
+        Files => "files",
+        Objects => "objects",
+        Pairs => "pairs",
+        Planes => "planes",
+        Runs => "runs",
+        Seconds => "s",
+        Slices => "slices",
+        Stacks => "stacks",
+        Steps => "steps",
+        Voxels => "voxels",
     }
 }
 

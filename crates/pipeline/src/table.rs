@@ -8,7 +8,6 @@ use crate::JobError;
 use cytoscope_storage::target::extension;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::str::FromStr;
 
 /// Extension of Parquet files.
 pub const PARQUET_EXTENSION: &str = "parquet";
@@ -27,14 +26,7 @@ pub enum TableFormat {
     AnnData,
 }
 
-impl FromStr for TableFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("unknown table format \"{text}\": expected csv, parquet or anndata"))
-    }
-}
+cytoscope_storage::parsed_by_name!(TableFormat, "unknown table format");
 
 impl TableFormat {
     /// All forms.

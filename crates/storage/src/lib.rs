@@ -12,6 +12,7 @@
 //! - [`partial_folder`] writes a folder of many files under a hidden name and renames it.
 //! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
 //!   create only if the user asked for it.
+//! - [`names`] gives the variants of enums the names that files and the command line state.
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
@@ -42,6 +43,7 @@ pub mod json;
 pub mod limited;
 pub mod lock;
 mod manifest;
+pub mod names;
 pub mod npy;
 pub mod partial_folder;
 pub mod read;

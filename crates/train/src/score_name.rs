@@ -115,20 +115,14 @@ impl SelectionMetric {
             }
         }
     }
-
-    /// Returns the name of the score in reports and model cards.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PanopticQuality => "panoptic quality at IoU 0.5",
-            Self::Dice => "Dice",
-            Self::Pearson => "Pearson",
-        }
-    }
 }
 
-impl fmt::Display for SelectionMetric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+cytoscope_storage::named! {
+    /// Returns the name of the score in reports and model cards.
+    pub fn name(SelectionMetric) {
+        PanopticQuality => "panoptic quality at IoU 0.5",
+        Dice => "Dice",
+        Pearson => "Pearson",
     }
 }
 

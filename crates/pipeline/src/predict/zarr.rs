@@ -53,14 +53,7 @@ impl ResultFormat {
     }
 }
 
-impl std::str::FromStr for ResultFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("invalid format \"{text}\": expected auto, tiff or ome-zarr"))
-    }
-}
+cytoscope_storage::parsed_by_name!(ResultFormat, "invalid format");
 
 impl PredictJob {
     /// Returns the folder that all results are written to: [`PredictJob::out`], or the folder that contains it if it is an

@@ -10,7 +10,6 @@ use crate::{JobError, ProgressStage};
 use cytoscope_engine::Precision;
 use cytoscope_storage::growing::GrowingFile;
 use serde::{Deserialize, Serialize};
-use std::str::FromStr;
 use std::time::Instant;
 
 /// The note about slices of the same job that are not continued.
@@ -55,14 +54,7 @@ impl KeepSlices {
     }
 }
 
-impl FromStr for KeepSlices {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("invalid choice \"{text}\": expected auto, always or never"))
-    }
-}
+cytoscope_storage::parsed_by_name!(KeepSlices, "invalid choice");
 
 /// Whether slices are kept by default.
 fn keeps_by_default(grid: [usize; 3], times: usize, has_maps: bool) -> bool {

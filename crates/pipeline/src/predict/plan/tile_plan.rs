@@ -30,14 +30,7 @@ impl Blend {
     }
 }
 
-impl FromStr for Blend {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|known| known.name() == text);
-        known.ok_or_else(|| format!("invalid blending \"{text}\": expected crop or gaussian"))
-    }
-}
+cytoscope_storage::parsed_by_name!(Blend, "invalid blending");
 
 /// How the user wants tiles to be joined.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
