@@ -317,7 +317,7 @@ impl Models {
                     effects.act(DisplayAction::Task(PanelTask::Predict));
                 }
             }
-            ModelsAction::Finished(id, result) => self.finished(id, *result, jobs, &mut effects),
+            ModelsAction::Finished(id, result) => self.finished(id, *result, &mut effects),
         }
         effects
     }
@@ -445,7 +445,7 @@ impl Models {
         Job::Quantize { quantization, minutes, steps: self.qat_steps.filter(|_| is_trained) }
     }
 
-    fn finished(&mut self, id: JobId, result: JobResult, jobs: &mut Jobs, effects: &mut Effects) {
+    fn finished(&mut self, id: JobId, result: JobResult, effects: &mut Effects) {
         let Some(ModelJob { model, out, calibrated_with, has_stated_um }) = self.jobs.remove(&id) else { return };
         let findings = self.findings.entry(model.clone()).or_default();
         match result {
@@ -464,7 +464,7 @@ impl Models {
                     format!("Quantized with {calibrated_with}: {}", report.out.display()),
                 );
                 findings.quantized = Some(report);
-                jobs.request_lists();
+                effects.act(JobsAction::RequestLists);
             }
             JobResult::Import(report) => {
                 if let Some(out) = out {
@@ -480,7 +480,7 @@ impl Models {
                         self.select(out);
                     }
                 }
-                jobs.request_lists();
+                effects.act(JobsAction::RequestLists);
             }
             JobResult::Export(report) => {
                 let name = file_name(&report.output);
@@ -492,7 +492,7 @@ impl Models {
     }
 
     /// Handles the removal of a model: `aside` is where a file was moved to.
-    pub(crate) fn removed(&mut self, path: &Path, result: Result<Option<PathBuf>, String>, jobs: &mut Jobs) -> Effects {
+    pub(crate) fn removed(&mut self, path: &Path, result: Result<Option<PathBuf>, String>) -> Effects {
         let mut effects = Effects::default();
         let name = file_name(path);
         match result {
@@ -504,7 +504,7 @@ impl Models {
                 effects.success(format!("{name} was removed"), details);
                 self.findings.remove(path);
                 self.shown.take_if(|shown| shown.as_path() == path);
-                jobs.request_lists();
+                effects.act(JobsAction::RequestLists);
             }
             Err(reason) => effects.error(format!("{name} was not removed"), reason),
         }
@@ -524,9 +524,9 @@ pub(crate) fn stem(path: &Path) -> String {
 #[allow(clippy::panic, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::effect::Wake;
+    use crate::action::Action;
+    use crate::effect::Effect;
     use cytoscope_pipeline::cards::{ModelCard, card};
-    use std::sync::Arc;
 
     #[test]
     fn only_quantization_with_training_has_limits_of_the_training() {
@@ -545,13 +545,11 @@ mod tests {
 
     #[test]
     fn a_voxel_size_that_is_stated_during_a_test_is_shown_and_is_not_taken_for_that_of_the_file() {
-        let wake: Wake = Arc::new(|| {});
-        let mut jobs = Jobs::new(None, None, None, &wake);
         let mut models = Models::new(None);
         let model = PathBuf::from("/m/net.onnx");
         let (of_file, stated) = (Some([3.0, 1.0, 1.0]), Some([2.0, 0.5, 0.5]));
         let shown = |models: &Models| models.findings.get(&model)?.test.as_ref()?.card.voxel_um;
-        let mut end_test = |models: &mut Models, number: u64, has_stated_um: bool, stated_um: Option<[f64; 3]>| {
+        let end_test = |models: &mut Models, number: u64, has_stated_um: bool, stated_um: Option<[f64; 3]>| {
             let found_um = if has_stated_um { stated } else { of_file };
             let report = ModelTestReport {
                 card: ModelCard { voxel_um: found_um, ..card("net", &model) },
@@ -567,12 +565,22 @@ mod tests {
             let id = JobId(number);
             models.jobs.insert(id, ModelJob { model: model.clone(), out: None, calibrated_with: "", has_stated_um });
             models.settings.insert(model.clone(), ImportSettings { voxel_um: stated_um, ..ImportSettings::default() });
-            models.finished(id, JobResult::ModelTest(Box::new(report)), &mut jobs, &mut Effects::default());
+            models.finished(id, JobResult::ModelTest(Box::new(report)), &mut Effects::default());
         };
         end_test(&mut models, 1, false, stated);
         assert_eq!(shown(&models), stated);
         end_test(&mut models, 2, true, None);
         assert_eq!(shown(&models), of_file);
+    }
+
+    #[test]
+    fn the_lists_are_requested_again_once_a_model_was_removed() {
+        let path = Path::new("/m/net");
+        let requests = |result: Result<Option<PathBuf>, String>| {
+            let effects = Models::new(None).removed(path, result);
+            effects.into_iter().filter(|e| matches!(e, Effect::Act(Action::Jobs(JobsAction::RequestLists)))).count()
+        };
+        assert_eq!([requests(Ok(None)), requests(Err("it was changed".to_owned()))], [1, 0]);
     }
 
     #[test]

@@ -77,11 +77,11 @@ impl Workbench {
             DiskEvent::ModelReady { place, out } => {
                 self.models.ready(place, out, &mut self.jobs, &self.documents, self.display.settings())
             }
-            DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result, &mut self.jobs),
+            DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result),
             DiskEvent::Document { document, event } => self.handle_document_event(document, event),
             DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),
             DiskEvent::FinishRequested { paused, requested } => {
-                self.training.finish_requested(paused, requested, &mut self.jobs)
+                self.training.finish_requested(paused, requested, &self.jobs)
             }
             DiskEvent::TrainingDiscarded(result) => Training::discarded(result),
             DiskEvent::RunRead { path, run } => self.jobs.run_read(path, run),

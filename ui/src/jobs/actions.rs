@@ -31,6 +31,8 @@ pub(crate) enum JobsAction {
     RestartEngine,
     /// Looks for the devices of this machine again.
     LookForDevices,
+    /// Requests the lists of devices and models, after the models on disk have changed.
+    RequestLists,
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
     /// Sets how further predictions join tiles; `None` leaves it to the program, which uses no tiles if it can.
@@ -152,6 +154,7 @@ impl Jobs {
             JobsAction::CancelPredictions => self.cancel_predictions(),
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),
+            JobsAction::RequestLists => self.work.request_lists(),
             JobsAction::Tile(tile) => self.tile = tile,
             JobsAction::Blend(blend) => self.blend = blend,
             JobsAction::Overlap(percent) => self.overlap_percent = percent,

@@ -331,11 +331,6 @@ impl Jobs {
         self.work.finish(id);
     }
 
-    /// Requests the lists of devices and models.
-    pub(crate) fn request_lists(&mut self) {
-        self.work.request_lists();
-    }
-
     /// Discards the segmentation options that the user has changed. Saved results are shown again in place of previews,
     /// which could no longer be saved.
     fn forget_refined(&mut self, documents: &Documents, effects: &mut Effects) {

@@ -131,7 +131,7 @@ impl Training {
 
     /// Drops the trained model so that another can be trained. If it was not saved, it is saved first, as `called` or
     /// else under its training name.
-    pub(super) fn retire_model(&mut self, called: Option<String>, jobs: &mut Jobs, effects: &mut Effects) {
+    pub(super) fn retire_model(&mut self, called: Option<String>, jobs: &Jobs, effects: &mut Effects) {
         let Some(report) = self.wizard.report.take() else { return };
         let from = report.out.clone();
         let is_copied = self.wizard.plan.saved.take().is_some();

@@ -276,7 +276,7 @@ impl Training {
         self.forget_cost(jobs);
     }
 
-    fn start(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+    fn start(&mut self, jobs: &Jobs, effects: &mut Effects) {
         let wizard = &mut self.wizard;
         let is_ready = wizard.run.state == RunState::Idle && wizard.is_usable() && wizard.saving == Saving::No;
         // A run would distort the timing.
@@ -294,7 +294,7 @@ impl Training {
         self.prepare(job, Some(name), jobs, effects);
     }
 
-    fn resume(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+    fn resume(&mut self, jobs: &Jobs, effects: &mut Effects) {
         effects.act(DisplayAction::ShowTraining);
         self.wizard.offer = false;
         let Some(job) = self.wizard.plan.job.clone() else { return };
@@ -307,7 +307,7 @@ impl Training {
     }
 
     /// Asks for the folder of a training run; a new one gets a free path of this name.
-    fn prepare(&mut self, job: TrainJob, name: Option<String>, jobs: &mut Jobs, effects: &mut Effects) {
+    fn prepare(&mut self, job: TrainJob, name: Option<String>, jobs: &Jobs, effects: &mut Effects) {
         self.forget_cost(jobs);
         self.starting = true;
         effects.disk(DiskEffect::PrepareTraining { job: Box::new(job), name });
@@ -362,7 +362,7 @@ impl Training {
     }
 
     /// Continues a paused run that was asked to end, so that it does.
-    pub(crate) fn finish_requested(&mut self, paused: bool, requested: Result<(), String>, jobs: &mut Jobs) -> Effects {
+    pub(crate) fn finish_requested(&mut self, paused: bool, requested: Result<(), String>, jobs: &Jobs) -> Effects {
         let mut effects = Effects::default();
         match requested {
             Ok(()) if paused => {
@@ -406,7 +406,7 @@ impl Training {
         effects
     }
 
-    fn train_another(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+    fn train_another(&mut self, jobs: &Jobs, effects: &mut Effects) {
         if self.wizard.saving != Saving::No {
             return;
         }

@@ -4,7 +4,7 @@ use super::models::Saving;
 use super::validation_picture::ValidationPicture;
 use super::{Training, Wizard, file_name, validation_picture};
 use crate::effect::Effects;
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, JobsAction};
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_train::CheckpointSummary;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Wizard {
 }
 
 impl Training {
-    pub(super) fn handle_result(&mut self, result: ThreadResult, jobs: &mut Jobs, effects: &mut Effects) {
+    pub(super) fn handle_result(&mut self, result: ThreadResult, jobs: &Jobs, effects: &mut Effects) {
         match result {
             ThreadResult::Checkpoint(Some(summary)) => self.wizard.run.prepend(summary),
             ThreadResult::Checkpoint(None) => {}
@@ -78,7 +78,7 @@ impl Training {
             }
             ThreadResult::Start(card) => self.handle_start_model(card, jobs, effects),
             ThreadResult::Saved(Ok(path)) => {
-                notify_saved(&path, jobs, effects);
+                notify_saved(&path, effects);
                 self.wizard.plan.saved = Some(path);
                 self.wizard.saving = Saving::No;
             }
@@ -86,7 +86,7 @@ impl Training {
                 self.wizard.saving = Saving::No;
                 effects.error("The model was not saved", reason);
             }
-            ThreadResult::RetiredModelSaved(Ok(path), _) => notify_saved(&path, jobs, effects),
+            ThreadResult::RetiredModelSaved(Ok(path), _) => notify_saved(&path, effects),
             ThreadResult::RetiredModelSaved(Err(reason), training_path) => {
                 let title = format!("{} was not saved", file_name(&training_path));
                 let reason = reason.trim_end_matches('.');
@@ -105,7 +105,7 @@ impl Training {
 }
 
 /// Shows a notification about a saved model and reloads the list of models.
-fn notify_saved(path: &Path, jobs: &mut Jobs, effects: &mut Effects) {
+fn notify_saved(path: &Path, effects: &mut Effects) {
     effects.success(format!("{} was added to your models", file_name(path)), path.display().to_string());
-    jobs.request_lists();
+    effects.act(JobsAction::RequestLists);
 }
