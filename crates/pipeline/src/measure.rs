@@ -138,7 +138,7 @@ impl MeasureJob {
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
         record.refuse_changed()?;
-        let records = publication.records()?;
+        let records = publication.records(context)?;
         provenance::update(&records)?;
         let aside = publication.publish(self.overwrite)?;
         aside.iter().for_each(|aside| context.note(results::moved_aside_note(aside)));

@@ -31,10 +31,11 @@ pub struct FileRecord {
 
 impl FileRecord {
     /// Returns the record of a file that is written but not yet renamed to its final name.
-    fn of(file: &FinishedFile) -> Result<Self, JobError> {
+    fn of(file: &FinishedFile, context: &Context) -> Result<Self, JobError> {
         let io = |error| JobError::Io { path: file.target().to_owned(), error };
         let bytes = std::fs::metadata(file.path()).map_err(io)?.len();
-        Ok(Self { path: file.target().to_owned(), bytes, sha256: sha256_of_file(file.path()).map_err(io)? })
+        let sha256 = sha256_of_file_while(file.path(), &mut || context.check().is_ok()).map_err(io)?;
+        Ok(Self { path: file.target().to_owned(), bytes, sha256: sha256.ok_or(JobError::Cancelled)? })
     }
 
     /// Returns the record of a folder that is written but not yet renamed to its final name.
@@ -86,11 +87,14 @@ impl Publication {
     }
 
     /// Returns the records of all files and folders, which are on disk then.
-    pub(crate) fn records(&mut self) -> Result<Vec<FileRecord>, JobError> {
+    ///
+    /// # Errors
+    /// [`JobError::Io`] and [`JobError::Storage`] if a file cannot be read or flushed; [`JobError::Cancelled`].
+    pub(crate) fn records(&mut self, context: &Context) -> Result<Vec<FileRecord>, JobError> {
         let mut records: Vec<FileRecord> = self.folders.iter().map(FileRecord::of_folder).collect();
         // A file is hashed while it is flushed to disk.
         for file in &mut self.files {
-            records.push(FileRecord::of(file)?);
+            records.push(FileRecord::of(file, context)?);
             file.sync().map_err(StorageError::io(file.target(), "flushing the file to disk"))?;
         }
         Ok(records)

@@ -380,7 +380,7 @@ impl SegmentJob {
             record.refuse_changed()?;
         }
         publication.prepare(context)?;
-        provenance::update(&publication.records()?)?;
+        provenance::update(&publication.records(context)?)?;
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
         let mut notes = self.notes(&image, meta.voxel_size_um, extents);

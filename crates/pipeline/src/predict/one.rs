@@ -117,7 +117,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let span = context.recorder.span(Stage::Write, "finish");
     let mut written = outputs.finish(context)?;
     context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
-    let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
+    let records = context.report_alive(ProgressStage::Write, || written.publication.records(context))?;
     context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
     drop(span);
     measure(context, model, start, &before, &mut report);
