@@ -170,5 +170,6 @@ fn print_report(report: &QuantizeReport) {
     }
     let met = if report.budget_met { "met" } else { "NOT met" };
     print(&format!("  accuracy budget {}: {met}", report.accuracy_budget));
+    report.left_out.iter().for_each(|part| print(&format!("  left out: {part}")));
     report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
 }

@@ -82,6 +82,12 @@ fn quantized_packages_predict_import_and_export_with_both_networks() {
     // Quantizing again starts from the float network.
     fixture.run(&["quantize", "q", "--mode", "dynamic", "--accuracy-budget", "1", "--out", "again"]).ok();
     assert_eq!(fixture.bytes("again/model.onnx"), fixture.bytes("q/model.onnx"));
+    // What the package that was quantized lacks is reported.
+    std::fs::remove_file(fixture.path("q/README.md")).unwrap();
+    let undocumented =
+        ["quantize", "q", "--mode", "dynamic", "--accuracy-budget", "1", "--out", "undocumented", "--json"];
+    let report = fixture.run(&undocumented).json();
+    assert_eq!(report["left_out"][0]["part"], "README.md", "{report}");
     // A damaged quantized network is detected.
     std::fs::write(fixture.path("q/model_int8.onnx"), b"other").unwrap();
     fixture.fails(3, &["predict", "sim", "--model", "q", "--out", "g"], &["model_int8.onnx", "checksum"]);

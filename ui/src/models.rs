@@ -463,7 +463,9 @@ impl Models {
                     format!("{} was added to your models", file_name(&report.out)),
                     format!("Quantized with {calibrated_with}: {}", report.out.display()),
                 );
+                let left_out = (file_name(&report.out), report.left_out.clone());
                 findings.quantized = Some(report);
+                findings.left_out = Some(left_out);
                 effects.act(JobsAction::RequestLists);
             }
             JobResult::Import(report) => {

@@ -268,10 +268,9 @@ pub fn save_quantized(
     quantized: Quantized,
     to: &Path,
     overwrite: Overwrite,
-) -> Result<Replaced, JobError> {
+) -> Result<Saved, JobError> {
     let Inherited { content, mut left_out } = inherit(package);
     let mut new_builder = builder(package, test_inputs, quantized.test_outputs, &mut left_out);
-    left_out.iter().for_each(|part| tracing::warn!("left out of the package {}: {part}", to.display()));
     new_builder.graph = quantized.graph;
     new_builder.float_graph = quantized.float_graph;
     new_builder.tolerance = quantized.tolerance;
@@ -281,7 +280,7 @@ pub fn save_quantized(
         }
         None => new_builder.config = serde_json::json!({"quantization": quantized.record}),
     }
-    write_with(&new_builder, &content, to, overwrite)
+    Ok(Saved { replaced: write_with(&new_builder, &content, to, overwrite)?, left_out })
 }
 
 /// Returns the documentation of a package, or a page with its name and description if it has none. A file that cannot

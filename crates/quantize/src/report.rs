@@ -4,7 +4,7 @@ use crate::search::{Search, SearchResult};
 use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TensorMethod, TileTime};
 use cytoscope_graph_passes::quantize;
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::ModelTask;
+use cytoscope_pipeline::{LeftOut, ModelTask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -88,6 +88,9 @@ pub struct QuantizeReport {
     pub accuracy_budget: f64,
     /// Whether the accuracy budget was met.
     pub budget_met: bool,
+    /// Files and sections of the package that the written one lacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// Notes for the user.
     pub notes: Vec<String>,
     /// Wall time in seconds.
@@ -133,6 +136,7 @@ impl QuantizeJob {
             left_float: found.left_float.clone(),
             accuracy_budget: self.accuracy_budget,
             budget_met: worst <= self.accuracy_budget,
+            left_out: Vec::new(),
             notes,
             seconds: 0.0,
         }

@@ -10,8 +10,9 @@ use cytoscope_storage::target;
 use std::collections::BTreeMap;
 
 impl QuantizeJob {
-    /// Writes the package, or the ONNX file; `source` is the float network and `graph` the int8 network. Adds a note to the
-    /// report if a folder was moved aside, and for each output that deviates by more than its declared tolerance.
+    /// Writes the package, or the ONNX file; `source` is the float network and `graph` the int8 network. Adds to the report what
+    /// was left out of the package, and a note if a folder was moved aside, and for each output that deviates by more than its
+    /// declared tolerance.
     ///
     /// # Errors
     /// [`JobError::Storage`] if something appeared at the path since the job started that may not be replaced, or the
@@ -68,9 +69,9 @@ impl QuantizeJob {
         });
         let quantized =
             Quantized { tolerance, graph, float_graph: (!self.without_float).then_some(source), test_outputs, record };
-        if let Replaced::MovedTo(aside) =
-            packages::save_quantized(package, inputs, quantized, &self.out, self.overwrite)?
-        {
+        let saved = packages::save_quantized(package, inputs, quantized, &self.out, self.overwrite)?;
+        report.left_out = saved.left_out;
+        if let Replaced::MovedTo(aside) = saved.replaced {
             report.notes.push(format!(
                 "the previous contents of {} were moved to {}",
                 self.out.display(),
