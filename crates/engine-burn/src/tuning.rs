@@ -250,17 +250,7 @@ mod tests {
     use std::sync::Arc;
 
     fn gpu(index: usize, name: &str, driver: &str) -> Device {
-        Device {
-            id: DeviceId::Cuda(index),
-            name: name.to_owned(),
-            memory_bytes: None,
-            free_bytes: None,
-            usable: true,
-            reason: String::new(),
-            shortcomings: Vec::new(),
-            precisions: Vec::new(),
-            driver: driver.to_owned(),
-        }
+        Device { driver: driver.to_owned(), ..Device::named(DeviceId::Cuda(index), name, &[]) }
     }
 
     #[test]

@@ -218,6 +218,21 @@ pub struct Device {
 }
 
 impl Device {
+    /// Returns a usable device with these precisions of which nothing else is known.
+    pub fn named(id: DeviceId, name: &str, precisions: &[Precision]) -> Self {
+        Self {
+            id,
+            name: name.to_owned(),
+            memory_bytes: None,
+            free_bytes: None,
+            usable: true,
+            reason: String::new(),
+            shortcomings: Vec::new(),
+            precisions: precisions.to_vec(),
+            driver: String::new(),
+        }
+    }
+
     /// Returns the fastest 32-bit precision of the device: TF32 where it has it, otherwise f32.
     pub fn fast_precision(&self) -> Precision {
         if self.precisions.contains(&Precision::Tf32) { Precision::Tf32 } else { Precision::F32 }

@@ -337,17 +337,7 @@ mod tests {
     }
 
     fn fake(id: DeviceId, precisions: &[Precision]) -> Box<dyn Engine> {
-        Box::new(Fake(Device {
-            id,
-            name: "a device".to_owned(),
-            memory_bytes: None,
-            free_bytes: None,
-            usable: true,
-            reason: String::new(),
-            shortcomings: Vec::new(),
-            precisions: precisions.to_vec(),
-            driver: "1.0".to_owned(),
-        }))
+        Box::new(Fake(Device { driver: "1.0".to_owned(), ..Device::named(id, "a device", precisions) }))
     }
 
     /// Sleeps 40 ms in f32, 2 ms in f16 and 0 ms in bf16, whose outputs differ by 3e-4 and 3e-2.

@@ -187,17 +187,8 @@ mod tests {
     }
 
     fn gpu(usable: bool) -> Device {
-        Device {
-            id: DeviceId::Cuda(0),
-            name: "A GPU".to_owned(),
-            memory_bytes: None,
-            free_bytes: None,
-            usable,
-            reason: "its driver is too old".to_owned(),
-            shortcomings: Vec::new(),
-            precisions: vec![Precision::F32, Precision::F16],
-            driver: String::new(),
-        }
+        let gpu = Device::named(DeviceId::Cuda(0), "A GPU", &[Precision::F32, Precision::F16]);
+        Device { usable, reason: "its driver is too old".to_owned(), ..gpu }
     }
 
     fn replayed(devices: &Devices, precision: Precision) -> (PredictJob, String) {

@@ -165,17 +165,7 @@ fn replies_until_retired(requests: Vec<Request>, discover: impl Fn() -> Devices 
 }
 
 fn gpu() -> Device {
-    Device {
-        id: DeviceId::Cuda(0),
-        name: "a GPU".to_owned(),
-        memory_bytes: None,
-        free_bytes: None,
-        usable: true,
-        reason: String::new(),
-        shortcomings: Vec::new(),
-        precisions: vec![Precision::F32],
-        driver: String::new(),
-    }
+    Device::named(DeviceId::Cuda(0), "a GPU", &[Precision::F32])
 }
 
 #[test]

@@ -196,17 +196,7 @@ mod tests {
     use super::*;
 
     fn device(id: DeviceId, precisions: &[Precision]) -> Device {
-        Device {
-            id,
-            name: "d".to_owned(),
-            memory_bytes: None,
-            free_bytes: None,
-            usable: true,
-            reason: String::new(),
-            shortcomings: Vec::new(),
-            precisions: precisions.to_vec(),
-            driver: String::new(),
-        }
+        Device::named(id, "d", precisions)
     }
 
     #[test]

@@ -73,17 +73,7 @@ mod tests {
     #[test]
     fn only_precisions_of_the_requested_device_or_of_usable_ones_are_offered() {
         use Precision::{Bf16, F16, F32, Int8, Tf32};
-        let device = |id, usable, precisions: &[Precision]| Device {
-            id,
-            name: String::new(),
-            memory_bytes: None,
-            free_bytes: None,
-            usable,
-            reason: String::new(),
-            shortcomings: Vec::new(),
-            precisions: precisions.to_vec(),
-            driver: String::new(),
-        };
+        let device = |id, usable, precisions: &[Precision]| Device { usable, ..Device::named(id, "", precisions) };
         let devices = [
             device(DeviceId::Cuda(0), true, &[F32, Tf32, F16]),
             device(DeviceId::Cuda(1), false, &[F32, Bf16]),

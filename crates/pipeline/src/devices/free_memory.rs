@@ -29,16 +29,9 @@ mod tests {
 
     #[test]
     fn free_memory_is_asked_of_the_usable_devices_of_the_request() {
-        let gpu = |id: DeviceId, usable: bool| Device {
-            id,
-            name: "a GPU".to_owned(),
-            memory_bytes: Some(100),
-            free_bytes: Some(90),
-            usable,
-            reason: String::new(),
-            shortcomings: Vec::new(),
-            precisions: Vec::new(),
-            driver: String::new(),
+        let gpu = |id: DeviceId, usable: bool| {
+            let named = Device::named(id, "a GPU", &[]);
+            Device { memory_bytes: Some(100), free_bytes: Some(90), usable, ..named }
         };
         let [first, second, broken, other] =
             [DeviceId::Cuda(0), DeviceId::Cuda(1), DeviceId::Cuda(2), DeviceId::Wgpu(0)];
