@@ -46,6 +46,11 @@ pub fn license_problem(name: &str) -> Option<String> {
     Some(format!("is {name:?}, which is not an SPDX identifier: {next}"))
 }
 
+/// Whether a text is the identifier of a license in the SPDX list, deprecated or not.
+pub fn is_license(name: &str) -> bool {
+    LICENSES.lines().any(|line| line.strip_prefix('-').unwrap_or(line) == name)
+}
+
 /// How bioimage.io reacts to a part of a description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,7 +1,7 @@
 //! What a start model states about its origin. Models that are trained from it pass it on, as licenses of the data that it
 //! was trained on may require.
 
-use cytoscope_model_package::{Citation, Package, license_problem};
+use cytoscope_model_package::{Citation, Package, is_license};
 use serde_json::Value;
 
 /// Maximum number of authors, and of cited works, that are passed on.
@@ -64,7 +64,7 @@ impl Origin {
 /// Returns the license that a trained package states: the one that the user gives, or else that of the start model. `None`
 /// if nobody gives one, or the start model's is not an identifier but a file, which is not passed on.
 pub(crate) fn license(given: Option<&str>, start: Option<&Origin>) -> Option<String> {
-    let of_start = || start?.license.clone().filter(|name| license_problem(name).is_none());
+    let of_start = || start?.license.clone().filter(|name| is_license(name));
     given.map(str::to_owned).or_else(of_start)
 }
 
@@ -85,6 +85,7 @@ mod tests {
             assert_eq!(license(None, start), None, "{start:?}");
         }
         assert_eq!(license(None, Some(&attribution)).as_deref(), Some("CC-BY-4.0"));
+        assert_eq!(license(None, Some(&stated(Some("GPL-3.0")))).as_deref(), Some("GPL-3.0"), "deprecated, but known");
         for start in [None, Some(&none), Some(&attribution)] {
             assert_eq!(license(Some("MIT"), start).as_deref(), Some("MIT"), "the user's choice");
         }

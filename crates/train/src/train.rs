@@ -130,8 +130,8 @@ pub(crate) fn run(
         check_same_run(state, job, &folder)?;
         if !has_settings(&config, &job.config) {
             context.note(
-                "the settings of the checkpoint are used; changed settings are ignored, except for the budget and the \
-                 precision",
+                "the settings of the checkpoint are used; changed settings are ignored, except for the budget, the precision \
+                 and the license",
             );
         }
     }
