@@ -137,7 +137,14 @@ mod tests {
         derived.budget.steps = Some(9);
         assert!(has_settings(&derived, &given));
         assert!(!has_settings(&derived, &TrainConfig { patch_zyx: Some([2, 64, 64]), ..given.clone() }));
-        assert!(!has_settings(&derived, &TrainConfig { ema: 0.5, ..given }));
+        assert!(!has_settings(&derived, &TrainConfig { ema: 0.5, ..given.clone() }));
+        // A license that is given when the run is resumed replaces an earlier one.
+        let licensed = |license: &str| TrainConfig { license: Some(license.to_owned()), ..given.clone() };
+        for (stored, given) in [(given.clone(), licensed("MIT")), (licensed("CC0-1.0"), licensed("MIT"))] {
+            let resumed = resumed(&stored, &given);
+            assert!(resumed.license.as_deref() == Some("MIT") && has_settings(&resumed, &given));
+        }
+        assert_eq!(resumed(&licensed("MIT"), &given).license.as_deref(), Some("MIT"));
     }
 
     #[test]
