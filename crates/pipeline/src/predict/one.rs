@@ -109,23 +109,26 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
-    predict_times(context, &resolved, memory, &mut inference, &mut outputs, &mut report)?;
-    report.notes.extend(inference.notes());
-    report.notes.extend(outputs.label_note());
-    report.seam_energy = inference.finish().energy();
-    outputs.write_labels(context)?;
-    let span = context.recorder.span(Stage::Write, "finish");
-    let mut written = outputs.finish(context)?;
-    context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
-    let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
-    context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
-    drop(span);
-    measure(context, model, start, &before, &mut report);
-    let of_record = (records, preprocessed, tensors);
-    let published = || publish(job, &resolved, &files, written, of_record, report);
-    let report = context.report_alive(ProgressStage::Write, published)?;
-    KeptSlices::remove(job.folder(), stem);
-    Ok(report)
+    let finish = || {
+        predict_times(context, &resolved, memory, &mut inference, &mut outputs, &mut report)?;
+        report.notes.extend(inference.notes());
+        report.notes.extend(outputs.label_note());
+        report.seam_energy = inference.seams().energy();
+        outputs.write_labels(context)?;
+        let span = context.recorder.span(Stage::Write, "finish");
+        let mut written = outputs.finish(context)?;
+        context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
+        let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
+        context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
+        drop(span);
+        measure(context, model, start, &before, &mut report);
+        let of_record = (records, preprocessed, tensors);
+        let published = || publish(job, &resolved, &files, written, of_record, report);
+        context.report_alive(ProgressStage::Write, published)
+    };
+    let published: Result<InputReport, JobError> = finish();
+    inference.end(published.is_ok(), job.folder(), stem);
+    published
 }
 
 /// Checks that the results and the slices that are kept fit the disk. If they do not, the slices are removed, unless an
