@@ -1,5 +1,6 @@
 //! Two runs side by side.
 
+use super::nothing_matches;
 use crate::panels::{seconds, weak};
 use crate::runs::ShownRun;
 use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals};
@@ -35,6 +36,11 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
     let named = std::iter::once(("total", &total)).chain(stages).chain(operators);
     let is_found = |time: &ComparedTime| query.is_empty() || time.name.to_lowercase().contains(&query);
     let lines: Vec<(&str, &ComparedTime)> = named.filter(|(_, time)| is_found(time)).collect();
+    if lines.is_empty() {
+        weak(ui, nothing_matches(search));
+        ui.allocate_space(ui.available_size());
+        return;
+    }
     TableBuilder::new(ui)
         .striped(true)
         .column(Column::initial(72.0))

@@ -27,7 +27,9 @@ use cytoscope_profile::{
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 use roofline::Roofline;
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
+use timeline::Lanes;
 
 /// Time after which tables and advice of a running job are computed again.
 const DERIVE_EVERY: Duration = Duration::from_secs(1);
@@ -101,6 +103,8 @@ struct Derived {
     at: Instant,
     advice: Vec<Advice>,
     rows: Vec<SpanTotal>,
+    /// Computed when the timeline is shown.
+    lanes: OnceCell<Lanes>,
     roofline: Option<Roofline>,
     steps: Option<DurationHistogram>,
     comparison: Option<RunComparison>,
@@ -126,6 +130,7 @@ impl Derived {
             at: Instant::now(),
             advice: advise(&facts, &operators),
             rows: span_totals(run.spans()),
+            lanes: OnceCell::new(),
             roofline,
             steps: DurationHistogram::new(step_durations_secs(run.spans())),
             comparison: other.map(|other| RunComparison::new(run, other)),
@@ -189,6 +194,11 @@ impl ProfilerPanel {
 /// Whether spans of this stage and name match a search in lower case.
 fn is_found(stage: Stage, name: &str, query: &str) -> bool {
     query.is_empty() || name.to_lowercase().contains(query) || stage.name().contains(query)
+}
+
+/// What is shown if a search leaves nothing.
+fn nothing_matches(search: &str) -> String {
+    format!("Nothing matches \"{search}\".")
 }
 
 /// Time and bytes of the stages that are not nested in others, so that their shares add up: operators are part of
@@ -334,7 +344,8 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
                 roofline::roofline(ui, derived.roofline.as_ref(), &own.search, can_measure, actions);
             }
             (ProfileView::Timeline | ProfileView::Comparison, _) => {
-                timeline::timeline(ui, run.spans(), &mut own.window, &own.search);
+                let lanes = derived.lanes.get_or_init(|| Lanes::new(run.spans()));
+                timeline::timeline(ui, run.spans(), lanes, &mut own.window, &own.search);
             }
         }
     }
@@ -345,6 +356,7 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
 
 fn no_spans(ui: &mut Ui, run: ShownRun<'_>) {
     let text = match run {
+        ShownRun::Job(job) if job.state.is_over() => "The job recorded no spans.",
         ShownRun::Job(_) => "No spans yet.",
         ShownRun::File(_) => "A report holds totals by stage only. Open a trace to see spans and operators.",
     };
@@ -425,7 +437,15 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: S
         .show_ui(ui, |ui| {
             ui.selectable_value(&mut other, None, "No comparison");
             for offered in state.jobs.runs().filter(|r| r.id() != run.id()) {
-                ui.selectable_value(&mut other, Some(offered.id()), offered.title());
+                // Runs of the same stack have the same title.
+                let time = seconds(offered.wall_secs());
+                let id = Some(offered.id());
+                let row = ui.selectable_value(&mut other, id, format!("{}  {time}", offered.title()));
+                let name = format!("Compare with {}, {time}", offered.title());
+                let is_chosen = other == id;
+                row.widget_info(|| {
+                    egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, is_chosen, &name)
+                });
             }
         })
         .response;
@@ -440,7 +460,8 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: S
 fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
     let stages = own_stages(run.stages());
     let sum: f64 = stages.iter().map(|s| s.1).sum();
-    if sum <= 0.0 {
+    // A file may hold any numbers.
+    if sum <= 0.0 || !sum.is_finite() {
         return;
     }
     let share = whole_secs.map_or(1.0, |whole| (run.wall_secs() / whole.max(1e-9)).clamp(0.02, 1.0));

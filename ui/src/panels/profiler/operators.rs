@@ -1,6 +1,6 @@
 //! Totals by operator.
 
-use super::is_found;
+use super::{is_found, nothing_matches};
 use crate::panels::{seconds, weak};
 use cytoscope_profile::{SpanTotal, bytes_text};
 use eframe::egui::{self, RichText, Ui};
@@ -12,10 +12,11 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], search: &str) {
     let whole: f64 = rows.iter().filter(|r| !r.stage.is_nested()).map(|r| r.seconds).sum();
     let found: Vec<&SpanTotal> = rows.iter().filter(|r| is_found(r.stage, &r.name, &query)).collect();
     if found.is_empty() {
-        weak(ui, format!("Nothing matches \"{search}\"."));
+        weak(ui, nothing_matches(search));
+        ui.allocate_space(ui.available_size());
         return;
     }
-    let columns = ["Stage", "Name", "Count", "Time", "Share", "GOP/s", "Bytes"];
+    let columns = ["Stage", "Name", "Count", "Time", "Share", "GMAC/s", "Bytes"];
     TableBuilder::new(ui)
         .striped(true)
         .column(Column::initial(84.0))
@@ -29,7 +30,7 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], search: &str) {
         .body(|body| {
             body.rows(19.0, found.len(), |mut line| {
                 let Some(row) = found.get(line.index()) else { return };
-                let rate = 2.0 * row.macs as f64 / row.seconds.max(1e-12) / 1e9;
+                let rate = row.macs as f64 / row.seconds.max(1e-12) / 1e9;
                 let cells = [
                     row.stage.name().to_owned(),
                     row.name.clone(),
