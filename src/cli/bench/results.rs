@@ -293,7 +293,7 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
             Some(old) => {
                 print(&format!("{}, compared with {}:", result.name, old.timestamp));
                 machine_note(result, old).iter().for_each(|note| print(note));
-                comparison_lines(result, old).iter().for_each(|line| print(line));
+                print_lines(&comparison_lines(result, old));
             }
             None => print(&format!("{}: the stored results have no successful task of this name", result.name)),
         }
@@ -302,14 +302,30 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
 
 /// Prints how many times as fast the other tasks are as the first successful one of the same kind.
 pub(super) fn compare_with_first(results: &[TaskResult]) {
+    let mut has_compared = false;
     for kind in [TaskKind::Inference, TaskKind::Training] {
         let mut of_kind = results.iter().filter(|result| result.success && result.kind == kind);
         let Some(first) = of_kind.next() else { continue };
         for result in of_kind {
+            has_compared = true;
             print(&format!("{}, compared with {}:", result.name, first.name));
-            comparison_lines(result, first).iter().for_each(|line| print(line));
+            print_lines(&comparison_lines(result, first));
         }
     }
+    if !has_compared {
+        print(
+            "nothing was compared: expected two successful tasks of the same kind, or stored results (--compare \
+             STORED.json)",
+        );
+    }
+}
+
+/// Prints the lines of a comparison.
+fn print_lines(lines: &[String]) {
+    if lines.is_empty() {
+        print("  the results have no figures in common");
+    }
+    lines.iter().for_each(|line| print(line));
 }
 
 /// Returns a warning if a stored result was measured on another machine; `None` if the machine is the same or not stored.
@@ -378,7 +394,7 @@ pub(super) fn amount(name: &str, value: f64) -> String {
         format!("{value:.3} s")
     } else if name == RELATIVE_L2 {
         format!("{value:.1e}")
-    } else if value.abs() >= NO_DECIMALS {
+    } else if value.abs() >= NO_DECIMALS || name.ends_with("_steps") {
         format!("{value:.0}")
     } else {
         format!("{value:.4}")
@@ -455,9 +471,14 @@ mod tests {
 
     #[test]
     fn figures_are_printed_in_their_unit() {
-        let shown =
-            [("voxels_per_sec", 3_476_932.77), ("samples_per_sec", 1.5), ("total_secs", 2.0), ("relative_l2", 1e-3)];
-        assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3"]);
+        let shown = [
+            ("voxels_per_sec", 3_476_932.77),
+            ("samples_per_sec", 1.5),
+            ("total_secs", 2.0),
+            ("relative_l2", 1e-3),
+            ("qat_steps", 240.0),
+        ];
+        assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3", "240"]);
     }
 
     #[test]
