@@ -378,7 +378,7 @@ fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_
     };
     let range = if is_single { "one run".to_owned() } else { range };
     let (own, other) = (amount(name, own.median), amount(name, other.median));
-    Some(format!("  {name:22} {change} ({range}): {own}, before {other}"))
+    Some(format!("  {name:22} {change} ({range}): {own} against {other}"))
 }
 
 /// Formats a difference of a figure that has no unit.
@@ -386,12 +386,21 @@ fn signed(name: &str, value: f64) -> String {
     if name == RELATIVE_L2 { format!("{value:+.1e}") } else { format!("{value:+.4}") }
 }
 
+/// Formats a time so that it has at least three digits that say something: copying a tile to a device takes microseconds.
+fn time_text(secs: f64) -> String {
+    match secs.abs() {
+        size if size >= 1.0 || size == 0.0 => format!("{secs:.3} s"),
+        size if size >= 1e-3 => format!("{:.2} ms", 1e3 * secs),
+        _ => format!("{:.2} µs", 1e6 * secs),
+    }
+}
+
 /// Formats a figure in its unit.
 pub(super) fn amount(name: &str, value: f64) -> String {
     if name.ends_with("_bytes") {
         cytoscope_profile::bytes_text(value as u64)
     } else if name.ends_with("_secs") {
-        format!("{value:.3} s")
+        time_text(value)
     } else if name == RELATIVE_L2 {
         format!("{value:.1e}")
     } else if value.abs() >= NO_DECIMALS || name.ends_with("_steps") {
@@ -458,7 +467,7 @@ mod tests {
         let lines = comparison_lines(&own, &other);
         assert_eq!(lines.len(), 2);
         assert!(lines[1].contains("2.00× as large (1.50 to 2.50): "), "{}", lines[1]);
-        assert!(lines[0].contains("2.50× as fast (1.00 to 6.00): 2.000 s, before 5.000 s"), "{}", lines[0]);
+        assert!(lines[0].contains("2.50× as fast (1.00 to 6.00): 2.000 s against 5.000 s"), "{}", lines[0]);
     }
 
     #[test]
@@ -479,6 +488,9 @@ mod tests {
             ("qat_steps", 240.0),
         ];
         assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3", "240"]);
+        let times = [0.0, 7.36e-6, 0.0199, 0.25, 1.0];
+        let texts = times.map(|secs| amount("first_batch.post_secs", secs));
+        assert_eq!(texts, ["0.000 s", "7.36 µs", "19.90 ms", "250.00 ms", "1.000 s"]);
     }
 
     #[test]
@@ -488,9 +500,9 @@ mod tests {
             [("voxels_per_sec", [1.0, 2.0, 2.5]), ("relative_l2", [5e-4; 3]), ("final.f1@0_5", [0.5, 0.7, 0.8])];
         let lines = comparison_lines(&result(3, &own), &result(3, &other));
         let expected = [
-            "2.00× as fast (1.20 to 5.00): 4.0000, before 2.0000",
-            "+1.5e-3 (+1.5e-3 to +1.5e-3): 2.0e-3, before 5.0e-4",
-            "+0.2000 (+0.0000 to +0.4500): 0.9000, before 0.7000",
+            "2.00× as fast (1.20 to 5.00): 4.0000 against 2.0000",
+            "+1.5e-3 (+1.5e-3 to +1.5e-3): 2.0e-3 against 5.0e-4",
+            "+0.2000 (+0.0000 to +0.4500): 0.9000 against 0.7000",
         ];
         assert_eq!(lines.len(), expected.len(), "{lines:?}");
         for (line, expected) in lines.iter().zip(expected) {
