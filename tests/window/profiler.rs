@@ -368,6 +368,32 @@ fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
 }
 
 #[test]
+fn an_export_replaces_an_existing_file_only_on_request() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    let (path, existing) = (fixture.path("run.json"), fixture.path("spans.csv"));
+    write_trace(&path, 4, &[("Conv a", 500)]);
+    std::fs::write(&existing, "mine").unwrap();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    let save = |fixture: &mut Fixture| {
+        fixture.click("Save view as CSV");
+        fixture.until("the dialog", |w| sees(w, "File name"));
+        fixture.type_into("File name", &existing.display().to_string());
+        fixture.window.key_press(Key::Enter);
+        fixture.until("the question", |w| sees(w, "Replace the file?"));
+    };
+    save(&mut fixture);
+    fixture.click("Keep file");
+    fixture.click("Cancel dialog");
+    fixture.until("no dialog", |w| !sees(w, "File name"));
+    assert_eq!(std::fs::read(&existing).unwrap(), b"mine");
+    save(&mut fixture);
+    fixture.click("Replace file");
+    fixture.until("the table", |_| std::fs::read(&existing).unwrap().starts_with(b"stage,name,thread,"));
+}
+
+#[test]
 fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     let mut fixture = Fixture::new();
     let recorder = Recorder::new();
