@@ -196,6 +196,15 @@ fn is_found(stage: Stage, name: &str, query: &str) -> bool {
     query.is_empty() || name.to_lowercase().contains(query) || stage.name().contains(query)
 }
 
+/// A time with about three digits: operators may take microseconds.
+fn short_time(secs: f64) -> String {
+    match secs.abs() {
+        size if size >= 0.0995 || size == 0.0 => seconds(secs),
+        size if size >= 1e-3 => format!("{:.1} ms", 1e3 * secs),
+        _ => format!("{:.1} µs", 1e6 * secs),
+    }
+}
+
 /// What is shown if a search leaves nothing.
 fn nothing_matches(search: &str) -> String {
     format!("Nothing matches \"{search}\".")
@@ -485,11 +494,22 @@ fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
             painter.galley(at, galley, egui::Color32::BLACK);
         }
         if response.hover_pos().is_some_and(|p| part.contains(p)) {
-            under = Some(format!("{}: {}, {}", stage.name(), seconds(*time), bytes_text(*moved)));
+            under = Some(format!("{}: {}, {}", stage.name(), short_time(*time), bytes_text(*moved)));
         }
         left += width;
     }
     if let Some(text) = under {
         response.on_hover_text(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_time;
+
+    #[test]
+    fn short_times_keep_their_digits() {
+        let texts = [0.0, 7.36e-6, 0.0004, 0.0234, 0.1, 0.5, 4.0].map(short_time);
+        assert_eq!(texts, ["0 ms", "7.4 µs", "400.0 µs", "23.4 ms", "100 ms", "500 ms", "4.0 s"]);
     }
 }

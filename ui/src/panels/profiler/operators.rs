@@ -1,7 +1,7 @@
 //! Totals by operator.
 
-use super::{is_found, nothing_matches};
-use crate::panels::{seconds, weak};
+use super::{is_found, nothing_matches, short_time};
+use crate::panels::weak;
 use cytoscope_profile::{SpanTotal, bytes_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
@@ -35,7 +35,7 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], search: &str) {
                     row.stage.name().to_owned(),
                     row.name.clone(),
                     row.count.to_string(),
-                    seconds(row.seconds),
+                    short_time(row.seconds),
                     format!("{:.1} %", row.seconds / whole.max(1e-12) * 100.0),
                     if row.macs > 0 { format!("{rate:.1}") } else { String::new() },
                     if row.bytes > 0 { bytes_text(row.bytes) } else { String::new() },
