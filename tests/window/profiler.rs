@@ -546,7 +546,7 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     fixture.window.run_steps(4);
     let jobs = fixture.window.state().jobs();
     let job = jobs.iter().rev().find(|j| matches!(j.purpose, Purpose::Predict { .. })).unwrap();
-    let (id, seconds) = (RunId::Job(job.id), job.seconds);
+    let (id, seconds, title) = (RunId::Job(job.id), job.seconds, job.title.clone());
     let path = fixture.path("job.json");
     fixture.window.state_mut().save_profile(ProfileFormat::Trace, id, path.clone());
     fixture.until("the trace", |_| path.is_file());
@@ -558,6 +558,12 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     assert!(run.timeline.len() > run.marks.len(), "its memory was sampled");
     assert!(run.timeline.iter().any(|sample| sample.arena_bytes.is_some()), "with the arenas of the engine");
     open(&mut fixture, &path);
+    // A stored run is compared with a job.
+    fixture.click("Compare with");
+    fixture.window.run_steps(4);
+    let offered = format!("Compare with {title}, ");
+    fixture.window.query_all_by_label_contains(&offered).next().unwrap().click();
+    fixture.until("the comparison", |w| sees(w, "times as long") && sees(w, "Ratio"));
 }
 
 #[test]
