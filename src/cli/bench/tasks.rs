@@ -436,7 +436,7 @@ mod tests {
         assert_eq!((error.line, error.column.as_str()), (2, "data"), "{error}");
         assert!(error.problem.contains("not UTF-8; save the table"), "{error}");
         let utf16: Vec<u8> = "name".encode_utf16().flat_map(u16::to_le_bytes).collect();
-        let error = parse(&[&[0xff, 0xfe], &utf16[..]].concat()).unwrap_err();
+        let error = parse(&[&[0xff, 0xfe][..], &utf16[..]].concat()).unwrap_err();
         assert!(error.line == 1 && error.problem.contains("not UTF-8"), "{error}");
     }
 
