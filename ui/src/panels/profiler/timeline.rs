@@ -163,6 +163,7 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], lanes: &Lanes, window:
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Other, true, &name));
         let per_point = (to - from) / f64::from(rect.width().max(1.0));
         let painter = ui.painter_at(rect);
+        let shown = painter.clip_rect();
         painter.rect_filled(rect, 4.0, ui.visuals().extreme_bg_color);
         let x = |us: f64| rect.left() + ((us - from) / per_point) as f32;
         let (times, step) = ticks(from, to);
@@ -177,13 +178,17 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], lanes: &Lanes, window:
         let mut drawn_to = vec![f32::NEG_INFINITY; lanes.count];
         for &(lane, index) in &lanes.placed {
             let Some(s) = spans.get(index) else { continue };
+            let top = rect.top() + 16.0 + lane as f32 * LANE;
+            // Of a run with many threads, most lanes are scrolled out of view.
+            if top > shown.bottom() || top + LANE < shown.top() {
+                continue;
+            }
             let (left, right) = (x(s.start_us), x(s.start_us + s.duration_us));
             if right < rect.left() || left > rect.right() || right <= drawn_to[lane] + MIN_POINTS {
                 continue;
             }
             let right = right.max(left + MIN_POINTS);
             drawn_to[lane] = right;
-            let top = rect.top() + 16.0 + lane as f32 * LANE;
             let bar = Rect::from_min_max(pos2(left, top), pos2(right, top + LANE - 2.0));
             let found = super::is_found(s.stage, &s.name, &query);
             let color = theme::stage_color(s.stage).gamma_multiply(if found { 1.0 } else { 0.25 });
