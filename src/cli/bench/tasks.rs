@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a table in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
 /// Options that the bench sets itself, or that would change what is measured.
-const RESERVED: [&str; 21] = [
+const RESERVED: [&str; 22] = [
     "out",
     "json",
     "json-progress",
@@ -30,6 +30,7 @@ const RESERVED: [&str; 21] = [
     "anew",
     "rerun",
     "verbose",
+    "help",
     "model",
     "from",
     "data",
@@ -111,6 +112,10 @@ fn parse(text: &[u8]) -> Result<Vec<Task>, CellError> {
     let mut names = BTreeSet::new();
     for record in reader.records() {
         let record = record.map_err(|e| unreadable(e.position().map_or(0, csv::Position::line), &headers, &e))?;
+        // Spreadsheets may save empty rows below the table.
+        if record.iter().all(str::is_empty) {
+            continue;
+        }
         let row = Row { at: &at, line: record.position().map_or(0, csv::Position::line), record: &record };
         if record.len() > headers.len() {
             let found = record.len();
@@ -150,6 +155,10 @@ fn unreadable(line: u64, headers: &StringRecord, error: &csv::Error) -> CellErro
 /// Returns the position of each of [`COLUMNS`].
 fn columns(headers: &StringRecord) -> Result<[Option<usize>; COLUMNS.len()], CellError> {
     let error = |column: &str, problem: String| CellError { line: 1, column: column.to_owned(), problem };
+    if let Some(unnamed) = headers.iter().position(str::is_empty) {
+        let problem = "the column has no name; give it one, or remove the comma";
+        return Err(error(&(unnamed + 1).to_string(), problem.to_owned()));
+    }
     if let Some(unknown) = headers.iter().find(|header| !COLUMNS.contains(header)) {
         let expected = COLUMNS.join(", ");
         return Err(error(unknown, format!("this column is not known; expected {expected}, separated by commas")));
@@ -427,9 +436,10 @@ mod tests {
 
     #[test]
     fn tables_of_spreadsheets_are_read() {
-        // With a byte order mark, line breaks of Windows, and quoted cells.
-        let text = "\u{feff}name,kind,model,data\r\n\"a, \"\"b\"\"\",inference,nuclei,\"my stack.tif\"\r\n";
+        // With a byte order mark, line breaks of Windows, quoted cells, and an empty row at the end.
+        let text = "\u{feff}name,kind,model,data\r\n\"a, \"\"b\"\"\",inference,nuclei,\"my stack.tif\"\r\n,,,\r\n";
         let tasks = parse(text.as_bytes()).unwrap();
+        assert_eq!(tasks.len(), 1);
         assert_eq!((tasks[0].name.as_str(), tasks[0].data.as_str()), ("a, \"b\"", "my stack.tif"));
         // Excel's "CSV" is in the code page of the system, and its "Unicode text" is UTF-16.
         let error = parse(b"name,kind,model,data\na,inference,nuclei,z\xfcrich.tif\n").unwrap_err();
@@ -499,6 +509,8 @@ mod tests {
             ("p,inference,m,d,,,,,threads=many\n", 2, "overrides", "threads"),
             ("p,inference,m,d,,,,,out=x\n", 2, "overrides", "cannot be overridden"),
             ("p,inference,m,d,,,,,=3\n", 2, "overrides", "key=value"),
+            ("p,inference,m,d,,,,,help\n", 2, "overrides", "cannot be overridden"),
+            (",,,,,,,,\n", 2, "name", "no rows"),
             ("p,inference,m,d,,,,,tile=1,2,3\n", 2, "overrides", "quote"),
             ("", 2, "name", "no rows"),
         ];
@@ -510,6 +522,8 @@ mod tests {
         let header = |text: &str| parse(text.as_bytes()).unwrap_err();
         assert_eq!(header("name,kind,model\n").column, "data");
         assert_eq!(header("name,kind,model,data,speed\n").column, "speed");
+        let unnamed = header("name,kind,model,data,\np,inference,m,d,\n");
+        assert!(unnamed.column == "5" && unnamed.problem.contains("no name"), "{unnamed}");
         let twice = header("name,kind,model,data,name\np,inference,m,d,q\n");
         assert_eq!((twice.line, twice.column.as_str()), (1, "name"), "{twice}");
         assert!(header("name;kind;model;data\n").problem.contains("separated by commas"));
