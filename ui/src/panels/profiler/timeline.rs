@@ -19,7 +19,7 @@ const KEY_ZOOM: f64 = 1.25;
 const KEY_PAN: f64 = 0.1;
 
 /// The lanes of a run's spans, one per thread and nesting depth; too slow to compute in every frame.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lanes {
     /// Lane and index of each span, lane by lane in the order of the starts.
     placed: Vec<(usize, usize)>,
