@@ -417,6 +417,8 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     write_trace(&without, 1, &[("Conv a", 500)]);
     fixture.window.state_mut().send(Command::ToggleProfiler);
     open(&mut fixture, &without);
+    fixture.click("Operators");
+    assert!(fixture.sees("GMAC/s") && !fixture.sees("Of peak"), "{}", fixture.on_screen());
     fixture.click("Roofline");
     assert!(fixture.sees("The run lacks the peak of its machine"), "{}", fixture.on_screen());
     open(&mut fixture, &path);
@@ -425,6 +427,8 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     for shown in ["Peak with 2 threads, avx2: 100 GMAC/s f32, 10.0 GB/s memory", "Roofline, number of operators: 1"] {
         assert!(fixture.sees(shown), "no {shown:?}: {}", fixture.on_screen());
     }
+    fixture.click("Operators");
+    assert!(fixture.sees("Of peak"), "{}", fixture.on_screen());
     let csv = fixture.path("roofline.csv");
     let format = ProfileFormat::Csv(ProfileTable::Roofline);
     fixture.window.state_mut().save_profile(format, RunId::File(2), csv.clone());

@@ -347,7 +347,9 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
                 }
             }
             _ if run.spans().is_empty() => no_spans(ui, run),
-            (ProfileView::Operators, _) => operators::operators(ui, &derived.rows, &own.search),
+            (ProfileView::Operators, _) => {
+                operators::operators(ui, &derived.rows, derived.roofline.as_ref(), &own.search)
+            }
             (ProfileView::Roofline, _) => {
                 let can_measure = state.jobs.can_measure_peak(run);
                 roofline::roofline(ui, derived.roofline.as_ref(), &own.search, can_measure, actions);

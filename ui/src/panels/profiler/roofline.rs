@@ -39,7 +39,7 @@ pub(super) fn roofline(
                 let button = egui::Button::new(format!("{}  Measure peak", icon::GAUGE));
                 let response = ui.add_enabled(enabled, button);
                 response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Measure peak"));
-                if response.on_disabled_hover_text("Wait until no job is running").clicked() {
+                if response.on_disabled_hover_text("Wait until the job or the measurement has ended").clicked() {
                     actions.send(JobsAction::MeasurePeak);
                 }
             }
