@@ -160,7 +160,7 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], lanes: &Lanes, window:
         let [from, to] = moved(ui, &response, window.unwrap_or([0.0, end]), end);
         *window = (from > 0.0 || to < end).then_some([from, to]);
         let name = format!("Timeline of spans, {} to {}", seconds(from / 1e6), seconds(to / 1e6));
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Other, true, &name));
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         let per_point = (to - from) / f64::from(rect.width().max(1.0));
         let painter = ui.painter_at(rect);
         let shown = painter.clip_rect();
