@@ -473,6 +473,36 @@ fn a_bench_measures_what_recording_costs() {
 }
 
 #[test]
+fn a_bench_says_what_is_missing_and_that_nothing_can_be_compared() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let rows = format!(
+        "{HEADER}a,inference,nuclei-dog,{raw},cpu,f32,,,\"diameter=15;voxel_size=1.75,0.8,0.8\"\n\
+         b,inference,nuclei-dog,nosuch.tif\n"
+    );
+    std::fs::write(fixture.path("t.csv"), rows).unwrap();
+    let base = ["bench", "--config", "t.csv", "--output", "r.json", "--skip-failed"];
+    let ran = fixture.run(&[&base[..], &["--compare"]].concat()).ok();
+    assert!(ran.stdout.contains("nothing was compared"), "{}", ran.stdout);
+    // Before the first task, which may take hours.
+    let place = |text: &str| ran.stderr.find(text).unwrap();
+    assert!(place("note: task b: nosuch.tif: no such file") < place("[round 1 of 1] a"), "{}", ran.stderr);
+    // Results of another program may hold other figures.
+    let stored =
+        r#"[{"name": "a", "kind": "inference", "timestamp": "t", "success": true, "metrics": {"total_secs": 1.5}}]"#;
+    std::fs::write(fixture.path("stored.json"), stored).unwrap();
+    let ran = fixture.run(&[&base[..], &["--force", "--compare", "stored.json"]].concat()).ok();
+    assert!(
+        ran.stdout.contains("a, compared with t:") && ran.stdout.contains("no figures in common"),
+        "{}",
+        ran.stdout
+    );
+    std::fs::write(fixture.path("other.json"), r#"{"version": 9}"#).unwrap();
+    let other = [&base[..], &["--force", "--compare", "other.json"]].concat();
+    fixture.fails(3, &other, &["other.json", "expected results written by cytoscope bench"]);
+}
+
+#[test]
 fn a_bench_table_error_names_line_and_column() {
     let fixture = Fixture::new();
     let table = |rows: &str| std::fs::write(fixture.path("t.csv"), format!("{HEADER}{rows}")).unwrap();

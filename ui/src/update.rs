@@ -184,11 +184,13 @@ impl Workbench {
             FileRequest::PairsFolder | FileRequest::PairsTable => effects.act(BatchAction::Pairs(first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
-            FileRequest::Profile(format, id) => {
-                if let Some(content) = self.profile_content(format, id) {
-                    effects.act(DocumentsAction::Save { path: first, content });
-                }
-            }
+            FileRequest::Profile(format, id) => match self.profile_content(format, id) {
+                Some(content) => effects.act(DocumentsAction::Save { path: first, content }),
+                None => effects.error(
+                    "The profile was not saved",
+                    "Its run is no longer in the profiler: open the run again, then save again.",
+                ),
+            },
         }
         effects
     }
