@@ -133,7 +133,8 @@ mod tests {
 
     fn measured(device: DeviceId, precision: Precision, best_ms: f64) -> Measurement {
         let (precision, best_ms) = (Some(precision), Some(best_ms));
-        Measurement { device, precision, best_ms, error: None, reason: String::new(), cached: true }
+        let (error, lowered_limit_bytes) = (None, None);
+        Measurement { device, precision, best_ms, error, lowered_limit_bytes, reason: String::new(), cached: true }
     }
 
     fn open(_: &Device) -> Result<Box<dyn Engine>, EngineError> {
