@@ -129,19 +129,9 @@ impl Activity {
             let seconds = within.as_secs_f64().ceil();
             return is_hung.then(|| format!("the cancelled job on {gpu} did not stop within {seconds} s"));
         }
-        // The other jobs do not report progress.
-        let reports = matches!(
-            job,
-            Job::Predict { .. }
-                | Job::EvaluateModel(_)
-                | Job::ObjectDiameter(_)
-                | Job::Train(_)
-                | Job::TrainEstimate(_)
-        );
         let within = timeouts.progress.saturating_mul(factor);
-        let is_hung = reports && silent >= within;
         let seconds = within.as_secs_f64().ceil();
-        is_hung.then(|| format!("the job on {gpu} showed no progress for {seconds} s"))
+        (silent >= within).then(|| format!("the job on {gpu} showed no progress for {seconds} s"))
     }
 }
 
@@ -182,10 +172,9 @@ mod tests {
         assert!(hangs(&unknown, &predict(), None) && !hangs(&unknown, &predict(), Some(false)));
         let convert = job(r#"{"convert":{"input":"a.tif","output":"a.npy"}}"#);
         assert!(!hangs(&unknown, &convert, Some(true)));
-        // It reports no progress, but must stop when it is cancelled.
         let import = job(r#"{"import":{"file":"m.onnx","out":"m"}}"#);
         let mut unknown = Activity::new();
-        assert!(!hangs(&unknown, &import, Some(true)));
+        assert!(hangs(&unknown, &import, Some(true)) && !hangs(&unknown, &import, Some(false)));
         let score = job(r#"{"evaluate_model":{"model":"nuclei","data":"d"}}"#);
         assert!(hangs(&unknown, &score, Some(true)) && !hangs(&on("cpu"), &score, Some(true)));
         unknown.cancel();
