@@ -12,7 +12,7 @@ use cytoscope_engine::{
 };
 use cytoscope_graph::{ElementType, Tensor};
 use cytoscope_pipeline::devices::{Devices, measurements};
-use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind};
+use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind, ProgressStage};
 use cytoscope_profile::Recorder;
 use std::cell::RefCell;
 
@@ -57,7 +57,14 @@ impl StepSession {
 
 impl Session for StepSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        self.step(inputs).map_err(|error| not_possible(self.device, error))?;
+        let (device, context) = (self.device, self.context.clone());
+        let mut step = || self.step(inputs);
+        // Only a GPU may hang.
+        let made = match device {
+            DeviceId::Cpu => context.report_alive(ProgressStage::Measure, step),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => step(),
+        };
+        made.map_err(|error| not_possible(device, error))?;
         Ok(Vec::new())
     }
 
@@ -293,10 +300,11 @@ pub(crate) fn fastest(
         let attempt = |options: &StepperOptions, held_bytes: &mut u64| -> Result<StepSession, JobError> {
             let stepper = Stepper::new(start.graph.clone(), engine, options)?;
             *held_bytes = stepper.arena_bytes();
+            let (cancel, sink) = (context.cancel.clone(), std::sync::Arc::clone(&context.sink));
             let mut session = StepSession {
                 stepper,
                 device: device.id,
-                context: Context { cancel: context.cancel.clone(), ..Context::default() },
+                context: Context { cancel, sink, ..Context::default() },
                 clip_norm: config.clip_norm,
                 accumulate: config.accumulate,
                 report: CompileReport::default(),
