@@ -25,7 +25,7 @@ impl Devices {
         tried: &[DeviceId],
     ) -> Result<SelectedEngine, JobError> {
         let why = match error {
-            EngineError::Device { .. } => error.to_string(),
+            EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding(),
             other => format!("{} failed: {other}", failed.choice.id),
         };
         let mut measurements = failed.choice.measurements.clone();
