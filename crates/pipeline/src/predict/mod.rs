@@ -1,6 +1,6 @@
 //! Prediction: from stacks to labels, maps and tables.
 
-mod attempts;
+pub(crate) mod attempts;
 mod batch;
 mod colors;
 mod contrast;

@@ -138,6 +138,14 @@ fn open_spent(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
     Ok(Box::new(Gpu { device: device.clone(), room_bytes: u64::MAX, lasts: 0, cpu: CpuEngine::new() }))
 }
 
+/// Opens GPUs that fail in their first run, and the CPU.
+fn open_broken(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+    match device.id {
+        DeviceId::Cpu => Ok(Box::new(CpuEngine::new())),
+        _ => open_spent(device),
+    }
+}
+
 /// A folder with a model and stacks.
 struct Fixture(tempfile::TempDir);
 
@@ -392,6 +400,35 @@ fn a_gpu_that_fails_while_devices_are_compared_is_reported() {
     // The CPU fails, too, so that no time is stored.
     assert!(devices.for_model(&context, &model, DeviceRequest::Auto, &job.options()).is_err());
     let lost = lost.lock().unwrap().clone();
+    assert!(!lost.is_empty() && lost.iter().all(|id| *id == DeviceId::Cuda(0)), "{lost:?}");
+}
+
+#[test]
+fn an_object_diameter_is_estimated_on_the_cpu_if_the_gpu_fails() {
+    let fixture = Fixture::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+    let lost = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&lost);
+    let sink = move |event: &Event| {
+        if let Event::DeviceLost { id, .. } = event {
+            kept.lock().unwrap().push(*id);
+        }
+    };
+    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let all = vec![device(DeviceId::Cuda(0)), CpuEngine::new().device().clone()];
+    let devices = Devices::with_engines(all, open_broken);
+    let estimate = |id: DeviceId| {
+        let prediction = PredictJob {
+            device: DeviceRequest::Device(id),
+            precision: Some(Precision::F32),
+            model: model.to_string_lossy().into_owned(),
+            voxel_um: Some([1.75, 0.8, 0.8]),
+            ..fixture.job(&["large"], "out")
+        };
+        crate::DiameterJob { prediction }.run(&context, &devices).unwrap()
+    };
+    assert_eq!(estimate(DeviceId::Cuda(0)), estimate(DeviceId::Cpu));
+    let lost = lost.lock().unwrap();
     assert!(!lost.is_empty() && lost.iter().all(|id| *id == DeviceId::Cuda(0)), "{lost:?}");
 }
 

@@ -1,8 +1,12 @@
 //! Training on a GPU that fails, as an engine of the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use crate::config::TrainPrecision;
+use crate::config::{TrainConfig, TrainPrecision};
+use crate::device_choice::fastest;
+use crate::network::load_start_model;
+use crate::start::TrainStart;
 use crate::{TrainJob, TrainReport};
+use cytoscope_engine::select::Cache;
 use cytoscope_engine::{
     CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session,
 };
@@ -10,6 +14,7 @@ use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event};
+use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
 use std::path::Path;
@@ -32,6 +37,10 @@ static RUNS_ON_TIGHT: AtomicUsize = AtomicUsize::new(0);
 const CROWDED: DeviceId = DeviceId::Cuda(4);
 /// Number of runs on [`CROWDED`].
 static RUNS_ON_CROWDED: AtomicUsize = AtomicUsize::new(0);
+/// Another such GPU, for the measurement that is stored.
+const CRAMPED: DeviceId = DeviceId::Cuda(6);
+/// Number of runs on [`CRAMPED`].
+static RUNS_ON_CRAMPED: AtomicUsize = AtomicUsize::new(0);
 
 /// A GPU that runs out of memory when [`IS_FULL`] is set, which it clears.
 const FULL: DeviceId = DeviceId::Cuda(5);
@@ -68,10 +77,11 @@ struct GpuSession {
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        if [TIGHT, CROWDED, FULL].contains(&self.id) {
+        if [TIGHT, CROWDED, CRAMPED, FULL].contains(&self.id) {
             let is_full = match self.id {
                 TIGHT => RUNS_ON_TIGHT.fetch_add(1, Ordering::Relaxed) == 0,
                 CROWDED => RUNS_ON_CROWDED.fetch_add(1, Ordering::Relaxed) == 0,
+                CRAMPED => RUNS_ON_CRAMPED.fetch_add(1, Ordering::Relaxed) == 0,
                 _ => IS_FULL.swap(false, Ordering::Relaxed),
             };
             if is_full {
@@ -277,6 +287,34 @@ fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
     let limits = ["at most 1 MiB of activations", "at most 512 KiB of activations"];
     assert_eq!(lowered.len(), limits.len(), "{notes:?}");
     assert!(lowered.iter().zip(limits).all(|(note, limit)| note.ends_with(limit)), "{lowered:?}");
+}
+
+#[test]
+fn a_memory_limit_that_was_lowered_for_the_measurement_is_stored() {
+    let config = json!({
+        "patch_zyx": [4, 16, 16], "batch": 1, "network": {"filters": [4], "convs_per_block": 1}, "precision": "tf32",
+    });
+    let config: TrainConfig = serde_json::from_value(config).unwrap();
+    let start = load_start_model(&TrainStart::Scratch, TrainingTask::Segmentation, &config, None, 0).unwrap();
+    let mut cache = Cache::in_memory();
+    // The CPU has no tf32, so that the GPU is chosen.
+    let mut measured = |free_bytes: u64| {
+        let cpu = Devices::cpu_only().list()[0].clone();
+        let (precisions, free_bytes) = (vec![Precision::F32, Precision::Tf32], Some(free_bytes));
+        let gpu = Device { id: CRAMPED, memory_bytes: Some(4 << 30), free_bytes, precisions, ..cpu.clone() };
+        let engines = [open(&gpu).unwrap(), open(&cpu).unwrap()];
+        let context = Context::default();
+        let (_, chosen, lowered_bytes) =
+            fastest(&context, (&engines, &[]), &start, &config, 2, &mut cache, &|_| ()).unwrap();
+        assert_eq!(chosen, CRAMPED);
+        (lowered_bytes, RUNS_ON_CRAMPED.swap(1, Ordering::Relaxed))
+    };
+    let (limit_bytes, runs) = measured(1 << 30);
+    assert!(limit_bytes == Some(1 << 20) && runs > 1, "{limit_bytes:?}");
+    assert_eq!(measured(1 << 30), (Some(1 << 20), 1), "the stored limit applies");
+    assert_eq!(measured(1 << 20), (Some(1 << 19), 1), "less is free now");
+    let (limit_bytes, runs) = measured(2 << 30);
+    assert!(limit_bytes.is_none() && runs > 1, "more is free now, so that a step is measured again: {limit_bytes:?}");
 }
 
 #[test]
