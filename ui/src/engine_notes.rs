@@ -1,6 +1,8 @@
 //! Notes and failures of the engine in the words of the window. The engine words them for the command line, too: they name
 //! its options, and count time points from 0.
 
+use cytoscope_pipeline::Note;
+
 /// Options of the command line that notes and failures name, with what the window has in their place. An option whose name
 /// continues that of another one precedes it.
 const IN_WINDOW: [(&str, &str); 29] = [
@@ -40,6 +42,11 @@ const IN_WINDOW: [(&str, &str); 29] = [
 pub(crate) fn in_window(note: &str) -> String {
     let named = IN_WINDOW.iter().fold(note.to_owned(), |text, (option, control)| text.replace(option, control));
     counted_from_one(&without_options(named))
+}
+
+/// Returns a note with its message as [`in_window`] returns it.
+pub(crate) fn note_in_window(note: &Note) -> Note {
+    Note { level: note.level, message: in_window(&note.message) }
 }
 
 /// Returns notes as [`in_window`] does.

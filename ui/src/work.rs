@@ -8,7 +8,7 @@ pub use refused::RefusedJob;
 pub use subject::JobSubject;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::in_window;
+use crate::engine_notes::{in_window, note_in_window};
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -478,7 +478,7 @@ impl Work {
                 let job = self.job(id)?;
                 match event {
                     Event::Progress(progress) => job.record_progress(progress),
-                    Event::Note { message } => job.notes.push(in_window(&message)),
+                    Event::Note(note) => job.notes.push(note_in_window(&note)),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
                     Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),

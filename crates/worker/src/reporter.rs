@@ -335,7 +335,7 @@ impl ProgressReporter {
     /// Reports that the prediction cannot be shown while it runs; the prediction itself continues.
     fn report_live_error(&self, why: &std::io::Error) {
         let message = format!("the live view of the prediction is not available: {why}; the results are not affected");
-        self.replies.send(&Reply::Progress { id: self.id, event: Event::Note { message } });
+        self.replies.send(&Reply::Progress { id: self.id, event: Event::Note(message.into()) });
     }
 }
 

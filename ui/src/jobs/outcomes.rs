@@ -72,7 +72,7 @@ impl Jobs {
             Outcome::Finished { id, result } => match *result {
                 JobResult::Convert { ref output, .. } if self.copies.remove(&id) => {
                     let job = self.work.jobs.iter().find(|job| job.id == id);
-                    let notes = job.map(|job| job.notes.clone()).unwrap_or_default();
+                    let notes: Vec<String> = job.iter().flat_map(|job| &job.notes).map(ToString::to_string).collect();
                     effects.success(format!("Saved {}", file_name(output)), saved_details(output, &notes));
                     effects.act(DocumentsAction::Open(vec![output.clone()]));
                 }

@@ -231,7 +231,10 @@ fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
     assert_eq!((report.device.id, report.precision), (DeviceId::Cuda(0), Precision::F32));
     let note = report.notes.iter().find(|note| note.contains("NaN or infinite in f16 on cuda:0"));
     assert!(note.is_some_and(|note| note.ends_with("computing in f32")), "{:?}", report.notes);
-    assert!(events.iter().any(|event| matches!(event, Event::Note { message } if Some(message) == note)), "{events:?}");
+    assert!(
+        events.iter().any(|event| matches!(event, Event::Note(shown) if Some(&shown.message) == note)),
+        "{events:?}"
+    );
     let distance = relative_distance(&fixture.maps("out", "large"), &fixture.maps_of_cpu("large"));
     assert!(distance < 1e-5, "{distance:.1e}");
 }
@@ -245,7 +248,7 @@ fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
     let job = PredictJob { precision: Some(Precision::F16), ..fixture.job(&stacks, "out") };
     let (reports, events) = fixture.predict(&job, gpu(u64::MAX));
     assert_eq!(reports.iter().map(|report| report.precision).collect::<Vec<_>>(), [Precision::F32; 3]);
-    let overflows = |event: &&Event| matches!(event, Event::Note { message } if message.contains("NaN or infinite"));
+    let overflows = |event: &&Event| matches!(event, Event::Note(note) if note.message.contains("NaN or infinite"));
     assert_eq!(events.iter().filter(overflows).count(), 1, "{events:?}");
     for report in &reports[1..] {
         let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
@@ -280,8 +283,7 @@ fn fewer_tiles_then_smaller_ones_then_the_cpu_are_tried_after_running_out_of_mem
         let (reports, events) = fixture.predict(&fixture.job(&["large"], &out), gpu(room_bytes));
         let report = &reports[0];
         assert_eq!(attempts(report), tried, "{room_bytes} bytes: {:?}", report.notes);
-        let shown =
-            events.iter().filter(|event| matches!(event, Event::Note { message } if message.contains("memory")));
+        let shown = events.iter().filter(|event| matches!(event, Event::Note(note) if note.message.contains("memory")));
         assert_eq!(shown.count(), tried.len(), "notes are shown at once, too");
         let got = fixture.maps(&out, "large");
         match tiles {
