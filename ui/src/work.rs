@@ -518,13 +518,13 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, kind, message } => {
+            Reply::Failed { id, message, existing, .. } => {
                 self.looking = self.looking.filter(|query| *query != id);
                 // Problems with training data are shown in the wizard, which words them itself.
                 let is_check = self.job(id)?.purpose == Purpose::Check;
                 let message = if is_check { message } else { in_window(&message) };
                 let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
-                (!is_check).then(|| self.failed(id, title, kind, message))
+                (!is_check).then(|| self.failed(id, title, message, existing))
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;

@@ -38,7 +38,7 @@ impl ReplyWriter {
             // Paths may contain bytes that are not valid Unicode.
             let message = format!("the reply cannot be written as JSON: {error}");
             serde_json::to_string(&match reply.ends() {
-                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, message },
+                Some(id) => Reply::failed(id, JobErrorKind::BadInput, message),
                 None => Reply::Fault { message },
             })
         });

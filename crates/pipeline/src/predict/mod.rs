@@ -55,8 +55,8 @@ use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, StatisticsScope, TableFormat,
-    provenance, stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, ExistingOutput, JobError, JobErrorKind, Model, OutputTensor, StatisticsScope,
+    TableFormat, provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
@@ -271,6 +271,9 @@ pub struct InputFailure {
     /// The error message, which names the input.
     #[serde(rename = "sentence")]
     pub message: String,
+    /// The file that the job would replace if the user allowed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing: Option<ExistingOutput>,
 }
 
 /// Reports and failures of all inputs, the result of a [`PredictJob`].

@@ -179,7 +179,8 @@ impl PredictJob {
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
-                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), message });
+                    let (kind, existing) = (error.kind(), error.existing_output());
+                    outcome.failed.push(InputFailure { input, series: number, kind, message, existing });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
