@@ -55,8 +55,8 @@ use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, ExistingOutput, JobError, JobErrorKind, Model, OutputTensor, StatisticsScope,
-    TableFormat, provenance, stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, ExistingOutput, JobError, JobErrorKind, Model, OutputTensor,
+    StatisticsScope, TableFormat, provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
