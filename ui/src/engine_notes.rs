@@ -49,9 +49,9 @@ pub(crate) fn note_in_window(note: &Note) -> Note {
     Note { level: note.level, message: in_window(&note.message) }
 }
 
-/// Returns notes as [`in_window`] does.
-pub(crate) fn all_in_window(notes: &[String]) -> Vec<String> {
-    notes.iter().map(|note| in_window(note)).collect()
+/// Returns the texts of notes as [`note_in_window`] returns these.
+pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
+    notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
 /// The text without the parentheses that name an option.
