@@ -5,7 +5,7 @@ use cytoscope_pipeline::Note;
 
 /// Options of the command line that notes and failures name, with what the window has in their place. An option whose name
 /// continues that of another one precedes it.
-const IN_WINDOW: [(&str, &str); 29] = [
+const IN_WINDOW: [(&str, &str); 27] = [
     ("--voxel-size", "\"Voxel size…\""),
     ("--axes", "\"Axes…\""),
     ("--diameter", "\"Object diameter\""),
@@ -25,8 +25,6 @@ const IN_WINDOW: [(&str, &str); 29] = [
     ("--preprocess", "\"Preprocessing\""),
     ("--compression", "\"Compression\""),
     ("--architecture", "\"Architecture\""),
-    ("--batch", "\"Batch size\""),
-    (" --set accumulate=", " and \"Batches per step\" "),
     ("with --calibrate DIR", "by opening them"),
     ("with --calibrate", "by opening them"),
     (" with --objects", ""),
@@ -128,10 +126,6 @@ mod tests {
         assert_eq!(
             in_window("there is no calibration data: give stacks with --calibrate"),
             "there is no calibration data: give stacks by opening them"
-        );
-        assert_eq!(
-            in_window("--batch 2 --set accumulate=4 would compute fewer activations twice"),
-            "\"Batch size\" 2 and \"Batches per step\" 4 would compute fewer activations twice"
         );
         assert_eq!(in_window("choose fewer objects with --objects"), "choose fewer objects");
         for other in ["a time point — no number (a--b); kept", "of one file (a.tif): use --keep (slow)"] {
