@@ -4,7 +4,7 @@ use super::{Engine, job, predict_request};
 use crate::common::Fixture;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::{Event, ExistingOutput, JobErrorKind, ProgressStage};
+use cytoscope_pipeline::{Event, JobErrorKind, ProgressStage};
 use cytoscope_worker::{JobId, JobResult, Reply, Request, WorkerEvent};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -56,7 +56,11 @@ fn predict_with(
 }
 
 /// Runs a job that fails, and returns the kind of error, the message, and what the job would overwrite.
-fn failure(engine: &mut Engine, id: u64, job: Value) -> (JobErrorKind, String, Option<ExistingOutput>) {
+fn failure(
+    engine: &mut Engine,
+    id: u64,
+    job: Value,
+) -> (JobErrorKind, String, Option<cytoscope_pipeline::ExistingOutput>) {
     engine.worker.send(request(id, job));
     match engine.end(id) {
         Reply::Failed { kind, message, existing, .. } => (kind, message, existing),
@@ -164,8 +168,8 @@ fn models_are_tested_measured_and_exported_in_the_worker() {
     assert!(header.as_object().unwrap().len() > 5, "{header}");
     let (kind, message, existing) = failure(&mut engine, 4, export);
     assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
-    let ExistingOutput { path, problem } = existing.unwrap();
-    assert_eq!((path.file_name(), problem.as_str()), (weights.file_name(), "already exists"));
+    let existing = existing.unwrap();
+    assert_eq!((existing.path.file_name(), existing.problem.as_str()), (weights.file_name(), "already exists"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use cytoscope_engine::{
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event, Note};
+use cytoscope_pipeline::{Context, Event};
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
 use std::path::Path;
@@ -174,9 +174,10 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     let cpu = Devices::cpu_only().list()[0].name.clone();
     assert_eq!((report.steps, report.device), (6, format!("a GPU, then {cpu}")));
     // The last validation was after the second step.
-    let failed = Note::info("cuda:0 failed at step 3: training goes back to step 2");
+    let failed = cytoscope_pipeline::Note::info("cuda:0 failed at step 3: training goes back to step 2");
     let notes = &report.history.notes;
-    let reason = Note::info("cuda:0 failed: it has no power; continuing on cpu from the last good state");
+    let reason =
+        cytoscope_pipeline::Note::info("cuda:0 failed: it has no power; continuing on cpu from the last good state");
     assert!(notes.contains(&failed) && notes.contains(&reason), "{notes:?}");
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
@@ -261,7 +262,7 @@ fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
     let notes = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&notes);
     let sink = move |event: &Event| {
-        let Event::Note(Note { message, .. }) = event else { return };
+        let Event::Note(cytoscope_pipeline::Note { message, .. }) = event else { return };
         // It runs out of memory when it is measured, and at the first step of the run.
         if message.starts_with("training on cuda:5") {
             IS_FULL.store(true, Ordering::Relaxed);
