@@ -19,6 +19,7 @@ use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
 use crate::work::Purpose;
+use cytoscope_objects::ObjectColumn;
 use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_train::{BatchAdvice, TrainStatus};
@@ -272,9 +273,12 @@ fn under_pointer(document: &Document, hover: &Hover) -> String {
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
-        let (name, unit) = if document.voxel_known { ("volume_um3", "µm³") } else { ("voxels", "voxels") };
+        let (column, unit) = match document.voxel_known {
+            true => (ObjectColumn::VolumeUm3, "µm³"),
+            false => (ObjectColumn::Voxels, "voxels"),
+        };
         let volume = document.results.as_ref().and_then(|r| {
-            let column = r.column(name)?;
+            let column = r.column_of(column)?;
             Some(r.value(r.row_of(label, document.time)?, column))
         });
         if let Some(volume) = volume.filter(|volume| volume.is_finite()) {
