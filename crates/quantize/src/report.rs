@@ -88,6 +88,9 @@ pub struct QuantizeReport {
     pub accuracy_budget: f64,
     /// Whether the accuracy budget was met.
     pub budget_met: bool,
+    /// Where the previous contents of the output were moved, if it could not be replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<PathBuf>,
     /// Notes for the user, in JSON a list of texts.
     #[serde(with = "cytoscope_pipeline::note::texts")]
     pub notes: Vec<Note>,
@@ -134,6 +137,7 @@ impl QuantizeJob {
             left_float: found.left_float.clone(),
             accuracy_budget: self.accuracy_budget,
             budget_met: worst <= self.accuracy_budget,
+            moved_to: None,
             notes,
             seconds: 0.0,
         }

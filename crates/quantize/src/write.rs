@@ -76,6 +76,7 @@ impl QuantizeJob {
                 self.out.display(),
                 aside.display()
             )));
+            report.moved_to = Some(aside);
         }
         meter.finish();
         Ok(())
