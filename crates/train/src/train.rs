@@ -26,7 +26,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, Note, ProgressStage, ProgressUnit, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit, check_threads, find_model};
 use cytoscope_profile::Stage;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{has_settings, load_locked, resumed, unfinished};
@@ -342,7 +342,7 @@ impl Training<'_> {
     /// Starts or resumes a run and trains until its end. If the device fails, the last good state is saved.
     fn run_loop(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopOutcome, JobError> {
         let mut run = self.begin(checkpoint)?;
-        run.state.history.notes.extend(self.device_notes.drain(..).map(Note::from));
+        run.state.history.notes.extend(self.device_notes.drain(..).map(cytoscope_pipeline::Note::from));
         let parameters = run.stepper.parameter_count();
         if let Err(error) = self.train(&mut run) {
             if self.has_device_failed(&error) {
@@ -535,7 +535,7 @@ impl Training<'_> {
         let patience = self.config.budget.patience;
         if patience > 0 && run.state.validations_since_best >= patience {
             self.context.note(format!("early stopping: no better score in {patience} validations"));
-            run.state.history.notes.push(Note::info(format!("ended early at step {}", run.state.step)));
+            run.state.history.notes.push(format!("ended early at step {}", run.state.step).into());
             run.state.ended = true;
         }
         self.save_checkpoint(&mut run.state, &run.stepper)?;
