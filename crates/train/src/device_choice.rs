@@ -388,8 +388,8 @@ mod tests {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&notes);
         let sink = move |event: &Event| {
-            if let Event::Note { message } = event {
-                kept.lock().unwrap().push(message.clone());
+            if let Event::Note(note) = event {
+                kept.lock().unwrap().push(note.message.clone());
             }
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };

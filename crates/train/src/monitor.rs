@@ -37,8 +37,8 @@ pub enum BatchAdvice {
 }
 
 impl BatchAdvice {
-    /// Returns the advice as text for the user.
-    pub fn text(self) -> String {
+    /// Returns the advice as text for the user of the command line.
+    fn text(self) -> String {
         match self {
             Self::Larger { batch } => format!("--batch {batch} fits into the memory of the device"),
             Self::Smaller { batch, accumulate } => {
@@ -80,8 +80,14 @@ pub struct TrainStatus {
 }
 
 impl TrainStatus {
-    /// Returns the status as one line for the user.
+    /// Returns the status as one line for the user of the command line.
     pub fn line(&self) -> String {
+        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.text()));
+        self.figures() + &advice
+    }
+
+    /// Returns the status as text, without the advice on the batch.
+    pub fn figures(&self) -> String {
         let wait = format!("{:.0} % of the time waiting for data", 100.0 * self.data_wait_share);
         let device = self.device_share.map_or_else(String::new, |share| {
             format!(", {:.0} % of the run computing on {}", 100.0 * share, self.device)
@@ -91,9 +97,8 @@ impl TrainStatus {
             let (allocated, reserved) = (bytes_text(memory.allocated_bytes), bytes_text(memory.reserved_bytes));
             format!(", device memory {allocated} allocated and {reserved} reserved")
         });
-        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.text()));
         format!(
-            "{:.1} samples/s, {wait}{device}{memory}, activations {}{device_memory}{advice}",
+            "{:.1} samples/s, {wait}{device}{memory}, activations {}{device_memory}",
             self.samples_per_sec,
             bytes_text(self.activation_bytes)
         )

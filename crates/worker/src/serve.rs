@@ -229,11 +229,11 @@ impl ServeShared {
                 }
             }
             Added::DuplicateId => return Err(ProtocolError::DuplicateId(id)),
-            Added::Full => self.replies.send(&Reply::Failed {
-                id,
-                kind: JobErrorKind::OutOfResources,
-                message: format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished"),
-            }),
+            Added::Full => {
+                let message =
+                    format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished");
+                self.replies.send(&Reply::failed(id, JobErrorKind::OutOfResources, message));
+            }
         }
         drop(queue);
         self.changed.notify_all();
@@ -363,7 +363,7 @@ impl ServeShared {
             }
             Err(error) => {
                 tracing::error!(%id, "job failed: {error}");
-                Reply::Failed { id, kind: error.kind(), message: error.to_string() }
+                Reply::of_error(id, &error)
             }
         }
     }
@@ -466,8 +466,7 @@ impl ServeShared {
                     Query::Models => (Reply::Models { id, models: cards::installed() }, false),
                 })
             });
-            let (reply, are_others) = answer
-                .unwrap_or_else(|error| (Reply::Failed { id, kind: error.kind(), message: error.to_string() }, false));
+            let (reply, are_others) = answer.unwrap_or_else(|error| (Reply::of_error(id, &error), false));
             self.replies.send(&reply);
             if are_others {
                 // Drivers list their GPUs once for each process, so only a new one can use all of them.

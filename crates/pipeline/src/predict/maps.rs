@@ -17,13 +17,13 @@ use super::tiles::{TileNetwork, TileRunner};
 use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use crate::{Context, JobError, ProgressStage, ProgressUnit};
+use crate::{Context, JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_model_package::Processing;
 use cytoscope_profile::DeviceTraffic;
 use std::ops::Range;
 use std::path::Path;
 
-/// Note for stacks with NaN or infinite values.
+/// Warning for stacks with NaN or infinite values.
 const NOT_FINITE: &str = "the stack contains values that are NaN or infinite: they are replaced like voxels outside the \
                           stack, and the prediction at these voxels is meaningless";
 
@@ -304,10 +304,10 @@ impl<'a> Inference<'a> {
         Ok((stack, prediction))
     }
 
-    /// Returns notes about values of the stack and of the network's output that are not finite, and about channels whose
+    /// Returns warnings about values of the stack and of the network's output that are not finite, and about channels whose
     /// values are all equal.
-    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
-        let of_stack = self.not_finite.then(|| NOT_FINITE.to_owned());
+    pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
+        let of_stack = self.not_finite.then(|| Note::warning(NOT_FINITE));
         of_stack.into_iter().chain(self.flat.note(self.resolved.extents)).chain(self.check.note())
     }
 

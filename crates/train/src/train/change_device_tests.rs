@@ -163,14 +163,14 @@ fn recorded_events() -> (Context, Arc<Mutex<Vec<Event>>>) {
 
 /// Returns whether a note contains `text`.
 fn has_note(events: &[Event], text: &str) -> bool {
-    events.iter().any(|e| matches!(e, Event::Note { message } if message.contains(text)))
+    events.iter().any(|e| matches!(e, Event::Note(note) if note.message.contains(text)))
 }
 
 /// Checks that all six steps were made by the CPU, after a GPU has failed with the error of this text.
 fn assert_trained_on_the_cpu(report: &TrainReport, failed: &str) {
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
-    assert!(report.history.notes.iter().any(|note| note.starts_with(failed)), "{:?}", report.history.notes);
+    assert!(report.history.notes.iter().any(|note| note.message.starts_with(failed)), "{:?}", report.history.notes);
     assert!(report.device.ends_with(&Devices::cpu_only().list()[0].name), "{}", report.device);
 }
 
@@ -184,9 +184,10 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     let cpu = Devices::cpu_only().list()[0].name.clone();
     assert_eq!((report.steps, report.device), (6, format!("a GPU, then {cpu}")));
     // The last validation was after the second step.
-    let failed = "cuda:0 failed at step 3: training goes back to step 2".to_owned();
+    let failed = cytoscope_pipeline::Note::info("cuda:0 failed at step 3: training goes back to step 2");
     let notes = &report.history.notes;
-    let reason = "cuda:0 failed: it has no power; continuing on cpu from the last good state".to_owned();
+    let reason =
+        cytoscope_pipeline::Note::info("cuda:0 failed: it has no power; continuing on cpu from the last good state");
     assert!(notes.contains(&failed) && notes.contains(&reason), "{notes:?}");
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
@@ -236,7 +237,7 @@ fn a_gpu_that_runs_out_of_memory_recomputes_more_before_another_device_is_tried(
     let report = job(folder, "tight", TIGHT, false).run(&context, &devices(TIGHT), &|_| ()).unwrap();
     assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
     let said = "not enough memory on cuda:3: 4 MiB needed; trying again with at most 1 MiB of activations";
-    assert!(report.history.notes.iter().any(|note| note == said), "{:?}", report.history.notes);
+    assert!(report.history.notes.iter().any(|note| note.message == said), "{:?}", report.history.notes);
     assert!(has_note(&events.lock().unwrap(), said));
 }
 
@@ -271,7 +272,7 @@ fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
     let notes = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&notes);
     let sink = move |event: &Event| {
-        let Event::Note { message } = event else { return };
+        let Event::Note(cytoscope_pipeline::Note { message, .. }) = event else { return };
         // It runs out of memory when it is measured, and at the first step of the run.
         if message.starts_with("training on cuda:5") {
             IS_FULL.store(true, Ordering::Relaxed);

@@ -162,7 +162,7 @@ impl Training<'_> {
         state.step = last_good.step;
         state.history.truncate_after(last_good.step);
         self.context.note(message.clone());
-        state.history.notes.push(message);
+        state.history.notes.push(message.into());
         Ok(())
     }
 }
