@@ -405,9 +405,12 @@ impl ServeShared {
     }
 
     /// Returns a job with its open settings filled from the profile of this machine, and the devices to choose from. A
-    /// profile whose device cannot be used now is not applied.
+    /// profile whose device cannot be used now, or is not the one that was measured, is not applied.
     fn with_machine_profile<'a>(&self, job: &'a Job) -> Profiled<'a> {
         let mut notes = Vec::new();
+        if !job.may_use_machine_profile() {
+            return Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes };
+        }
         let stored =
             MachineProfiles::user_path().map_or_else(|| Ok(MachineProfiles::default()), |p| MachineProfiles::read(&p));
         let profiles = stored.unwrap_or_else(|error| {
@@ -416,15 +419,11 @@ impl ServeShared {
         });
         if let Some((tuned, applied)) = job.with_machine_profile(&profiles) {
             let devices = self.devices_for(tuned.device());
-            let is_usable = match tuned.device() {
-                DeviceRequest::Auto | DeviceRequest::Device(DeviceId::Cpu) => true,
-                DeviceRequest::Device(id) => devices.list().iter().any(|device| device.id == id && device.usable),
-            };
-            if is_usable {
+            let Some(problem) = applied.problem(tuned.device(), devices.list()) else {
                 notes.push(applied.text());
                 return Profiled { job: Cow::Owned(tuned), profile: Some(applied), devices, notes };
-            }
-            notes.push("the machine profile is not used: its device cannot be used now".to_owned());
+            };
+            notes.push(problem);
         }
         Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes }
     }

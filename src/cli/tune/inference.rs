@@ -11,7 +11,7 @@ use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::predict::NoPass;
-use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset};
+use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset, measured_name};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -233,9 +233,9 @@ fn run_once(
     Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, no_pass }))
 }
 
-/// Returns the settings of each preset, from the candidates that were run. Without known memory or differences, presets
-/// that need them are left out.
-pub(super) fn presets(trials: &[Trial<InferenceCandidate>]) -> BTreeMap<Preset, InferenceSettings> {
+/// Returns the settings of each preset, from the candidates that were run on these devices. Without known memory or
+/// differences, presets that need them are left out.
+pub(super) fn presets(trials: &[Trial<InferenceCandidate>], devices: &[Device]) -> BTreeMap<Preset, InferenceSettings> {
     let all = timed(trials);
     let least_error = all.iter().filter_map(|(trial, _)| trial.relative_l2).min_by(f64::total_cmp);
     let most_accurate = least_error.and_then(|least| {
@@ -249,8 +249,9 @@ pub(super) fn presets(trials: &[Trial<InferenceCandidate>]) -> BTreeMap<Preset, 
     ];
     let settings = |(trial, secs): TimedTrial<'_, InferenceCandidate>| {
         let InferenceCandidate { device, precision, tile_zyx, threads } = trial.candidate;
-        let (peak_bytes, relative_l2) = (trial.peak_bytes, trial.relative_l2);
-        InferenceSettings { device, precision, tile_zyx, threads, secs, peak_bytes, relative_l2 }
+        let (device_name, peak_bytes, relative_l2) =
+            (measured_name(device, devices), trial.peak_bytes, trial.relative_l2);
+        InferenceSettings { device, device_name, precision, tile_zyx, threads, secs, peak_bytes, relative_l2 }
     };
     chosen.into_iter().filter_map(|(preset, found)| Some((preset, settings(found?)))).collect()
 }
@@ -323,7 +324,7 @@ mod tests {
             trial(Precision::Bf16, 9.0, 100, 1e-2, slower()),
             trial(Precision::Int8, 1.0, 300, 1e-2, TrialEnd::Fastest),
         ];
-        let found = presets(&trials);
+        let found = presets(&trials, &[]);
         let precision = |preset| found.get(&preset).map(|s| s.precision);
         assert_eq!(precision(Preset::Fastest), Some(Precision::Int8));
         assert_eq!(precision(Preset::LeastMemory), Some(Precision::F16), "the faster of two that hold the same");

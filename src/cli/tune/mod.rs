@@ -270,7 +270,7 @@ impl Tune {
         let tiling = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
         let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
-        Ok((Tuned::new(search, inference::presets), diameter))
+        Ok((Tuned::new(search, |trials| inference::presets(trials, devices)), diameter))
     }
 
     /// Returns the object diameter with which all candidates predict a stack: the given one, or one estimate. Each network
@@ -313,7 +313,7 @@ impl Tune {
         let workload =
             TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
         let search = training::run(candidates, &workload, scratch, &[SIMULATED], cancel)?;
-        Ok(Tuned::new(search, training::presets))
+        Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }
 
     /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after those

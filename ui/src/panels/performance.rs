@@ -105,6 +105,7 @@ mod tests {
     fn settings_are_described_in_one_line() {
         let settings = InferenceSettings {
             device: DeviceId::Cpu,
+            device_name: None,
             precision: Precision::Int8,
             tile_zyx: Some([16, 64, 64]),
             threads: 0,
