@@ -271,9 +271,12 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     refuse_given(options, &ranges)?;
     let settings: Vec<Vec<SettingAssignment>> =
         (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
-    for trial in &settings {
+    // What is wrong with the other settings is not reported as the problem of a trial.
+    TrainConfig::read_with(options.config.as_deref(), &options.set)?;
+    for (number, trial) in settings.iter().enumerate() {
         let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
-        TrainConfig::read_with(options.config.as_deref(), &all)?.check()?;
+        let checked = TrainConfig::read_with(options.config.as_deref(), &all).and_then(|config| config.check());
+        checked.map_err(|error| Failure::new(error.kind(), format!("{}: trial {number}: {error}", space.display())))?;
     }
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;
@@ -383,7 +386,13 @@ fn run_trial(
         Ok(report) => {
             let score = best_trained_score(&report.report.history.validations);
             let seconds = report.report.seconds;
-            let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
+            let error = match score {
+                Some(_) => "",
+                None if report.report.history.validations.iter().any(|point| point.step > 0) => {
+                    "none of its validation scores is a finite number"
+                }
+                None => "there is no validation set to score it on",
+            };
             Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
@@ -394,7 +403,9 @@ fn run_trial(
 /// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have
 /// not yet reached it would be equal.
 fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
-    validations.iter().filter(|point| point.step > 0).map(|point| point.score).max_by(f64::total_cmp)
+    let trained = validations.iter().filter(|point| point.step > 0).map(|point| point.score);
+    // NaN would rank above all scores.
+    trained.filter(|score| score.is_finite()).max_by(f64::total_cmp)
 }
 
 /// Returns the words of the command line after the program's name, without the switches.
@@ -462,6 +473,8 @@ mod tests {
         let point = |step, score| ValidationPoint { step, score, scores: Default::default(), best: false };
         assert_eq!(best_trained_score(&[point(0, 0.8), point(2, 0.1), point(4, 0.3), point(6, 0.2)]), Some(0.3));
         assert_eq!(best_trained_score(&[point(0, 0.8)]), None);
+        assert_eq!(best_trained_score(&[point(2, 0.1), point(4, f64::NAN)]), Some(0.1));
+        assert_eq!(best_trained_score(&[point(2, f64::NAN)]), None);
     }
 
     #[test]
