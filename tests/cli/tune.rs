@@ -38,6 +38,8 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     let presets = &report["inference"]["presets"];
     assert_eq!(missing(presets, &["fastest", "most-accurate"]), Vec::<&str>::new());
     assert_eq!((&presets["fastest"]["device"], &presets["fastest"]["precision"]), (&json!("cpu"), &json!("f32")));
+    assert_eq!(report["preset"], "most-accurate");
+    assert!(["um", "voxels"].contains(&report["diameter_unit"].as_str().unwrap()), "{report:#}");
     let stored = report["saved"].as_str().unwrap();
     let file: Value = serde_json::from_slice(&std::fs::read(stored).unwrap()).unwrap();
     assert_eq!((&file["format"], &file["profiles"][0]["inference"]), (&json!(1), presets));

@@ -11,7 +11,7 @@ use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::predict::NoPass;
-use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset, measured_name};
+use cytoscope_pipeline::{CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_name};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,8 +91,9 @@ pub(super) struct Tiling {
 }
 
 /// Finds out how the stack is cut into tiles, by one prediction on the first device, and one on the CPU, which is ended if
-/// it takes many times as long. A prediction that fails is ignored: the candidates with the same settings report the
-/// failure. If both fail, `of_file`, the shape of the stack in its file, is used instead of the shape on the grid.
+/// it takes many times as long. Also returns the unit of the object diameter, if it is known. A prediction that fails is
+/// ignored: the candidates with the same settings report the failure. If both fail, `of_file`, the shape of the stack in its
+/// file, is used instead of the shape on the grid.
 ///
 /// # Errors
 /// Cancellation.
@@ -103,11 +104,11 @@ pub(super) fn tiling(
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
-) -> Result<Tiling, Failure> {
+) -> Result<(Tiling, Option<DiameterUnit>), Failure> {
     let mut usable = devices.iter().filter(|device| device.usable).map(|device| device.id);
     let first = usable.next();
     let mut found = Tiling { grid_zyx: of_file, no_pass_on_cpu: None };
-    let mut limit = None;
+    let (mut limit, mut diameter_unit) = (None, None);
     for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
@@ -117,6 +118,7 @@ pub(super) fn tiling(
             Ok(Some(run)) => {
                 limit = Some(time_limit(run.measured.process_secs));
                 found.grid_zyx = run.grid_zyx.unwrap_or(found.grid_zyx);
+                diameter_unit = run.diameter_unit.or(diameter_unit);
                 if device == DeviceId::Cpu {
                     found.no_pass_on_cpu = run.no_pass;
                 }
@@ -125,7 +127,7 @@ pub(super) fn tiling(
             Err(_) => {}
         }
     }
-    Ok(found)
+    Ok((found, diameter_unit))
 }
 
 /// Returns the candidates for a stack, those in 32-bit floats first.
@@ -203,6 +205,8 @@ struct InferenceRun {
     maps: Option<Vec<f32>>,
     /// Shape Z, Y, X of the stack on the model's grid, if it is reported.
     grid_zyx: Option<[usize; 3]>,
+    /// Unit of the object diameter, if the model has one.
+    diameter_unit: Option<DiameterUnit>,
     /// Why the stack was predicted in several tiles; `None` for one pass or one tile.
     no_pass: Option<NoPass>,
 }
@@ -227,10 +231,11 @@ fn run_once(
     };
     let first = report.inputs.first().map(|input| &input.0);
     let grid_zyx = first.and_then(|input| input.grid_zyx);
+    let diameter_unit = first.and_then(|input| input.diameter.as_ref()).map(|diameter| diameter.unit);
     let plan = first.and_then(|input| input.plan.as_ref());
     let is_cut = |tile: [usize; 3]| grid_zyx.is_none_or(|grid| (0..3).any(|a| tile[a] < grid[a]));
     let no_pass = plan.filter(|plan| is_cut(plan.tile)).and_then(|plan| plan.no_pass.clone());
-    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, no_pass }))
+    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, diameter_unit, no_pass }))
 }
 
 /// Returns the settings of each preset, from the candidates that were run on these devices. Without known memory or
