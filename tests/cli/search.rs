@@ -56,7 +56,7 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let mut lines: Vec<String> = text.lines().take(2).map(str::to_owned).collect();
     lines.push(format!("1,1,2,,0.0,the disk was full,{}", rows[2][6..].join(",")));
     std::fs::write(fixture.path("m.search.csv"), lines.join("\n") + "\n").unwrap();
-    fixture.fails(2, &arguments, &["m.search.csv"]);
+    fixture.fails(2, &arguments, &["m.search.csv", "--resume", "--restart"]);
     fixture.run(&[&arguments[..], &["--resume"]].concat()).ok();
     let again = fixture.table("m.search.csv");
     assert_eq!(again[1], rows[1], "its seconds, too: it was not run again");

@@ -393,7 +393,10 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
         print(&format!(
             "prediction{size}{mark}: shortest time, runs, peak memory, relative L2 difference from 32-bit floats"
         ));
-        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial, difference_text(trial.relative_l2))));
+        let width = label_width(&tuned.candidates);
+        for trial in &tuned.candidates {
+            print(&trial_line(trial, width, &format!("{:>9}  ", difference_text(trial.relative_l2))));
+        }
         for (preset, s) in &tuned.presets {
             let InferenceSettings { device, precision, tile_zyx, threads, secs, peak_bytes, relative_l2, .. } = *s;
             let label = InferenceCandidate { device, precision, tile_zyx, threads }.label();
@@ -403,7 +406,8 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
     }
     if let Some(tuned) = &report.training {
         print(&format!("training{}: shortest time of a patch, runs, peak memory", mark(tuned.complete)));
-        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial, String::new())));
+        let width = label_width(&tuned.candidates);
+        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial, width, "")));
         let of_settings = |trial: &Trial<TrainingCandidate>, s: &TrainingSettings| {
             let c = &trial.candidate;
             (c.device, c.batch, Some(c.workers), c.prefetch, c.threads, Some(c.precision))
@@ -438,11 +442,15 @@ fn difference_text(relative_l2: Option<f64>) -> String {
     relative_l2.map_or_else(|| "-".to_owned(), text)
 }
 
-/// Returns the row of a candidate; `difference` is empty for training runs.
-fn trial_line<C: Candidate>(trial: &Trial<C>, difference: String) -> String {
+/// Returns the number of characters of the longest text of a candidate.
+fn label_width<C: Candidate>(trials: &[Trial<C>]) -> usize {
+    trials.iter().map(|trial| trial.candidate.label().chars().count()).max().unwrap_or(0)
+}
+
+/// Returns the row of a candidate: its text in a column of this width, and `difference`, a further column, before the end.
+fn trial_line<C: Candidate>(trial: &Trial<C>, width: usize, difference: &str) -> String {
     let time = trial.best_secs().map_or_else(|| "-".to_owned(), |secs| format!("{secs:.4} s"));
     let memory = memory_text(trial.peak_bytes);
-    let difference = if difference.is_empty() { difference } else { format!("{difference:>9}  ") };
     let end = match &trial.end {
         TrialEnd::Fastest => "fastest".to_owned(),
         TrialEnd::Slower { round } => format!("dropped after round {round}"),
@@ -452,5 +460,5 @@ fn trial_line<C: Candidate>(trial: &Trial<C>, difference: String) -> String {
         TrialEnd::Interrupted => "interrupted".to_owned(),
     };
     let runs = trial.secs.len();
-    format!("    {:48} {time:>12} {runs:>4} {memory:>10}  {difference}{end}", trial.candidate.label())
+    format!("    {:width$} {time:>12} {runs:>4} {memory:>10}  {difference}{end}", trial.candidate.label())
 }
