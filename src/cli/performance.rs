@@ -38,13 +38,8 @@ fn checked<J>(
 
 /// Reports that a preset that was requested by name has no effect.
 fn report_unused(request: PerformanceRequest, applied: Option<&AppliedProfile>, context: &Context) {
-    if let PerformanceRequest::Preset(preset) = request
-        && applied.is_none()
-    {
-        context.note(format!(
-            "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
-             device and precision, or all of them are given; cytoscope tune --save measures and stores them"
-        ));
+    if let Some(note) = request.unused_note().filter(|_| applied.is_none()) {
+        context.note(note);
     }
 }
 

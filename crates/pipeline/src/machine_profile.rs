@@ -80,6 +80,15 @@ impl PerformanceRequest {
     /// Name of [`Self::Off`].
     const OFF: &'static str = "off";
 
+    /// Returns a note for the user that a preset that was requested by name has no effect; `None` without such a request.
+    pub fn unused_note(self) -> Option<String> {
+        let Self::Preset(preset) = self else { return None };
+        Some(format!(
+            "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
+             device and precision, or all of them are given; cytoscope tune --save measures and stores them"
+        ))
+    }
+
     /// Returns the names of all requests on the command line and in files.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [Self::AUTO, Self::OFF].into_iter().chain(Preset::ALL.map(Preset::name))
@@ -295,8 +304,7 @@ impl MachineProfile {
         device_name: Option<&String>,
         settings: Vec<(ProfiledSetting, String)>,
     ) -> Option<AppliedProfile> {
-        let (machine, device_name, tuned_unix_secs) =
-            (self.machine.clone(), device_name.cloned(), self.tuned_unix_secs);
+        let (machine, tuned_unix_secs, device_name) = (self.machine.clone(), self.tuned_unix_secs, device_name.cloned());
         (!settings.is_empty()).then_some(AppliedProfile { preset, machine, device_name, tuned_unix_secs, settings })
     }
 
@@ -497,8 +505,9 @@ mod tests {
             assert_eq!((changed(&mut one, "auto"), one), (Vec::new(), unchanged));
         }
         assert_eq!(changed(&mut job(json!({"device": "cuda:0", "precision": "f32"})), "auto"), [Threads]);
-        for request in ["off", "least-memory"] {
+        for (request, is_noted) in [("off", false), ("least-memory", true)] {
             assert!(changed(&mut job(json!({})), request).is_empty(), "{request}");
+            assert_eq!(request.parse::<PerformanceRequest>().unwrap().unused_note().is_some(), is_noted, "{request}");
         }
     }
 
@@ -531,8 +540,8 @@ mod tests {
             assert_eq!(applied.problem(request, &[]), None);
         }
         // Profiles of earlier versions name no GPU.
-        let earlier = profile("f").applied(Preset::Fastest, None, settings).unwrap();
-        assert_eq!(earlier.problem(on_gpu, &[gpu("B", true)]), None);
+        let earlier = profile("f").applied(Preset::Fastest, None, settings);
+        assert_eq!(earlier.unwrap().problem(on_gpu, &[gpu("B", true)]), None);
     }
 
     #[test]

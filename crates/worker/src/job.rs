@@ -120,13 +120,13 @@ impl Job {
         }
     }
 
-    /// Returns whether the job uses settings of a machine profile, if there are any.
-    pub fn may_use_machine_profile(&self) -> bool {
+    /// Returns which settings of a machine profile the job uses, if there are any.
+    pub fn performance(&self) -> PerformanceRequest {
         match self {
-            Self::Predict { performance, .. } => *performance != PerformanceRequest::Off,
-            Self::Train(job) => job.config.performance != PerformanceRequest::Off,
-            Self::TrainEstimate(job) => job.config.performance != PerformanceRequest::Off,
-            _ => false,
+            Self::Predict { performance, .. } => *performance,
+            Self::Train(job) => job.config.performance,
+            Self::TrainEstimate(job) => job.config.performance,
+            _ => PerformanceRequest::Off,
         }
     }
 
@@ -570,10 +570,10 @@ mod tests {
         assert_eq!((config.batch, config.workers), (Some(8), Some(1)), "the workers were given");
         assert!(applied.text().contains("batch 8"), "{}", applied.text());
         assert_eq!(train(json!({"performance": "off"})).with_machine_profile(&profiles), None);
-        assert!(train(json!({})).may_use_machine_profile());
+        assert_eq!(train(json!({})).performance(), PerformanceRequest::Auto);
         let without =
             [train(json!({"performance": "off"})), read(json!({"convert": {"input": "a.tif", "output": "a.npy"}}))];
-        assert!(without.iter().all(|job| !job.may_use_machine_profile()));
+        assert!(without.iter().all(|job| job.performance() == PerformanceRequest::Off));
         let estimate = read(json!({"train_estimate": {"task": "segmentation", "from": "scratch"}}));
         let (tuned, _) = estimate.with_machine_profile(&profiles).unwrap();
         let Job::TrainEstimate(EstimateJob { config, device, .. }) = tuned else { panic!("{tuned:?}") };

@@ -13,7 +13,8 @@ use cytoscope_engine::{Device, DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
 use cytoscope_pipeline::{
-    AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, cards, engine_memory,
+    AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, PerformanceRequest, cards,
+    engine_memory,
 };
 use cytoscope_profile::Recorder;
 use cytoscope_train::TrainEvent;
@@ -408,7 +409,7 @@ impl ServeShared {
     /// profile whose device cannot be used now, or is not the one that was measured, is not applied.
     fn with_machine_profile<'a>(&self, job: &'a Job) -> Profiled<'a> {
         let mut notes = Vec::new();
-        if !job.may_use_machine_profile() {
+        if job.performance() == PerformanceRequest::Off {
             return Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes };
         }
         let stored =
@@ -424,6 +425,9 @@ impl ServeShared {
                 return Profiled { job: Cow::Owned(tuned), profile: Some(applied), devices, notes };
             };
             notes.push(problem);
+        } else if !matches!(job, Job::TrainEstimate(_)) {
+            // For an estimate, which is repeated after each change of the settings, this would be said again and again.
+            notes.extend(job.performance().unused_note());
         }
         Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes }
     }
