@@ -301,10 +301,11 @@ impl MachineProfile {
     pub fn applied(
         &self,
         preset: Preset,
-        device_name: Option<&String>,
+        device_name: Option<&str>,
         settings: Vec<(ProfiledSetting, String)>,
     ) -> Option<AppliedProfile> {
-        let (machine, tuned_unix_secs, device_name) = (self.machine.clone(), self.tuned_unix_secs, device_name.cloned());
+        let (machine, tuned_unix_secs) = (self.machine.clone(), self.tuned_unix_secs);
+        let device_name = device_name.map(str::to_owned);
         (!settings.is_empty()).then_some(AppliedProfile { preset, machine, device_name, tuned_unix_secs, settings })
     }
 
@@ -344,7 +345,7 @@ impl MachineProfile {
             job.threads = tuned.threads;
             settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
         }
-        self.applied(preset, tuned.device_name.as_ref(), settings)
+        self.applied(preset, tuned.device_name.as_deref(), settings)
     }
 }
 
@@ -528,7 +529,7 @@ mod tests {
         assert_eq!(measured.as_deref(), Some("A"));
         assert_eq!(measured_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);
         let settings = vec![(ProfiledSetting::Precision, "f16".to_owned())];
-        let applied = profile("f").applied(Preset::Fastest, measured.as_ref(), settings.clone()).unwrap();
+        let applied = profile("f").applied(Preset::Fastest, measured.as_deref(), settings.clone()).unwrap();
         let on_gpu = DeviceRequest::Device(DeviceId::Cuda(0));
         assert_eq!(applied.problem(on_gpu, &[gpu("A", true)]), None);
         let other = applied.problem(on_gpu, &[gpu("B", true)]).unwrap();

@@ -100,7 +100,7 @@ impl OpenSettings<'_> {
             *threads = tuned.threads;
             settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
         }
-        profile.applied(preset, tuned.device_name.as_ref(), settings)
+        profile.applied(preset, tuned.device_name.as_deref(), settings)
     }
 }
 
