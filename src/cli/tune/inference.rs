@@ -5,6 +5,7 @@ use super::halving::{
     Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, time_limit, timed,
 };
 use crate::cli::child::{self, ChildRun, Scratch};
+use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
@@ -112,6 +113,7 @@ pub(super) fn tiling(
     for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
+        eprint_line(&format!("predicting once on {device}, to choose the tile sizes to try"));
         let candidate = InferenceCandidate { device, precision: Precision::F32, tile_zyx: None, threads: 0 };
         match run_once(&candidate, workload, scratch.path(), limit) {
             Ok(None) => {}

@@ -10,7 +10,7 @@ use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
 use super::options::one_of;
-use super::{devices, parse_um, print, print_json, progress, signals};
+use super::{devices, eprint_line, parse_um, print, print_json, progress, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
@@ -296,6 +296,9 @@ impl Tune {
     fn diameter_of(&self, stack: &Path, model: &Model, context: &Context) -> Result<Option<f64>, Failure> {
         if let Some(DiameterRequest::Given(diameter)) = self.diameter {
             return Ok(Some(diameter));
+        }
+        if model.object_diameter_um.is_some() {
+            eprint_line("estimating the object diameter");
         }
         let prediction = PredictJob {
             channels: self.channels.clone(),
