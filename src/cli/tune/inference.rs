@@ -10,6 +10,7 @@ use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
+use cytoscope_engine::select::ERROR_BUDGET;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::predict::NoPass;
 use cytoscope_pipeline::{CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_name};
@@ -187,6 +188,8 @@ pub(super) fn run(
     cancel: &CancelToken,
 ) -> Result<Search<InferenceCandidate>, Failure> {
     let mut reference: Option<Vec<f32>> = None;
+    // Differences in 32-bit floats by device and tile: a network that normalizes over the tile has other maps in each.
+    let mut of_tiles: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
     search(candidates, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
@@ -196,7 +199,31 @@ pub(super) fn run(
             reference.clone_from(&maps);
         }
         measured.relative_l2 = reference.as_ref().zip(maps).and_then(|(reference, maps)| relative_l2(reference, &maps));
-        Ok(Some(measured))
+        let (device, tile_zyx, precision) = (candidate.device, candidate.tile_zyx, candidate.precision);
+        if precision == Precision::F32 {
+            of_tiles.extend(measured.relative_l2.map(|error| (device, tile_zyx, error)));
+        }
+        let of_tile = of_tiles.iter().find(|(id, tile, _)| (*id, *tile) == (device, tile_zyx)).map(|found| found.2);
+        match inaccuracy(precision, measured.relative_l2, of_tile) {
+            Some(problem) => Err(Failure::other(problem)),
+            None => Ok(Some(measured)),
+        }
+    })
+}
+
+/// Returns why a float precision cannot become a default: its maps differ from those in 32-bit floats in the same tiles by more
+/// than `--precision auto` allows. `None` if it can, or if that is not known. `of_tile` is the difference that the tiles cause.
+/// Int8 networks have passed the accuracy budget of their quantization.
+fn inaccuracy(precision: Precision, relative_l2: Option<f64>, of_tile: Option<f64>) -> Option<String> {
+    if matches!(precision, Precision::F32 | Precision::Int8) {
+        return None;
+    }
+    let error = relative_l2? - of_tile?;
+    (error > ERROR_BUDGET).then(|| {
+        format!(
+            "the maps differ from those in 32-bit floats by a relative L2 error of {error:.1e}; --precision auto allows \
+             {ERROR_BUDGET}"
+        )
     })
 }
 
@@ -319,6 +346,23 @@ mod tests {
         assert_eq!(on(&model, DeviceId::Cpu, [100, 400, 400]), on_gpu);
         let small = on(&model, DeviceId::Cpu, [10, 90, 90]);
         assert!(small.iter().all(|[z, y, x]| *z <= 10 && *y <= 96 && *x <= 96), "not larger than the stack: {small:?}");
+    }
+
+    #[test]
+    fn float_precisions_that_change_the_maps_are_left_out_as_with_automatic_precision() {
+        let error = 2.0 * ERROR_BUDGET;
+        let problem = inaccuracy(Precision::Bf16, Some(error), Some(0.0)).unwrap();
+        assert!(problem.contains("1.0e-2") && problem.contains("allows 0.005"), "{problem}");
+        let kept = [
+            (Precision::Bf16, Some(ERROR_BUDGET), Some(0.0)),
+            // The maps in 32-bit floats in the same tiles differ as much.
+            (Precision::Bf16, Some(error), Some(error)),
+            (Precision::F16, Some(error), None),
+            (Precision::F16, None, Some(0.0)),
+            (Precision::F32, Some(error), Some(error)),
+            (Precision::Int8, Some(error), Some(0.0)),
+        ];
+        assert!(kept.into_iter().all(|(precision, error, of_tile)| inaccuracy(precision, error, of_tile).is_none()));
     }
 
     #[test]
