@@ -30,7 +30,6 @@ const IN_WINDOW: [(&str, &str); 29] = [
     (" with --objects", ""),
     ("run `cytoscope devices`", "see the devices under Predict > Models…"),
     ("run cytoscope tune --save again", "use \"Tune settings\" again"),
-    ("cytoscope tune --save measures and stores them", "\"Tune settings\" measures and stores them"),
     ("--device cpu --precision f32", "the CPU with the precision f32"),
     ("--device cpu", "the CPU"),
     ("--device", "\"Device\""),

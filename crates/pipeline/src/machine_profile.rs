@@ -85,7 +85,7 @@ impl PerformanceRequest {
         let Self::Preset(preset) = self else { return None };
         Some(format!(
             "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
-             device and precision, or all of them are given; cytoscope tune --save measures and stores them"
+             device and precision, or all of them are given (cytoscope tune --save measures and stores them)"
         ))
     }
 
