@@ -275,7 +275,7 @@ impl AppliedProfile {
 }
 
 /// Returns the name to store for a measured device: that of a GPU, since the description of the machine names only the CPU.
-pub fn measured_name(id: DeviceId, devices: &[Device]) -> Option<String> {
+pub fn measured_gpu_name(id: DeviceId, devices: &[Device]) -> Option<String> {
     let is_measured = |device: &&Device| device.id == id && id != DeviceId::Cpu;
     devices.iter().find(is_measured).map(|device| device.name.clone())
 }
@@ -525,9 +525,9 @@ mod tests {
             precisions: vec![Precision::F32],
             driver: String::new(),
         };
-        let measured = measured_name(DeviceId::Cuda(0), &[gpu("A", true)]);
+        let measured = measured_gpu_name(DeviceId::Cuda(0), &[gpu("A", true)]);
         assert_eq!(measured.as_deref(), Some("A"));
-        assert_eq!(measured_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);
+        assert_eq!(measured_gpu_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);
         let settings = vec![(ProfiledSetting::Precision, "f16".to_owned())];
         let applied = profile("f").applied(Preset::Fastest, measured.as_deref(), settings.clone()).unwrap();
         let on_gpu = DeviceRequest::Device(DeviceId::Cuda(0));

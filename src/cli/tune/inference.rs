@@ -13,7 +13,9 @@ use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::select::ERROR_BUDGET;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::predict::NoPass;
-use cytoscope_pipeline::{CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_name};
+use cytoscope_pipeline::{
+    CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_gpu_name,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -284,7 +286,7 @@ pub(super) fn presets(trials: &[Trial<InferenceCandidate>], devices: &[Device]) 
     let settings = |(trial, secs): TimedTrial<'_, InferenceCandidate>| {
         let InferenceCandidate { device, precision, tile_zyx, threads } = trial.candidate;
         let (device_name, peak_bytes, relative_l2) =
-            (measured_name(device, devices), trial.peak_bytes, trial.relative_l2);
+            (measured_gpu_name(device, devices), trial.peak_bytes, trial.relative_l2);
         InferenceSettings { device, device_name, precision, tile_zyx, threads, secs, peak_bytes, relative_l2 }
     };
     chosen.into_iter().filter_map(|(preset, found)| Some((preset, settings(found?)))).collect()

@@ -7,7 +7,7 @@ use crate::cli::failure::Failure;
 use crate::cli::measured::cores;
 use crate::cli::reports::TrainCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings, measured_name};
+use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings, measured_gpu_name};
 use cytoscope_train::{TrainConfig, TrainPrecision, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::Serialize;
@@ -185,7 +185,7 @@ pub(super) fn presets(trials: &[Trial<TrainingCandidate>], devices: &[Device]) -
     ];
     let settings = |(trial, secs_per_patch): TimedTrial<'_, TrainingCandidate>| {
         let TrainingCandidate { device, precision, batch, workers, prefetch, threads } = trial.candidate;
-        let (device_name, peak_bytes) = (measured_name(device, devices), trial.peak_bytes);
+        let (device_name, peak_bytes) = (measured_gpu_name(device, devices), trial.peak_bytes);
         let (precision, workers) = (Some(precision), Some(workers));
         TrainingSettings {
             device,
