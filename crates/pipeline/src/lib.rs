@@ -85,7 +85,7 @@ pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, chec
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
     AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
-    Preset, ProfiledSetting, SCRATCH, TrainingSettings, machine_key,
+    Preset, ProfiledSetting, SCRATCH, TrainingSettings, machine_key, measured_gpu_name,
 };
 pub use measure::{MeasureJob, MeasureReport};
 pub use mesh::{MeshJob, MeshReport, MeshedObject};

@@ -2,6 +2,7 @@
 //! device.
 
 use crate::event::TrainEvent;
+use crate::history::StepPoint;
 use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
@@ -152,17 +153,18 @@ impl BatchFacts {
 }
 
 impl Training<'_> {
-    /// Reports the status after a step whose mean duration was `step_secs`, unless the last one was reported shortly
-    /// before.
+    /// Reports the status at a point of the loss curve, unless the last one was reported shortly before. If the point ends
+    /// with the last step, it is always reported: the status of a short run would otherwise be that of its first step, which
+    /// waits for the first patches.
     pub(crate) fn report_status(
         &self,
         last: &mut Option<Instant>,
-        step: u64,
-        step_secs: f64,
-        stalled_secs: f64,
+        point: &StepPoint,
+        is_last_step: bool,
         stepper: &Stepper,
     ) {
-        let is_due = last.is_none_or(|at| at.elapsed() >= INTERVAL);
+        let StepPoint { step, step_secs, stalled_secs, .. } = *point;
+        let is_due = is_last_step || last.is_none_or(|at| at.elapsed() >= INTERVAL);
         if !is_due || !step_secs.is_finite() || step_secs <= 0.0 {
             return;
         }
