@@ -4,7 +4,7 @@ use crate::search::{Search, SearchResult};
 use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TensorMethod, TileTime};
 use cytoscope_graph_passes::quantize;
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::{LeftOut, ModelTask};
+use cytoscope_pipeline::{LeftOut, ModelTask, Note};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -91,8 +91,12 @@ pub struct QuantizeReport {
     /// Files and sections of the package that the written one lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
-    /// Notes for the user.
-    pub notes: Vec<String>,
+    /// Where the previous contents of the output were moved, if it could not be replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<PathBuf>,
+    /// Notes for the user, in JSON a list of texts.
+    #[serde(with = "cytoscope_pipeline::note::texts")]
+    pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,
 }
@@ -104,7 +108,7 @@ impl QuantizeJob {
         package: &Package,
         search: &Search<'_>,
         found: &SearchResult,
-        notes: Vec<String>,
+        notes: Vec<Note>,
     ) -> QuantizeReport {
         let names = search.graph.outputs.iter().map(|id| search.graph.value(*id).name.clone());
         let worst = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
@@ -137,6 +141,7 @@ impl QuantizeJob {
             accuracy_budget: self.accuracy_budget,
             budget_met: worst <= self.accuracy_budget,
             left_out: Vec::new(),
+            moved_to: None,
             notes,
             seconds: 0.0,
         }
