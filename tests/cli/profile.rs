@@ -115,6 +115,40 @@ fn commands_without_a_network_are_traced_and_profiled() {
 }
 
 #[test]
+fn every_part_of_a_job_has_a_span() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let labels = "sim/nuclei_1_labels.tif";
+    let has = |arguments: &[&str], expected: &[&str]| {
+        let ran = fixture.run(&[arguments, &["--trace", "t.json", "--force"]].concat()).ok();
+        let trace: Value = serde_json::from_slice(&fixture.bytes("t.json")).unwrap();
+        let wall_us = 1e6 * trace["otherData"]["run"]["facts"]["wall_secs"].as_f64().unwrap();
+        let spans = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+        let mut found = Vec::new();
+        for span in spans {
+            let (start, duration) = (span["ts"].as_f64().unwrap(), span["dur"].as_f64().unwrap());
+            let is_inside = start >= 0.0 && duration >= 0.0 && start + duration <= wall_us;
+            assert!(is_inside, "{}: {span} in {wall_us} µs", ran.command_line);
+            found.push(format!("{}: {}", span["cat"].as_str().unwrap(), span["name"].as_str().unwrap()));
+        }
+        let recorded = ["read: inputs of the record", "write: provenance record"];
+        for name in expected.iter().chain(&recorded) {
+            assert!(found.iter().any(|span| span == name), "{}: no {name}: {found:?}", ran.command_line);
+        }
+    };
+    for output in ["c.npy", "c.ome.zarr"] {
+        has(&["convert", &raw, output], &["read: open", "read: slab", "write: slab", "write: finish"]);
+    }
+    let measured = ["read: open", "objects: check labels", "objects: measure", "write: table"];
+    has(&["measure", labels, "--out", "m.csv"], &measured);
+    has(&["measure", labels, "--intensities", &raw, "--out", "m.csv"], &measured);
+    has(&["mesh", labels, "--out", "m.stl"], &["read: open", "objects: find objects", "objects: mesh", "write: mesh"]);
+    has(&["segment", &raw, "--out", "s.tif"], &["read: open", "objects: segment", "write: finish"]);
+    let scored = ["read: open", "validate: overlaps", "validate: match objects"];
+    has(&["evaluate", "--pred", labels, "--truth", labels, "--out", "e.json"], &scored);
+}
+
+#[test]
 fn cropping_is_advised_where_it_is_possible() {
     let fixture = Fixture::new();
     let seams = |report: &Value| report["advice"].as_array().unwrap().iter().find(|a| a["rule"] == "seams").cloned();
