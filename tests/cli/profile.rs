@@ -1,6 +1,6 @@
 //! `profile` and `bench`: stored runs, their comparison, and tables of tasks.
 
-use crate::common::{Fixture, missing};
+use crate::common::{Fixture, missing, npy_f32};
 use crate::train::{SMALL, simulate_pairs, write_settings};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_profile::{DeviceMemory, EngineMemory, Recorder, RunFacts, RunRecord};
@@ -146,6 +146,28 @@ fn every_part_of_a_job_has_a_span() {
     has(&["segment", &raw, "--out", "s.tif"], &["read: open", "objects: segment", "write: finish"]);
     let scored = ["read: open", "validate: overlaps", "validate: match objects"];
     has(&["evaluate", "--pred", labels, "--truth", labels, "--out", "e.json"], &scored);
+}
+
+#[test]
+fn the_operators_of_a_network_alone_lie_in_its_runs() {
+    let fixture = Fixture::new();
+    let config = UNet3d { filters: vec![2, 4], strides: vec![[2; 3]], convs_per_block: 1, ..UNet3d::default() };
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    std::fs::write(fixture.path("x.npy"), npy_f32(&[1, 1, 8, 16, 16], &[0.5; 2048])).unwrap();
+    let arguments = ["run", "net.onnx", "--input", "x.npy", "--repeat", "2", "--trace", "run.json"];
+    fixture.run(&arguments).ok();
+    let trace: Value = serde_json::from_slice(&fixture.bytes("run.json")).unwrap();
+    assert_eq!(chrome_trace::problems(&trace), Vec::<String>::new());
+    let spans = |stage: &str| -> Vec<(String, f64, f64)> {
+        let all = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X" && e["cat"] == stage);
+        let bounds = |e: &Value| (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap());
+        all.map(|e| (e["name"].as_str().unwrap().to_owned(), bounds(e).0, bounds(e).0 + bounds(e).1)).collect()
+    };
+    let (runs, operators) = (spans("compute"), spans("op"));
+    let names: Vec<&str> = runs.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!((names, spans("compile").len()), (vec!["first run", "run", "run"], 1));
+    let is_inside = |start: f64, end: f64| runs.iter().any(|(_, from, to)| start >= from - 1.0 && end <= to + 1.0);
+    assert!(!operators.is_empty() && operators.iter().all(|(_, start, end)| is_inside(*start, *end)), "{operators:?}");
 }
 
 #[test]
