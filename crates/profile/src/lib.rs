@@ -56,7 +56,7 @@ pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, computing_share, since};
 pub use tables::RunTable;
 pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
-pub use totals::{SpanTotal, span_totals, step_durations_secs};
+pub use totals::{FIRST_STEP_MARK, SpanTotal, span_totals, step_durations_secs};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};

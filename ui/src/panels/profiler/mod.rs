@@ -127,7 +127,7 @@ impl Derived {
             advice: advise(&facts, &operators),
             rows: span_totals(run.spans()),
             roofline,
-            steps: DurationHistogram::new(step_durations_secs(run.spans())),
+            steps: DurationHistogram::new(step_durations_secs(run.spans(), run.marks())),
             comparison: other.map(|other| RunComparison::new(run, other)),
         }
     }
