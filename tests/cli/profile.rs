@@ -54,7 +54,11 @@ fn a_trace_and_a_report_hold_the_same_run() {
     let is_sample = |e: &&Value| e["ph"] == "C" && e["name"] == "resident memory";
     let samples: Vec<f64> = trace["traceEvents"].as_array().unwrap().iter().filter(is_sample).map(counted).collect();
     assert!(samples.len() > 2 && samples.contains(&peak), "{peak} {samples:?}");
-    assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["name"] == "engine arena"));
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().any(|e| e["name"] == "engine arena"));
+    for name in ["open", "inputs of the record", "earlier results", "finish", "publish"] {
+        assert!(events.iter().any(|e| e["ph"] == "X" && e["name"] == name), "no span {name}: {events:#?}");
+    }
     // Every operator that multiplies has a share of the machine's peak.
     let points = profile["roofline"].as_array().unwrap();
     let has_point = |name: &Value| points.iter().any(|p| p["name"] == *name && p["share"].as_f64().unwrap() > 0.0);
