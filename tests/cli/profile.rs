@@ -3,7 +3,7 @@
 use crate::common::{Fixture, missing, npy_f32};
 use crate::train::{SMALL, simulate_pairs, write_settings};
 use cytoscope_builders::{UNet3d, Weights, unet3d};
-use cytoscope_profile::{DeviceMemory, EngineMemory, Recorder, RunFacts, RunRecord};
+use cytoscope_profile::{DeviceMemory, EngineMemory, Recorder, RunFacts, RunRecord, Stage};
 use cytoscope_testkit::chrome_trace;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -150,6 +150,14 @@ fn every_part_of_a_job_has_a_span() {
     has(&["segment", &raw, "--out", "s.tif"], &["read: open", "objects: segment", "write: finish"]);
     let scored = ["read: open", "validate: overlaps", "validate: match objects"];
     has(&["evaluate", "--pred", labels, "--truth", labels, "--out", "e.json"], &scored);
+}
+
+#[test]
+fn the_guide_explains_every_stage() {
+    let guide = include_str!("../../docs/guide/measuring.md");
+    for stage in Stage::ALL {
+        assert!(guide.contains(&format!("\n| `{}` | ", stage.name())), "{stage:?} is not in docs/guide/measuring.md");
+    }
 }
 
 #[test]
