@@ -315,6 +315,7 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     for kind in ["check", "augment", "data wait", "validate", "checkpoint", "write"] {
         assert!(count(kind) > 0, "no {kind} span");
     }
+    assert!(spans.iter().any(|s| s["cat"] == "verify" && s["name"] == "device"), "the choice of the device");
     // Three steps are timed before the four of the run.
     assert_eq!((count("forward"), count("backward"), count("optimizer")), (7, 7, 7));
     let bounds = |s: &Value| {

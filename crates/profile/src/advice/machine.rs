@@ -25,10 +25,13 @@ pub(super) fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
     Some(advice.with(AdvisedSetting::Threads(cores)))
 }
 
-/// Returns the seconds in which the threads of a run on the CPU waited for other devices, which were compared with it.
+/// Returns the seconds in which the threads of a run on the CPU may have waited for other devices, which were compared with
+/// it.
 fn waited_for_devices_secs(facts: &RunFacts) -> f64 {
     let mut measured = facts.inputs.iter().flat_map(|input| &input.measured);
-    if measured.any(|time| !time.device.is_cpu()) { facts.verify_secs.unwrap_or(0.0) } else { 0.0 }
+    // A training run states no times of devices.
+    let is_compared = facts.training.is_some() || measured.any(|time| !time.device.is_cpu());
+    if is_compared { facts.verify_secs.unwrap_or(0.0) } else { 0.0 }
 }
 
 pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
