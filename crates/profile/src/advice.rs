@@ -253,7 +253,7 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
     let (larger_mib, effect) = match tiles.reason {
         Some(TileReason::Memory { pass_budget_bytes }) => (
             doubled_mib.max(pass_budget_bytes.div_ceil(1 << 20)),
-            ", with which the stack is expected to pass through the network once",
+            ": the stack is then expected to pass through the network once",
         ),
         _ => (doubled_mib, ""),
     };

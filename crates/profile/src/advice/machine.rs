@@ -82,7 +82,7 @@ pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
         );
         (change, AdvisedSetting::ActivationMib(half_mib))
     } else {
-        let change = format!("--memory-budget {half_mib}M, which makes tiles smaller");
+        let change = format!("--memory-budget {half_mib}M, which makes slabs or tiles smaller");
         (change, AdvisedSetting::MemoryBudget(half_mib.saturating_mul(1 << 20)))
     };
     Some(Advice::new(AdviceRule::MemoryPressure, evidence, gain, change).with(setting))
