@@ -56,6 +56,11 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     verdict(&report)
 }
 
+/// Returns whether a text is a job, which can be repeated.
+pub(super) fn is_job(text: &[u8]) -> bool {
+    serde_json::from_slice::<Job>(text).is_ok()
+}
+
 /// Adds to the failure of any repetition but the first (number 0) that the job itself works.
 fn of_repetition(failure: Failure, number: usize) -> Failure {
     if number == 0 || failure.kind() == JobErrorKind::Cancelled {

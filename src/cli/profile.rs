@@ -167,6 +167,11 @@ pub(crate) fn read_run(path: &Path) -> Result<StoredRun, Failure> {
                  compares new results with them"
             ));
         }
+        if leaks::is_job(&text) {
+            return Failure::bad_input(format!(
+                "{name}: the file holds a job, and not a stored run; cytoscope profile {name} --leaks 20 repeats it"
+            ));
+        }
         Failure::bad_input(format!("{name}: {error}"))
     })
 }

@@ -286,6 +286,16 @@ fn files_without_a_run_are_refused() {
     fixture.fails(3, &["profile", "nosuch.json"], &["nosuch.json"]);
     fixture.fails(3, &["profile", "empty.json"], &["empty.json", "no run", "--trace"]);
     fixture.fails(3, &["profile", "text.json"], &["text.json", "not a stored run"]);
+    // Half of a trace, a job, and a run of a later version.
+    let whole = json!({"run": RunRecord::new("cytoscope 9", "predict", &Recorder::off(), RunFacts::default())});
+    let whole = whole.to_string();
+    std::fs::write(fixture.path("half.json"), &whole[..whole.len() / 2]).unwrap();
+    fixture.fails(3, &["profile", "half.json"], &["half.json", "EOF"]);
+    std::fs::write(fixture.path("later.json"), whole.replace("\"stages\":[]", "\"stages\":[5]")).unwrap();
+    fixture.fails(3, &["profile", "later.json"], &["later.json", "cytoscope 9", "with that version"]);
+    let job = json!({"convert": {"input": "a.tif", "output": "b.npy"}}).to_string();
+    std::fs::write(fixture.path("job.json"), job).unwrap();
+    fixture.fails(3, &["profile", "job.json"], &["job.json", "holds a job", "--leaks"]);
 }
 
 #[test]
