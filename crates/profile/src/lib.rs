@@ -180,7 +180,7 @@ impl Recorder {
             recorder: self,
             stage,
             name: name.into(),
-            resident_before_bytes: if measures_memory { resident_bytes() } else { None },
+            resident_before_bytes: if measures_memory { memory::resident_bytes_of_span() } else { None },
             start: if self.records { Instant::now() } else { self.start },
             timed: None,
             bytes: 0,
@@ -266,7 +266,7 @@ impl Recorder {
         }
         let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
         let resident_change_bytes = span.resident_before_bytes.and_then(|before| {
-            let after = resident_bytes()?;
+            let after = memory::resident_bytes_of_span()?;
             i64::try_from(after).ok()?.checked_sub_unsigned(before)
         });
         let mut state = self.state();
