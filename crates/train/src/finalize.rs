@@ -93,6 +93,7 @@ impl Training<'_> {
         let float = self.folder.path.join(FLOAT);
         let (verdict, last) = self.choose_network(&mut state, start_scores.as_ref(), before.as_ref(), &float)?;
         let FinalNetwork { graph, scores: after, thumbnails } = last;
+        let writing = context.recorder.span(Stage::Write, "package");
         let name = package::package_name(&self.job.out);
         let metric = SelectionMetric::of(self.start.target);
         let record = self.record(&state, verdict, before.as_ref(), parameters);
@@ -101,7 +102,6 @@ impl Training<'_> {
         let curves =
             curves::svg(&state.history, metric.name()).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
-        let writing = context.recorder.span(Stage::Write, "package");
         package::write(&Description { covers, ..self.describe(record, card, name) }, &graph, &float)?;
         writing.finish();
         let floor = start_scores.as_ref().map(|start| start.score).filter(|_| verdict == ChosenNetwork::Trained);
