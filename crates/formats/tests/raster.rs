@@ -80,6 +80,8 @@ fn a_numbered_series_is_a_stack_from_any_member_or_its_folder() {
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((1000..1006).collect()));
     let times = OpenOptions { axes: Some("TYX".parse().unwrap()), ..OpenOptions::default() };
     assert_eq!(open(folder.path(), &times).unwrap().meta().shape_full, [4, 1, 1, 2, 3, 1]);
+    // A folder is no single file of the series.
+    assert_eq!(open(folder.path(), &alone).unwrap().meta().shape_full, [1, 4, 1, 2, 3, 1]);
 }
 
 #[test]

@@ -251,6 +251,35 @@ fn ome_zarr_folders_are_found_like_files() {
 }
 
 #[test]
+fn folders_of_numbered_slices_are_stacks_in_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    let write_slices = |name: &str, samples: &[u16]| {
+        for (z, slice) in samples.chunks(height * width).enumerate() {
+            write(&at(&format!("{name}_{z:03}.tif")), [1, height, width], slice.to_vec());
+        }
+    };
+    write_slices("raw/s", &raw);
+    write_slices("seg/s", &labels);
+    let shapes_in = |table: &str| {
+        fs::write(at("t.csv"), format!("raw,seg\n{table}\n")).unwrap();
+        let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.problems, []);
+        let report = check(&dataset, &Default::default());
+        report.pairs.iter().map(|pair| pair.shape_zyx).collect::<Vec<_>>()
+    };
+    assert_eq!(shapes_in("raw,seg"), [[depth, height, width]]);
+    // A file is an image of its own.
+    assert_eq!(shapes_in("raw/s_000.tif,seg/s_000.tif\nraw/s_001.tif,seg/s_001.tif"), [[1, height, width]; 2]);
+    // It is not clear which of two series is meant.
+    write_slices("raw/other", &raw);
+    fs::write(at("t.csv"), "raw,seg\nraw,seg\n").unwrap();
+    let error = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("2 series of images"), "{error}");
+}
+
+#[test]
 fn the_target_of_a_prediction_is_its_labels_not_its_maps() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
