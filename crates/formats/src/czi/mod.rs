@@ -267,6 +267,10 @@ impl Czi {
             if expected > count.saturating_mul(ratio) {
                 return Err(Fault::malformed(format!("a subblock has {count} bytes, too few for its {expected}")));
             }
+            let (largest, limit) = (count.max(expected), self.limits.max_chunk_bytes);
+            if subblock.compression != UNCOMPRESSED && largest > limit {
+                return Err(Fault::over("the size of a subblock", largest, "max_chunk_bytes", limit));
+            }
             budget.covered = budget.covered.saturating_add(expected);
             budget.referenced = budget.referenced.saturating_add(count);
             // In a valid file each byte belongs to one subblock.
@@ -311,7 +315,7 @@ impl Czi {
         Ok(())
     }
 
-    /// The pixels of a compressed subblock.
+    /// The pixels of a compressed subblock, whose size [`Self::plan`] has checked.
     fn decoded(&self, piece: Piece, subblock: &Subblock, expected: usize) -> Result<Arc<Vec<u8>>, Fault> {
         let (_, at, count) = piece;
         let key = (at, subblock.width, subblock.height, subblock.compression);
@@ -320,11 +324,6 @@ impl Czi {
             && *of == key
         {
             return Ok(Arc::clone(pixels));
-        }
-        let limit = self.limits.max_chunk_bytes;
-        if expected as u64 > limit || count > limit {
-            let largest = count.max(expected as u64);
-            return Err(Fault::over("the size of a subblock", largest, "max_chunk_bytes", limit));
         }
         let stored = self.source.read_vec(at, count as usize)?;
         let started = Instant::now();
