@@ -58,16 +58,16 @@ pub(super) fn is_timestamp(text: &str) -> bool {
 
 fn is_date(text: &str) -> bool {
     let numbers: Vec<Option<u32>> = text.split('-').map(|part| part.parse().ok()).collect();
-    let [Some(year), Some(month), Some(day)] = *numbers.as_slice() else { return false };
+    let [Some(year), Some(month), Some(day)] = numbers.as_slice() else { return false };
     let is_leap_year = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let days = match month {
+    let days = match *month {
         2 if is_leap_year => 29,
         2 => 28,
         4 | 6 | 9 | 11 => 30,
         1..=12 => 31,
         _ => return false,
     };
-    text.find('-') == Some(4) && (1..=days).contains(&day)
+    text.find('-') == Some(4) && (1..=days).contains(day)
 }
 
 /// Whether a text is a time of day, with or without an offset: `HH:MM:SS+HH:MM`.
