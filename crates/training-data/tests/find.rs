@@ -272,6 +272,12 @@ fn folders_of_numbered_slices_are_stacks_in_tables() {
     assert_eq!(shapes_in("raw,seg"), [[depth, height, width]]);
     // A file is an image of its own.
     assert_eq!(shapes_in("raw/s_000.tif,seg/s_000.tif\nraw/s_001.tif,seg/s_001.tif"), [[1, height, width]; 2]);
+    // The labels of a stack do not fit one of its slices, and the advice is to name the folder of all.
+    write(&at("whole.tif"), [depth, height, width], labels);
+    fs::write(at("t.csv"), "raw,seg\nraw/s_000.tif,whole.tif\n").unwrap();
+    let report = check(&find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap(), &Default::default());
+    let errors: Vec<_> = report.of(Severity::Error).collect();
+    assert!(errors.iter().any(|e| e.next_step.contains("name their folder in a table")), "{errors:?}");
     // It is not clear which of two series is meant.
     write_slices("raw/other", &raw);
     fs::write(at("t.csv"), "raw,seg\nraw,seg\n").unwrap();
