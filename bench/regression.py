@@ -4,9 +4,9 @@
     python bench/regression.py OLD NEW [--rounds 5] [--filter kernels] [--store TIMES.json] [--baseline TIMES.json]
 
 OLD and NEW are folders of checkouts, or their target folders. A ratio is the time in NEW divided by that in OLD in the same
-round, so that a slowdown of the machine affects both; the range over the rounds shows the noise. --store writes the medians of NEW as JSON;
---baseline prints the ratio to such a file as well, which is meaningful only on the machine that wrote it. The exit code is 1
-if the whole range of a benchmark is above --limit.
+round, so that a slowdown of the machine affects both; the range over the rounds shows the noise. --store writes the medians
+of NEW and the name of the CPU as JSON; --baseline prints the ratio to such a file as well, and says so if it is that of
+another CPU: then the ratios mean nothing. The exit code is 1 if the whole range of a benchmark is above --limit.
 """
 
 import argparse
@@ -57,7 +57,14 @@ def main():
     arguments.add_argument("--store", help="write the medians of NEW to this JSON file")
     arguments.add_argument("--baseline", help="also compare NEW with this JSON file")
     asked = arguments.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    cpu = processor()
+    print(f"CPU: {cpu}", flush=True)
+    baseline = {}
+    if asked.baseline:
+        stored = json.loads(pathlib.Path(asked.baseline).read_text())
+        baseline = stored["median_secs"]
+        if stored.get("cpu") != cpu:
+            print(f"note: {asked.baseline} was measured on {stored.get('cpu', 'an unknown CPU')}", flush=True)
     programs = {suite: [program(asked.old, suite), program(asked.new, suite)] for suite in SUITES}
     times = {}
     for number in range(asked.rounds):
@@ -67,7 +74,6 @@ def main():
             for side in (0, 1) if number % 2 == 0 else (1, 0):
                 for name, seconds in measure(pair[side], asked.filter, asked.seconds).items():
                     times.setdefault(name, ([], []))[side].append(seconds)
-    baseline = json.loads(pathlib.Path(asked.baseline).read_text())["median_secs"] if asked.baseline else {}
     slower = []
     print(f"{'benchmark':40} {'old':>12} {'new':>12}  new/old (range)")
     for name, (old, new) in sorted(times.items()):
@@ -76,14 +82,14 @@ def main():
             continue
         ratios = [b / a for a, b in zip(old, new)]
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-        stored = f"  {statistics.median(new) / baseline[name]:.3f} of the baseline" if name in baseline else ""
+        relative = f"  {statistics.median(new) / baseline[name]:.3f} of the baseline" if name in baseline else ""
         mark = "  SLOWER" if low > asked.limit else ""
         slower += [name] if mark else []
         left, right = (f"{1e6 * statistics.median(side):.2f} µs" for side in (old, new))
-        print(f"{name:40} {left:>12} {right:>12}  {middle:.3f} ({low:.3f} to {high:.3f}){stored}{mark}")
+        print(f"{name:40} {left:>12} {right:>12}  {middle:.3f} ({low:.3f} to {high:.3f}){relative}{mark}")
     if asked.store:
         medians = {name: statistics.median(new) for name, (_, new) in sorted(times.items()) if new}
-        pathlib.Path(asked.store).write_text(json.dumps({"median_secs": medians}, indent=2) + "\n")
+        pathlib.Path(asked.store).write_text(json.dumps({"cpu": cpu, "median_secs": medians}, indent=2) + "\n")
     sys.exit(1 if slower else 0)
 
 

@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
-use super::{counted, print, progress};
+use super::{counted, note_line, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{MeasureJob, PARQUET_EXTENSION, TableFormat};
@@ -72,7 +72,7 @@ impl Measure {
             return run.print_json(&report);
         }
         print(&format!("{} in {}", counted(report.objects, "object"), report.table.display()));
-        report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+        report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::{counted, print, progress};
+use super::{counted, note_line, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::MeshJob;
@@ -73,7 +73,7 @@ impl MeshCommand {
         let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();
         let objects = counted(report.objects.len(), "object");
         print(&format!("{objects}, {triangles} triangles in {}", report.out.display()));
-        report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+        report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
         Ok(())
     }
 }

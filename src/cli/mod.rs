@@ -37,7 +37,7 @@ mod worker;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
-use cytoscope_pipeline::{JobErrorKind, MAX_THREADS};
+use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{io_advice, is_exhausted};
@@ -233,9 +233,13 @@ fn escape_controls(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the line of a note; a warning says so itself.
-fn note_line(note: &str) -> String {
-    if note.starts_with("warning: ") { note.to_owned() } else { format!("note: {note}") }
+/// Returns the line of a note, which begins with its level.
+fn note_line(note: &Note) -> String {
+    let level = match note.level {
+        NoteLevel::Info => "note",
+        NoteLevel::Warning => "warning",
+    };
+    format!("{level}: {}", note.message)
 }
 
 /// Prints a note about a file that was created at the path of an output during the run and was moved aside.
@@ -421,8 +425,8 @@ mod tests {
 
     #[test]
     fn warnings_are_not_introduced_as_notes() {
-        assert_eq!(note_line("warning: it is flat"), "warning: it is flat");
-        assert_eq!(note_line("it is flat"), "note: it is flat");
+        assert_eq!(note_line(&Note::warning("it is flat")), "warning: it is flat");
+        assert_eq!(note_line(&Note::info("it is flat")), "note: it is flat");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Completes options that are not given from the profile of this machine.
 
 use super::devices;
-use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{AppliedProfile, Context, MachineProfiles, PerformanceRequest, PredictJob, machine_key};
 use cytoscope_train::TrainJob;
@@ -15,18 +15,8 @@ fn stored(context: &Context) -> MachineProfiles {
     })
 }
 
-/// Returns whether the requested device can be used; if not, this is reported.
-fn is_usable(request: DeviceRequest, devices: &Devices, context: &Context) -> bool {
-    let DeviceRequest::Device(id) = request else { return true };
-    let usable = id == DeviceId::Cpu || devices.list().iter().any(|device| device.id == id && device.usable);
-    if !usable {
-        context.note(format!("the machine profile is not used: its device {id} cannot be used now"));
-    }
-    usable
-}
-
-/// Restores the job as it was given if the device from the machine profile cannot be used. Returns what came from the
-/// profile, and the devices to choose from.
+/// Restores the job as it was given if the device from the machine profile cannot be used, or is not the one that was
+/// measured. Returns what came from the profile, and the devices to choose from.
 fn checked<J>(
     job: &mut J,
     given: J,
@@ -35,7 +25,8 @@ fn checked<J>(
     context: &Context,
 ) -> (Option<AppliedProfile>, Devices) {
     let available = devices::found(device(job), &context.recorder);
-    if applied.is_some() && !is_usable(device(job), &available, context) {
+    if let Some(problem) = applied.as_ref().and_then(|applied| applied.problem(device(job), available.list())) {
+        context.note(problem);
         *job = given;
         return (None, devices::found(device(job), &context.recorder));
     }
@@ -47,13 +38,8 @@ fn checked<J>(
 
 /// Reports that a preset that was requested by name has no effect.
 fn report_unused(request: PerformanceRequest, applied: Option<&AppliedProfile>, context: &Context) {
-    if let PerformanceRequest::Preset(preset) = request
-        && applied.is_none()
-    {
-        context.note(format!(
-            "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
-             device and precision, or all of them are given; cytoscope tune --save measures and stores them"
-        ));
+    if let Some(note) = request.unused_note().filter(|_| applied.is_none()) {
+        context.note(note);
     }
 }
 

@@ -6,7 +6,8 @@ use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, counted, devices, parse_bytes, parse_threads, parse_zyx, performance, print, print_json, progress,
+    PrecisionName, counted, devices, note_line, parse_bytes, parse_threads, parse_zyx, performance, print, print_json,
+    progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -17,8 +18,8 @@ use cytoscope_pipeline::predict::{
     Blend, BlendRequest, ChannelRef, InputTensor, KeepSlices, TileRequest, expand_inputs, input_facts,
 };
 use cytoscope_pipeline::{
-    DiameterRequest, InputReport, JobErrorKind, Output, OutputTensor, PerformanceRequest, PredictJob, PredictOutcome,
-    Rerun, ResultFormat, TableFormat, find_model, provenance,
+    DiameterRequest, InputReport, JobErrorKind, Note, Output, OutputTensor, PerformanceRequest, PredictJob,
+    PredictOutcome, Rerun, ResultFormat, TableFormat, find_model, provenance,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
@@ -225,7 +226,9 @@ impl Predict {
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
         run.write_trace(&recorder, self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
         let mut outcome = result?;
-        outcome.done.iter_mut().for_each(|report| report.notes.splice(..0, differences.iter().cloned()).for_each(drop));
+        for report in &mut outcome.done {
+            report.notes.splice(..0, differences.iter().cloned().map(Note::from)).for_each(drop);
+        }
         if self.json {
             print_json(&report(&outcome, run))?;
         } else {
@@ -363,7 +366,7 @@ fn print_report(report: &InputReport) {
     if let Some(profile) = &report.profile {
         print(&format!("  {}", profile.text()));
     }
-    report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+    report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
 }
 

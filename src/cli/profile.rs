@@ -384,6 +384,9 @@ impl Comparison {
         let total = ComparedTime::new("total", wall(&first), wall(&second));
         let stages = compare_stages(&first.record.stages, &second.record.stages);
         let mut operators = compare_operators(&first.operators(), &second.operators());
+        // The longest in either run: a float and an int8 network have no operators in common.
+        let longer_secs = |time: &ComparedTime| time.first_secs.max(time.second_secs);
+        operators.sort_by(|a, b| longer_secs(b).total_cmp(&longer_secs(a)));
         operators.truncate(top);
         Self { first: RunProfile::new(first, top), second: RunProfile::new(second, top), total, stages, operators }
     }
@@ -469,6 +472,21 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_profile::{Recorder, RunFacts, Stage};
+
+    #[test]
+    fn the_longest_operators_of_either_run_are_compared() {
+        let run = |operators: &[(&'static str, f64)]| {
+            let record = RunRecord::new("cytoscope 0", "predict", &Recorder::off(), RunFacts::default());
+            let span = |(name, secs): &(&'static str, f64)| SpanRecord::new(Stage::Op, *name, 0.0, 1e6 * secs);
+            let spans = operators.iter().map(span).collect();
+            StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 }
+        };
+        let (first, second) = (run(&[("Conv a", 3.0), ("Conv b", 1.0)]), run(&[("Conv int8 a", 2.0)]));
+        let compared = Comparison::new(first, second, 2);
+        let names: Vec<&str> = compared.operators.iter().map(|time| time.name.as_str()).collect();
+        assert_eq!(names, ["Conv a", "Conv int8 a"]);
+    }
 
     #[test]
     fn long_names_are_cut_to_the_width_of_the_table() {

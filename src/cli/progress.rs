@@ -108,7 +108,7 @@ fn print_event(event: &Event) {
     match event {
         Event::Started { input, index, count } => eprint_line(&format!("[{}/{count}] {}", index + 1, input.display())),
         Event::Planned { plan, .. } => eprint_line(&format!("planned: {}", plan.text())),
-        Event::Note { message } => eprint_line(&note_line(message)),
+        Event::Note(note) => eprint_line(&note_line(note)),
         Event::Failed { input, reason } => {
             eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))
         }

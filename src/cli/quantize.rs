@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
-use super::{print, progress};
+use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{PredictJob, find_model};
@@ -170,5 +170,5 @@ fn print_report(report: &QuantizeReport) {
     }
     let met = if report.budget_met { "met" } else { "NOT met" };
     print(&format!("  accuracy budget {}: {met}", report.accuracy_budget));
-    report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+    report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
 }

@@ -3,7 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
-use super::{counted, print, progress};
+use super::{counted, note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, ObjectsError, SegmentOptions, Threshold};
@@ -130,7 +130,7 @@ impl Segment {
             return run.print_json(&report);
         }
         print(&format!("{} in {}", counted(report.objects, "object"), report.labels.display()));
-        report.notes.iter().for_each(|note| print(&format!("  note: {note}")));
+        report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
         Ok(())
     }
 }

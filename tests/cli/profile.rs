@@ -230,10 +230,14 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     // The status is one line on stderr, or an event.
     let more = ["--steps", "2", "--without-int8", "--out", "n", "--json-progress"];
     let ran = fixture.run(&[&SMALL[..], &more].concat()).ok();
-    let mut events = ran.stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let status = events.find(|event| event["event"] == "status").expect("a status");
+    let events = ran.stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let all: Vec<Value> = events.filter(|event| event["event"] == "status").collect();
+    let of_steps: Vec<Option<u64>> = all.iter().map(|status| status["step"].as_u64()).collect();
+    // The first step also waits for the first patches.
+    assert_eq!(of_steps, [Some(1), Some(2)], "the last status of a short run is that of its last step");
+    let status = all.last().expect("a status");
     let promised = ["step", "samples_per_sec", "data_wait_share", "resident_bytes", "activation_bytes", "batch_advice"];
-    assert_eq!(missing(&status, &promised), Vec::<&str>::new());
+    assert_eq!(missing(status, &promised), Vec::<&str>::new());
     assert!(status["samples_per_sec"].as_f64().unwrap() > 0.0 && status["batch"] == 2, "{status}");
     let ran = fixture.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "p"]].concat()).ok();
     assert!(ran.stderr.contains(" samples/s, "), "{}", ran.stderr);
@@ -470,6 +474,36 @@ fn a_bench_measures_what_recording_costs() {
     assert!((1..4).all(|row| median(row, "spans") > 0.0 && median(row, "cost_ratio") > 0.0), "{results:#}");
     assert!(median(3, "spans") > median(2, "spans"), "operators are recorded, too: {results:#}");
     assert_eq!(results[3]["runs"], json!(2));
+}
+
+#[test]
+fn a_bench_says_what_is_missing_and_that_nothing_can_be_compared() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let rows = format!(
+        "{HEADER}a,inference,nuclei-dog,{raw},cpu,f32,,,\"diameter=15;voxel_size=1.75,0.8,0.8\"\n\
+         b,inference,nuclei-dog,nosuch.tif\n"
+    );
+    std::fs::write(fixture.path("t.csv"), rows).unwrap();
+    let base = ["bench", "--config", "t.csv", "--output", "r.json", "--skip-failed"];
+    let ran = fixture.run(&[&base[..], &["--compare"]].concat()).ok();
+    assert!(ran.stdout.contains("nothing was compared"), "{}", ran.stdout);
+    // Before the first task, which may take hours.
+    let place = |text: &str| ran.stderr.find(text).unwrap();
+    assert!(place("note: task b: nosuch.tif: no such file") < place("[round 1 of 1] a"), "{}", ran.stderr);
+    // Results of another program may hold other figures.
+    let stored =
+        r#"[{"name": "a", "kind": "inference", "timestamp": "t", "success": true, "metrics": {"total_secs": 1.5}}]"#;
+    std::fs::write(fixture.path("stored.json"), stored).unwrap();
+    let ran = fixture.run(&[&base[..], &["--force", "--compare", "stored.json"]].concat()).ok();
+    assert!(
+        ran.stdout.contains("a, compared with t:") && ran.stdout.contains("no figures in common"),
+        "{}",
+        ran.stdout
+    );
+    std::fs::write(fixture.path("other.json"), r#"{"version": 9}"#).unwrap();
+    let other = [&base[..], &["--force", "--compare", "other.json"]].concat();
+    fixture.fails(3, &other, &["other.json", "expected results written by cytoscope bench"]);
 }
 
 #[test]

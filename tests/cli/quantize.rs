@@ -188,9 +188,8 @@ fn a_folder_that_is_replaced_is_moved_aside_and_named() {
     let arguments =
         ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--out", "mine", "--force", "--json"];
     let report = fixture.run(&[&arguments[..], &["--accuracy-budget", "0.3"]].concat()).json();
-    let notes: Vec<&str> = report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    let moved =
-        notes.iter().find_map(|note| note.split_once(" were moved to ")).unwrap_or_else(|| panic!("{notes:?}")).1;
+    let moved = report["moved_to"].as_str().unwrap();
+    assert!(report["notes"].to_string().contains(&format!(" were moved to {moved}")), "{report:#}");
     assert_eq!(std::fs::read(fixture.path(moved).join("notes.txt")).unwrap(), b"keep");
     assert!(fixture.path("mine/rdf.yaml").is_file());
 }

@@ -56,7 +56,7 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
     let mut lines: Vec<String> = text.lines().take(2).map(str::to_owned).collect();
     lines.push(format!("1,1,2,,0.0,the disk was full,{}", rows[2][6..].join(",")));
     std::fs::write(fixture.path("m.search.csv"), lines.join("\n") + "\n").unwrap();
-    fixture.fails(2, &arguments, &["m.search.csv"]);
+    fixture.fails(2, &arguments, &["m.search.csv", "--resume", "--restart"]);
     fixture.run(&[&arguments[..], &["--resume"]].concat()).ok();
     let again = fixture.table("m.search.csv");
     assert_eq!(again[1], rows[1], "its seconds, too: it was not run again");
@@ -136,7 +136,10 @@ fn a_search_that_cannot_start_is_refused() {
     std::fs::write(fixture.path("space.toml"), "budget.steps = { values = [1, 2] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["budget.steps has a range, and --steps"]);
     std::fs::write(fixture.path("space.toml"), "color = { values = [1] }\n").unwrap();
-    run(&["--trials", "2", "--steps", "4"], 2, &["color"]);
+    run(&["--trials", "2", "--steps", "4"], 2, &["space.toml: trial 0", "color"]);
+    std::fs::write(fixture.path("space.toml"), "schedule.rate = { log_uniform = [0, 1e-2] }\n").unwrap();
+    let range = "space.toml: schedule.rate: log_uniform is [0, 0.01], expected two numbers above 0";
+    run(&["--trials", "2", "--steps", "4"], 2, &[range]);
     std::fs::write(fixture.path("space.toml"), "ema = { uniform = [2.0, 3.0] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["ema", "0 to 1"]);
     assert!(!fixture.path("m.search.csv").exists() && !fixture.path("m.search").exists());

@@ -362,6 +362,9 @@ fn only_mixed_precision_is_compared_with_full_precision() {
     let arguments = [&SMALL[..], &["--steps", "2", "--out", "m", "--compare-precision"]].concat();
     fixture.fails(2, &arguments, &["--compare-precision", "--precision f16"]);
     fixture.fails(2, &[&arguments[..], &["--resume"]].concat(), &["--resume"]);
+    // The CPU has no mixed precision.
+    let mixed = ["--precision", "f16", "--device", "cpu"];
+    fixture.fails(2, &[&arguments[..], &mixed].concat(), &["the CPU trains in f32 only", "--device"]);
     assert!(!fixture.path("m").exists() && !fixture.path("m.f32").exists());
 }
 

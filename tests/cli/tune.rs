@@ -38,6 +38,8 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     let presets = &report["inference"]["presets"];
     assert_eq!(missing(presets, &["fastest", "most-accurate"]), Vec::<&str>::new());
     assert_eq!((&presets["fastest"]["device"], &presets["fastest"]["precision"]), (&json!("cpu"), &json!("f32")));
+    assert_eq!(report["preset"], "most-accurate");
+    assert!(["um", "voxels"].contains(&report["diameter_unit"].as_str().unwrap()), "{report:#}");
     let stored = report["saved"].as_str().unwrap();
     let file: Value = serde_json::from_slice(&std::fs::read(stored).unwrap()).unwrap();
     assert_eq!((&file["format"], &file["profiles"][0]["inference"]), (&json!(1), presets));
@@ -61,6 +63,13 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     for more in [&given[..], &["--performance", "off"]] {
         assert_eq!(profile_of(&run(more).stdout), Value::Null, "{more:?}");
     }
+    // A GPU that was there when the settings were measured is gone: this is reported, and the prediction goes on.
+    let mut of_gpu = file.clone();
+    of_gpu["profiles"][0]["inference"]["fastest"]["device"] = "cuda:63".into();
+    std::fs::write(stored, of_gpu.to_string()).unwrap();
+    let ran = run(&["--performance", "fastest"]);
+    assert!(ran.stderr.contains("its device cuda:63 cannot be used now"), "{}", ran.stderr);
+    assert_eq!(profile_of(&ran.stdout), Value::Null);
     // A damaged file is reported, and the prediction goes on.
     std::fs::write(stored, "{}").unwrap();
     let ran = run(&["--performance", "fastest"]);

@@ -14,7 +14,7 @@ use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
 use cytoscope_ui::runs::RunId;
 use cytoscope_ui::screenshots::ScreenshotSubject;
 use cytoscope_ui::work::Purpose;
-use eframe::egui::{Color32, ColorImage, Event, Pos2, UserData, ViewportId, pos2};
+use eframe::egui::{Color32, ColorImage, Event, Key, Pos2, UserData, ViewportId, pos2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -230,13 +230,13 @@ fn stored_runs_are_compared_searched_and_exported() {
     fixture.window.run_steps(4);
     assert!(fixture.sees("Conv a") && !fixture.sees("Conv b"), "{}", fixture.on_screen());
     fixture.click("Compare with");
-    fixture.click("second.json · predict");
+    fixture.click("Compare with second.json · predict, 2.0 s");
     accessibility::check(&fixture, "comparison");
     assert!(fixture.sees("2.00×") && !fixture.sees("Resize c"), "{}", fixture.on_screen());
     fixture.window.get_by_label("Search spans").focus();
     fixture.window.run_steps(2);
     for _ in 0.."conv A".len() {
-        fixture.window.key_press(eframe::egui::Key::Backspace);
+        fixture.window.key_press(Key::Backspace);
     }
     fixture.window.run_steps(4);
     assert!(fixture.sees("0.25×"), "total and reading take a quarter: {}", fixture.on_screen());
@@ -258,6 +258,75 @@ fn stored_runs_are_compared_searched_and_exported() {
     let trace = std::fs::read(save(ProfileFormat::Trace, "again.json")).unwrap();
     let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
     assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
+}
+
+#[test]
+fn a_search_without_matches_says_so_in_every_table() {
+    let mut fixture = Fixture::new();
+    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
+    write_trace(&first, 4, &[("Conv a", 500)]);
+    write_trace(&second, 1, &[("Conv a", 1000)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &second);
+    open(&mut fixture, &first);
+    fixture.window.get_by_label("Search spans").focus();
+    fixture.window.run_steps(2);
+    fixture.window.get_by_label("Search spans").type_text("pooling");
+    fixture.window.run_steps(4);
+    fixture.click("Operators");
+    assert!(fixture.sees("Nothing matches \"pooling\"."), "{}", fixture.on_screen());
+    fixture.click("Compare with");
+    fixture.click("Compare with second.json · predict, 2.0 s");
+    assert!(fixture.sees("Nothing matches \"pooling\"."), "{}", fixture.on_screen());
+}
+
+#[test]
+fn runs_of_different_kinds_are_compared_even_without_operators() {
+    let mut fixture = Fixture::new();
+    let (predicted, trained) = (fixture.path("predicted.json"), fixture.path("trained.json"));
+    write_trace(&predicted, 4, &[]);
+    let recorder = Recorder::new();
+    recorder.add(Stage::Forward, "forward", Duration::from_secs(2), 0);
+    let facts = RunFacts { wall_secs: 2.0, ..RunFacts::default() };
+    let record = RunRecord::new("cytoscope 0", "train", &recorder, facts);
+    let mut text = Vec::new();
+    recorder.write_trace(&record, &mut text).unwrap();
+    std::fs::write(&trained, text).unwrap();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    fixture.window.state_mut().open_run(trained);
+    fixture.until("the training run", |w| sees(w, "trained.json · train"));
+    open(&mut fixture, &predicted);
+    fixture.click("Compare with");
+    fixture.click("Compare with trained.json · train, 2.0 s");
+    // A stage that only the second run has has no ratio.
+    for shown in ["forward", "0.25×", "–", "0.00×"] {
+        assert!(fixture.sees(shown), "no {shown:?}: {}", fixture.on_screen());
+    }
+}
+
+#[test]
+fn the_timeline_is_moved_and_zoomed_with_the_keyboard() {
+    let mut fixture = Fixture::new();
+    let path = fixture.path("run.json");
+    write_trace(&path, 4, &[("Conv a", 500)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    let whole = "Timeline of spans, 0 ms to 4.0 s";
+    assert!(fixture.sees(whole), "{}", fixture.on_screen());
+    fixture.window.get_by_label(whole).focus();
+    fixture.window.run_steps(4);
+    let mut press = |key: Key, expected: &str| {
+        fixture.window.key_press(key);
+        fixture.window.run_steps(4);
+        assert!(fixture.sees(expected), "no {expected:?} after {key:?}: {}", fixture.on_screen());
+    };
+    // A zoom by 1.25 leaves 3.2 s around the middle, and an arrow moves them by a tenth.
+    press(Key::Plus, "Timeline of spans, 400 ms to 3.6 s");
+    press(Key::ArrowLeft, "Timeline of spans, 80 ms to 3.3 s");
+    press(Key::ArrowRight, "Timeline of spans, 400 ms to 3.6 s");
+    press(Key::Minus, whole);
+    press(Key::Plus, "Timeline of spans, 400 ms to 3.6 s");
+    press(Key::Home, whole);
 }
 
 #[test]
@@ -291,11 +360,37 @@ fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
         check(&mut fixture, view, header, line);
     }
     fixture.click("Compare with");
-    fixture.click("second.json · predict");
+    fixture.click("Compare with second.json · predict, 2.0 s");
     check(&mut fixture, "Comparison", "kind,name,first_secs,", "\ntotal,\"total\",8,2,0.25\n");
     let trace = saved(&mut fixture, "Save as Chrome trace", "again.json");
     let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
     assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
+}
+
+#[test]
+fn an_export_replaces_an_existing_file_only_on_request() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    let (path, existing) = (fixture.path("run.json"), fixture.path("spans.csv"));
+    write_trace(&path, 4, &[("Conv a", 500)]);
+    std::fs::write(&existing, "mine").unwrap();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    let save = |fixture: &mut Fixture| {
+        fixture.click("Save view as CSV");
+        fixture.until("the dialog", |w| sees(w, "File name"));
+        fixture.type_into("File name", &existing.display().to_string());
+        fixture.window.key_press(Key::Enter);
+        fixture.until("the question", |w| sees(w, "Replace the file?"));
+    };
+    save(&mut fixture);
+    fixture.click("Keep file");
+    fixture.click("Cancel dialog");
+    fixture.until("no dialog", |w| !sees(w, "File name"));
+    assert_eq!(std::fs::read(&existing).unwrap(), b"mine");
+    save(&mut fixture);
+    fixture.click("Replace file");
+    fixture.until("the table", |_| std::fs::read(&existing).unwrap().starts_with(b"stage,name,thread,"));
 }
 
 #[test]
@@ -322,6 +417,8 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     write_trace(&without, 1, &[("Conv a", 500)]);
     fixture.window.state_mut().send(Command::ToggleProfiler);
     open(&mut fixture, &without);
+    fixture.click("Operators");
+    assert!(fixture.sees("GMAC/s") && !fixture.sees("Of peak"), "{}", fixture.on_screen());
     fixture.click("Roofline");
     assert!(fixture.sees("The run lacks the peak of its machine"), "{}", fixture.on_screen());
     open(&mut fixture, &path);
@@ -330,6 +427,8 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     for shown in ["Peak with 2 threads, avx2: 100 GMAC/s f32, 10.0 GB/s memory", "Roofline, number of operators: 1"] {
         assert!(fixture.sees(shown), "no {shown:?}: {}", fixture.on_screen());
     }
+    fixture.click("Operators");
+    assert!(fixture.sees("Of peak"), "{}", fixture.on_screen());
     let csv = fixture.path("roofline.csv");
     let format = ProfileFormat::Csv(ProfileTable::Roofline);
     fixture.window.state_mut().save_profile(format, RunId::File(2), csv.clone());
@@ -451,7 +550,7 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     fixture.window.run_steps(4);
     let jobs = fixture.window.state().jobs();
     let job = jobs.iter().rev().find(|j| matches!(j.purpose, Purpose::Predict { .. })).unwrap();
-    let (id, seconds) = (RunId::Job(job.id), job.seconds);
+    let (id, seconds, title) = (RunId::Job(job.id), job.seconds, job.title.clone());
     let path = fixture.path("job.json");
     fixture.window.state_mut().save_profile(ProfileFormat::Trace, id, path.clone());
     fixture.until("the trace", |_| path.is_file());
@@ -463,6 +562,12 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     assert!(run.timeline.len() > run.marks.len(), "its memory was sampled");
     assert!(run.timeline.iter().any(|sample| sample.arena_bytes.is_some()), "with the arenas of the engine");
     open(&mut fixture, &path);
+    // A stored run is compared with a job.
+    fixture.click("Compare with");
+    fixture.window.run_steps(4);
+    let offered = format!("Compare with {title}, ");
+    fixture.window.query_all_by_label_contains(&offered).next().unwrap().click();
+    fixture.until("the comparison", |w| sees(w, "times as long") && sees(w, "Ratio"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::accessibility;
 use crate::fixture::{Fixture, sees};
 use crate::training::{fixture, go_to_start_step, next_window};
 use cytoscope_engine::{DeviceId, DeviceRequest};
+use cytoscope_pipeline::Note;
 use cytoscope_train::TrainPrecision;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
@@ -53,9 +54,9 @@ fn paused_or_killed_training_continues() {
         std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
         if kill == 1 {
             fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
-            let says = |note: &String| note.contains("training continues from the last checkpoint");
+            let says = |note: &Note| note.message.contains("training continues from the last checkpoint");
             fixture.until("the note", |w| w.state().wizard().run.notes.iter().any(says));
-            let resumed = |note: &String| note.starts_with("resuming after step");
+            let resumed = |note: &Note| note.message.starts_with("resuming after step");
             fixture.until("resuming", |w| w.state().wizard().run.notes.iter().filter(|n| resumed(n)).count() > 1);
         }
     }
@@ -211,7 +212,11 @@ fn finish_now_keeps_the_best_network() {
         fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
         let report = fixture.window.state().wizard().report.clone().unwrap();
         assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
-        assert!(report.history.notes.iter().any(|n| n.starts_with("finished early")), "{:?}", report.history.notes);
+        assert!(
+            report.history.notes.iter().any(|n| n.message.starts_with("finished early")),
+            "{:?}",
+            report.history.notes
+        );
         assert!(cytoscope_model_package::Package::open(&report.out).is_ok());
         fixture.until("the page", |w| sees(w, "Finished early"));
         assert!(fixture.window.state().wizard().plan.job.is_none());

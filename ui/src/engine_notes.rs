@@ -1,9 +1,11 @@
 //! Notes and failures of the engine in the words of the window. The engine words them for the command line, too: they name
 //! its options, and count time points from 0.
 
+use cytoscope_pipeline::Note;
+
 /// Options of the command line that notes and failures name, with what the window has in their place. An option whose name
 /// continues that of another one precedes it.
-const IN_WINDOW: [(&str, &str); 29] = [
+const IN_WINDOW: [(&str, &str); 27] = [
     ("--voxel-size", "\"Voxel size…\""),
     ("--axes", "\"Axes…\""),
     ("--diameter", "\"Object diameter\""),
@@ -23,8 +25,6 @@ const IN_WINDOW: [(&str, &str); 29] = [
     ("--preprocess", "\"Preprocessing\""),
     ("--compression", "\"Compression\""),
     ("--architecture", "\"Architecture\""),
-    ("--batch", "\"Batch size\""),
-    (" --set accumulate=", " and \"Batches per step\" "),
     ("with --calibrate DIR", "by opening them"),
     ("with --calibrate", "by opening them"),
     (" with --objects", ""),
@@ -42,9 +42,14 @@ pub(crate) fn in_window(note: &str) -> String {
     counted_from_one(&without_options(named))
 }
 
-/// Returns notes as [`in_window`] does.
-pub(crate) fn all_in_window(notes: &[String]) -> Vec<String> {
-    notes.iter().map(|note| in_window(note)).collect()
+/// Returns a note with its message as [`in_window`] returns it.
+pub(crate) fn note_in_window(note: &Note) -> Note {
+    Note { level: note.level, message: in_window(&note.message) }
+}
+
+/// Returns the texts of notes as [`note_in_window`] returns these.
+pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
+    notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
 /// The text without the parentheses that name an option.
@@ -121,10 +126,6 @@ mod tests {
         assert_eq!(
             in_window("there is no calibration data: give stacks with --calibrate"),
             "there is no calibration data: give stacks by opening them"
-        );
-        assert_eq!(
-            in_window("--batch 2 --set accumulate=4 would compute fewer activations twice"),
-            "\"Batch size\" 2 and \"Batches per step\" 4 would compute fewer activations twice"
         );
         assert_eq!(in_window("choose fewer objects with --objects"), "choose fewer objects");
         for other in ["a time point — no number (a--b); kept", "of one file (a.tif): use --keep (slow)"] {

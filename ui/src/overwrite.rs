@@ -6,6 +6,7 @@ use crate::jobs::JobsAction;
 use crate::opener::FileRequest;
 use crate::theme;
 use crate::work::{RefusedJob, RepeatableJob};
+use cytoscope_pipeline::ExistingOutput;
 use eframe::egui;
 use std::path::PathBuf;
 
@@ -52,10 +53,8 @@ pub(crate) fn overwrite_dialog(
         ui.set_width(440.0);
         ui.heading("Replace existing files?");
         ui.add_space(theme::GAP);
-        // The rest of the message is advice for the command line.
-        let reason = &question.refused.reason;
-        let what = reason.split("; ").next().unwrap_or(reason);
-        ui.add(egui::Label::new(what).wrap());
+        let ExistingOutput { path, problem } = &question.refused.existing;
+        ui.add(egui::Label::new(format!("{} {problem}.", path.display())).wrap());
         ui.add_space(theme::GAP);
         let why = "The file was not written by Cytoscope or was edited since. Replacing overwrites all existing \
                    result files of this job and cannot be undone.";

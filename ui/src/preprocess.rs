@@ -93,15 +93,16 @@ enum Reorder {
 
 /// Returns what a menu calls a step.
 fn title(step: &PreprocessStep) -> &'static str {
-    match step.name() {
-        "gaussian" => "Gaussian smoothing",
-        "median" => "Median filter",
-        "tophat" => "Background: white top-hat",
-        "rolling-ball" => "Background: rolling ball",
-        "clahe" => "Local contrast (CLAHE)",
-        "stretch" => "Contrast stretch",
-        "normalize-slices" => "Normalize slices",
-        other => other,
+    match step {
+        PreprocessStep::Gaussian { .. } => "Gaussian smoothing",
+        PreprocessStep::Median { .. } => "Median filter",
+        PreprocessStep::Tophat { .. } => "Background: white top-hat",
+        PreprocessStep::RollingBall { .. } => "Background: rolling ball",
+        PreprocessStep::Clahe { .. } => "Local contrast (CLAHE)",
+        PreprocessStep::Stretch { .. } => "Contrast stretch",
+        PreprocessStep::NormalizeSlices { .. } => "Normalize slices",
+        // The menu does not offer steps that move voxels.
+        PreprocessStep::Deskew { .. } | PreprocessStep::Affine { .. } | PreprocessStep::Crop { .. } => step.name(),
     }
 }
 

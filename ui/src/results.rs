@@ -1,5 +1,6 @@
 //! Object tables as written by `predict`.
 
+use cytoscope_objects::ObjectColumn;
 use cytoscope_profile::bytes_text;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,8 @@ impl Results {
         let malformed = |line, expected| TableError::Malformed { path: path.to_owned(), line, expected };
         let header = reader.headers().map_err(|_| malformed(1, 0))?;
         let columns: Vec<String> = header.iter().map(str::to_owned).collect();
-        let label_column = columns.iter().position(|c| c == "label").ok_or_else(|| malformed(1, columns.len()))?;
+        let is_label = |name: &String| *name == ObjectColumn::Label.name();
+        let label_column = columns.iter().position(is_label).ok_or_else(|| malformed(1, columns.len()))?;
         let mut rows = Vec::new();
         for record in reader.records() {
             let place = |position: Option<&csv::Position>| position.map_or(0, |p| p.line());
@@ -100,13 +102,13 @@ impl Results {
 
     /// The time point of a row, from 0; `None` if the table states none, because all its objects are of one.
     pub fn time(&self, row: usize) -> Option<usize> {
-        let time = self.value(row, self.column("time")?);
+        let time = self.value(row, self.column_of(ObjectColumn::Time)?);
         (time >= 0.0).then_some(time as usize)
     }
 
     /// Number of objects at a time point; all objects if the table states no time points.
     pub fn objects_at(&self, time: usize) -> usize {
-        let Some(column) = self.column("time") else { return self.rows.len() };
+        let Some(column) = self.column_of(ObjectColumn::Time) else { return self.rows.len() };
         (0..self.rows.len()).filter(|row| self.value(*row, column) == time as f64).count()
     }
 
@@ -120,7 +122,7 @@ impl Results {
     /// The table as `anndata.io.read_csv` reads it: the first column has the names of the observations, `object_7` for the
     /// object with label 7 (`t2_object_7` at time point 2), and all others are numbers; missing ones are `nan`.
     pub fn anndata_csv(&self) -> String {
-        let time_column = self.column("time");
+        let time_column = self.column_of(ObjectColumn::Time);
         let is_named = |column: &usize| *column != self.label_column && Some(*column) != time_column;
         let columns: Vec<usize> = (0..self.columns.len()).filter(is_named).collect();
         let mut writer = csv::Writer::from_writer(Vec::new());
@@ -141,8 +143,13 @@ impl Results {
 
     /// Volume in µm³ of the voxels that the objects were measured with; `None` if the table does not state it.
     pub fn voxel_um3(&self) -> Option<f64> {
-        let (volume, voxels) = (self.column("volume_um3")?, self.column("voxels")?);
+        let (volume, voxels) = (self.column_of(ObjectColumn::VolumeUm3)?, self.column_of(ObjectColumn::Voxels)?);
         Some(self.value(0, volume) / self.value(0, voxels)).filter(|um3| um3.is_finite() && *um3 > 0.0)
+    }
+
+    /// Index of a column.
+    pub fn column_of(&self, column: ObjectColumn) -> Option<usize> {
+        self.column(column.name())
     }
 
     /// Index of a column by its name.

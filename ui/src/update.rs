@@ -184,11 +184,13 @@ impl Workbench {
             FileRequest::PairsFolder | FileRequest::PairsTable => effects.act(BatchAction::Pairs(first)),
             FileRequest::Scores => effects.act(BatchAction::Save(first)),
             FileRequest::Run => effects.act(JobsAction::OpenRun(first)),
-            FileRequest::Profile(format, id) => {
-                if let Some(content) = self.profile_content(format, id) {
-                    effects.act(DocumentsAction::Save { path: first, content });
-                }
-            }
+            FileRequest::Profile(format, id) => match self.profile_content(format, id) {
+                Some(content) => effects.act(DocumentsAction::Save { path: first, content }),
+                None => effects.error(
+                    "The profile was not saved",
+                    "Its run is no longer in the profiler: open the run again, then save again.",
+                ),
+            },
         }
         effects
     }
@@ -233,7 +235,7 @@ impl Workbench {
             Command::Predict => self.apply_to_active(JobsAction::Predict),
             Command::PredictAll => self.apply(JobsAction::PredictAll),
             Command::Train => self.apply(DisplayAction::ShowTraining),
-            Command::Models => self.apply(DisplayAction::Task(PanelTask::Models)),
+            Command::Models => self.show_models(),
             Command::Convert => self.apply(BatchAction::AddOpen),
             Command::Evaluate => self.apply(DisplayAction::Task(PanelTask::Batch)),
             Command::Cancel => self.apply(JobsAction::CancelNext),
@@ -288,6 +290,17 @@ impl Workbench {
         if let Some(id) = self.documents.active_id() {
             self.apply(action(id));
         }
+    }
+
+    /// Shows the Models page, at first with the model that predictions use.
+    fn show_models(&mut self) {
+        let used = self.jobs.model(self.settings()).map(|card| card.path.clone());
+        if self.models.shown().is_none()
+            && let Some(used) = used
+        {
+            self.apply(ModelsAction::Select(used));
+        }
+        self.apply(DisplayAction::Task(PanelTask::Models));
     }
 
     /// Shows a file dialog for the active document, if there is one.

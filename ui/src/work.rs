@@ -8,7 +8,7 @@ pub use refused::RefusedJob;
 pub use subject::JobSubject;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::in_window;
+use crate::engine_notes::{in_window, note_in_window};
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -478,7 +478,7 @@ impl Work {
                 let job = self.job(id)?;
                 match event {
                     Event::Progress(progress) => job.record_progress(progress),
-                    Event::Note { message } => job.notes.push(in_window(&message)),
+                    Event::Note(note) => job.notes.push(note_in_window(&note)),
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
                     Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),
@@ -518,13 +518,13 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, kind, message } => {
+            Reply::Failed { id, message, existing, .. } => {
                 self.looking = self.looking.filter(|query| *query != id);
                 // Problems with training data are shown in the wizard, which words them itself.
                 let is_check = self.job(id)?.purpose == Purpose::Check;
                 let message = if is_check { message } else { in_window(&message) };
                 let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
-                (!is_check).then(|| self.failed(id, title, kind, message))
+                (!is_check).then(|| self.failed(id, title, message, existing))
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;

@@ -64,7 +64,7 @@ pub enum EngineError {
         got: String,
     },
     /// The session needs more memory than is available.
-    #[error("not enough memory on {device}{}; {}", amounts(*.needed_bytes, *.available_bytes), MEMORY_ADVICE)]
+    #[error("{}; {}", memory_finding(*.device, *.needed_bytes, *.available_bytes), MEMORY_ADVICE)]
     OutOfMemory {
         /// Device whose memory is exhausted.
         device: DeviceId,
@@ -82,11 +82,7 @@ pub enum EngineError {
         reason: String,
     },
     /// Outputs are NaN or infinite in a precision that may be the reason; another one may compute them.
-    #[error(
-        "at least {count} output values of the network are NaN or infinite in {precision} on {device}, probably because \
-         values exceed the range of this type; {}",
-        RANGE_ADVICE
-    )]
+    #[error("{}; {}", range_finding(*.device, *.precision, *.count), RANGE_ADVICE)]
     NotFinite {
         /// Device that computed the values.
         device: DeviceId,
@@ -128,13 +124,13 @@ pub enum EngineError {
 impl EngineError {
     /// Returns the message without its advice to the user, for notes about what is done instead.
     pub fn finding(&self) -> String {
-        let text = self.to_string();
-        let advice = match self {
-            Self::OutOfMemory { .. } => MEMORY_ADVICE,
-            Self::NotFinite { .. } => RANGE_ADVICE,
-            _ => return text,
-        };
-        text.trim_end_matches(advice).trim_end_matches("; ").to_owned()
+        match self {
+            Self::OutOfMemory { device, needed_bytes, available_bytes } => {
+                memory_finding(*device, *needed_bytes, *available_bytes)
+            }
+            Self::NotFinite { device, precision, count } => range_finding(*device, *precision, *count),
+            other => other.to_string(),
+        }
     }
 
     /// Returns the error for a precision that is not among those that an engine offers on its device.
@@ -148,13 +144,22 @@ impl EngineError {
     }
 }
 
-/// Returns what is known of the memory that is needed and available, as the end of a sentence.
-fn amounts(needed_bytes: u64, available_bytes: u64) -> String {
-    match (needed_bytes, available_bytes) {
+/// Returns the message of [`EngineError::OutOfMemory`] without its advice.
+fn memory_finding(device: DeviceId, needed_bytes: u64, available_bytes: u64) -> String {
+    let amounts = match (needed_bytes, available_bytes) {
         (0, _) => String::new(),
         (needed, 0) => format!(": {} needed", bytes_text(needed)),
         (needed, available) => format!(": {} needed, {} available", bytes_text(needed), bytes_text(available)),
-    }
+    };
+    format!("not enough memory on {device}{amounts}")
+}
+
+/// Returns the message of [`EngineError::NotFinite`] without its advice.
+fn range_finding(device: DeviceId, precision: Precision, count: u64) -> String {
+    format!(
+        "at least {count} output values of the network are NaN or infinite in {precision} on {device}, probably because \
+         values exceed the range of this type"
+    )
 }
 
 #[cfg(test)]
@@ -180,6 +185,7 @@ mod tests {
         assert_eq!(full.finding(), "not enough memory on cuda:0");
         let wide = EngineError::NotFinite { device, precision: Precision::F16, count: 3 };
         assert!(wide.finding().ends_with("exceed the range of this type"), "{}", wide.finding());
+        assert_eq!(wide.to_string(), format!("{}; choose f32", wide.finding()));
         let lost = EngineError::Device { device, reason: "it has no power".to_owned() };
         assert_eq!(lost.finding(), lost.to_string());
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 mod cache;
 
 pub use cache::{Cache, KernelVersions};
-use cache::{Entry, Timing, TooSmall};
+use cache::{Entry, LoweredLimit, Timing, TooSmall};
 
 /// Maximum relative L2 error of a network's outputs, against f32 on the same device, with which a precision is chosen
 /// automatically.
@@ -29,6 +29,10 @@ pub struct Measurement {
     /// Relative L2 error of the outputs against f32 on the same device; `None` if they were not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<f64>,
+    /// Memory limit in bytes with which it was measured, because the device ran out of memory with a higher one; `None` if
+    /// no limit was lowered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lowered_limit_bytes: Option<u64>,
     /// Why it cannot be chosen; empty otherwise.
     pub reason: String,
     /// Whether the time, or the lack of memory, comes from the cache.
@@ -42,7 +46,7 @@ impl Measurement {
     }
 
     fn unmeasured(device: DeviceId, precision: Option<Precision>, reason: String) -> Self {
-        Self { device, precision, best_ms: None, error: None, reason, cached: false }
+        Self { device, precision, best_ms: None, error: None, lowered_limit_bytes: None, reason, cached: false }
     }
 
     /// Returns the name of the device with the precision.
@@ -155,11 +159,12 @@ fn measure_engine(
             cache.put(key, entry);
         }
         measurements.push(match timing {
-            Ok(Timing { best_ms, error }) => {
+            Ok(Timing { best_ms, error, lowered }) => {
                 let error = error.filter(|_| compares);
                 let reason = error_problem(error);
                 let (best_ms, precision) = (Some(best_ms), Some(precision));
-                Measurement { device: device.id, precision, best_ms, error, reason, cached }
+                let lowered_limit_bytes = lowered.map(|lowered| lowered.limit_bytes);
+                Measurement { device: device.id, precision, best_ms, error, lowered_limit_bytes, reason, cached }
             }
             Err(error) => {
                 (probe.on_error)(&error);
@@ -208,7 +213,8 @@ fn measure(
     if precision == Precision::F32 {
         *exact = Some(outputs);
     }
-    Ok(Timing { best_ms, error })
+    let lowered = session.lowered_limit_bytes().map(|bytes| LoweredLimit::new(bytes, engine.device()));
+    Ok(Timing { best_ms, error, lowered })
 }
 
 /// Returns the largest relative L2 error of an output; [`f64::MAX`], which unlike an infinity can be stored as JSON, if
@@ -361,6 +367,28 @@ mod tests {
         Ok(Box::new(Fixed { time: Duration::from_millis(millis), output, report: CompileReport::default() }))
     }
 
+    /// [`Fixed`], compiled with a lowered memory limit of 500 bytes.
+    struct Lowered(Fixed);
+
+    impl Session for Lowered {
+        fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+            self.0.run(inputs)
+        }
+
+        fn report(&self) -> &CompileReport {
+            self.0.report()
+        }
+
+        fn lowered_limit_bytes(&self) -> Option<u64> {
+            Some(500)
+        }
+    }
+
+    fn lowered(_: &dyn Engine, _: Precision) -> Result<Box<dyn Session>, EngineError> {
+        let (time, output, report) = (Duration::ZERO, vec![1.0], CompileReport::default());
+        Ok(Box::new(Lowered(Fixed { time, output, report })))
+    }
+
     fn never(_: &dyn Engine, _: Precision) -> Result<Box<dyn Session>, EngineError> {
         Err(EngineError::BadDevice { text: "measured again".to_owned() })
     }
@@ -465,6 +493,7 @@ mod tests {
             precision: Some(precision),
             best_ms: Some(best_ms),
             error: None,
+            lowered_limit_bytes: None,
             reason: String::new(),
             cached: false,
         };
@@ -552,6 +581,30 @@ mod tests {
         }
         assert_eq!(tries.take(), 4);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_lowered_memory_limit_is_stored_with_the_time_until_more_memory_is_free() {
+        let folder = std::env::temp_dir().join(format!("cytoscope-lowered-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("times.json");
+        type Compile = fn(&dyn Engine, Precision) -> Result<Box<dyn Session>, EngineError>;
+        let limit = |free_bytes: Option<u64>, compile: Compile| {
+            let gpu = fake(DeviceId::Cuda(0), &ALL[2..]).device().clone();
+            let gpu: Box<dyn Engine> = Box::new(Fake(Device { free_bytes, ..gpu }));
+            let mut cache = Cache::open(&file, KernelVersions { cpu: "cpu 1", gpu: "gpu 1" });
+            let choice = chosen(&[gpu, fake(DeviceId::Cpu, &ALL[2..])], &compile, &mut cache).unwrap();
+            choice.measurements[0].lowered_limit_bytes
+        };
+        assert_eq!(limit(Some(1000), lowered), Some(500));
+        for free_bytes in [Some(1000), Some(1050), Some(10), None] {
+            assert_eq!(limit(free_bytes, never), Some(500), "{free_bytes:?}");
+        }
+        assert_eq!(limit(Some(1200), never), None, "more memory is free, so that it is measured again");
+        std::fs::remove_dir_all(&folder).unwrap();
+        // Files of earlier versions have no limits.
+        let old: Entry = serde_json::from_str(r#"{"best_ms": 2.0, "error": null}"#).unwrap();
+        assert_eq!(old, Entry::Time(Timing { best_ms: 2.0, error: None, lowered: None }));
     }
 
     #[test]

@@ -147,6 +147,12 @@ pub trait Session: Send {
     /// Returns the memory and work of the compiled graph, and its operators without a kernel.
     fn report(&self) -> &CompileReport;
 
+    /// Returns the memory limit in bytes of a session that was compiled again with a lower limit, because the device had run
+    /// out of memory; `None` (the default) for all others.
+    fn lowered_limit_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns what has passed between the host and the device since the session was compiled; `None` (the default) for
     /// engines that compute in the host's memory.
     fn traffic(&self) -> Option<DeviceTraffic> {

@@ -25,6 +25,7 @@
 
 mod assignment;
 pub mod blobs;
+mod columns;
 pub mod components;
 pub mod diameter;
 pub mod distance;
@@ -46,6 +47,7 @@ pub mod threshold;
 mod trim;
 pub mod watershed;
 
+pub use columns::{ObjectColumn, TableAxis};
 pub use error::ObjectsError;
 pub use foreground::Foreground;
 pub use segment::{

@@ -1,5 +1,6 @@
 //! The measurement table of objects, accumulated slice by slice.
 
+use crate::ObjectColumn;
 use crate::diameter::{of_circle, of_sphere};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -314,15 +315,14 @@ pub fn distinct_names(names: &[String]) -> Vec<String> {
 /// Returns the table as CSV, one row per object, with these channel names. Channels of the same name are numbered, because
 /// readers look columns up by name.
 pub fn to_csv(rows: &[ObjectRow], channels: &[String]) -> String {
-    let mut text = String::from(
-        "label,voxels,volume_um3,centroid_z_um,centroid_y_um,centroid_x_um,bbox_z0,bbox_y0,bbox_x0,bbox_z1,bbox_y1,bbox_x1",
-    );
+    let mut text = ObjectColumn::BEFORE_INTENSITIES.map(ObjectColumn::name).join(",");
     let plain = |c: char| if c == ',' || c == '"' || c.is_control() { '_' } else { c };
     let plain_names: Vec<String> = channels.iter().map(|name| name.chars().map(plain).collect()).collect();
     for name in distinct_names(&plain_names) {
         let _ = write!(text, ",mean_{name},max_{name},sum_{name}");
     }
-    text.push_str(",equivalent_diameter_um,axis_1_um,axis_2_um,axis_3_um,sphericity\n");
+    ObjectColumn::AFTER_INTENSITIES.iter().for_each(|column| _ = write!(text, ",{}", column.name()));
+    text.push('\n');
     for r in rows {
         let _ = write!(text, "{},{},{}", r.label, r.voxels, number(r.volume_um3));
         r.centroid_um.iter().for_each(|v| _ = write!(text, ",{}", number(*v)));

@@ -45,6 +45,15 @@ impl JobErrorKind {
     }
 }
 
+/// A file or folder at the path of a result, which a job replaces only if the user allows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExistingOutput {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Why it is not replaced, as the predicate of a sentence.
+    pub problem: String,
+}
+
 /// Prefixes a message with the name of a file or model, unless the message contains it already.
 pub fn with_name(name: &str, message: &str) -> String {
     if message.contains(name) { message.to_owned() } else { format!("{name}: {message}") }
@@ -158,6 +167,20 @@ impl JobError {
         }
     }
 
+    /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of other kinds than
+    /// [`JobErrorKind::WouldOverwrite`].
+    pub fn existing_output(&self) -> Option<ExistingOutput> {
+        match self {
+            Self::Storage(StorageError::Exists { path }) => {
+                Some(ExistingOutput { path: path.clone(), problem: "already exists".to_owned() })
+            }
+            Self::Storage(StorageError::NotReplaceable { path, problem, can_force: true }) => {
+                Some(ExistingOutput { path: path.clone(), problem: problem.clone() })
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the kind of the error.
     pub fn kind(&self) -> JobErrorKind {
         match self {
@@ -252,5 +275,29 @@ fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
 impl From<GraphError> for JobError {
     fn from(error: GraphError) -> Self {
         Self::Engine(EngineError::Graph(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_that_the_user_can_allow_name_what_would_be_overwritten() {
+        let path = PathBuf::from("o/a.tif");
+        let refused =
+            |can_force| StorageError::NotReplaceable { path: path.clone(), problem: "is other".to_owned(), can_force };
+        for (error, expected) in [
+            (StorageError::Exists { path: path.clone() }, Some("already exists")),
+            (refused(true), Some("is other")),
+            (refused(false), None),
+            (StorageError::IsInput { path: path.clone() }, None),
+        ] {
+            let error = JobError::from(error);
+            let existing = error.existing_output();
+            assert_eq!(existing.as_ref().map(|existing| existing.problem.as_str()), expected, "{error}");
+            assert!(existing.is_none_or(|existing| existing.path == path), "{error}");
+            assert_eq!(error.kind() == JobErrorKind::WouldOverwrite, expected.is_some(), "{error}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
-use crate::{Context, JobError, ProgressStage, ProgressUnit, deserialize};
+use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
@@ -141,8 +141,8 @@ pub struct EvaluateReport {
     #[serde(default)]
     pub ignored: Option<Ignored>,
     /// Notes for the user, such as which of several channels were scored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    pub notes: Vec<Note>,
 }
 
 impl EvaluateReport {
@@ -345,6 +345,7 @@ impl EvaluateJob {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use crate::NoteLevel;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_objects::segmentation_errors::SizeUnit;
     use cytoscope_volume::Array;
@@ -375,7 +376,7 @@ mod tests {
         write(&truth, vec![0, 7, 0, 0, 2, 2]);
         let report = with(9);
         assert_eq!(report.instances[0].tp, 1, "object 4 has three voxels more");
-        assert_eq!(report.notes, ["no voxel of the ground truth has the label 9, so none is left out"]);
+        assert_eq!(report.notes, [Note::info("no voxel of the ground truth has the label 9, so none is left out")]);
     }
 
     #[test]
@@ -420,8 +421,9 @@ mod tests {
         write(&truths, "a_target.ome.tif", 2.0);
         let report = job(predictions.clone(), truths.clone()).run(&Context::default()).unwrap();
         assert_eq!(report.pairs[0].truth, truths.join("a_target.ome.tif"));
-        let left_out =
-            |report: &EvaluateReport| report.notes.iter().find(|note| note.contains("is not scored")).cloned();
+        let left_out = |report: &EvaluateReport| {
+            report.notes.iter().map(|note| note.message.clone()).find(|note| note.contains("is not scored"))
+        };
         assert!(report.pairs[0].regression.unwrap().mse == 0.0 && left_out(&report).is_none(), "{report:?}");
         write(&truths, "a_truth.ome.tif", 3.0);
         let report = job(predictions, truths).run(&Context::default()).unwrap();
@@ -465,11 +467,12 @@ mod tests {
         write(&truth, floats(vec![0.25, 1.0, 2.0, 3.0]));
         let notes = |truth: &PathBuf| job(prediction.clone(), truth.clone()).run(&Context::default()).unwrap().notes;
         let of_nan = notes(&truth);
-        assert!(of_nan.len() == 1 && of_nan[0].contains("p.npy: 1 of 4 values are NaN"), "{of_nan:?}");
+        assert!(of_nan.len() == 1 && of_nan[0].message.contains("p.npy: 1 of 4 values are NaN"), "{of_nan:?}");
+        assert_eq!(of_nan[0].level, NoteLevel::Warning);
         write(&prediction, floats(vec![0.0, 1.0, 2.0, 2.0]));
         assert!(notes(&truth).is_empty());
         let of_labels = notes(&labels);
-        assert!(of_labels.len() == 1 && of_labels[0].contains("intensities are compared"), "{of_labels:?}");
+        assert!(of_labels.len() == 1 && of_labels[0].message.contains("intensities are compared"), "{of_labels:?}");
     }
 
     #[test]

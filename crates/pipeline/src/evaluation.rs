@@ -5,7 +5,7 @@ use crate::job_record::absolute;
 use crate::label_check::LabelCheck;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
-use crate::{Context, JobError};
+use crate::{Context, JobError, Note};
 use cytoscope_formats::{ChannelRef, Image, ImageMeta};
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
@@ -40,7 +40,7 @@ pub struct Evaluation<'a> {
     reports: Vec<PairReport>,
     /// Errors of label images for pooling.
     errors: Vec<(Errors, Grid)>,
-    notes: Vec<String>,
+    notes: Vec<Note>,
 }
 
 impl<'a> Evaluation<'a> {
@@ -58,8 +58,8 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Adds a note for the user to the report. Paths in it are absolute, as those of a report in a file.
-    pub fn add_note(&mut self, note: String) {
-        self.notes.push(note);
+    pub fn add_note(&mut self, note: impl Into<Note>) {
+        self.notes.push(note.into());
     }
 
     /// Scores a pair.
@@ -109,7 +109,7 @@ impl<'a> Evaluation<'a> {
         let of_labels = hold_labels(self.context, prediction.image, pair.prediction, None)?
             && (!is_float(truth) || hold_labels(self.context, truth.image, pair.truth, unknown)?);
         if of_labels {
-            self.notes.push(format!(
+            self.add_note(format!(
                 "{}: its samples are floats, but all are whole numbers, and the ground truth is a label image, so objects are \
                  compared",
                 absolute(prediction.path).display()
@@ -173,7 +173,7 @@ impl<'a> Evaluation<'a> {
     pub fn finish(self, unpaired: Vec<PathBuf>) -> EvaluateReport {
         let Self { context, ignore_below_voxels, unknown, reports, errors, mut notes } = self;
         if let Some((label, false)) = unknown {
-            notes.push(format!("no voxel of the ground truth has the label {label}, so none is left out"));
+            notes.push(Note::info(format!("no voxel of the ground truth has the label {label}, so none is left out")));
         }
         let columns: Vec<Vec<Matching>> = (0..THRESHOLDS.len())
             .map(|i| reports.iter().filter_map(|r: &PairReport| r.instances.get(i).cloned()).collect())
@@ -188,19 +188,19 @@ impl<'a> Evaluation<'a> {
         });
         match ignored {
             None if ignore_below_voxels > 0 => {
-                notes.push("no file contains labels: there are no small objects to ignore".to_owned());
+                notes.push(Note::info("no file contains labels: there are no small objects to ignore"));
             }
             Some(Ignored { below_voxels, true_objects, .. })
                 if true_objects > 0 && instances.iter().all(|m| m.n_true == 0) =>
             {
-                notes.push(format!(
+                notes.push(Note::warning(format!(
                     "every true object ({true_objects} in all) has fewer than {below_voxels} voxels and is ignored, so \
                      that the scores say nothing about the predictions; ignore only smaller objects"
-                ));
+                )));
             }
             _ => {}
         }
-        notes.iter().for_each(|note| context.note(note.as_str()));
+        notes.iter().for_each(|note| context.note(note.clone()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
         EvaluateReport { pairs: reports, instances, regression, channels, unpaired, errors, ignored, notes }
     }
@@ -305,29 +305,29 @@ fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2
     }
 }
 
-/// Returns notes about intensities, prediction and truth, whose scores say less than they seem to: values that are not
+/// Returns warnings about intensities, prediction and truth, whose scores say less than they seem to: values that are not
 /// finite, and label images whose samples are floats.
-fn notes_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]) -> Vec<String> {
+fn warnings_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (path, values) in [(&report.prediction, prediction), (&report.truth, truth)] {
         let invalid = values.iter().filter(|value| !value.is_finite()).count();
         if invalid > 0 {
-            notes.push(format!(
+            notes.push(Note::warning(format!(
                 "{}: {invalid} of {} values are NaN or infinite, so its scores are 0 or undefined; replace these values",
                 path.display(),
                 values.len()
-            ));
+            )));
         }
     }
     let are_like_labels = |values: &[f32]| values.iter().all(|value| *value >= 0.0 && value.fract() == 0.0);
     let is_constant = |values: &[f32]| values.iter().all(|value| Some(value) == values.first());
     if [prediction, truth].into_iter().all(|values| are_like_labels(values) && !is_constant(values)) {
-        notes.push(format!(
+        notes.push(Note::warning(format!(
             "{} and {}: all values are whole numbers, but not all are of an integer type, so intensities are compared; if they \
              are labels, convert both files to an integer type",
             report.prediction.display(),
             report.truth.display()
-        ));
+        )));
     }
     notes
 }
@@ -338,7 +338,7 @@ fn score_intensities(
     report: PairReport,
     images: [&Image; 2],
     pairs: &[ChannelPair],
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Note>,
 ) -> Result<PairReport, JobError> {
     let Extents { zyx, times, .. } = Extents::of(images[0].meta());
     let mut channels = Vec::with_capacity(pairs.len());
@@ -351,7 +351,7 @@ fn score_intensities(
                 Ok(())
             })?;
         }
-        for note in notes_on_intensities(&report, [&p_all, &t_all]) {
+        for note in warnings_on_intensities(&report, [&p_all, &t_all]) {
             if !notes.contains(&note) {
                 notes.push(note);
             }

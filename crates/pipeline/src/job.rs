@@ -1,6 +1,7 @@
 //! Functions that all long jobs share: progress events, cancellation, and time measurement.
 
 use crate::JobError;
+use crate::note::{Note, NoteLevel};
 use crate::predict::TilePlan;
 use crate::progress::{ProgressStage, ProgressUnit, StageProgress};
 use cytoscope_engine::{CompileOptions, DeviceId, EngineError, Precision, Preparation, TuningListener};
@@ -119,10 +120,7 @@ pub enum Event {
         plan: Box<TilePlan>,
     },
     /// A note to the user.
-    Note {
-        /// The text, a sentence.
-        message: String,
-    },
+    Note(Note),
     /// Work on an input is finished.
     Finished {
         /// Path of the input file.
@@ -147,7 +145,8 @@ impl Event {
             Event::Device(DeviceInUse { id, name, why }) => tracing::info!(device = %id, ?name, ?why, "device chosen"),
             Event::DeviceLost { id, reason } => tracing::error!(device = %id, "device failed: {reason}"),
             Event::Planned { input, plan } => tracing::info!(?input, "planned: {}", plan.text()),
-            Event::Note { message } => tracing::info!("note: {message}"),
+            Event::Note(Note { level: NoteLevel::Info, message }) => tracing::info!("note: {message}"),
+            Event::Note(Note { level: NoteLevel::Warning, message }) => tracing::warn!("{message}"),
             Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
             Event::Failed { input, reason } => tracing::error!(?input, "input failed: {reason}"),
             Event::Progress(_) => {}
@@ -191,8 +190,8 @@ impl Context {
     }
 
     /// Sends an [`Event::Note`].
-    pub fn note(&self, message: impl Into<String>) {
-        self.emit(&Event::Note { message: message.into() });
+    pub fn note(&self, note: impl Into<Note>) {
+        self.emit(&Event::Note(note.into()));
     }
 
     /// Sends an [`Event::DeviceLost`] if an error says that a GPU has failed.
@@ -258,7 +257,7 @@ impl Context {
             };
             if preparation == Preparation::Tuning && elapsed.is_zero() && is_new(device) {
                 let message = format!("tuning for this device, once: {device} times its kernels for a new tile shape");
-                let note = Event::Note { message };
+                let note = Event::Note(message.into());
                 note.log();
                 sink(&note);
             }
@@ -381,8 +380,8 @@ mod tests {
         listener.notify(DeviceId::Cuda(1), Preparation::Tuning, Duration::ZERO);
         listener.notify(DeviceId::Cuda(1), Preparation::Compiling, Duration::from_secs(2));
         let seen = seen.lock().unwrap();
-        assert!(matches!(&seen[0], Event::Note { message } if message.contains("once: cuda:1")), "{seen:?}");
-        assert_eq!(seen.iter().filter(|event| matches!(event, Event::Note { .. })).count(), 1, "{seen:?}");
+        assert!(matches!(&seen[0], Event::Note(note) if note.message.contains("once: cuda:1")), "{seen:?}");
+        assert_eq!(seen.iter().filter(|event| matches!(event, Event::Note(_))).count(), 1, "{seen:?}");
         let stages: Vec<(ProgressStage, u64)> = seen
             .iter()
             .filter_map(|event| match event {

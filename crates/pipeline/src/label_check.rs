@@ -1,7 +1,7 @@
 //! Checks that images used as labels have the values of labels, and that images used as stacks do not.
 
 use crate::stack::Stack;
-use crate::{Context, JobError};
+use crate::{Context, JobError, Note};
 use cytoscope_volume::Element;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -97,16 +97,16 @@ impl LabelCheck {
         self.equal as f64 / self.pairs.max(1) as f64
     }
 
-    /// Returns a note if the values are more likely intensities than labels.
-    pub(crate) fn note(&self) -> Option<String> {
+    /// Returns a warning if the values are more likely intensities than labels.
+    pub(crate) fn note(&self) -> Option<Note> {
         let share = self.share();
         (self.pairs >= MIN_PAIRS && share < MIN_EQUAL).then(|| {
-            format!(
+            Note::warning(format!(
                 "{} may be an image of intensities instead of labels: only {:.0} % of the neighboring voxels that are not 0 \
                  have the same value",
                 self.path.display(),
                 share * 100.0
-            )
+            ))
         })
     }
 
@@ -128,7 +128,7 @@ impl LabelCheck {
 mod tests {
     use super::*;
 
-    fn note(values: &[u16]) -> Option<String> {
+    fn note(values: &[u16]) -> Option<Note> {
         let mut check = LabelCheck::new(Path::new("a.tif"));
         check.add(values, 60);
         check.note()
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn intensities_are_distinguished_from_labels() {
         let noise: Vec<u16> = (0..6000u32).map(|i| 100 + (i.wrapping_mul(2_654_435_761) >> 27) as u16).collect();
-        let warned = note(&noise).unwrap_or_default();
-        assert!(warned.contains("a.tif") && warned.contains("intensities"), "{warned}");
+        let warned = note(&noise).map(|note| note.to_string()).unwrap_or_default();
+        assert!(warned.starts_with("warning: a.tif") && warned.contains("intensities"), "{warned}");
         // Objects of 4 × 4 voxels that touch, with numbers in no order; a mask; and an image without objects.
         let labels: Vec<u16> =
             (0..6000usize).map(|i| 1 + ((i / 240 * 15 + i % 60 / 4) * 7919 % 65_000) as u16).collect();

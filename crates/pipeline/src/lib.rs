@@ -44,6 +44,7 @@ mod model;
 mod model_check;
 mod model_inputs;
 mod model_outputs;
+pub mod note;
 mod ops;
 mod package_test;
 pub mod packages;
@@ -73,7 +74,7 @@ pub use convert::ConvertJob;
 pub use convert_series::ConvertedSeries;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use engine_memory::engine_memory;
-pub use error::{JobError, JobErrorKind, model_error_message, with_name};
+pub use error::{ExistingOutput, JobError, JobErrorKind, model_error_message, with_name};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use evaluation::{Evaluation, ScoredImage};
 pub use export::{ExportFormat, ExportJob};
@@ -84,7 +85,7 @@ pub use job::{CancelToken, Context, DeviceInUse, Event, MAX_THREADS, Meter, chec
 pub use machine_peak::machine_peak;
 pub use machine_profile::{
     AppliedProfile, InferenceSettings, MACHINE_PROFILES_FORMAT, MachineProfile, MachineProfiles, PerformanceRequest,
-    Preset, ProfiledSetting, SCRATCH, TrainingSettings, machine_key,
+    Preset, ProfiledSetting, SCRATCH, TrainingSettings, machine_key, measured_gpu_name,
 };
 pub use measure::{MeasureJob, MeasureReport};
 pub use mesh::{MeshJob, MeshReport, MeshedObject};
@@ -94,6 +95,7 @@ pub use model_check::{
 };
 pub use model_inputs::{ModelInput, move_channels};
 pub use model_outputs::{ModelOutput, OutputTensor};
+pub use note::{Note, NoteLevel};
 pub use predict::{
     ImagePreprocessing, InputFailure, InputReport, InputTensor, Output, PredictJob, PredictOptions, PredictOutcome,
     PredictedVolume, ResultFormat, VolumeOutputs, predict_part, predict_volume, predict_volume_on_devices,

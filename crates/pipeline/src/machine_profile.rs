@@ -3,7 +3,7 @@
 
 use crate::predict::PredictJob;
 use crate::{JobError, Model, user_folder};
-use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
+use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
 use cytoscope_storage::json::{read_json_of_format, write_json};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -80,6 +80,15 @@ impl PerformanceRequest {
     /// Name of [`Self::Off`].
     const OFF: &'static str = "off";
 
+    /// Returns a note for the user that a preset that was requested by name has no effect; `None` without such a request.
+    pub fn unused_note(self) -> Option<String> {
+        let Self::Preset(preset) = self else { return None };
+        Some(format!(
+            "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
+             device and precision, or all of them are given (cytoscope tune --save measures and stores them)"
+        ))
+    }
+
     /// Returns the names of all requests on the command line and in files.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [Self::AUTO, Self::OFF].into_iter().chain(Preset::ALL.map(Preset::name))
@@ -129,6 +138,9 @@ impl From<PerformanceRequest> for String {
 pub struct InferenceSettings {
     /// Device that runs the network.
     pub device: DeviceId,
+    /// Product name of the GPU that was measured; `None` for the CPU, and in profiles of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<String>,
     /// Precision in which the network runs.
     pub precision: Precision,
     /// Tile size Z, Y, X in voxels; `None` for the size that the program chooses, or one pass over the stack.
@@ -148,6 +160,9 @@ pub struct InferenceSettings {
 pub struct TrainingSettings {
     /// The device that computes the steps.
     pub device: DeviceId,
+    /// Product name of the GPU that was measured; `None` for the CPU, and in profiles of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<String>,
     /// Precision of the convolutions of a training step; `None` for the default of the device.
     pub precision: Option<Precision>,
     /// Patches per batch; `None` for the default.
@@ -214,6 +229,9 @@ pub struct AppliedProfile {
     pub preset: Preset,
     /// The machine that the profile was tuned on, as [`machine_key`] describes it.
     pub machine: String,
+    /// Product name of the GPU that was measured; `None` for the CPU, and from profiles of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<String>,
     /// Time of tuning in seconds since 1970.
     pub tuned_unix_secs: u64,
     /// The settings, with their values as on the command line.
@@ -236,6 +254,30 @@ impl AppliedProfile {
             self.settings.iter().map(|(setting, value)| format!("{} {value}", name(*setting))).collect();
         format!("from the machine profile ({}): {}", self.preset, all.join(", "))
     }
+
+    /// Returns why the settings cannot be used by a job on the device `request`: its GPU cannot be used now, or is not the one
+    /// that was measured. `None` if they can be used.
+    pub fn problem(&self, request: DeviceRequest, devices: &[Device]) -> Option<String> {
+        let DeviceRequest::Device(id) = request else { return None };
+        if id == DeviceId::Cpu {
+            return None;
+        }
+        let Some(device) = devices.iter().find(|device| device.id == id && device.usable) else {
+            return Some(format!("the machine profile is not used: its device {id} cannot be used now"));
+        };
+        let measured = self.device_name.as_ref().filter(|measured| **measured != device.name)?;
+        Some(format!(
+            "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run cytoscope tune \
+             --save again",
+            device.name
+        ))
+    }
+}
+
+/// Returns the name to store for a measured device: that of a GPU, since the description of the machine names only the CPU.
+pub fn measured_gpu_name(id: DeviceId, devices: &[Device]) -> Option<String> {
+    let is_measured = |device: &&Device| device.id == id && id != DeviceId::Cpu;
+    devices.iter().find(is_measured).map(|device| device.name.clone())
 }
 
 /// Returns the description of this machine that is a part of a profile's key: CPU, number of cores, and system.
@@ -255,10 +297,16 @@ impl MachineProfile {
         }
     }
 
-    /// Returns the record of settings that were applied; `None` if there are none.
-    pub fn applied(&self, preset: Preset, settings: Vec<(ProfiledSetting, String)>) -> Option<AppliedProfile> {
+    /// Returns the record of settings that were applied, and measured on a GPU of this name; `None` if there are none.
+    pub fn applied(
+        &self,
+        preset: Preset,
+        device_name: Option<&str>,
+        settings: Vec<(ProfiledSetting, String)>,
+    ) -> Option<AppliedProfile> {
         let (machine, tuned_unix_secs) = (self.machine.clone(), self.tuned_unix_secs);
-        (!settings.is_empty()).then_some(AppliedProfile { preset, machine, tuned_unix_secs, settings })
+        let device_name = device_name.map(str::to_owned);
+        (!settings.is_empty()).then_some(AppliedProfile { preset, machine, device_name, tuned_unix_secs, settings })
     }
 
     /// Sets the device, precision, tile and threads that the job leaves open. Settings that were measured together stay
@@ -297,7 +345,7 @@ impl MachineProfile {
             job.threads = tuned.threads;
             settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
         }
-        self.applied(preset, settings)
+        self.applied(preset, tuned.device_name.as_deref(), settings)
     }
 }
 
@@ -398,8 +446,16 @@ mod tests {
     use serde_json::json;
 
     fn tuned(device: DeviceId, precision: Precision) -> InferenceSettings {
-        let tile_zyx = Some([16, 64, 64]);
-        InferenceSettings { device, precision, tile_zyx, threads: 2, secs: 1.0, peak_bytes: None, relative_l2: None }
+        InferenceSettings {
+            device,
+            device_name: None,
+            precision,
+            tile_zyx: Some([16, 64, 64]),
+            threads: 2,
+            secs: 1.0,
+            peak_bytes: None,
+            relative_l2: None,
+        }
     }
 
     fn profile(fingerprint: &str) -> MachineProfile {
@@ -450,9 +506,43 @@ mod tests {
             assert_eq!((changed(&mut one, "auto"), one), (Vec::new(), unchanged));
         }
         assert_eq!(changed(&mut job(json!({"device": "cuda:0", "precision": "f32"})), "auto"), [Threads]);
-        for request in ["off", "least-memory"] {
+        for (request, is_noted) in [("off", false), ("least-memory", true)] {
             assert!(changed(&mut job(json!({})), request).is_empty(), "{request}");
+            assert_eq!(request.parse::<PerformanceRequest>().unwrap().unused_note().is_some(), is_noted, "{request}");
         }
+    }
+
+    #[test]
+    fn settings_of_a_gpu_are_used_only_on_the_one_that_was_measured() {
+        let gpu = |name: &str, usable| Device {
+            id: DeviceId::Cuda(0),
+            name: name.to_owned(),
+            memory_bytes: None,
+            free_bytes: None,
+            usable,
+            reason: String::new(),
+            shortcomings: Vec::new(),
+            precisions: vec![Precision::F32],
+            driver: String::new(),
+        };
+        let measured = measured_gpu_name(DeviceId::Cuda(0), &[gpu("A", true)]);
+        assert_eq!(measured.as_deref(), Some("A"));
+        assert_eq!(measured_gpu_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);
+        let settings = vec![(ProfiledSetting::Precision, "f16".to_owned())];
+        let applied = profile("f").applied(Preset::Fastest, measured.as_deref(), settings.clone()).unwrap();
+        let on_gpu = DeviceRequest::Device(DeviceId::Cuda(0));
+        assert_eq!(applied.problem(on_gpu, &[gpu("A", true)]), None);
+        let other = applied.problem(on_gpu, &[gpu("B", true)]).unwrap();
+        assert!(other.contains("cuda:0 is B, and the settings were measured on A"), "{other}");
+        for gone in [vec![gpu("A", false)], Vec::new()] {
+            assert!(applied.problem(on_gpu, &gone).unwrap().contains("cuda:0 cannot be used now"));
+        }
+        for request in [DeviceRequest::Auto, DeviceRequest::Device(DeviceId::Cpu)] {
+            assert_eq!(applied.problem(request, &[]), None);
+        }
+        // Profiles of earlier versions name no GPU.
+        let earlier = profile("f").applied(Preset::Fastest, None, settings);
+        assert_eq!(earlier.unwrap().problem(on_gpu, &[gpu("B", true)]), None);
     }
 
     #[test]
@@ -465,6 +555,7 @@ mod tests {
         all.put(profile("b"));
         let training = TrainingSettings {
             device: DeviceId::Cpu,
+            device_name: None,
             precision: None,
             batch: None,
             workers: Some(2),

@@ -11,7 +11,7 @@ use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, slab_slices};
 use crate::table::TableFormat;
-use crate::{Context, JobError, Meter, ProgressStage, ProgressUnit, provenance, results};
+use crate::{Context, JobError, Meter, Note, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
@@ -73,8 +73,8 @@ pub struct MeasureReport {
     /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,
 }
@@ -152,15 +152,17 @@ impl MeasureJob {
                 .into_iter()
                 .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
                 .chain(of_regions)
+                .map(Note::from)
                 .chain(check.note())
                 .chain(of_values)
-                .chain(unknown_voxel_size_note(size, depth))
+                .chain(unknown_voxel_size_note(size, depth).map(Note::from))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
-                        .filter(|_| !is_whole_series),
+                        .filter(|_| !is_whole_series)
+                        .map(Note::from),
                 )
-                .chain(more_times_note(Extents::of(labels.meta()).times, extents.times))
-                .chain((!has_background).then(|| no_background_note(&self.labels)))
+                .chain(more_times_note(Extents::of(labels.meta()).times, extents.times).map(Note::from))
+                .chain((!has_background).then(|| Note::from(no_background_note(&self.labels))))
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
@@ -297,7 +299,7 @@ fn no_background_note(labels: &Path) -> String {
 
 /// Returns the note that the intensities of some objects are not finite, such as a mean of NaN, because of such values in the
 /// measured stack; `rows` are the objects of each time point, `names` those of the channels.
-pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]) -> Option<String> {
+pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]) -> Option<Note> {
     let rows = || rows.iter().flat_map(|(_, rows)| rows);
     let is_affected = |row: &&ObjectRow| row.mean.iter().any(|mean| !mean.is_finite());
     let objects = match rows().filter(is_affected).count() {
@@ -308,11 +310,11 @@ pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]
     let is_affected = |channel: usize| rows().any(|row| row.mean.get(channel).is_some_and(|mean| !mean.is_finite()));
     let affected = names.iter().enumerate().filter(|(channel, _)| is_affected(*channel));
     let channels: Vec<&str> = affected.map(|(_, name)| name.as_str()).collect();
-    Some(format!(
+    Some(Note::warning(format!(
         "the measured stack contains values that are NaN or infinite ({}), so intensities of {objects} in the table are, \
          too: replace these values and measure again",
         channels.join(", ")
-    ))
+    )))
 }
 
 /// Returns the note that a time series of labels was measured in a stack that is none.

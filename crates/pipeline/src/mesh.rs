@@ -12,7 +12,7 @@ use crate::predict::resolve::{
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::{Extents, Stack, channels_text};
-use crate::{Context, JobError, ProgressStage, ProgressUnit};
+use crate::{Context, JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
@@ -91,8 +91,8 @@ pub struct MeshReport {
     /// The objects in the file, in the order of their labels.
     pub objects: Vec<MeshedObject>,
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    pub notes: Vec<Note>,
 }
 
 impl MeshJob {
@@ -173,7 +173,7 @@ impl MeshJob {
         let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);
         let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter().chain(of_series);
         let of_size = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
-        let notes = of_reading.chain(of_size).chain(of_time).chain(check.note()).collect();
+        let notes = of_reading.chain(of_size).chain(of_time).map(Note::from).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 

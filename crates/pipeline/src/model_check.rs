@@ -94,7 +94,7 @@ impl ModelTestJob {
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");
-        let run = package_test::run(&package)?;
+        let run = context.report_alive(ProgressStage::Check, || package_test::run(&package))?;
         testing.finish();
         let checking = context.recorder.span(Stage::Verify, "engines");
         let engines = check_engines(context, devices, &package, &run)?;
@@ -237,7 +237,13 @@ fn speed(
         arena_bytes: 0,
         problem: String::new(),
     };
-    match time(context, devices, device.id, precision, graph, inputs) {
+    let timed = || time(context, devices, device.id, precision, graph, inputs);
+    // Only a GPU may hang.
+    let timed = match device.id {
+        DeviceId::Cpu => context.report_alive(ProgressStage::Measure, timed),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => timed(),
+    };
+    match timed {
         Ok((run_ms, arena_bytes)) => {
             let voxels: usize = inputs.iter().map(|t| t.shape().iter().product::<usize>()).sum();
             row.run_ms = Some(run_ms);

@@ -7,7 +7,7 @@ use crate::job_record::{recorded, recorded_training};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
-use crate::{Context, ImportSettings, JobError};
+use crate::{Context, ImportSettings, JobError, ProgressStage};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_graph_passes::to_single_precision;
@@ -125,7 +125,7 @@ impl ImportJob {
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");
-        let run = package_test::run(&package)?;
+        let run = context.report_alive(ProgressStage::Check, || package_test::run(&package))?;
         testing.finish();
         if let (true, TestResult::Differs(how)) = (package.is_rebuilt(), &run.result) {
             let problem = format!(
@@ -191,11 +191,20 @@ pub(crate) fn check_engines(
         let expected = if !is_other && std::ptr::eq(chosen, package.declared_graph()) {
             Ok(run.network_outputs.clone())
         } else {
-            run_reference(&graph, inputs.clone()).map_err(EngineError::from)
+            context
+                .report_alive(ProgressStage::Check, || run_reference(&graph, inputs.clone()))
+                .map_err(EngineError::from)
         };
-        let verdict = devices.engine(device.id).and_then(|engine| {
-            verify::compare_with_reference(context, &graph, &inputs, &expected?, engine.as_ref(), precision, 0)
-        });
+        let compare = || {
+            devices.engine(device.id).and_then(|engine| {
+                verify::compare_with_reference(context, &graph, &inputs, &expected?, engine.as_ref(), precision, 0)
+            })
+        };
+        // Only a GPU may hang.
+        let verdict = match device.id {
+            DeviceId::Cpu => context.report_alive(ProgressStage::Check, compare),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => compare(),
+        };
         if let Err(error) = &verdict {
             // A comparison that was cancelled says nothing about the engine.
             context.check()?;

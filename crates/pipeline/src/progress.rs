@@ -9,7 +9,7 @@ use std::fmt;
 pub enum ProgressStage {
     /// Quantization settings are tried and their errors measured.
     Calibrate,
-    /// Training pairs, or the files of an earlier prediction, are checked.
+    /// Training pairs, the files of an earlier prediction, or the results of a network are checked.
     Check,
     /// Kernels of a device are compiled, during the first run of a network.
     Compiling,
@@ -21,7 +21,7 @@ pub enum ProgressStage {
     Find,
     /// Layers that must stay in float are searched for.
     Layers,
-    /// Objects are measured, or the speed of a network.
+    /// Objects are measured, or the speed of a network or of a training step.
     Measure,
     /// Surfaces of objects are computed.
     Mesh,

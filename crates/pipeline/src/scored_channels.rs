@@ -1,8 +1,8 @@
 //! The channels of predictions and ground truth that are scored.
 
-use crate::JobError;
 use crate::job_record::absolute;
 use crate::stack::Extents;
+use crate::{JobError, Note};
 use cytoscope_formats::{ChannelRef, ImageMeta, find_channels};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -88,7 +88,7 @@ pub(crate) fn channel_pairs(
     prediction: Side<'_>,
     truth: Side<'_>,
     of_labels: bool,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Note>,
 ) -> Result<Vec<ChannelPair>, JobError> {
     let (p, t) = (prediction.chosen_index()?, truth.chosen_index()?);
     let is_free = p.is_none() && t.is_none() && !of_labels;
@@ -107,8 +107,8 @@ pub(crate) fn channel_pairs(
             vec![[p, t]]
         }
     };
-    notes.extend(prediction.note(&pairs.iter().map(|pair| pair[0]).collect()));
-    notes.extend(truth.note(&pairs.iter().map(|pair| pair[1]).collect()));
+    notes.extend(prediction.note(&pairs.iter().map(|pair| pair[0]).collect()).map(Note::from));
+    notes.extend(truth.note(&pairs.iter().map(|pair| pair[1]).collect()).map(Note::from));
     Ok(named(prediction, truth, &pairs))
 }
 
@@ -129,7 +129,7 @@ fn by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
 }
 
 /// Returns the pairs of channels of the same number, if both files have equally many.
-fn in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<String>) -> Option<Vec<[usize; 2]>> {
+fn in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<Note>) -> Option<Vec<[usize; 2]>> {
     let count = prediction.count();
     if count != truth.count() {
         return None;
@@ -139,13 +139,14 @@ fn in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<String>) -> O
         names.is_some_and(|(a, b)| a.to_lowercase() != b.to_lowercase())
     };
     if count > 1 && (0..count).any(differ) {
-        notes.push(format!(
+        let message = format!(
             "{}: its channels ({}) are compared with those of {} ({}) in their order",
             absolute(prediction.path).display(),
             prediction.names().join(", "),
             absolute(truth.path).display(),
             truth.names().join(", ")
-        ));
+        );
+        notes.push(message.into());
     }
     Some((0..count).map(|channel| [channel, channel]).collect())
 }
@@ -195,7 +196,7 @@ mod tests {
         let mut notes = Vec::new();
         let found = channel_pairs(p, t, of_labels, &mut notes).map_err(|error| error.to_string())?;
         let found = found.into_iter().map(|pair| (pair.prediction, pair.truth, pair.name)).collect();
-        Ok((found, notes.join("; ")))
+        Ok((found, notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
     }
 
     fn pair(prediction: usize, truth: usize, name: &str) -> (usize, usize, String) {

@@ -13,7 +13,7 @@ use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;
 use crate::stack::{Extents, Stack};
 use crate::table::{PARQUET_EXTENSION, TableFormat};
-use crate::{Artifact, ArtifactKind, Context, JobError, provenance, results};
+use crate::{Artifact, ArtifactKind, Context, JobError, Note, provenance, results};
 use cytoscope_formats::{
     Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name,
     is_zarr_zip_name, open,
@@ -132,8 +132,8 @@ pub struct SegmentReport {
     /// The table of measurements, if written.
     pub table: Option<PathBuf>,
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,
 }
@@ -381,9 +381,10 @@ impl SegmentJob {
         provenance::update(&publication.records()?)?;
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
-        let mut notes = self.notes(&image, meta.voxel_size_um, extents);
-        notes.extend(label_note.into_iter().chain(map_note).chain(of_values));
-        notes.extend(aside.iter().map(|path| moved_aside_note(path)));
+        let of_labels = label_note.into_iter().chain(map_note);
+        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
+        let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_values).collect();
+        notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,
             labels: path.to_owned(),

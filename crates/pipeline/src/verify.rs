@@ -7,7 +7,7 @@
 
 use crate::model::compile;
 use crate::program::own_program;
-use crate::{Context, JobError, Model, user_folder};
+use crate::{Context, JobError, Model, ProgressStage, user_folder};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision, select};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::analysis;
@@ -170,7 +170,8 @@ fn run(
     let batch = if in_batches && model.has_independent_samples(precision, 2, edge) { 2 } else { 1 };
     let shape = model.batch_shape(batch, edge);
     let input = Tensor::new(shape.clone(), synthetic_values(shape.iter().product()))?;
-    let expected = cytoscope_reference::run(graph, &[(name, input.clone())])?;
+    let given = [(name, input.clone())];
+    let expected = context.report_alive(ProgressStage::Check, || cytoscope_reference::run(graph, &given))?;
     Ok(Some(compare_with_reference(context, graph, &[input], &expected, engine, precision, threads)?))
 }
 

@@ -46,7 +46,7 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
         assert_eq!(hidden(), 2, "the finished slices and their record are kept");
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
         let report = &outcome.done[0];
-        assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
+        assert!(report.notes.iter().any(|note| note.message.starts_with("continued after")), "{:?}", report.notes);
         assert!(fixture.maps(out) == expected, "the maps differ");
         assert_eq!(hidden(), report.outputs.len(), "nothing is kept after the job is done");
     }
@@ -85,7 +85,7 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
     // A later run continues them.
     let outcome = job(true, KeepSlices::Auto).run(&Context::default(), &Devices::cpu_only()).unwrap();
     let report = &outcome.done[0];
-    assert!(report.notes.iter().any(|note| note.starts_with("continued after")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|note| note.message.starts_with("continued after")), "{:?}", report.notes);
     assert!(fixture.maps("out") == expected, "the maps differ");
     assert_eq!(files(), report.outputs.len(), "nothing is kept after the job is done");
     // A run that neither resumes nor keeps slices removes those of an earlier one.
@@ -106,8 +106,8 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
     let outcome = other.run(&Context::default(), &Devices::cpu_only()).unwrap();
     let report = &outcome.done[0];
     let (unused, continued) = ("predicted from the beginning: the slices", "continued after");
-    assert!(report.notes.iter().any(|note| note.starts_with(unused)), "{:?}", report.notes);
-    assert!(!report.notes.iter().any(|note| note.starts_with(continued)), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|note| note.message.starts_with(unused)), "{:?}", report.notes);
+    assert!(!report.notes.iter().any(|note| note.message.starts_with(continued)), "{:?}", report.notes);
 }
 
 /// Cropped tiles, and windows that overlap along Z.
@@ -143,7 +143,7 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
             assert_eq!(hidden(), 2, "the finished slices and their record are kept");
             let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
             let report = &outcome.done[0];
-            let note = report.notes.iter().find_map(|note| note.strip_prefix("continued after "));
+            let note = report.notes.iter().find_map(|note| note.message.strip_prefix("continued after "));
             let finished: usize = note.and_then(|note| note.split(' ').next()?.parse().ok()).unwrap_or(0);
             assert!((1..96).contains(&finished), "{:?}", report.notes);
             assert!(fixture.maps(&out) == expected, "{blend:?}: the maps differ");
@@ -266,7 +266,8 @@ fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
         let outcome = outcome.unwrap();
         let report = &outcome.done[0];
         assert_eq!(begun, 2, "the first time point is not predicted again");
-        let note = report.notes.iter().find_map(|note| note.strip_prefix("continued after 1 of 3 time points and "));
+        let note =
+            report.notes.iter().find_map(|note| note.message.strip_prefix("continued after 1 of 3 time points and "));
         let finished: usize = note.and_then(|note| note.split(' ').next()?.parse().ok()).unwrap_or(0);
         assert!((1..shape[0]).contains(&finished), "{:?}", report.notes);
         let bytes = |out: &str| std::fs::read(fixture.path(out).join("stack_prediction.tif")).unwrap();
@@ -311,8 +312,10 @@ fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
         assert_eq!(files(), 2, "the finished bands and their record are kept");
         let (outcome, begun) = run_until(&job("out", true, budget_bytes), None);
         let report = outcome.unwrap().done.pop().unwrap();
-        let note =
-            report.notes.iter().find_map(|note| note.strip_suffix(" bands that an interrupted run had finished"));
+        let note = report
+            .notes
+            .iter()
+            .find_map(|note| note.message.strip_suffix(" bands that an interrupted run had finished"));
         let mut possible = (1..bands).map(|finished| format!("continued after {finished} of {bands}"));
         assert!(possible.any(|expected| note == Some(expected.as_str())), "{:?}", report.notes);
         assert_eq!(begun, 1, "only the last time point is predicted");
@@ -323,7 +326,7 @@ fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
         std::fs::remove_dir_all(fixture.path("out")).unwrap();
         assert!(stop().is_err());
         let report = run_until(&job("out", true, 2 << 30), None).0.unwrap().done.pop().unwrap();
-        let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+        let has = |text: &str| report.notes.iter().any(|note| note.message.contains(text));
         assert!(has("the bands that were finished are computed again"), "{:?}", report.notes);
     }
 }

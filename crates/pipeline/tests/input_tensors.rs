@@ -149,7 +149,7 @@ fn each_input_is_read_from_its_own_file_with_its_own_preprocessing() {
         let outcome = run(&job).unwrap();
         assert!(outcome.failed.is_empty(), "{}", outcome.failed[0].message);
         assert_expected(&fixture.maps(out, "a"), out);
-        let notes = outcome.done[0].notes.join("; ");
+        let notes = outcome.done[0].notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         assert!(notes.contains("input membrane is read from b.tif"), "{notes}");
     }
     let record = provenance::read(&fixture.path("tiles/a_provenance.json")).unwrap();
@@ -312,7 +312,7 @@ fn one_output_or_all_are_predicted_and_the_others_are_named() {
             assert!(outcome.failed.is_empty(), "{out}: {}", outcome.failed[0].message);
             let distance = relative_distance(&fixture.maps(&out, "a"), &interleaved(&expected));
             assert!(distance < 1e-5, "{out}: {distance}");
-            let notes = outcome.done[0].notes.join("; ");
+            let notes = outcome.done[0].notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             assert_eq!(notes.contains("is not written"), note.is_some(), "{notes}");
             assert!(note.is_none_or(|note| notes.contains(note)), "{notes}");
             let path = fixture.path(&out).join("a_prediction.tif");

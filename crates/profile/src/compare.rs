@@ -2,6 +2,7 @@
 
 use crate::{OperatorTotal, StageTotal};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Times of the same stage or operator in two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -37,10 +38,15 @@ pub fn compare_operators(first: &[OperatorTotal], second: &[OperatorTotal]) -> V
 }
 
 fn compare_times(first: &[(String, f64)], second: &[(String, f64)]) -> Vec<ComparedTime> {
-    let time = |all: &[(String, f64)], name: &str| all.iter().find(|(n, _)| n == name).map_or(0.0, |(_, secs)| *secs);
-    let only_second = second.iter().filter(|(name, _)| !first.iter().any(|(n, _)| n == name));
-    let names = first.iter().chain(only_second).map(|(name, _)| name);
-    names.map(|name| ComparedTime::new(name.as_str(), time(first, name), time(second, name))).collect()
+    let of_first: BTreeMap<&str, f64> = first.iter().map(|(name, secs)| (name.as_str(), *secs)).collect();
+    let of_second: BTreeMap<&str, f64> = second.iter().map(|(name, secs)| (name.as_str(), *secs)).collect();
+    let only_second = second.iter().map(|(name, _)| name.as_str()).filter(|name| !of_first.contains_key(name));
+    let names = first.iter().map(|(name, _)| name.as_str()).chain(only_second);
+    let compared = |name: &str| {
+        let first_secs = of_first.get(name).copied().unwrap_or(0.0);
+        ComparedTime::new(name, first_secs, of_second.get(name).copied().unwrap_or(0.0))
+    };
+    names.map(compared).collect()
 }
 
 #[cfg(test)]

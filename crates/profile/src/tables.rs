@@ -56,6 +56,13 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
+/// Returns a name from a run as a cell. Nodes of networks and traces of others have any names, and spreadsheets would compute
+/// those that begin like a formula, so these get an apostrophe in front.
+fn name_cell(name: &str) -> String {
+    let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    if is_formula { quoted(&format!("'{name}")) } else { quoted(name) }
+}
+
 /// A nested stage is a part of another one, or runs in other threads, so its time must not be added to the others.
 fn stages(run: &StoredRun) -> String {
     let lines = run.record.stages.iter().map(|total| {
@@ -75,7 +82,7 @@ fn advice(run: &StoredRun) -> String {
 
 fn spans(run: &StoredRun) -> String {
     let lines = run.spans.iter().map(|s| {
-        let (stage, name) = (s.stage.name(), quoted(&s.name));
+        let (stage, name) = (s.stage.name(), name_cell(&s.name));
         let change = s.resident_change_bytes.map_or_else(String::new, |bytes| bytes.to_string());
         format!("{stage},{name},{},{},{},{},{},{change}", s.thread, s.start_us, s.duration_us, s.bytes, s.macs)
     });
@@ -85,7 +92,7 @@ fn spans(run: &StoredRun) -> String {
 fn operators(run: &StoredRun) -> String {
     let totals = span_totals(&run.spans);
     let lines = totals.iter().map(|total| {
-        let (stage, name) = (total.stage.name(), quoted(&total.name));
+        let (stage, name) = (total.stage.name(), name_cell(&total.name));
         format!("{stage},{name},{},{},{},{}", total.count, total.seconds, total.bytes, total.macs)
     });
     table("stage,name,count,seconds,bytes,macs", lines)
@@ -97,7 +104,7 @@ fn roofline_points(run: &StoredRun) -> String {
     let points = peak.map(|peak| roofline(&run.operators(), peak)).unwrap_or_default();
     let lines = points.iter().map(|point| {
         let intensity = point.macs_per_byte().map_or_else(String::new, |intensity| intensity.to_string());
-        let (name, bound) = (quoted(&point.name), point.bound.name());
+        let (name, bound) = (name_cell(&point.name), point.bound.name());
         let (secs, macs, bytes, rate) = (point.seconds, point.macs, point.bytes, point.macs_per_sec());
         format!("{name},{secs},{macs},{bytes},{intensity},{rate},{bound},{}", point.share)
     });
@@ -118,7 +125,7 @@ fn memory(run: &StoredRun) -> String {
         let MemorySample { at_us, resident_bytes, arena_bytes, device } = sample;
         let (allocated, reserved) =
             (number(device.map(|d| d.allocated_bytes)), number(device.map(|d| d.reserved_bytes)));
-        let (secs, label, arena) = (at_us / 1e6, quoted(label(at_us)), number(arena_bytes));
+        let (secs, label, arena) = (at_us / 1e6, name_cell(label(at_us)), number(arena_bytes));
         format!("{secs},{label},{resident_bytes},{arena},{allocated},{reserved}")
     });
     let header = "seconds,label,resident_bytes,arena_bytes,device_allocated_bytes,device_reserved_bytes";
@@ -140,7 +147,38 @@ fn comparison(run: &StoredRun, other: Option<&StoredRun>) -> String {
     });
     let lines = compared.into_iter().flatten().map(|(kind, time)| {
         let ratio = time.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-        format!("{kind},{},{},{},{ratio}", quoted(&time.name), time.first_secs, time.second_secs)
+        format!("{kind},{},{},{},{ratio}", name_cell(&time.name), time.first_secs, time.second_secs)
     });
     table("kind,name,first_secs,second_secs,ratio", lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Recorder, RunFacts, RunRecord, SpanRecord, Stage};
+
+    #[test]
+    fn names_cannot_break_a_row_or_become_a_formula() {
+        let record = RunRecord::new("cytoscope 1.0", "predict", &Recorder::off(), RunFacts::default());
+        let span = |name: &'static str| SpanRecord::new(Stage::Op, name, 1.5, 2.0);
+        let spans =
+            vec![span("Conv a,b"), span("Conv \"c\"\nd"), span("=1+1"), span("@x"), span("-x"), span("Conv =e")];
+        let run = StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 };
+        let csv = RunTable::Spans.csv(&run, None);
+        let expected = [
+            "op,\"Conv a,b\",0,1.5,2,0,0,\n",
+            "op,\"Conv \"\"c\"\"\nd\",0,1.5,2,0,0,\n",
+            "op,\"'=1+1\",0,1.5,2,0,0,\n",
+            "op,\"'@x\",0,1.5,2,0,0,\n",
+            "op,\"'-x\",0,1.5,2,0,0,\n",
+            "op,\"Conv =e\",0,1.5,2,0,0,\n",
+        ];
+        let header = "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes\n";
+        assert_eq!(csv, format!("{header}{}", expected.concat()));
+        // Without a peak or another run, there are no rows.
+        assert_eq!(RunTable::Roofline.csv(&run, None).lines().count(), 1);
+        assert_eq!(RunTable::Comparison.csv(&run, None), "kind,name,first_secs,second_secs,ratio\n");
+        let compared = RunTable::Comparison.csv(&run, Some(&run));
+        assert!(compared.contains("\noperator,\"'=1+1\",0.000002,0.000002,1\n"), "{compared}");
+    }
 }

@@ -4,7 +4,9 @@ use crate::{QuantizeJob, QuantizeMode};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Package;
 use cytoscope_pipeline::packages::{network_inputs, test_inputs};
-use cytoscope_pipeline::{CalibrationTile, Context, JobError, Model, PredictJob, calibration_tiles, join_tensors};
+use cytoscope_pipeline::{
+    CalibrationTile, Context, JobError, Model, Note, PredictJob, calibration_tiles, join_tensors,
+};
 use std::path::PathBuf;
 
 /// Maximum number of tiles for calibration and measurement.
@@ -30,7 +32,7 @@ impl QuantizeJob {
         package: &Package,
         float: &Model,
         given: &[CalibrationTile],
-        notes: &mut Vec<String>,
+        notes: &mut Vec<Note>,
     ) -> Result<CalibrationData, JobError> {
         let is_qat = self.mode == QuantizeMode::Qat;
         let max_tiles = if is_qat { MAX_QAT_TILES } else { MAX_TILES };
@@ -52,7 +54,7 @@ impl QuantizeJob {
         package: &Package,
         float: &Model,
         max_tiles: usize,
-        notes: &mut Vec<String>,
+        notes: &mut Vec<Note>,
     ) -> Result<Vec<CalibrationTile>, JobError> {
         let mut predictions = self.predictions.clone();
         if !self.calibrate.is_empty() {
@@ -65,17 +67,16 @@ impl QuantizeJob {
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
         let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
-                notes.push(
+                notes.push(Note::info(
                     "calibrated on the package's test tensor alone: use --calibrate with stacks like those that the \
-                     model will be used on"
-                        .to_owned(),
-                );
+                     model will be used on",
+                ));
                 (inputs, "its test tensor")
             }
             (None, QuantizeMode::Dynamic) => {
-                notes.push(
-                    "errors and times were measured on a synthetic tile: give stacks with --calibrate".to_owned(),
-                );
+                notes.push(Note::info(
+                    "errors and times were measured on a synthetic tile: give stacks with --calibrate",
+                ));
                 (test_inputs(package)?, "a synthetic tile")
             }
             (None, QuantizeMode::Static | QuantizeMode::Qat) => {
@@ -114,9 +115,9 @@ fn subsample(tiles: Vec<CalibrationTile>, wanted: usize) -> Vec<CalibrationTile>
 }
 
 /// Splits tiles into calibration and held-out tiles: every fourth is held out. A single tile is used for both.
-fn split(tiles: Vec<CalibrationTile>, notes: &mut Vec<String>) -> (Vec<CalibrationTile>, Vec<CalibrationTile>) {
+fn split(tiles: Vec<CalibrationTile>, notes: &mut Vec<Note>) -> (Vec<CalibrationTile>, Vec<CalibrationTile>) {
     if tiles.len() < 2 {
-        notes.push("errors were measured on the calibration tile, because there is only one tile".to_owned());
+        notes.push(Note::info("errors were measured on the calibration tile, because there is only one tile"));
         return (tiles.clone(), tiles);
     }
     let every = tiles.len().min(4);

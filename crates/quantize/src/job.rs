@@ -11,7 +11,7 @@ use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use cytoscope_graph_passes::{InputLengths, convolve_before_upsampling, infer_shapes, quantize, to_single_precision};
 use cytoscope_model_package::{Package, Processing, check_destination, refuse_inside_package};
 use cytoscope_pipeline::{
-    CalibrationTile, Context, JobError, Model, PredictJob, ProgressStage, ProgressUnit, find_model, move_channels,
+    CalibrationTile, Context, JobError, Model, Note, PredictJob, ProgressStage, ProgressUnit, find_model, move_channels,
 };
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -147,9 +147,9 @@ impl QuantizeJob {
         let found = self.find(&search, trainer, &training)?;
         searching.finish();
         if self.mode == QuantizeMode::Qat && found.qat.is_none() {
-            notes.push(
-                "quantization-aware training was not needed: calibration alone meets the accuracy budget".to_owned(),
-            );
+            notes.push(Note::info(
+                "quantization-aware training was not needed: calibration alone meets the accuracy budget",
+            ));
         }
         let timed = search.held_out.first().map(|t| t.values.clone()).ok_or_else(no_data)?;
         let mut int8 = float.clone();
@@ -159,11 +159,10 @@ impl QuantizeJob {
         let tile_times = speed::time(context, &float, &int8, &engine, &timed)?;
         timing.finish();
         if !engine.device().precisions.contains(&Precision::Int8) {
-            notes.push(
+            notes.push(Note::info(
                 "the CPU engine has no int8 kernels for this CPU: the int8 time was measured with the same values in \
-                 floats"
-                    .to_owned(),
-            );
+                 floats",
+            ));
         }
         let bytes = |graph: &Graph| {
             let written = cytoscope_onnx::to_bytes(graph).map_err(|e| JobError::model(path.display().to_string(), e));
@@ -173,16 +172,14 @@ impl QuantizeJob {
         report.float_bytes = bytes(&source)?;
         report.int8_bytes = bytes(&found.graph)?;
         if report.int8_bytes >= report.float_bytes {
-            report
-                .notes
-                .push("the int8 network is not smaller than the float network, because it has few weights".to_owned());
+            let message = "the int8 network is not smaller than the float network, because it has few weights";
+            report.notes.push(Note::info(message));
         }
         if self.writes_network() {
-            report.notes.push(
+            report.notes.push(Note::info(
                 "only the int8 network was written, without pre- and postprocessing: for a package, give a folder or a \
-                 .zip"
-                    .to_owned(),
-            );
+                 .zip",
+            ));
         }
         report.tile_times = tile_times;
         report.tile_shape = timed.shape().to_vec();
@@ -226,16 +223,16 @@ impl QuantizeJob {
     }
 
     /// Opens the package and prepares its float network.
-    fn open(&self, path: &Path, notes: &mut Vec<String>) -> Result<Source, JobError> {
+    fn open(&self, path: &Path, notes: &mut Vec<Note>) -> Result<Source, JobError> {
         let path_text = path.display().to_string();
         let open = || Package::open(path).map_err(|e| JobError::model(&*path_text, e));
         let mut package = open()?;
         if move_channels(&mut package).map_err(|problem| JobError::model(&*path_text, problem))? {
-            notes.push("the new model has its channels as the second axis, not as the last one".to_owned());
+            notes.push(Note::info("the new model has its channels as the second axis, not as the last one"));
         }
         let mut graph = match (package.is_int8(), &package.float_graph) {
             (true, Some(float)) => {
-                notes.push("the package is already quantized: its float network was quantized again".to_owned());
+                notes.push(Note::info("the package is already quantized: its float network was quantized again"));
                 float.clone()
             }
             _ => package.graph.clone(),

@@ -4,7 +4,7 @@ use crate::search::{Search, SearchResult};
 use crate::{Candidate, FloatLayer, Method, OutputError, QatReport, QuantizeJob, QuantizeMode, TensorMethod, TileTime};
 use cytoscope_graph_passes::quantize;
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::ModelTask;
+use cytoscope_pipeline::{ModelTask, Note};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -88,8 +88,12 @@ pub struct QuantizeReport {
     pub accuracy_budget: f64,
     /// Whether the accuracy budget was met.
     pub budget_met: bool,
-    /// Notes for the user.
-    pub notes: Vec<String>,
+    /// Where the previous contents of the output were moved, if it could not be replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<PathBuf>,
+    /// Notes for the user, in JSON a list of texts.
+    #[serde(with = "cytoscope_pipeline::note::texts")]
+    pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,
 }
@@ -101,7 +105,7 @@ impl QuantizeJob {
         package: &Package,
         search: &Search<'_>,
         found: &SearchResult,
-        notes: Vec<String>,
+        notes: Vec<Note>,
     ) -> QuantizeReport {
         let names = search.graph.outputs.iter().map(|id| search.graph.value(*id).name.clone());
         let worst = found.errors.iter().map(|e| e.relative_l2).fold(0.0, f64::max);
@@ -133,6 +137,7 @@ impl QuantizeJob {
             left_float: found.left_float.clone(),
             accuracy_budget: self.accuracy_budget,
             budget_met: worst <= self.accuracy_budget,
+            moved_to: None,
             notes,
             seconds: 0.0,
         }

@@ -4,7 +4,7 @@ use crate::{QuantizeJob, QuantizeReport};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{Package, Tolerance};
 use cytoscope_pipeline::packages::{self, Quantized, test_inputs, test_outputs};
-use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
+use cytoscope_pipeline::{Context, JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_storage::folder::Replaced;
 use cytoscope_storage::target;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl QuantizeJob {
             let mut tolerances = Vec::new();
             for ((spec, float), int8) in package.outputs.iter().zip(&float_outputs).zip(&int8_outputs) {
                 let (tolerance, deviation) = declared_tolerance(float, int8);
-                report.notes.extend(tolerance_note(&spec.id, tolerance, deviation));
+                report.notes.extend(tolerance_note(&spec.id, tolerance, deviation).map(Note::from));
                 tolerances.push(tolerance);
             }
             (int8_outputs, Some(tolerances))
@@ -71,11 +71,12 @@ impl QuantizeJob {
         if let Replaced::MovedTo(aside) =
             packages::save_quantized(package, inputs, quantized, &self.out, self.overwrite)?
         {
-            report.notes.push(format!(
+            report.notes.push(Note::info(format!(
                 "the previous contents of {} were moved to {}",
                 self.out.display(),
                 aside.display()
-            ));
+            )));
+            report.moved_to = Some(aside);
         }
         meter.finish();
         Ok(())

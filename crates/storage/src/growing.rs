@@ -1,17 +1,19 @@
 //! Files of unfinished results that outlive their process, so that the next one continues where it stopped.
 //!
 //! The file has a hidden name beside the results. A record beside it says how many of its bytes are valid, with their
-//! hash, a fingerprint of the job, and what the job states about them. Bytes that no record lists are never used.
+//! checksum, a fingerprint of the job, and what the job states about them. Bytes that no record lists are never used.
 
 use crate::lock::refuse_links;
 use crate::read::{Refusal, open_regular};
 use crate::write::atomic_write;
 use crate::{StorageError, sha256_of_bytes};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// Suffix of the file.
 const GROWING: &str = ".cytoscope-growing";
@@ -19,8 +21,8 @@ const GROWING: &str = ".cytoscope-growing";
 const MAX_RECORD_BYTES: u64 = 1 << 16;
 /// Bytes of a stem that are part of the file's name.
 const MAX_STEM_BYTES: usize = 180;
-/// Bytes that are hashed at once.
-const HASHED_BYTES: usize = 1 << 18;
+/// Bytes that are added to the checksum at once.
+const BYTES_AT_ONCE: usize = 1 << 18;
 
 /// How much of a file is valid.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,8 +31,8 @@ struct Record {
     fingerprint: String,
     /// Valid bytes from the start of the file.
     bytes: u64,
-    /// SHA-256 of these bytes in lower-case hexadecimal.
-    sha256: String,
+    /// CRC-32 of these bytes. It detects what a crash leaves behind; nobody is expected to forge kept slices.
+    crc32: u32,
     /// Description of these bytes that the job gave.
     #[serde(default)]
     about: String,
@@ -45,18 +47,74 @@ pub struct Recorded {
     pub about: String,
 }
 
-/// A file that grows while a result is computed. When dropped, it stays if [`GrowingFile::keep`] or [`GrowingFile::state`]
-/// was called, also by an earlier process; else it is removed.
-pub struct GrowingFile {
+/// The valid bytes from the start of a file.
+struct Valid {
+    /// A handle of its own; its position is the end of the valid bytes.
+    reader: File,
+    checksum: crc32fast::Hasher,
+    bytes: u64,
+}
+
+impl Valid {
+    /// Adds the bytes of the file up to `end`, unless `is_abandoned` becomes true.
+    fn add(&mut self, end: u64, is_abandoned: &AtomicBool) -> io::Result<()> {
+        let mut buffer = vec![0u8; BYTES_AT_ONCE];
+        while self.bytes < end && !is_abandoned.load(Ordering::Relaxed) {
+            let count = usize::try_from(end - self.bytes).map_or(BYTES_AT_ONCE, |left| left.min(BYTES_AT_ONCE));
+            let part = buffer.get_mut(..count).unwrap_or_default();
+            self.reader.read_exact(part)?;
+            self.checksum.update(part);
+            self.bytes += count as u64;
+        }
+        Ok(())
+    }
+
+    fn crc32(&self) -> u32 {
+        self.checksum.clone().finalize()
+    }
+}
+
+/// What a growing file shares with the thread that records its bytes.
+struct Shared {
     path: PathBuf,
     record_path: PathBuf,
     fingerprint: String,
-    /// A handle of its own; its position is the end of the valid bytes.
-    reader: File,
-    hasher: Sha256,
-    kept_bytes: u64,
+    valid: Mutex<Valid>,
     /// Whether there is a record, which may list no bytes.
-    is_recorded: bool,
+    is_recorded: AtomicBool,
+    /// Whether nothing more needs to be recorded.
+    is_abandoned: AtomicBool,
+}
+
+impl Shared {
+    /// Returns the valid bytes, once no other thread adds to them. A thread that panicked has added whole parts only.
+    fn valid(&self) -> MutexGuard<'_, Valid> {
+        self.valid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Syncs the file, and records `bytes` valid bytes, or those that are valid already.
+    fn record(&self, bytes: u64, about: &str) -> Result<(), StorageError> {
+        let mut valid = self.valid();
+        valid.add(bytes, &self.is_abandoned).map_err(StorageError::io(&self.path, "reading"))?;
+        if self.is_abandoned.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        valid.reader.sync_data().map_err(StorageError::io(&self.path, "syncing"))?;
+        let (fingerprint, about) = (self.fingerprint.clone(), about.to_owned());
+        let record = Record { fingerprint, bytes: valid.bytes, crc32: valid.crc32(), about };
+        let text = serde_json::to_vec(&record).map_err(io::Error::from);
+        atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)?;
+        self.is_recorded.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A file that grows while a result is computed. When dropped, it stays if [`GrowingFile::keep`], [`GrowingFile::state`] or
+/// [`GrowingFile::state_soon`] was called, also by an earlier process; else it is removed.
+pub struct GrowingFile {
+    shared: Arc<Shared>,
+    /// The thread that records bytes.
+    recording: Option<JoinHandle<Result<(), StorageError>>>,
 }
 
 /// Returns the paths of the file and its record. A long stem is replaced by its hash, because file systems allow 255 bytes
@@ -100,19 +158,30 @@ impl GrowingFile {
         let (path, record_path) = paths(folder, stem);
         let open = || open_or_create(&path).map_err(StorageError::io(&path, "opening the file"));
         let (reader, writer) = (open()?, open()?);
-        let fingerprint = fingerprint.to_owned();
-        let (hasher, kept_bytes, is_recorded) = (Sha256::new(), 0, false);
-        let mut file = Self { path, record_path, fingerprint, reader, hasher, kept_bytes, is_recorded };
-        let record = read_record(&file.record_path).filter(|record| record.fingerprint == file.fingerprint);
-        if let Some(record) = record
-            && file.hash(record.bytes).is_ok()
-            && file.sha256() == record.sha256
-        {
-            file.is_recorded = true;
-            return Ok((file, writer));
+        let record = read_record(&record_path).filter(|record| record.fingerprint == fingerprint);
+        let mut valid = Valid { reader, checksum: crc32fast::Hasher::new(), bytes: 0 };
+        let is_recorded = record.is_some_and(|record| {
+            valid.add(record.bytes, &AtomicBool::new(false)).is_ok() && valid.crc32() == record.crc32
+        });
+        if !is_recorded {
+            let mut empty = || {
+                remove_if_present(&record_path)?;
+                writer.set_len(0)?;
+                valid.reader.seek(SeekFrom::Start(0))?;
+                (valid.checksum, valid.bytes) = (crc32fast::Hasher::new(), 0);
+                Ok(())
+            };
+            empty().map_err(StorageError::io(&path, "emptying the file"))?;
         }
-        file.empty(&writer).map_err(StorageError::io(&file.path, "emptying the file"))?;
-        Ok((file, writer))
+        let shared = Shared {
+            path,
+            record_path,
+            fingerprint: fingerprint.to_owned(),
+            valid: Mutex::new(valid),
+            is_recorded: AtomicBool::new(is_recorded),
+            is_abandoned: AtomicBool::new(false),
+        };
+        Ok((Self { shared: Arc::new(shared), recording: None }, writer))
     }
 
     /// Returns what is recorded about the job that kept the growing file of the results `folder/stem_*`; `None` if nothing
@@ -122,9 +191,9 @@ impl GrowingFile {
         Some(Recorded { fingerprint, about })
     }
 
-    /// Returns the number of valid bytes from the start of the file.
+    /// Returns the number of valid bytes from the start of the file, once those are recorded that are to be.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept_bytes
+        self.shared.valid().bytes
     }
 
     /// Records that the first `bytes` bytes are written and valid, and what the job states `about` them. They must not change
@@ -133,7 +202,8 @@ impl GrowingFile {
     /// # Errors
     /// [`StorageError::Io`] if they cannot be read or synced, or the record cannot be written.
     pub fn keep(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
-        if bytes <= self.kept_bytes { Ok(()) } else { self.state(bytes, about) }
+        self.wait()?;
+        if bytes <= self.kept_bytes() { Ok(()) } else { self.shared.record(bytes, about) }
     }
 
     /// As [`GrowingFile::keep`], but what the job states `about` the file is recorded even if no more bytes are valid. It may
@@ -142,14 +212,40 @@ impl GrowingFile {
     /// # Errors
     /// As [`GrowingFile::keep`].
     pub fn state(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
-        self.hash(bytes).map_err(StorageError::io(&self.path, "reading"))?;
-        self.reader.sync_data().map_err(StorageError::io(&self.path, "syncing"))?;
-        let (fingerprint, sha256, about) = (self.fingerprint.clone(), self.sha256(), about.to_owned());
-        let record = Record { fingerprint, bytes: self.kept_bytes, sha256, about };
-        let text = serde_json::to_vec(&record).map_err(io::Error::from);
-        atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)?;
-        self.is_recorded = true;
-        Ok(())
+        self.wait()?;
+        self.shared.record(bytes, about)
+    }
+
+    /// As [`GrowingFile::state`], but in another thread, because syncing can take seconds. Returns whether it has begun: it
+    /// does not while earlier bytes are still being recorded.
+    ///
+    /// # Errors
+    /// As [`GrowingFile::keep`], of the bytes before. An error of these bytes is returned by the next call.
+    pub fn state_soon(&mut self, bytes: u64, about: String) -> Result<bool, StorageError> {
+        if self.recording.as_ref().is_some_and(|recording| !recording.is_finished()) {
+            return Ok(false);
+        }
+        self.wait()?;
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("keep slices".to_owned());
+        let recording = thread.spawn(move || shared.record(bytes, &about));
+        self.recording =
+            Some(recording.map_err(StorageError::io(&self.shared.path, "starting a thread that records"))?);
+        Ok(true)
+    }
+
+    /// Waits for the thread that records bytes, if there is one.
+    fn wait(&mut self) -> Result<(), StorageError> {
+        let Some(recording) = self.recording.take() else { return Ok(()) };
+        let panicked = |_| StorageError::io(&self.shared.path, "recording")(io::Error::other("the thread panicked"));
+        recording.join().map_err(panicked)?
+    }
+
+    /// Ends the recording of bytes, because the file is removed next.
+    pub fn abandon(mut self) {
+        self.shared.is_abandoned.store(true, Ordering::Relaxed);
+        // Nothing is done with bytes that could not be recorded.
+        let _ = self.wait();
     }
 
     /// Removes the growing file of the results `folder/stem_*` and its record, if there are any.
@@ -163,40 +259,15 @@ impl GrowingFile {
         }
         Ok(())
     }
-
-    /// Empties the file and forgets its record.
-    fn empty(&mut self, writer: &File) -> io::Result<()> {
-        remove_if_present(&self.record_path)?;
-        writer.set_len(0)?;
-        self.reader.seek(SeekFrom::Start(0))?;
-        (self.hasher, self.kept_bytes, self.is_recorded) = (Sha256::new(), 0, false);
-        Ok(())
-    }
-
-    /// Hashes up to `end` bytes of the file.
-    fn hash(&mut self, end: u64) -> io::Result<()> {
-        let mut buffer = vec![0u8; HASHED_BYTES];
-        while self.kept_bytes < end {
-            let count = usize::try_from(end - self.kept_bytes).map_or(HASHED_BYTES, |left| left.min(HASHED_BYTES));
-            let part = buffer.get_mut(..count).unwrap_or_default();
-            self.reader.read_exact(part)?;
-            self.hasher.update(&*part);
-            self.kept_bytes += count as u64;
-        }
-        Ok(())
-    }
-
-    fn sha256(&self) -> String {
-        self.hasher.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-    }
 }
 
 impl Drop for GrowingFile {
     fn drop(&mut self) {
-        if !self.is_recorded {
-            // Nobody can receive an error here; a leftover file has a hidden name and is replaced by the next run.
-            let _ = remove_if_present(&self.record_path);
-            let _ = remove_if_present(&self.path);
+        // Nobody can receive an error here; a leftover file has a hidden name and is replaced by the next run.
+        let _ = self.wait();
+        if !self.shared.is_recorded.load(Ordering::Relaxed) {
+            let _ = remove_if_present(&self.shared.record_path);
+            let _ = remove_if_present(&self.shared.path);
         }
     }
 }
@@ -282,6 +353,26 @@ mod tests {
             file.state(2, "two").unwrap();
         }
         assert_eq!((kept(folder.path(), "a job"), about().as_deref()), (4, Some("two")));
+    }
+
+    #[test]
+    fn bytes_are_recorded_in_another_thread_and_its_errors_reach_the_next_call() {
+        let folder = tempfile::tempdir().unwrap();
+        {
+            let (mut file, mut writer) = GrowingFile::open(folder.path(), "stack", "a job").unwrap();
+            writer.write_all(b"0123456789").unwrap();
+            assert!(file.state_soon(6, "six".to_owned()).unwrap());
+            // The file is dropped once they are recorded.
+        }
+        assert_eq!(kept(folder.path(), "a job"), 6);
+        let (mut file, _writer) = GrowingFile::open(folder.path(), "stack", "a job").unwrap();
+        assert!(file.state_soon(8, "eight".to_owned()).unwrap());
+        file.keep(9, "nine").unwrap();
+        assert_eq!(file.kept_bytes(), 9);
+        assert!(file.state_soon(11, "more than there are".to_owned()).unwrap());
+        assert!(file.keep(10, "ten").is_err());
+        file.abandon();
+        assert_eq!(kept(folder.path(), "a job"), 9);
     }
 
     #[cfg(unix)]

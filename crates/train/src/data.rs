@@ -119,7 +119,7 @@ fn leave_out_known(
     known: &TrainedImages,
     digests: &BTreeMap<&str, &str>,
 ) -> bool {
-    known.warning().into_iter().for_each(|message| context.note(message));
+    known.warning().into_iter().for_each(|warning| context.note(warning));
     let (seen, all) = (known.among(&split.validation, digests), split.validation.len());
     let count = seen.len();
     if count == 0 {
@@ -381,8 +381,8 @@ mod tests {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&notes);
         let sink = move |event: &Event| {
-            if let Event::Note { message } = event {
-                seen.lock().unwrap().push(message.clone());
+            if let Event::Note(note) = event {
+                seen.lock().unwrap().push(note.message.clone());
             }
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };

@@ -5,17 +5,16 @@ use crate::error::{engine_error, model_error};
 use crate::less_memory::with_less_memory;
 use crate::network::StartModel;
 use crate::setup::{batch_shape, stepper_options};
-use crate::step::{Stepper, StepperOptions};
-use cytoscope_engine::select::{self, Probe};
+use crate::step::{Stepper, StepperOptions, activation_budget};
+use cytoscope_engine::select::{self, Cache, Probe};
 use cytoscope_engine::{
     CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session, TuningListener,
 };
 use cytoscope_graph::{ElementType, Tensor};
 use cytoscope_pipeline::devices::{Devices, measurements};
-use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind};
+use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind, ProgressStage};
 use cytoscope_profile::Recorder;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 
 /// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
 pub(crate) fn synthetic_batch(shape: &[usize], target_channels: usize) -> Result<[Tensor; 3], JobError> {
@@ -42,6 +41,8 @@ struct StepSession {
     clip_norm: f32,
     accumulate: usize,
     report: CompileReport,
+    /// Memory limit of activations in bytes, if it was lowered to fit the device.
+    lowered_limit_bytes: Option<u64>,
 }
 
 impl StepSession {
@@ -56,12 +57,23 @@ impl StepSession {
 
 impl Session for StepSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        self.step(inputs).map_err(|error| not_possible(self.device, error))?;
+        let (device, context) = (self.device, self.context.clone());
+        let mut step = || self.step(inputs);
+        // Only a GPU may hang.
+        let made = match device {
+            DeviceId::Cpu => context.report_alive(ProgressStage::Measure, step),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => step(),
+        };
+        made.map_err(|error| not_possible(device, error))?;
         Ok(Vec::new())
     }
 
     fn report(&self) -> &CompileReport {
         &self.report
+    }
+
+    fn lowered_limit_bytes(&self) -> Option<u64> {
+        self.lowered_limit_bytes
     }
 }
 
@@ -83,12 +95,14 @@ pub(crate) fn step_precision(requested: TrainPrecision, device: &Device) -> Prec
     }
 }
 
-/// Returns a fingerprint of what determines the time of a step, besides the shape of the batch and the device.
+/// Returns a fingerprint of what determines the time of a step, besides the shape of the batch and the device. The version
+/// in it makes sure that times of earlier versions are not used, which were stored without the memory limit that may have
+/// been lowered to measure them.
 fn fingerprint(start: &StartModel, config: &TrainConfig) -> String {
     let graph = &start.graph;
     let shapes: Vec<_> = graph.initializers.iter().map(|(id, t)| (*id, t.shape().to_vec())).collect();
     let text = format!(
-        "training step {:?} {:?} {:?} {shapes:?} {:?} {:?} {} {} {:?}",
+        "training step 2 {:?} {:?} {:?} {shapes:?} {:?} {:?} {} {} {:?}",
         graph.nodes,
         graph.inputs,
         graph.outputs,
@@ -250,9 +264,12 @@ fn open_fastest(
         return Ok((only, None));
     }
     context.note(format!("comparing {} devices by a training step; this is done once", engines.len()));
-    let measures_again = devices.measures_again();
+    let mut cache = measurements("training-times.json");
+    if devices.measures_again() {
+        cache.forget(&fingerprint(start, config));
+    }
     let (why, chosen, lowered_bytes) =
-        fastest(context, (&engines, &unusable), start, config, threads, measures_again, on_error)?;
+        fastest(context, (&engines, &unusable), start, config, threads, &mut cache, on_error)?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
     context.note(format!("training on {chosen}: {why}"));
@@ -260,20 +277,19 @@ fn open_fastest(
     Ok((engine, lowered_bytes))
 }
 
-/// Measures a step on each engine, or uses the stored measurements unless `measures_again`. On a GPU with too little
-/// memory, more activations are recomputed. Returns the reason for the choice, the fastest device, and the memory limit of
-/// activations in bytes with which it was measured if that was lowered.
-fn fastest(
+/// Measures a step on each engine, or uses the measurements in `cache`. On a GPU with too little memory, more activations
+/// are recomputed. Returns the reason for the choice, the fastest device, and the memory limit of activations in bytes with
+/// which it was measured if that was lowered.
+pub(crate) fn fastest(
     context: &Context,
     (engines, unusable): (&[Box<dyn Engine>], &[Device]),
     start: &StartModel,
     config: &TrainConfig,
     threads: usize,
-    measures_again: bool,
+    cache: &mut Cache,
     on_error: &dyn Fn(&EngineError),
 ) -> Result<(String, DeviceId, Option<u64>), JobError> {
     let recorder = Recorder::totals_only();
-    let lowered: RefCell<BTreeMap<DeviceId, u64>> = RefCell::default();
     let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
         let options = stepper_options(config, start, engine, threads, &recorder)?;
         Ok(StepperOptions { tuning, ..options })
@@ -284,13 +300,15 @@ fn fastest(
         let attempt = |options: &StepperOptions, held_bytes: &mut u64| -> Result<StepSession, JobError> {
             let stepper = Stepper::new(start.graph.clone(), engine, options)?;
             *held_bytes = stepper.arena_bytes();
+            let (cancel, sink) = (context.cancel.clone(), std::sync::Arc::clone(&context.sink));
             let mut session = StepSession {
                 stepper,
                 device: device.id,
-                context: Context { cancel: context.cancel.clone(), ..Context::default() },
+                context: Context { cancel, sink, ..Context::default() },
                 clip_norm: config.clip_norm,
                 accumulate: config.accumulate,
                 report: CompileReport::default(),
+                lowered_limit_bytes: None,
             };
             // Only a step shows whether a GPU has enough memory.
             if device.id != DeviceId::Cpu {
@@ -298,13 +316,10 @@ fn fastest(
             }
             Ok(session)
         };
-        let (session, lowered_bytes) = options(engine, context.tuning())
+        let (session, lowered_limit_bytes) = options(engine, context.tuning())
             .and_then(|options| with_less_memory(context, device, options, attempt))
             .map_err(|error| not_possible(device.id, error))?;
-        if let Some(bytes) = lowered_bytes {
-            lowered.borrow_mut().insert(device.id, bytes);
-        }
-        Ok(Box::new(session))
+        Ok(Box::new(StepSession { lowered_limit_bytes, ..session }))
     };
     let precisions = |device: &Device| vec![step_precision(config.precision, device)];
     let fingerprint = fingerprint(start, config);
@@ -317,15 +332,15 @@ fn fastest(
         compile: &compile,
         on_error,
     };
-    let mut cache = measurements("training-times.json");
-    if measures_again {
-        cache.forget(&fingerprint);
-    }
-    let choice = select::fastest(engines, unusable, &probe, &mut cache);
+    let choice = select::fastest(engines, unusable, &probe, cache);
     // A cancelled measurement looks like a device that cannot be used.
     context.check()?;
     let choice = choice.map_err(engine_error)?;
-    let lowered_bytes = lowered.borrow().get(&choice.device).copied();
+    let chosen = choice.measurements.iter().find(|m| m.device == choice.device);
+    let engine = engines.iter().find(|engine| engine.device().id == choice.device);
+    // A stored limit may be higher than what is free now.
+    let free_bytes = engine.map_or(u64::MAX, |engine| activation_budget(None, engine.device()));
+    let lowered_bytes = chosen.and_then(|m| m.lowered_limit_bytes).map(|bytes| bytes.min(free_bytes));
     Ok((choice.why, choice.device, lowered_bytes))
 }
 
@@ -373,8 +388,8 @@ mod tests {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&notes);
         let sink = move |event: &Event| {
-            if let Event::Note { message } = event {
-                kept.lock().unwrap().push(message.clone());
+            if let Event::Note(note) = event {
+                kept.lock().unwrap().push(note.message.clone());
             }
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };
@@ -391,7 +406,8 @@ mod tests {
         let (start, config) = small();
         let config = TrainConfig { precision: TrainPrecision::F16, ..config };
         let cpu = || Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
-        let refused = fastest(&Context::default(), (&[cpu(), cpu()], &[]), &start, &config, 1, false, &|_| ());
+        let (context, mut cache) = (Context::default(), Cache::in_memory());
+        let refused = fastest(&context, (&[cpu(), cpu()], &[]), &start, &config, 1, &mut cache, &|_| ());
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("the CPU trains in f32 only"), "{refused}");
         let half = Device { precisions: vec![Precision::F32, Precision::Tf32], ..cpu().device().clone() };

@@ -1,6 +1,7 @@
 //! Conversion of errors that occur in training into [`JobError`].
 
 use cytoscope_engine::{DeviceId, EngineError};
+use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::TrainingDataError;
@@ -21,15 +22,31 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
         }
         TrainingDataError::Io { file, source, .. } => JobError::unreadable(&file, source),
         TrainingDataError::Parameter { .. } => JobError::WrongUse(error.to_string()),
-        TrainingDataError::OverLimit { ref file, next_step, .. } => {
-            JobError::Mismatch { path: file.clone(), problem: error.to_string(), next_step: next_step.to_owned() }
-        }
+        TrainingDataError::OverLimit { file, what, got, limit_name, limit, next_step } => JobError::Mismatch {
+            path: file,
+            problem: format!("{what} is {got}, more than the limit {limit_name} = {limit}"),
+            next_step: next_step.to_owned(),
+        },
         TrainingDataError::Thread { .. } => {
             JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason: error.to_string() })
         }
         TrainingDataError::Volume(e) => JobError::Volume(e),
         TrainingDataError::Objects(e) => JobError::Objects(e),
         other => JobError::Internal(other.to_string()),
+    }
+}
+
+/// Returns what an error says about `file`, without the name of this file.
+pub(crate) fn problem_of(error: JobError, file: &Path) -> String {
+    match error {
+        JobError::Mismatch { path, problem, next_step } if path == file => format!("{problem}; {next_step}"),
+        JobError::Format(
+            FormatError::Malformed { file: path, problem, next_step }
+            | FormatError::Unsupported { file: path, problem, next_step }
+            | FormatError::OverLimit { file: path, problem, next_step }
+            | FormatError::Misused { file: path, problem, next_step },
+        ) if path == file => format!("{problem}; {next_step}"),
+        other => other.to_string(),
     }
 }
 
@@ -46,4 +63,33 @@ pub(crate) fn engine_error(error: EngineError) -> JobError {
 /// Returns a converter for I/O errors of the file at `path`.
 pub(crate) fn io_error(path: &Path) -> impl Fn(std::io::Error) -> JobError + '_ {
     move |error| JobError::Io { path: path.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_their_file_and_next_step_once() {
+        let file = Path::new("a.tif");
+        let over_limit = TrainingDataError::OverLimit {
+            file: file.to_owned(),
+            what: "the number of its labels",
+            got: 12,
+            limit_name: "MAX_OBJECTS",
+            limit: 10,
+            next_step: "check the labels",
+        };
+        let said = "the number of its labels is 12, more than the limit MAX_OBJECTS = 10; check the labels";
+        let error = data_error(over_limit);
+        assert_eq!(error.to_string(), format!("a.tif: {said}"));
+        assert_eq!(problem_of(error, file), said);
+        let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".to_owned());
+        let malformed = JobError::Format(FormatError::Malformed { file: file.to_owned(), problem, next_step });
+        assert_eq!(problem_of(malformed, file), "it is damaged; copy it again");
+        assert!(
+            problem_of(JobError::unreadable(Path::new("b.tif"), std::io::ErrorKind::NotFound.into()), file)
+                .contains("b.tif")
+        );
+    }
 }

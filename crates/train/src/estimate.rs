@@ -1,13 +1,13 @@
 //! Estimate of time and memory of a training run on this machine, from a few steps on synthetic patches.
 
 use crate::config::TrainConfig;
-use crate::device_choice::{self, choose_except, finding, has_failed, synthetic_batch};
+use crate::device_choice::{self, StepDevice, choose_except, finding, has_failed, synthetic_batch};
 use crate::less_memory::with_less_memory;
 use crate::network::{self, StartModel};
 use crate::setup::stepper_options;
 use crate::start::TrainStart;
 use crate::step::{Stepper, StepperOptions};
-use cytoscope_engine::{DeviceRequest, Engine};
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
@@ -84,7 +84,7 @@ impl EstimateJob {
         loop {
             let config = TrainConfig { precision: chosen.precision, ..self.config.clone() };
             let device = chosen.engine.device().id;
-            match self.measure(context, &start, &config, chosen.engine.as_ref()) {
+            match self.measure(context, &start, &config, &chosen) {
                 Err(error) if may_change && has_failed(device, &error) => {
                     context.report_lost(&error);
                     failed.push(device);
@@ -96,15 +96,18 @@ impl EstimateJob {
         }
     }
 
-    /// Measures a few steps on an engine. If a GPU has too little memory, more activations are recomputed, as in training.
+    /// Measures a few steps on a device. If a GPU has too little memory, more activations are recomputed, as in training.
     fn measure(
         &self,
         context: &Context,
         start: &StartModel,
         config: &TrainConfig,
-        engine: &dyn Engine,
+        device: &StepDevice,
     ) -> Result<Estimate, JobError> {
+        let engine = device.engine.as_ref();
         let options = stepper_options(config, start, engine, self.threads, &context.recorder)?;
+        let memory_budget_bytes = device.memory_budget_bytes.or(options.memory_budget_bytes);
+        let options = StepperOptions { tuning: context.tuning(), memory_budget_bytes, ..options };
         let (estimate, _) = with_less_memory(context, engine.device(), options, |options, held_bytes| {
             let mut stepper = Stepper::new(start.graph.clone(), engine, options)?;
             *held_bytes = stepper.arena_bytes();

@@ -9,7 +9,7 @@ use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::{
-    Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, PredictOptions,
+    Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, Note, PredictOptions,
     ProgressStage, ScoredImage, VolumeOutputs, predict_volume_on_devices, records_before, refuse_changed,
 };
 use cytoscope_storage::Overwrite;
@@ -171,7 +171,9 @@ impl EvaluateModelJob {
         // Comparing large images reports no progress of its own.
         context.report_alive(ProgressStage::Evaluate, || evaluation.score(prediction, scored_truth))?;
         let path = std::path::absolute(&pair.image.path).unwrap_or_else(|_| pair.image.path.clone());
-        notes.iter().for_each(|note| evaluation.add_note(format!("{}: {note}", path.display())));
+        for Note { level, message } in notes {
+            evaluation.add_note(Note { level, message: format!("{}: {message}", path.display()) });
+        }
         Ok(precision)
     }
 

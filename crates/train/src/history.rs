@@ -1,6 +1,7 @@
 //! Loss and validation curves of a training run.
 
 use crate::score_name::ScoreName;
+use cytoscope_pipeline::Note;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -40,8 +41,9 @@ pub struct History {
     pub steps: Vec<StepPoint>,
     /// Validations in order of steps; the first is that of the start model, if it has a score.
     pub validations: Vec<ValidationPoint>,
-    /// Rollbacks and changes of the plan, each a clause in lower case without a full stop.
-    pub notes: Vec<String>,
+    /// Rollbacks and changes of the plan, in JSON a list of texts.
+    #[serde(with = "cytoscope_pipeline::note::texts")]
+    pub notes: Vec<Note>,
 }
 
 /// Maximum number of points in the loss curve; longer curves are thinned.

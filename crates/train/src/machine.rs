@@ -100,7 +100,7 @@ impl OpenSettings<'_> {
             *threads = tuned.threads;
             settings.push((ProfiledSetting::Threads, tuned.threads.to_string()));
         }
-        profile.applied(preset, settings)
+        profile.applied(preset, tuned.device_name.as_deref(), settings)
     }
 }
 
@@ -117,6 +117,7 @@ mod tests {
     fn profile() -> MachineProfile {
         let tuned = TrainingSettings {
             device: DeviceId::Cuda(0),
+            device_name: None,
             precision: Some(Precision::F16),
             batch: Some(8),
             workers: Some(5),

@@ -2,6 +2,7 @@
 //! device.
 
 use crate::event::TrainEvent;
+use crate::history::StepPoint;
 use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
@@ -37,8 +38,8 @@ pub enum BatchAdvice {
 }
 
 impl BatchAdvice {
-    /// Returns the advice as text for the user.
-    pub fn text(self) -> String {
+    /// Returns the advice as text for the user of the command line.
+    fn text(self) -> String {
         match self {
             Self::Larger { batch } => format!("--batch {batch} fits into the memory of the device"),
             Self::Smaller { batch, accumulate } => {
@@ -80,8 +81,14 @@ pub struct TrainStatus {
 }
 
 impl TrainStatus {
-    /// Returns the status as one line for the user.
+    /// Returns the status as one line for the user of the command line.
     pub fn line(&self) -> String {
+        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.text()));
+        self.figures() + &advice
+    }
+
+    /// Returns the status as text, without the advice on the batch.
+    pub fn figures(&self) -> String {
         let wait = format!("{:.0} % of the time waiting for data", 100.0 * self.data_wait_share);
         let device = self.device_share.map_or_else(String::new, |share| {
             format!(", {:.0} % of the run computing on {}", 100.0 * share, self.device)
@@ -91,9 +98,8 @@ impl TrainStatus {
             let (allocated, reserved) = (bytes_text(memory.allocated_bytes), bytes_text(memory.reserved_bytes));
             format!(", device memory {allocated} allocated and {reserved} reserved")
         });
-        let advice = self.batch_advice.map_or_else(String::new, |advice| format!("; {}", advice.text()));
         format!(
-            "{:.1} samples/s, {wait}{device}{memory}, activations {}{device_memory}{advice}",
+            "{:.1} samples/s, {wait}{device}{memory}, activations {}{device_memory}",
             self.samples_per_sec,
             bytes_text(self.activation_bytes)
         )
@@ -147,17 +153,18 @@ impl BatchFacts {
 }
 
 impl Training<'_> {
-    /// Reports the status after a step whose mean duration was `step_secs`, unless the last one was reported shortly
-    /// before.
+    /// Reports the status at a point of the loss curve, unless the last one was reported shortly before. If the point ends
+    /// with the last step, it is always reported: the status of a short run would otherwise be that of its first step, which
+    /// waits for the first patches.
     pub(crate) fn report_status(
         &self,
         last: &mut Option<Instant>,
-        step: u64,
-        step_secs: f64,
-        stalled_secs: f64,
+        point: &StepPoint,
+        is_last_step: bool,
         stepper: &Stepper,
     ) {
-        let is_due = last.is_none_or(|at| at.elapsed() >= INTERVAL);
+        let StepPoint { step, step_secs, stalled_secs, .. } = *point;
+        let is_due = is_last_step || last.is_none_or(|at| at.elapsed() >= INTERVAL);
         if !is_due || !step_secs.is_finite() || step_secs <= 0.0 {
             return;
         }

@@ -11,7 +11,7 @@ use crate::step::Stepper;
 use crate::train::Training;
 use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
-use cytoscope_pipeline::{CancelToken, JobError};
+use cytoscope_pipeline::{CancelToken, JobError, Note};
 use cytoscope_profile::{bytes_text, count_text};
 use std::time::{Duration, Instant};
 
@@ -242,7 +242,7 @@ impl Training<'_> {
         }
         if state.data_fingerprint != self.fingerprint {
             self.context.note("the training data have changed since the checkpoint; the current data are used");
-            state.history.notes.push(format!("the training data changed at step {}", state.step));
+            state.history.notes.push(Note::info(format!("the training data changed at step {}", state.step)));
             state.data_fingerprint.clone_from(&self.fingerprint);
             state.validation.clone_from(&self.validation);
             // Scores on other images are not comparable with later ones.
@@ -251,7 +251,7 @@ impl Training<'_> {
             let message = "this version of the program compares networks by another score, so earlier scores in the \
                             history are not comparable with later ones";
             self.context.note(message);
-            state.history.notes.push(message.to_owned());
+            state.history.notes.push(message.into());
             self.rescore(state, &mut None)?;
         }
         state.score_version = SCORE_VERSION;
@@ -267,12 +267,13 @@ impl Training<'_> {
         let change = (plan.steps as f64 / state.steps.max(1) as f64 - 1.0).abs();
         if change > CHANGES[0] && plan.steps > state.step {
             if change > CHANGES[1] {
-                state.history.notes.push(format!(
+                let message = format!(
                     "at step {}, the plan was changed from {} to {} steps to stay within the time budget",
                     count_text(state.step),
                     count_text(state.steps),
                     count_text(plan.steps)
-                ));
+                );
+                state.history.notes.push(message.into());
             }
             state.steps = plan.steps;
         }
@@ -308,10 +309,8 @@ impl Training<'_> {
     /// Ends training at the current step.
     pub(crate) fn stop_here(&self, state: &mut TrainState) {
         if state.step < state.steps {
-            state
-                .history
-                .notes
-                .push(format!("ended at step {} of {} to stay within the time budget", state.step, state.steps));
+            let message = format!("ended at step {} of {} to stay within the time budget", state.step, state.steps);
+            state.history.notes.push(message.into());
         }
         state.steps = state.step;
         state.validation_due = !self.validator.is_empty() && !is_scored(state);

@@ -1,8 +1,8 @@
 //! Report of problems of the training data: a short summary as notes, and the whole list in a file.
 
-use cytoscope_pipeline::{Context, user_folder};
+use cytoscope_pipeline::{Context, Note, user_folder};
 use cytoscope_storage::StorageError;
-use cytoscope_training_data::{Problem, summary};
+use cytoscope_training_data::{Problem, Severity, summary};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of lines of the summary; more problems than that are grouped by kind.
@@ -14,7 +14,10 @@ const FOLDER: &str = "data-checks";
 /// in `file`, by default in the user's data folder. Returns the path of the list, or `None` if none was written.
 pub(crate) fn report(context: &Context, root: &Path, problems: &[Problem], file: Option<&Path>) -> Option<PathBuf> {
     for line in summary::summary(problems, LINES) {
-        context.note(line);
+        context.note(match line.severity {
+            Some(Severity::Warning) => Note::warning(line.text),
+            Some(Severity::Error) | None => Note::info(line.to_string()),
+        });
     }
     let listed = list(root, problems, file)?;
     match listed {
@@ -59,19 +62,42 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
-    use cytoscope_training_data::Severity;
+    use cytoscope_pipeline::Event;
+    use std::sync::{Arc, Mutex};
 
-    #[test]
-    fn many_problems_are_listed_in_a_file_and_few_are_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("deep/list.txt");
-        let problem = |i: usize| Problem {
+    fn problem(i: usize) -> Problem {
+        Problem {
             file: PathBuf::from(format!("/data/odd{i}.czi")),
             pair: None,
             severity: Severity::Warning,
             message: "this kind of image is not read".to_owned(),
             next_step: "save it as TIFF".to_owned(),
+        }
+    }
+
+    #[test]
+    fn problems_of_pairs_that_are_used_are_warnings() {
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&notes);
+        let sink = move |event: &Event| {
+            if let Event::Note(note) = event {
+                kept.lock().unwrap().push(note.clone());
+            }
         };
+        let context = Context { sink: Arc::new(sink), ..Context::default() };
+        let problems = [problem(0), Problem { severity: Severity::Error, ..problem(1) }];
+        report(&context, Path::new("/data"), &problems, None);
+        let expected = [
+            Note::warning("/data/odd0.czi: this kind of image is not read; save it as TIFF"),
+            Note::info("left out: /data/odd1.czi: this kind of image is not read; save it as TIFF"),
+        ];
+        assert_eq!(*notes.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn many_problems_are_listed_in_a_file_and_few_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deep/list.txt");
         let problems: Vec<Problem> = (0..300).map(problem).collect();
         let context = Context::default();
         assert_eq!(report(&context, Path::new("/data"), &problems[..LINES], Some(&file)), None);

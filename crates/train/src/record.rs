@@ -89,8 +89,8 @@ struct LossPoint {
 /// Returns the record of a training run.
 pub(crate) fn training_record(run: &TrainingRecordFacts<'_>) -> Value {
     let (training_secs, stalled_secs) = total_step_secs(&run.history.steps);
-    let notes: Vec<&String> =
-        run.history.notes.iter().skip(run.history.notes.len().saturating_sub(MAX_NOTES)).collect();
+    let earlier_notes = run.history.notes.len().saturating_sub(MAX_NOTES);
+    let notes: Vec<String> = run.history.notes.iter().skip(earlier_notes).map(ToString::to_string).collect();
     json!({
         "program": format!("cytoscope {}", env!("CARGO_PKG_VERSION")),
         "from": run.start,
@@ -226,7 +226,7 @@ mod tests {
                 })
                 .collect(),
             notes: (0..50)
-                .map(|i| format!("At step {i} the plan was changed to stay within the time budget."))
+                .map(|i| format!("At step {i} the plan was changed to stay within the time budget.").into())
                 .collect(),
         }
     }

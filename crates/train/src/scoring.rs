@@ -263,7 +263,7 @@ impl Training<'_> {
         state.validation_size = Some(size);
         let message = format!("{change} from step {} on, to stay within the time budget", state.step);
         self.context.note(message.clone());
-        state.history.notes.push(message);
+        state.history.notes.push(message.into());
         Ok(())
     }
 

@@ -4,7 +4,6 @@ use crate::assign::SettingAssignment;
 use crate::error::wrong_use;
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::read::open_regular;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -16,8 +15,7 @@ const MAX_SPACE_BYTES: u64 = 1 << 20;
 pub const MAX_TRIALS: usize = 10_000;
 
 /// Values of a setting that a search draws from.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 enum SettingRange {
     /// Numbers between two bounds, all equally likely.
     Uniform([f64; 2]),
@@ -33,19 +31,38 @@ enum SettingRange {
 const RANGES: [&str; 4] = ["uniform", "log_uniform", "integers", "values"];
 
 impl SettingRange {
-    fn check(&self, key: &str) -> Result<(), JobError> {
-        let problem = match self {
-            Self::Uniform([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => {
-                "uniform: expected two numbers, the smaller one first"
-            }
-            Self::LogUniform([low, high]) if !(*low > 0.0 && high.is_finite() && low <= high) => {
-                "log_uniform: expected two numbers above 0, the smaller one first"
-            }
-            Self::Integers([low, high]) if low > high => "integers: expected two integers, the smaller one first",
-            Self::Values(values) if values.is_empty() => "values: expected a list with at least one value",
-            _ => return Ok(()),
+    /// Reads the table of a range; `key` is the setting, for messages.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if there are several ranges, or the values do not suit their range.
+    fn parse(key: &str, table: &Table) -> Result<Self, JobError> {
+        let several = || {
+            let found: Vec<&str> = table.keys().map(String::as_str).collect();
+            wrong_use(format!("{key}: found {}, expected exactly one of {}", found.join(", "), RANGES.join(", ")))
         };
-        Err(wrong_use(format!("{key}: {problem}")))
+        let (name, value) = table.iter().next().filter(|_| table.len() == 1).ok_or_else(several)?;
+        let of_kind = value.clone();
+        let (range, expected) = match name.as_str() {
+            "uniform" => (of_kind.try_into().ok().map(Self::Uniform), "two numbers, the smaller one first"),
+            "log_uniform" => {
+                (of_kind.try_into().ok().map(Self::LogUniform), "two numbers above 0, the smaller one first")
+            }
+            "integers" => (of_kind.try_into().ok().map(Self::Integers), "two integers, the smaller one first"),
+            "values" => (of_kind.try_into().ok().map(Self::Values), "a list with at least one value"),
+            _ => return Err(several()),
+        };
+        let invalid = || wrong_use(format!("{key}: {name} is {value}, expected {expected}"));
+        range.filter(Self::is_valid).ok_or_else(invalid)
+    }
+
+    fn is_valid(&self) -> bool {
+        match self {
+            // The difference of finite bounds may exceed the largest number.
+            Self::Uniform([low, high]) => low <= high && (high - low).is_finite(),
+            Self::LogUniform([low, high]) => *low > 0.0 && low <= high && high.is_finite(),
+            Self::Integers([low, high]) => low <= high,
+            Self::Values(values) => !values.is_empty(),
+        }
     }
 
     /// Returns the value at a position from 0 to below 1.
@@ -146,10 +163,7 @@ fn collect_ranges(prefix: &str, table: Table, ranges: &mut BTreeMap<String, Sett
             collect_ranges(&key, inner, ranges)?;
             continue;
         }
-        let range: SettingRange = Value::Table(inner)
-            .try_into()
-            .map_err(|e: toml::de::Error| wrong_use(format!("{key}: {}; expected one range", e.message())))?;
-        range.check(&key)?;
+        let range = SettingRange::parse(&key, &inner)?;
         ranges.insert(key, range);
     }
     Ok(())
@@ -216,12 +230,25 @@ mod tests {
         for (text, words) in [
             ("", "no ranges"),
             ("ema = 0.5", "ema: found 0.5"),
-            ("ema = { uniform = [0.9, 0.5] }", "ema: uniform"),
-            ("ema = { uniform = [0.5] }", "ema"),
-            ("schedule.rate = { log_uniform = [0.0, 1.0] }", "schedule.rate: log_uniform"),
-            ("batch = { integers = [4, 1] }", "batch: integers"),
-            ("batch = { values = [] }", "batch: values"),
-            ("batch = { values = [1], integers = [1, 2] }", "batch"),
+            (
+                "ema = { uniform = [0.9, 0.5] }",
+                "ema: uniform is [0.9, 0.5], expected two numbers, the smaller one first",
+            ),
+            ("ema = { uniform = [0.5] }", "ema: uniform is [0.5], expected two numbers"),
+            ("ema = { uniform = [0.5, nan] }", "ema: uniform is [0.5, nan], expected two numbers"),
+            ("ema = { uniform = [-1.5e308, 1.5e308] }", "ema: uniform is"),
+            ("schedule.rate = { log_uniform = [0.0, 1.0] }", "schedule.rate: log_uniform is [0.0, 1.0], expected two"),
+            (
+                "batch = { integers = [4, 1] }",
+                "batch: integers is [4, 1], expected two integers, the smaller one first",
+            ),
+            ("batch = { integers = [1.5, 4] }", "batch: integers is [1.5, 4], expected two integers"),
+            ("batch = { values = [] }", "batch: values is [], expected a list with at least one value"),
+            (
+                "batch = { values = [1], integers = [1, 2] }",
+                "expected exactly one of uniform, log_uniform, integers, values",
+            ),
+            ("batch = { integers = [1, 2], step = 1 }", "batch: found integers, step, expected exactly one of uniform"),
         ] {
             let error = SearchSpace::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");

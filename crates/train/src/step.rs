@@ -96,14 +96,15 @@ pub(crate) struct Stepper {
     graph: GradientGraph,
     /// The tensors of parameters that buffers hold.
     joined: Joined,
+    /// Parameters, gradients, optimizer state, EMA and batch norm statistics, which stay in the engine. They are dropped before
+    /// the sessions, which then return the free memory to the device.
+    buffers: Buffers,
     gradients: BoundSession,
     update: BoundSession,
     /// On devices, adds gradients to accumulated ones. The CPU adds them in its buffers.
     sum: Option<BoundSession>,
     /// On devices, updates EMA and running statistics, if there are any.
     averages: Option<BoundSession>,
-    /// Parameters, gradients, optimizer state, EMA and batch norm statistics, which stay in the engine.
-    buffers: Buffers,
     /// Whether the optimizer has second moments.
     has_second_moment: bool,
     ema: f64,

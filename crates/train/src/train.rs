@@ -342,7 +342,7 @@ impl Training<'_> {
     /// Starts or resumes a run and trains until its end. If the device fails, the last good state is saved.
     fn run_loop(&mut self, checkpoint: Option<Checkpoint>) -> Result<LoopOutcome, JobError> {
         let mut run = self.begin(checkpoint)?;
-        run.state.history.notes.append(&mut self.device_notes);
+        run.state.history.notes.extend(self.device_notes.drain(..).map(cytoscope_pipeline::Note::from));
         let parameters = run.stepper.parameter_count();
         if let Err(error) = self.train(&mut run) {
             if self.has_device_failed(&error) {
@@ -535,7 +535,7 @@ impl Training<'_> {
         let patience = self.config.budget.patience;
         if patience > 0 && run.state.validations_since_best >= patience {
             self.context.note(format!("early stopping: no better score in {patience} validations"));
-            run.state.history.notes.push(format!("ended early at step {}", run.state.step));
+            run.state.history.notes.push(format!("ended early at step {}", run.state.step).into());
             run.state.ended = true;
         }
         self.save_checkpoint(&mut run.state, &run.stepper)?;
@@ -553,7 +553,7 @@ impl Training<'_> {
         }
         let message = format!("finished early on request, at step {} of {}", state.step, state.steps);
         self.context.note(message.clone());
-        state.history.notes.push(message);
+        state.history.notes.push(message.into());
         true
     }
 
@@ -571,7 +571,7 @@ impl Training<'_> {
         run.stepper = stepper;
         run.state.folded = true;
         let note = format!("batch norms were folded into the convolutions at step {}", run.state.step);
-        run.state.history.notes.push(note);
+        run.state.history.notes.push(note.into());
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 use crate::network::start_model_path;
 use crate::start::TrainStart;
 use cytoscope_model_package::Package;
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{JobError, Note};
 use cytoscope_training_data::{Pair, Report, StackWindow};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,16 +114,16 @@ impl TrainedImages {
         Self { images: read.into_iter().flatten().collect(), unreadable }
     }
 
-    /// A sentence about entries that could not be read, if there are any.
-    pub(crate) fn warning(&self) -> Option<String> {
+    /// A warning about entries that could not be read, if there are any.
+    pub(crate) fn warning(&self) -> Option<Note> {
         let (entries, images) = match self.unreadable {
             0 => return None,
             1 => ("1 entry that is not valid and is ignored".to_owned(), "that image"),
             count => (format!("{count} entries that are not valid and are ignored"), "those images"),
         };
-        Some(format!(
-            "warning: the start model's list of training images has {entries}; its score on {images} will be too high"
-        ))
+        Some(Note::warning(format!(
+            "the start model's list of training images has {entries}; its score on {images} will be too high"
+        )))
     }
 
     /// Returns the pairs that have voxels in common with these images; `digests` are the digests of the pairs' images by
@@ -164,6 +164,7 @@ fn image_of(pair: &Pair, digests: &BTreeMap<&str, &str>) -> Option<TrainedImage>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_pipeline::NoteLevel;
     use cytoscope_training_data::ImageRef;
     use serde_json::json;
 
@@ -225,8 +226,10 @@ mod tests {
         let list = json!({KEY: "abc aaaaaaaaaaaa@1,2+3 zzzzzzzzzzzz aaaaaaaaaaaa@1,2,3+4,5,6"});
         let read = TrainedImages::of_record(&list);
         assert_eq!((read.images.len(), read.unreadable), (1, 3));
-        assert!(read.warning().unwrap().contains("3 entries"));
+        assert!(read.warning().unwrap().message.contains("3 entries"));
         let one = TrainedImages::of_record(&json!({KEY: "abc aaaaaaaaaaaa"})).warning().unwrap();
+        assert_eq!(one.level, NoteLevel::Warning);
+        let one = one.message;
         assert!(one.contains("1 entry that is not valid") && one.contains("that image"), "{one}");
         assert!(TrainedImages::of_record(&json!({KEY: 7})).warning().is_some());
         assert_eq!(TrainedImages::of_record(&json!({"steps": 5})), TrainedImages::default());

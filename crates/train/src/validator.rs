@@ -13,7 +13,7 @@ pub use scores::{PairScore, Scores};
 use crate::budget::ValidationSize;
 use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
-use crate::error::data_error;
+use crate::error::{data_error, problem_of};
 use crate::stacks::{
     Stack, channels_array, is_whole_file, joined_image, labeled_window, middle_window, read_channels, read_labels,
     read_zyx, replace_non_finite, voxel_um,
@@ -21,7 +21,7 @@ use crate::stacks::{
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
     CancelToken, DiameterRequest, ImagePreprocessing, JobError, JobErrorKind, PredictOptions, PredictedVolume,
-    VolumeOutputs, with_name,
+    VolumeOutputs,
 };
 use cytoscope_training_data::{ImageRef, Pair, StackWindow, TargetKind, assumed_voxel, median_diameter_um};
 use cytoscope_volume::VoxelSize;
@@ -309,7 +309,7 @@ impl Validator {
             JobErrorKind::Cancelled => JobError::Cancelled,
             _ => JobError::Mismatch {
                 path: path.clone(),
-                problem: with_name(&path.display().to_string(), &error.to_string()),
+                problem: problem_of(error, path),
                 next_step: "correct the pair, or remove it from the data".to_owned(),
             },
         })

@@ -3,6 +3,7 @@
 use crate::dataset::{Problem, Severity};
 use cytoscope_volume::printable;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 
 /// Problems that differ only in files, names and numbers.
@@ -16,6 +17,36 @@ pub struct ProblemKind {
     pub files: usize,
     /// The first problem of this kind, as an example.
     pub example: Problem,
+}
+
+/// A line of a summary. Displayed, it begins with the severity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SummaryLine {
+    /// Severity of the problems; `None` for the line that counts problems of several kinds.
+    pub severity: Option<Severity>,
+    /// The files, the problem and the next step, or how many problems there are.
+    pub text: String,
+}
+
+impl SummaryLine {
+    fn of(problem: &Problem) -> Self {
+        let file = printable(&problem.file.display().to_string()).into_owned();
+        Self::about(&file, problem)
+    }
+
+    /// Returns the line for the files that `files` names, which have this problem.
+    fn about(files: &str, Problem { message, next_step, severity, .. }: &Problem) -> Self {
+        Self { severity: Some(*severity), text: format!("{files}: {message}; {next_step}") }
+    }
+}
+
+impl fmt::Display for SummaryLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.severity {
+            Some(severity) => write!(f, "{}: {}", severity_word(severity), self.text),
+            None => f.write_str(&self.text),
+        }
+    }
 }
 
 /// Placeholder for names and numbers.
@@ -61,8 +92,7 @@ pub fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
 
 /// Formats a problem as one line: severity, file, problem and next step.
 pub fn line(problem: &Problem) -> String {
-    let Problem { file, message, next_step, severity, .. } = problem;
-    format!("{}: {}: {message}; {next_step}", severity_word(*severity), printable(&file.display().to_string()))
+    SummaryLine::of(problem).to_string()
 }
 
 fn severity_word(severity: Severity) -> &'static str {
@@ -85,28 +115,27 @@ impl ProblemKind {
 
 /// Summarizes problems in at most `max_lines` lines (at least 2): one line per problem, or, if there are more, per
 /// kind. If there are more kinds, the last line counts the rest.
-pub fn summary(problems: &[Problem], max_lines: usize) -> Vec<String> {
+pub fn summary(problems: &[Problem], max_lines: usize) -> Vec<SummaryLine> {
     if problems.len() <= max_lines {
-        return problems.iter().map(line).collect();
+        return problems.iter().map(SummaryLine::of).collect();
     }
     let kinds = kinds(problems);
     let shown = if kinds.len() <= max_lines { kinds.len() } else { max_lines.saturating_sub(1) };
-    let mut lines: Vec<String> = kinds
+    let mut lines: Vec<SummaryLine> = kinds
         .iter()
         .take(shown)
         .map(|kind| match kind.members.len() {
-            1 => line(&kind.example),
+            1 => SummaryLine::of(&kind.example),
             _ => {
-                let Problem { file, message, next_step, .. } = &kind.example;
-                let (word, file) = (severity_word(kind.severity), printable(&file.display().to_string()).into_owned());
-                format!("{word}: {}, such as {file}: {message}; {next_step}", kind.count())
+                let file = kind.example.file.display().to_string();
+                SummaryLine::about(&format!("{}, such as {}", kind.count(), printable(&file)), &kind.example)
             }
         })
         .collect();
     let others = kinds.get(shown..).unwrap_or_default();
     if !others.is_empty() {
         let count: usize = others.iter().map(|kind| kind.members.len()).sum();
-        lines.push(format!("and {count} more of {} other kinds", others.len()));
+        lines.push(SummaryLine { severity: None, text: format!("and {count} more of {} other kinds", others.len()) });
     }
     lines
 }
@@ -136,21 +165,24 @@ mod tests {
             (0..300).map(|i| Problem::warning(&at(i), "this image has no target", "add one")).collect();
         problems.extend((0..2).map(|i| Problem::error(&at(i), format!("it has {} voxels", i + 3), "look at it")));
         problems.push(Problem::warning(&at(7), "it is flat", "do not mind"));
+        let texts = |lines: &[SummaryLine]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
-            summary(&problems, 9),
+            texts(&summary(&problems, 9)),
             [
                 "left out: 2 files, such as /data/000.tif: it has 3 voxels; look at it",
                 "warning: 300 files, such as /data/000.tif: this image has no target; add one",
                 "warning: /data/007.tif: it is flat; do not mind",
             ]
         );
-        assert_eq!(summary(&problems, 2).last().map(String::as_str), Some("and 301 more of 2 other kinds"));
+        let severities: Vec<Option<Severity>> = summary(&problems, 2).iter().map(|line| line.severity).collect();
+        assert_eq!(severities, [Some(Severity::Error), None]);
+        assert_eq!(texts(&summary(&problems, 2)).last().map(String::as_str), Some("and 301 more of 2 other kinds"));
         assert_eq!(summary(&problems[..3], 3).len(), 3, "few are listed one by one");
         assert_eq!(kinds(&problems).iter().map(|k| k.members.len()).sum::<usize>(), 303);
         // Several problems of one file are counted as occurrences.
         let lines: Vec<Problem> =
             (0..20).map(|i| Problem::warning(&at(0), format!("line {i} is empty"), "remove it")).collect();
-        assert!(summary(&lines, 9)[0].starts_with("warning: 20 times, such as /data/000.tif: line 0"));
+        assert!(texts(&summary(&lines, 9))[0].starts_with("warning: 20 times, such as /data/000.tif: line 0"));
         // The number of lines is limited for any number of kinds.
         let word = |i: usize| -> String {
             [i / 26 / 26, i / 26 % 26, i % 26].map(|k| (b'a' + k as u8) as char).iter().collect()
@@ -158,6 +190,6 @@ mod tests {
         let all: Vec<Problem> =
             (0..500).map(|i| Problem::warning(&at(i), format!("it is {}", word(i)), "wait")).collect();
         assert_eq!(summary(&all, 9).len(), 9);
-        assert!(summary(&all, 9)[8].contains("492 more of 492 other kinds"));
+        assert!(summary(&all, 9)[8].text.contains("492 more of 492 other kinds"));
     }
 }

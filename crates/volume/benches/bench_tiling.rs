@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark; the macros make public functions")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use cytoscope_volume::blend::gaussian_map;
+use cytoscope_volume::blend::{Windows, gaussian_map};
 use cytoscope_volume::resample::{AxisMap, linear};
 use cytoscope_volume::tile::{crop_spans, window_starts};
 use std::hint::black_box;
@@ -19,19 +19,21 @@ fn tiling(criterion: &mut Criterion) {
     });
 }
 
-/// Adds an overlapping tile to a volume, as blended predictions do: values times weights, and the weights.
+/// Adds a tile of two channels to the sums of a slab, and sums the weights of its voxels, as blended predictions do.
 fn blending(criterion: &mut Criterion) {
-    let tile = [16, 64, 64];
-    let weights = gaussian_map(tile);
-    let values = vec![0.5f32; weights.len()];
-    let (mut sums, mut norms) = (vec![0.0f32; weights.len()], vec![0.0f32; weights.len()]);
-    criterion.bench_function("blending/weighted sum 16x64x64", |bench| {
+    let windows = Windows::new([64, 160, 160], [16, 64, 64], 0.25).unwrap();
+    let [_, height, width] = windows.shape;
+    let result = vec![0.5f32; 2 * windows.map.len()];
+    let mut sums = vec![0.0f32; 2 * windows.size[0] * height * width];
+    criterion.bench_function("blending/add tile 2x16x64x64", |bench| {
+        bench.iter(|| windows.add(&result, black_box(48), black_box(96), &mut sums));
+    });
+    let weights = windows.weights();
+    criterion.bench_function("blending/weights of a slice 160x160", |bench| {
         bench.iter(|| {
-            for (((sum, norm), value), weight) in sums.iter_mut().zip(&mut norms).zip(&values).zip(&weights) {
-                *sum += value * weight;
-                *norm += weight;
+            for y in 0..height {
+                black_box(weights.row(black_box(14), y, |_| true));
             }
-            black_box((&mut sums, &mut norms));
         });
     });
 }

@@ -166,7 +166,7 @@ pub(super) fn parse_reply(text: &str) -> Reply {
         Some("done" | "failed" | "cancelled" | "devices" | "models")
     );
     match value.get("id").and_then(Value::as_u64) {
-        Some(id) if ends => Reply::Failed { id: JobId(id), kind: JobErrorKind::Other, message },
+        Some(id) if ends => Reply::failed(JobId(id), JobErrorKind::Other, message),
         _ => Reply::Fault { message },
     }
 }

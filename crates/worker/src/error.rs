@@ -59,7 +59,7 @@ impl ProtocolError {
     pub(crate) fn reply(&self) -> Reply {
         let message = self.to_string();
         match self.id() {
-            Some(id) => Reply::Failed { id, kind: JobErrorKind::WrongUse, message },
+            Some(id) => Reply::failed(id, JobErrorKind::WrongUse, message),
             None => Reply::Fault { message },
         }
     }
@@ -94,7 +94,7 @@ mod tests {
             r#"{"request":"run","id":7,"job":["convert"]}"#,
         ] {
             match parse_request(line).unwrap_err().reply() {
-                Reply::Failed { id: JobId(7), kind: JobErrorKind::WrongUse, message } => {
+                Reply::Failed { id: JobId(7), kind: JobErrorKind::WrongUse, message, .. } => {
                     assert!(message.contains("protocol version"), "{message}");
                 }
                 other => panic!("{other:?}"),

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn notes_and_stages_keep_their_order() {
         let mut inbox = Inbox::default();
-        let note = Reply::Progress { id: JobId(1), event: Event::Note { message: "so".into() } };
+        let note = Reply::Progress { id: JobId(1), event: Event::Note("so".into()) };
         let event = TrainEvent::ValidationPreview { step: 1, path: "shown.png".into(), caption: String::new() };
         let training = Reply::Training { id: JobId(1), event };
         let all = [

@@ -120,6 +120,16 @@ impl Job {
         }
     }
 
+    /// Returns which settings of a machine profile the job uses, if there are any.
+    pub fn performance(&self) -> PerformanceRequest {
+        match self {
+            Self::Predict { performance, .. } => *performance,
+            Self::Train(job) => job.config.performance,
+            Self::TrainEstimate(job) => job.config.performance,
+            _ => PerformanceRequest::Off,
+        }
+    }
+
     /// Returns the job with its open settings filled from the profile of this machine, and the settings that were filled;
     /// `None` if the job asks for no profile, or there is none for its model.
     pub fn with_machine_profile(&self, profiles: &MachineProfiles) -> Option<(Self, AppliedProfile)> {
@@ -560,6 +570,10 @@ mod tests {
         assert_eq!((config.batch, config.workers), (Some(8), Some(1)), "the workers were given");
         assert!(applied.text().contains("batch 8"), "{}", applied.text());
         assert_eq!(train(json!({"performance": "off"})).with_machine_profile(&profiles), None);
+        assert_eq!(train(json!({})).performance(), PerformanceRequest::Auto);
+        let without =
+            [train(json!({"performance": "off"})), read(json!({"convert": {"input": "a.tif", "output": "a.npy"}}))];
+        assert!(without.iter().all(|job| job.performance() == PerformanceRequest::Off));
         let estimate = read(json!({"train_estimate": {"task": "segmentation", "from": "scratch"}}));
         let (tuned, _) = estimate.with_machine_profile(&profiles).unwrap();
         let Job::TrainEstimate(EstimateJob { config, device, .. }) = tuned else { panic!("{tuned:?}") };

@@ -6,7 +6,7 @@
 use super::{Job, JobResult};
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{DeviceInUse, Event, JobErrorKind};
+use cytoscope_pipeline::{DeviceInUse, Event, ExistingOutput, JobError, JobErrorKind};
 use cytoscope_profile::{MemoryMark, MemorySample, SpanRecord, StageTotal};
 use cytoscope_train::TrainEvent;
 use serde::{Deserialize, Serialize};
@@ -254,6 +254,9 @@ pub enum Reply {
         /// The error message.
         #[serde(rename = "sentence")]
         message: String,
+        /// The file or folder that the job would replace if the user allowed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        existing: Option<ExistingOutput>,
     },
     /// A job was cancelled or replaced. No partly written files are left.
     Cancelled {
@@ -276,6 +279,16 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Returns the reply that a job or query failed with this message.
+    pub(crate) fn failed(id: JobId, kind: JobErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed { id, kind, message: message.into(), existing: None }
+    }
+
+    /// Returns the reply that a job or query failed with this error.
+    pub(crate) fn of_error(id: JobId, error: &JobError) -> Self {
+        Self::Failed { id, kind: error.kind(), message: error.to_string(), existing: error.existing_output() }
+    }
+
     /// Returns the job that this message ends, if any.
     pub fn ends(&self) -> Option<JobId> {
         match self {

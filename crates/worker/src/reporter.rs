@@ -38,7 +38,7 @@ impl ReplyWriter {
             // Paths may contain bytes that are not valid Unicode.
             let message = format!("the reply cannot be written as JSON: {error}");
             serde_json::to_string(&match reply.ends() {
-                Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, message },
+                Some(id) => Reply::failed(id, JobErrorKind::BadInput, message),
                 None => Reply::Fault { message },
             })
         });
@@ -335,7 +335,7 @@ impl ProgressReporter {
     /// Reports that the prediction cannot be shown while it runs; the prediction itself continues.
     fn report_live_error(&self, why: &std::io::Error) {
         let message = format!("the live view of the prediction is not available: {why}; the results are not affected");
-        self.replies.send(&Reply::Progress { id: self.id, event: Event::Note { message } });
+        self.replies.send(&Reply::Progress { id: self.id, event: Event::Note(message.into()) });
     }
 }
 

@@ -13,7 +13,8 @@ use cytoscope_engine::{Device, DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
 use cytoscope_pipeline::{
-    AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, cards, engine_memory,
+    AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, PerformanceRequest, cards,
+    engine_memory,
 };
 use cytoscope_profile::Recorder;
 use cytoscope_train::TrainEvent;
@@ -229,11 +230,11 @@ impl ServeShared {
                 }
             }
             Added::DuplicateId => return Err(ProtocolError::DuplicateId(id)),
-            Added::Full => self.replies.send(&Reply::Failed {
-                id,
-                kind: JobErrorKind::OutOfResources,
-                message: format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished"),
-            }),
+            Added::Full => {
+                let message =
+                    format!("{MAX_QUEUED_JOBS} jobs are already waiting: wait until some of them have finished");
+                self.replies.send(&Reply::failed(id, JobErrorKind::OutOfResources, message));
+            }
         }
         drop(queue);
         self.changed.notify_all();
@@ -363,7 +364,7 @@ impl ServeShared {
             }
             Err(error) => {
                 tracing::error!(%id, "job failed: {error}");
-                Reply::Failed { id, kind: error.kind(), message: error.to_string() }
+                Reply::of_error(id, &error)
             }
         }
     }
@@ -405,9 +406,12 @@ impl ServeShared {
     }
 
     /// Returns a job with its open settings filled from the profile of this machine, and the devices to choose from. A
-    /// profile whose device cannot be used now is not applied.
+    /// profile whose device cannot be used now, or is not the one that was measured, is not applied.
     fn with_machine_profile<'a>(&self, job: &'a Job) -> Profiled<'a> {
         let mut notes = Vec::new();
+        if job.performance() == PerformanceRequest::Off {
+            return Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes };
+        }
         let stored =
             MachineProfiles::user_path().map_or_else(|| Ok(MachineProfiles::default()), |p| MachineProfiles::read(&p));
         let profiles = stored.unwrap_or_else(|error| {
@@ -416,15 +420,14 @@ impl ServeShared {
         });
         if let Some((tuned, applied)) = job.with_machine_profile(&profiles) {
             let devices = self.devices_for(tuned.device());
-            let is_usable = match tuned.device() {
-                DeviceRequest::Auto | DeviceRequest::Device(DeviceId::Cpu) => true,
-                DeviceRequest::Device(id) => devices.list().iter().any(|device| device.id == id && device.usable),
-            };
-            if is_usable {
+            let Some(problem) = applied.problem(tuned.device(), devices.list()) else {
                 notes.push(applied.text());
                 return Profiled { job: Cow::Owned(tuned), profile: Some(applied), devices, notes };
-            }
-            notes.push("the machine profile is not used: its device cannot be used now".to_owned());
+            };
+            notes.push(problem);
+        } else if !matches!(job, Job::TrainEstimate(_)) {
+            // For an estimate, which is repeated after each change of the settings, this would be said again and again.
+            notes.extend(job.performance().unused_note());
         }
         Profiled { job: Cow::Borrowed(job), profile: None, devices: self.devices_for(job.device()), notes }
     }
@@ -466,8 +469,7 @@ impl ServeShared {
                     Query::Models => (Reply::Models { id, models: cards::installed() }, false),
                 })
             });
-            let (reply, are_others) = answer
-                .unwrap_or_else(|error| (Reply::Failed { id, kind: error.kind(), message: error.to_string() }, false));
+            let (reply, are_others) = answer.unwrap_or_else(|error| (Reply::of_error(id, &error), false));
             self.replies.send(&reply);
             if are_others {
                 // Drivers list their GPUs once for each process, so only a new one can use all of them.

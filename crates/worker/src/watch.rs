@@ -14,15 +14,19 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 const CANCELLED_WITHIN: Duration = Duration::from_secs(20);
 /// Time that another job on a GPU may show no progress.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
+/// How many times as long a job may show no progress while the GPU is tuned or compiles kernels: an hour, or two minutes
+/// after it was cancelled.
+const PREPARATION_FACTOR: u32 = 6;
 
 /// Times after which the client ends a process that does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until [`Reply::Ready`].
     pub ready: Duration,
-    /// Without progress of a job on a GPU after it was cancelled, except while it finds objects or writes results.
+    /// Without progress of a job on a GPU after it was cancelled, except while it finds objects or writes results; six times
+    /// as long while the GPU is tuned or compiles kernels.
     pub cancelled: Duration,
-    /// Without progress of a job on a GPU, except while the GPU is tuned or compiles kernels.
+    /// Without progress of a job on a GPU; six times as long while the GPU is tuned or compiles kernels.
     pub progress: Duration,
 }
 
@@ -36,8 +40,8 @@ impl Default for Timeouts {
 pub(super) struct Activity {
     /// The device that it computes on, once it is chosen.
     device: Option<DeviceId>,
-    /// Whether the GPU is tuned or compiles kernels.
-    is_preparing: bool,
+    /// The seconds for which the GPU has been tuned or has compiled kernels, as reported last; `None` if it does neither.
+    prepared_secs: Option<u64>,
     /// Whether the stage leaves the GPU alone and may take long between two checks for cancellation.
     is_on_cpu: bool,
     /// Whether there were training events, which precede the first checkpoint of a training run.
@@ -62,7 +66,7 @@ pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
 impl Activity {
     pub(super) fn new() -> Self {
         let seen = Instant::now();
-        Self { device: None, is_preparing: false, is_on_cpu: false, has_trained: false, seen, cancelled: None }
+        Self { device: None, prepared_secs: None, is_on_cpu: false, has_trained: false, seen, cancelled: None }
     }
 
     /// Returns whether the job has reported training events, so that a checkpoint is its own.
@@ -85,8 +89,16 @@ impl Activity {
         match reply {
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
-                self.is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
                 self.is_on_cpu = matches!(progress.stage, ProgressStage::Objects | ProgressStage::Write);
+                let is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
+                let secs = is_preparing.then_some(progress.done);
+                // The seconds also count up if the GPU hangs, so only their start is progress.
+                let before = std::mem::replace(&mut self.prepared_secs, secs);
+                if let (Some(before), Some(secs)) = (before, secs)
+                    && before <= secs
+                {
+                    return;
+                }
             }
             // The next input uses the GPU again.
             Reply::Progress { event: Event::Started { .. }, .. } => self.is_on_cpu = false,
@@ -110,23 +122,16 @@ impl Activity {
     pub(super) fn hang(&self, job: &Job, has_gpu: Option<bool>, timeouts: &Timeouts) -> Option<String> {
         let gpu = self.gpu(job, has_gpu)?;
         let silent = self.seen.elapsed();
+        let factor = if self.prepared_secs.is_some() { PREPARATION_FACTOR } else { 1 };
         if let Some(cancelled) = self.cancelled.filter(|_| !self.is_on_cpu) {
-            let is_hung = silent.min(cancelled.elapsed()) >= timeouts.cancelled;
-            let seconds = timeouts.cancelled.as_secs_f64().ceil();
+            let within = timeouts.cancelled.saturating_mul(factor);
+            let is_hung = silent.min(cancelled.elapsed()) >= within;
+            let seconds = within.as_secs_f64().ceil();
             return is_hung.then(|| format!("the cancelled job on {gpu} did not stop within {seconds} s"));
         }
-        // The other jobs do not report progress.
-        let reports = matches!(
-            job,
-            Job::Predict { .. }
-                | Job::EvaluateModel(_)
-                | Job::ObjectDiameter(_)
-                | Job::Train(_)
-                | Job::TrainEstimate(_)
-        );
-        let is_hung = reports && !self.is_preparing && silent >= timeouts.progress;
-        let seconds = timeouts.progress.as_secs_f64().ceil();
-        is_hung.then(|| format!("the job on {gpu} showed no progress for {seconds} s"))
+        let within = timeouts.progress.saturating_mul(factor);
+        let seconds = within.as_secs_f64().ceil();
+        (silent >= within).then(|| format!("the job on {gpu} showed no progress for {seconds} s"))
     }
 }
 
@@ -167,10 +172,9 @@ mod tests {
         assert!(hangs(&unknown, &predict(), None) && !hangs(&unknown, &predict(), Some(false)));
         let convert = job(r#"{"convert":{"input":"a.tif","output":"a.npy"}}"#);
         assert!(!hangs(&unknown, &convert, Some(true)));
-        // It reports no progress, but must stop when it is cancelled.
         let import = job(r#"{"import":{"file":"m.onnx","out":"m"}}"#);
         let mut unknown = Activity::new();
-        assert!(!hangs(&unknown, &import, Some(true)));
+        assert!(hangs(&unknown, &import, Some(true)) && !hangs(&unknown, &import, Some(false)));
         let score = job(r#"{"evaluate_model":{"model":"nuclei","data":"d"}}"#);
         assert!(hangs(&unknown, &score, Some(true)) && !hangs(&on("cpu"), &score, Some(true)));
         unknown.cancel();
@@ -192,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_and_preparation_are_no_hang() {
+    fn progress_is_no_hang() {
         let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
         let mut activity = on("cuda:0");
         assert_eq!(activity.hang(&predict(), None, &limits), None);
@@ -200,8 +204,6 @@ mod tests {
             let unit = ProgressUnit::Seconds;
             event(Event::Progress(StageProgress { stage, done: 0, total: 0, unit, rate: 0.0, eta_secs: 0.0 }))
         };
-        activity.receive(&stage(ProgressStage::Tuning));
-        assert_eq!(activity.hang(&predict(), None, &OVER), None);
         activity.receive(&stage(ProgressStage::Predict));
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"));
         activity.seen -= Duration::from_secs(10);
@@ -217,6 +219,31 @@ mod tests {
         // A cancelled job may take its time as long as it makes progress.
         let limits = Timeouts { cancelled: Duration::from_secs(1000), ..OVER };
         assert_eq!(activity.hang(&predict(), None, &limits), None);
+    }
+
+    #[test]
+    fn a_gpu_that_hangs_while_it_is_prepared_counts_as_hung_later() {
+        let limits = Timeouts { cancelled: Duration::from_secs(1), progress: Duration::from_secs(2), ..OVER };
+        let tuned = |secs: u64| {
+            let (stage, unit) = (ProgressStage::Tuning, ProgressUnit::Seconds);
+            event(Event::Progress(StageProgress { stage, done: secs, total: 0, unit, rate: 0.0, eta_secs: 0.0 }))
+        };
+        let mut activity = on("cuda:0");
+        activity.receive(&tuned(0));
+        activity.seen -= Duration::from_secs(5);
+        activity.receive(&tuned(5));
+        assert_eq!(activity.hang(&predict(), None, &limits), None, "tuning may take long");
+        activity.seen -= Duration::from_secs(8);
+        activity.receive(&tuned(13));
+        assert!(activity.hang(&predict(), None, &limits).unwrap().contains("no progress for 12 s"));
+        activity.receive(&tuned(0));
+        assert_eq!(activity.hang(&predict(), None, &limits), None, "the next network is tuned");
+        activity.cancel();
+        activity.seen -= Duration::from_secs(7);
+        activity.cancelled = activity.cancelled.map(|at| at - Duration::from_secs(4));
+        assert_eq!(activity.hang(&predict(), None, &limits), None, "tuning cannot be interrupted");
+        activity.cancelled = activity.cancelled.map(|at| at - Duration::from_secs(3));
+        assert!(activity.hang(&predict(), None, &limits).unwrap().contains("did not stop within 6 s"));
     }
 
     #[test]

@@ -293,7 +293,7 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
             Some(old) => {
                 print(&format!("{}, compared with {}:", result.name, old.timestamp));
                 machine_note(result, old).iter().for_each(|note| print(note));
-                comparison_lines(result, old).iter().for_each(|line| print(line));
+                print_lines(&comparison_lines(result, old));
             }
             None => print(&format!("{}: the stored results have no successful task of this name", result.name)),
         }
@@ -302,14 +302,30 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
 
 /// Prints how many times as fast the other tasks are as the first successful one of the same kind.
 pub(super) fn compare_with_first(results: &[TaskResult]) {
+    let mut has_compared = false;
     for kind in [TaskKind::Inference, TaskKind::Training] {
         let mut of_kind = results.iter().filter(|result| result.success && result.kind == kind);
         let Some(first) = of_kind.next() else { continue };
         for result in of_kind {
+            has_compared = true;
             print(&format!("{}, compared with {}:", result.name, first.name));
-            comparison_lines(result, first).iter().for_each(|line| print(line));
+            print_lines(&comparison_lines(result, first));
         }
     }
+    if !has_compared {
+        print(
+            "nothing was compared: expected two successful tasks of the same kind, or stored results (--compare \
+             STORED.json)",
+        );
+    }
+}
+
+/// Prints the lines of a comparison.
+fn print_lines(lines: &[String]) {
+    if lines.is_empty() {
+        print("  the results have no figures in common");
+    }
+    lines.iter().for_each(|line| print(line));
 }
 
 /// Returns a warning if a stored result was measured on another machine; `None` if the machine is the same or not stored.
@@ -362,7 +378,7 @@ fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_
     };
     let range = if is_single { "one run".to_owned() } else { range };
     let (own, other) = (amount(name, own.median), amount(name, other.median));
-    Some(format!("  {name:22} {change} ({range}): {own}, before {other}"))
+    Some(format!("  {name:22} {change} ({range}): {own} against {other}"))
 }
 
 /// Formats a difference of a figure that has no unit.
@@ -370,15 +386,24 @@ fn signed(name: &str, value: f64) -> String {
     if name == RELATIVE_L2 { format!("{value:+.1e}") } else { format!("{value:+.4}") }
 }
 
+/// Formats a time so that it has at least three digits that say something: copying a tile to a device takes microseconds.
+fn time_text(secs: f64) -> String {
+    match secs.abs() {
+        size if size >= 1.0 || size == 0.0 => format!("{secs:.3} s"),
+        size if size >= 1e-3 => format!("{:.2} ms", 1e3 * secs),
+        _ => format!("{:.2} µs", 1e6 * secs),
+    }
+}
+
 /// Formats a figure in its unit.
 pub(super) fn amount(name: &str, value: f64) -> String {
     if name.ends_with("_bytes") {
         cytoscope_profile::bytes_text(value as u64)
     } else if name.ends_with("_secs") {
-        format!("{value:.3} s")
+        time_text(value)
     } else if name == RELATIVE_L2 {
         format!("{value:.1e}")
-    } else if value.abs() >= NO_DECIMALS {
+    } else if value.abs() >= NO_DECIMALS || name.ends_with("_steps") {
         format!("{value:.0}")
     } else {
         format!("{value:.4}")
@@ -442,7 +467,7 @@ mod tests {
         let lines = comparison_lines(&own, &other);
         assert_eq!(lines.len(), 2);
         assert!(lines[1].contains("2.00× as large (1.50 to 2.50): "), "{}", lines[1]);
-        assert!(lines[0].contains("2.50× as fast (1.00 to 6.00): 2.000 s, before 5.000 s"), "{}", lines[0]);
+        assert!(lines[0].contains("2.50× as fast (1.00 to 6.00): 2.000 s against 5.000 s"), "{}", lines[0]);
     }
 
     #[test]
@@ -455,9 +480,17 @@ mod tests {
 
     #[test]
     fn figures_are_printed_in_their_unit() {
-        let shown =
-            [("voxels_per_sec", 3_476_932.77), ("samples_per_sec", 1.5), ("total_secs", 2.0), ("relative_l2", 1e-3)];
-        assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3"]);
+        let shown = [
+            ("voxels_per_sec", 3_476_932.77),
+            ("samples_per_sec", 1.5),
+            ("total_secs", 2.0),
+            ("relative_l2", 1e-3),
+            ("qat_steps", 240.0),
+        ];
+        assert_eq!(shown.map(|(name, value)| amount(name, value)), ["3476933", "1.5000", "2.000 s", "1.0e-3", "240"]);
+        let times = [0.0, 7.36e-6, 0.0199, 0.25, 1.0];
+        let texts = times.map(|secs| amount("first_batch.post_secs", secs));
+        assert_eq!(texts, ["0.000 s", "7.36 µs", "19.90 ms", "250.00 ms", "1.000 s"]);
     }
 
     #[test]
@@ -467,9 +500,9 @@ mod tests {
             [("voxels_per_sec", [1.0, 2.0, 2.5]), ("relative_l2", [5e-4; 3]), ("final.f1@0_5", [0.5, 0.7, 0.8])];
         let lines = comparison_lines(&result(3, &own), &result(3, &other));
         let expected = [
-            "2.00× as fast (1.20 to 5.00): 4.0000, before 2.0000",
-            "+1.5e-3 (+1.5e-3 to +1.5e-3): 2.0e-3, before 5.0e-4",
-            "+0.2000 (+0.0000 to +0.4500): 0.9000, before 0.7000",
+            "2.00× as fast (1.20 to 5.00): 4.0000 against 2.0000",
+            "+1.5e-3 (+1.5e-3 to +1.5e-3): 2.0e-3 against 5.0e-4",
+            "+0.2000 (+0.0000 to +0.4500): 0.9000 against 0.7000",
         ];
         assert_eq!(lines.len(), expected.len(), "{lines:?}");
         for (line, expected) in lines.iter().zip(expected) {

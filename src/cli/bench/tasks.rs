@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a table in bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
 /// Options that the bench sets itself, or that would change what is measured.
-const RESERVED: [&str; 21] = [
+const RESERVED: [&str; 22] = [
     "out",
     "json",
     "json-progress",
@@ -30,6 +30,7 @@ const RESERVED: [&str; 21] = [
     "anew",
     "rerun",
     "verbose",
+    "help",
     "model",
     "from",
     "data",
@@ -105,17 +106,16 @@ pub(super) fn read(path: &Path) -> Result<Vec<Task>, Failure> {
 fn parse(text: &[u8]) -> Result<Vec<Task>, CellError> {
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
-    let unreadable = |line: u64, error: &csv::Error| CellError {
-        line,
-        column: "1".to_owned(),
-        problem: format!("{error}; save the table as comma-separated text in UTF-8"),
-    };
-    let headers = reader.headers().map_err(|e| unreadable(1, &e))?.clone();
+    let headers = reader.headers().map_err(|e| unreadable(1, &StringRecord::new(), &e))?.clone();
     let at = columns(&headers)?;
     let mut tasks: Vec<Task> = Vec::new();
     let mut names = BTreeSet::new();
     for record in reader.records() {
-        let record = record.map_err(|e| unreadable(e.position().map_or(0, csv::Position::line), &e))?;
+        let record = record.map_err(|e| unreadable(e.position().map_or(0, csv::Position::line), &headers, &e))?;
+        // Spreadsheets may save empty rows below the table.
+        if record.iter().all(str::is_empty) {
+            continue;
+        }
         let row = Row { at: &at, line: record.position().map_or(0, csv::Position::line), record: &record };
         if record.len() > headers.len() {
             let found = record.len();
@@ -140,9 +140,25 @@ fn parse(text: &[u8]) -> Result<Vec<Task>, CellError> {
     Ok(tasks)
 }
 
+/// Returns the error of a row, or of the header (line 1), that cannot be read as text.
+fn unreadable(line: u64, headers: &StringRecord, error: &csv::Error) -> CellError {
+    const NEXT_STEP: &str = "save the table as comma-separated text in UTF-8";
+    match error.kind() {
+        csv::ErrorKind::Utf8 { err, .. } => {
+            let column = headers.get(err.field()).map_or_else(|| (err.field() + 1).to_string(), str::to_owned);
+            CellError { line, column, problem: format!("the text is not UTF-8; {NEXT_STEP}") }
+        }
+        _ => CellError { line, column: "1".to_owned(), problem: format!("{error}; {NEXT_STEP}") },
+    }
+}
+
 /// Returns the position of each of [`COLUMNS`].
 fn columns(headers: &StringRecord) -> Result<[Option<usize>; COLUMNS.len()], CellError> {
     let error = |column: &str, problem: String| CellError { line: 1, column: column.to_owned(), problem };
+    if let Some(unnamed) = headers.iter().position(str::is_empty) {
+        let problem = "the column has no name; give it one, or remove the comma";
+        return Err(error(&(unnamed + 1).to_string(), problem.to_owned()));
+    }
     if let Some(unknown) = headers.iter().find(|header| !COLUMNS.contains(header)) {
         let expected = COLUMNS.join(", ");
         return Err(error(unknown, format!("this column is not known; expected {expected}, separated by commas")));
@@ -330,6 +346,18 @@ impl Task {
         std::iter::once(PathBuf::from(&self.data)).filter(|path| path.exists()).chain(model).chain(files).collect()
     }
 
+    /// Returns why the task will fail unless missing data or a missing model appears before its first run; nothing if
+    /// nothing is missing.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let is_scratch = self.kind == TaskKind::Training && self.model == SCRATCH;
+        // The program of a branch may know other models.
+        let is_unchecked = is_scratch || self.branch.is_some();
+        let model = if is_unchecked { None } else { find_model(&self.model).err() };
+        let model = model.map(|error| error.to_string());
+        let data = (!Path::new(&self.data).exists()).then(|| format!("{}: no such file or folder", self.data));
+        model.into_iter().chain(data).collect()
+    }
+
     /// Returns the words of the command line after the program's name.
     pub(super) fn words(&self, out: &Path, trace: &Path) -> Vec<String> {
         let (out, trace) = (out.display().to_string(), trace.display().to_string());
@@ -407,6 +435,37 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_spreadsheets_are_read() {
+        // With a byte order mark, line breaks of Windows, quoted cells, and an empty row at the end.
+        let text = "\u{feff}name,kind,model,data\r\n\"a, \"\"b\"\"\",inference,nuclei,\"my stack.tif\"\r\n,,,\r\n";
+        let tasks = parse(text.as_bytes()).unwrap();
+        assert_eq!(tasks.len(), 1);
+        assert_eq!((tasks[0].name.as_str(), tasks[0].data.as_str()), ("a, \"b\"", "my stack.tif"));
+        // Excel's "CSV" is in the code page of the system, and its "Unicode text" is UTF-16.
+        let error = parse(b"name,kind,model,data\na,inference,nuclei,z\xfcrich.tif\n").unwrap_err();
+        assert_eq!((error.line, error.column.as_str()), (2, "data"), "{error}");
+        assert!(error.problem.contains("not UTF-8; save the table"), "{error}");
+        let utf16: Vec<u8> = "name".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let error = parse(&[&[0xff, 0xfe][..], &utf16[..]].concat()).unwrap_err();
+        assert!(error.line == 1 && error.problem.contains("not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn missing_data_and_models_are_noticed_before_a_task_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("a.tif");
+        std::fs::write(&data, "a").unwrap();
+        let (data, missing) = (data.display().to_string(), folder.path().join("b").display().to_string());
+        assert_eq!(Task::inference("t", &data, &data, Vec::new()).missing(), Vec::<String>::new());
+        let found = Task::inference("t", &missing, &missing, Vec::new()).missing();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("no model") && found[1].contains("no such file or folder"), "{found:?}");
+        let rows = format!("t,training,scratch,{missing},,,,,task=segmentation\n");
+        let tasks = parse(format!("{HEADER}{rows}").as_bytes()).unwrap();
+        assert_eq!(tasks[0].missing().len(), 1, "a new network needs no model: {:?}", tasks[0].missing());
+    }
+
+    #[test]
     fn missing_columns_at_the_end_are_empty() {
         let tasks = parse(b"name,kind,model,data\nA,inference,nuclei,a.tif\n").unwrap();
         assert_eq!((tasks[0].name.as_str(), tasks[0].options.len()), ("A", 0));
@@ -450,6 +509,8 @@ mod tests {
             ("p,inference,m,d,,,,,threads=many\n", 2, "overrides", "threads"),
             ("p,inference,m,d,,,,,out=x\n", 2, "overrides", "cannot be overridden"),
             ("p,inference,m,d,,,,,=3\n", 2, "overrides", "key=value"),
+            ("p,inference,m,d,,,,,help\n", 2, "overrides", "cannot be overridden"),
+            (",,,,,,,,\n", 2, "name", "no rows"),
             ("p,inference,m,d,,,,,tile=1,2,3\n", 2, "overrides", "quote"),
             ("", 2, "name", "no rows"),
         ];
@@ -461,6 +522,8 @@ mod tests {
         let header = |text: &str| parse(text.as_bytes()).unwrap_err();
         assert_eq!(header("name,kind,model\n").column, "data");
         assert_eq!(header("name,kind,model,data,speed\n").column, "speed");
+        let unnamed = header("name,kind,model,data,\np,inference,m,d,\n");
+        assert!(unnamed.column == "5" && unnamed.problem.contains("no name"), "{unnamed}");
         let twice = header("name,kind,model,data,name\np,inference,m,d,q\n");
         assert_eq!((twice.line, twice.column.as_str()), (1, "name"), "{twice}");
         assert!(header("name;kind;model;data\n").problem.contains("separated by commas"));

@@ -15,12 +15,14 @@ use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_train::{
-    MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
+    MAX_TRIALS, SearchRung, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
 };
+use indicatif::HumanDuration;
 use serde::Serialize;
 use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "search";
@@ -207,8 +209,16 @@ fn open_table(
         )));
     }
     let path = beside(&options.out, "search.csv");
+    let is_table = is_search_table(&path);
+    if is_table && !(options.resume || options.restart || options.force) {
+        return Err(Failure::wrong_use(format!(
+            "{}: the table of an earlier search already exists; use --resume to continue that search, --restart to discard \
+             it, or another --out",
+            path.display()
+        )));
+    }
     // Files of another program do not belong to the search that is continued or discarded.
-    let is_own = (options.resume || options.restart) && is_search_table(&path);
+    let is_own = (options.resume || options.restart) && is_table;
     let overwrite = Overwrite::from_force(options.force || is_own);
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
@@ -259,6 +269,63 @@ fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
     Ok(())
 }
 
+/// Returns the settings of each trial, all of which can be used together with the other settings.
+///
+/// # Errors
+/// The first trial whose settings cannot be used.
+fn settings_of_trials(
+    options: &Train,
+    space: &Path,
+    ranges: &SearchSpace,
+    trials: usize,
+) -> Result<Vec<Vec<SettingAssignment>>, Failure> {
+    let settings: Vec<Vec<SettingAssignment>> =
+        (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
+    // What is wrong with the other settings is not reported as the problem of a trial.
+    TrainConfig::read_with(options.config.as_deref(), &options.set)?;
+    for (number, trial) in settings.iter().enumerate() {
+        let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
+        let checked = TrainConfig::read_with(options.config.as_deref(), &all).and_then(|config| config.check());
+        checked.map_err(|error| Failure::new(error.kind(), format!("{}: trial {number}: {error}", space.display())))?;
+    }
+    Ok(settings)
+}
+
+/// Estimate of the time that a search still takes, from the runs that it has made.
+#[derive(Default)]
+struct RemainingTime {
+    steps_left: f64,
+    timed_steps: f64,
+    timed_secs: f64,
+}
+
+impl RemainingTime {
+    /// Begins the first of the rungs that are left, with this number of trials.
+    fn begin_rung(&mut self, trials: usize, rungs: &[SearchRung]) {
+        let of_rung = |(place, rung): (usize, &SearchRung)| {
+            let trials = if place == 0 { trials } else { rung.trials };
+            trials as f64 * rung.steps as f64
+        };
+        self.steps_left = rungs.iter().enumerate().map(of_rung).sum();
+    }
+
+    /// Counts a run with this number of steps; `secs` is its duration if it was made now and has not failed.
+    fn add(&mut self, steps: usize, secs: Option<f64>) {
+        self.steps_left -= steps as f64;
+        if let Some(secs) = secs {
+            self.timed_steps += steps as f64;
+            self.timed_secs += secs;
+        }
+    }
+
+    /// Returns the time that is left, for the user; empty if it is unknown or less than a second.
+    fn text(&self) -> String {
+        let secs = self.timed_secs / self.timed_steps * self.steps_left;
+        let left = Duration::try_from_secs_f64(secs).ok().filter(|left| left.as_secs() > 0);
+        left.map_or_else(String::new, |left| format!(", about {:#} left", HumanDuration(left)))
+    }
+}
+
 /// Searches for the settings with the best validation score, and trains the package with them.
 pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
     if trials == 0 || trials > MAX_TRIALS {
@@ -269,12 +336,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     }
     let ranges = SearchSpace::read(space)?;
     refuse_given(options, &ranges)?;
-    let settings: Vec<Vec<SettingAssignment>> =
-        (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
-    for trial in &settings {
-        let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
-        TrainConfig::read_with(options.config.as_deref(), &all)?.check()?;
-    }
+    let settings = settings_of_trials(options, space, &ranges, trials)?;
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;
     let context = progress::context(false, true, Recorder::totals_only());
@@ -288,14 +350,16 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
     let (mut last_report, mut last_failure) = (None, JobErrorKind::BadInput);
+    let mut remaining = RemainingTime::default();
     for (place, rung) in rungs.iter().enumerate() {
         let (number, is_last) = (place + 1, place + 1 == rungs.len());
         let mut scored: Vec<(usize, f64)> = Vec::new();
+        remaining.begin_rung(active.len(), rungs.get(place..).unwrap_or_default());
         for trial in active {
             let Some(assigned) = settings.get(trial) else { continue };
             let values: Vec<String> = assigned.iter().map(SettingAssignment::value).collect();
             let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
-            let (row, report) = match earlier.filter(|row| !is_last && row.score.is_some()) {
+            let (row, report) = match earlier.filter(|row| !is_last && row.score.is_some_and(f64::is_finite)) {
                 Some(row) => (row, None),
                 None => {
                     context.check()?;
@@ -313,7 +377,8 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                     (row, ended.ok())
                 }
             };
-            eprint_line(&trial_line(&row, rungs.len()));
+            remaining.add(rung.steps, report.as_ref().map(|_| row.seconds));
+            eprint_line(&format!("{}{}", trial_line(&row, rungs.len()), remaining.text()));
             if is_last && report.is_none() {
                 return Err(Failure::new(last_failure, format!("the best trial failed with all steps: {}", row.error)));
             }
@@ -383,7 +448,13 @@ fn run_trial(
         Ok(report) => {
             let score = best_trained_score(&report.report.history.validations);
             let seconds = report.report.seconds;
-            let error = if score.is_none() { "there is no validation set to score it on" } else { "" };
+            let error = match score {
+                Some(_) => "",
+                None if report.report.history.validations.iter().any(|point| point.step > 0) => {
+                    "none of its validation scores is a finite number"
+                }
+                None => "there is no validation set to score it on",
+            };
             Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
@@ -394,7 +465,9 @@ fn run_trial(
 /// Returns the best validation score of a run, without that of its start model, which all trials share: trials that have
 /// not yet reached it would be equal.
 fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
-    validations.iter().filter(|point| point.step > 0).map(|point| point.score).max_by(f64::total_cmp)
+    let trained = validations.iter().filter(|point| point.step > 0).map(|point| point.score);
+    // NaN would rank above all scores.
+    trained.filter(|score| score.is_finite()).max_by(f64::total_cmp)
 }
 
 /// Returns the words of the command line after the program's name, without the switches.
@@ -458,10 +531,30 @@ mod tests {
     }
 
     #[test]
+    fn the_time_left_follows_the_steps_that_are_left() {
+        let rung = |trials, steps| SearchRung { trials, steps };
+        let rungs = [rung(4, 10), rung(2, 20), rung(1, 40)];
+        let mut remaining = RemainingTime::default();
+        remaining.begin_rung(4, &rungs);
+        // A run of an earlier search says nothing about the speed.
+        remaining.add(10, None);
+        assert_eq!(remaining.text(), "");
+        remaining.add(10, Some(30.0));
+        assert_eq!(remaining.text(), ", about 5m left", "100 steps at 3 s each");
+        // All but one trial have failed.
+        remaining.begin_rung(1, &rungs[2..]);
+        assert_eq!(remaining.text(), ", about 2m left");
+        remaining.add(40, Some(120.0));
+        assert_eq!(remaining.text(), "");
+    }
+
+    #[test]
     fn the_score_of_the_start_model_is_not_that_of_a_trial() {
         let point = |step, score| ValidationPoint { step, score, scores: Default::default(), best: false };
         assert_eq!(best_trained_score(&[point(0, 0.8), point(2, 0.1), point(4, 0.3), point(6, 0.2)]), Some(0.3));
         assert_eq!(best_trained_score(&[point(0, 0.8)]), None);
+        assert_eq!(best_trained_score(&[point(2, 0.1), point(4, f64::NAN)]), Some(0.1));
+        assert_eq!(best_trained_score(&[point(2, f64::NAN)]), None);
     }
 
     #[test]

@@ -5,13 +5,17 @@ use super::halving::{
     Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, time_limit, timed,
 };
 use crate::cli::child::{self, ChildRun, Scratch};
+use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
+use cytoscope_engine::select::ERROR_BUDGET;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::predict::NoPass;
-use cytoscope_pipeline::{CancelToken, InferenceSettings, JobErrorKind, Model, Preset};
+use cytoscope_pipeline::{
+    CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_gpu_name,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,8 +95,9 @@ pub(super) struct Tiling {
 }
 
 /// Finds out how the stack is cut into tiles, by one prediction on the first device, and one on the CPU, which is ended if
-/// it takes many times as long. A prediction that fails is ignored: the candidates with the same settings report the
-/// failure. If both fail, `of_file`, the shape of the stack in its file, is used instead of the shape on the grid.
+/// it takes many times as long. Also returns the unit of the object diameter, if it is known. A prediction that fails is
+/// ignored: the candidates with the same settings report the failure. If both fail, `of_file`, the shape of the stack in its
+/// file, is used instead of the shape on the grid.
 ///
 /// # Errors
 /// Cancellation.
@@ -103,20 +108,22 @@ pub(super) fn tiling(
     scratch: &Scratch,
     keep: &[&str],
     cancel: &CancelToken,
-) -> Result<Tiling, Failure> {
+) -> Result<(Tiling, Option<DiameterUnit>), Failure> {
     let mut usable = devices.iter().filter(|device| device.usable).map(|device| device.id);
     let first = usable.next();
     let mut found = Tiling { grid_zyx: of_file, no_pass_on_cpu: None };
-    let mut limit = None;
+    let (mut limit, mut diameter_unit) = (None, None);
     for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
+        eprint_line(&format!("predicting once on {device}, to choose the tile sizes to try"));
         let candidate = InferenceCandidate { device, precision: Precision::F32, tile_zyx: None, threads: 0 };
         match run_once(&candidate, workload, scratch.path(), limit) {
             Ok(None) => {}
             Ok(Some(run)) => {
                 limit = Some(time_limit(run.measured.process_secs));
                 found.grid_zyx = run.grid_zyx.unwrap_or(found.grid_zyx);
+                diameter_unit = run.diameter_unit.or(diameter_unit);
                 if device == DeviceId::Cpu {
                     found.no_pass_on_cpu = run.no_pass;
                 }
@@ -125,7 +132,7 @@ pub(super) fn tiling(
             Err(_) => {}
         }
     }
-    Ok(found)
+    Ok((found, diameter_unit))
 }
 
 /// Returns the candidates for a stack, those in 32-bit floats first.
@@ -183,6 +190,8 @@ pub(super) fn run(
     cancel: &CancelToken,
 ) -> Result<Search<InferenceCandidate>, Failure> {
     let mut reference: Option<Vec<f32>> = None;
+    // Differences in 32-bit floats by device and tile: a network that normalizes over the tile has other maps in each.
+    let mut of_tiles: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
     search(candidates, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
@@ -192,7 +201,31 @@ pub(super) fn run(
             reference.clone_from(&maps);
         }
         measured.relative_l2 = reference.as_ref().zip(maps).and_then(|(reference, maps)| relative_l2(reference, &maps));
-        Ok(Some(measured))
+        let (device, tile_zyx, precision) = (candidate.device, candidate.tile_zyx, candidate.precision);
+        if precision == Precision::F32 {
+            of_tiles.extend(measured.relative_l2.map(|error| (device, tile_zyx, error)));
+        }
+        let of_tile = of_tiles.iter().find(|(id, tile, _)| (*id, *tile) == (device, tile_zyx)).map(|found| found.2);
+        match inaccuracy(precision, measured.relative_l2, of_tile) {
+            Some(problem) => Err(Failure::other(problem)),
+            None => Ok(Some(measured)),
+        }
+    })
+}
+
+/// Returns why a float precision cannot become a default: its maps differ from those in 32-bit floats in the same tiles by more
+/// than `--precision auto` allows. `None` if it can, or if that is not known. `of_tile` is the difference that the tiles cause.
+/// Int8 networks have passed the accuracy budget of their quantization.
+fn inaccuracy(precision: Precision, relative_l2: Option<f64>, of_tile: Option<f64>) -> Option<String> {
+    if matches!(precision, Precision::F32 | Precision::Int8) {
+        return None;
+    }
+    let error = relative_l2? - of_tile?;
+    (error > ERROR_BUDGET).then(|| {
+        format!(
+            "the maps differ from those in 32-bit floats by a relative L2 error of {error:.1e}; --precision auto allows \
+             {ERROR_BUDGET}"
+        )
     })
 }
 
@@ -203,6 +236,8 @@ struct InferenceRun {
     maps: Option<Vec<f32>>,
     /// Shape Z, Y, X of the stack on the model's grid, if it is reported.
     grid_zyx: Option<[usize; 3]>,
+    /// Unit of the object diameter, if the model has one.
+    diameter_unit: Option<DiameterUnit>,
     /// Why the stack was predicted in several tiles; `None` for one pass or one tile.
     no_pass: Option<NoPass>,
 }
@@ -227,15 +262,16 @@ fn run_once(
     };
     let first = report.inputs.first().map(|input| &input.0);
     let grid_zyx = first.and_then(|input| input.grid_zyx);
+    let diameter_unit = first.and_then(|input| input.diameter.as_ref()).map(|diameter| diameter.unit);
     let plan = first.and_then(|input| input.plan.as_ref());
     let is_cut = |tile: [usize; 3]| grid_zyx.is_none_or(|grid| (0..3).any(|a| tile[a] < grid[a]));
     let no_pass = plan.filter(|plan| is_cut(plan.tile)).and_then(|plan| plan.no_pass.clone());
-    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, no_pass }))
+    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, diameter_unit, no_pass }))
 }
 
-/// Returns the settings of each preset, from the candidates that were run. Without known memory or differences, presets
-/// that need them are left out.
-pub(super) fn presets(trials: &[Trial<InferenceCandidate>]) -> BTreeMap<Preset, InferenceSettings> {
+/// Returns the settings of each preset, from the candidates that were run on these devices. Without known memory or
+/// differences, presets that need them are left out.
+pub(super) fn presets(trials: &[Trial<InferenceCandidate>], devices: &[Device]) -> BTreeMap<Preset, InferenceSettings> {
     let all = timed(trials);
     let least_error = all.iter().filter_map(|(trial, _)| trial.relative_l2).min_by(f64::total_cmp);
     let most_accurate = least_error.and_then(|least| {
@@ -249,8 +285,9 @@ pub(super) fn presets(trials: &[Trial<InferenceCandidate>]) -> BTreeMap<Preset, 
     ];
     let settings = |(trial, secs): TimedTrial<'_, InferenceCandidate>| {
         let InferenceCandidate { device, precision, tile_zyx, threads } = trial.candidate;
-        let (peak_bytes, relative_l2) = (trial.peak_bytes, trial.relative_l2);
-        InferenceSettings { device, precision, tile_zyx, threads, secs, peak_bytes, relative_l2 }
+        let (device_name, peak_bytes, relative_l2) =
+            (measured_gpu_name(device, devices), trial.peak_bytes, trial.relative_l2);
+        InferenceSettings { device, device_name, precision, tile_zyx, threads, secs, peak_bytes, relative_l2 }
     };
     chosen.into_iter().filter_map(|(preset, found)| Some((preset, settings(found?)))).collect()
 }
@@ -314,6 +351,23 @@ mod tests {
     }
 
     #[test]
+    fn float_precisions_that_change_the_maps_are_left_out_as_with_automatic_precision() {
+        let error = 2.0 * ERROR_BUDGET;
+        let problem = inaccuracy(Precision::Bf16, Some(error), Some(0.0)).unwrap();
+        assert!(problem.contains("1.0e-2") && problem.contains("allows 0.005"), "{problem}");
+        let kept = [
+            (Precision::Bf16, Some(ERROR_BUDGET), Some(0.0)),
+            // The maps in 32-bit floats in the same tiles differ as much.
+            (Precision::Bf16, Some(error), Some(error)),
+            (Precision::F16, Some(error), None),
+            (Precision::F16, None, Some(0.0)),
+            (Precision::F32, Some(error), Some(error)),
+            (Precision::Int8, Some(error), Some(0.0)),
+        ];
+        assert!(kept.into_iter().all(|(precision, error, of_tile)| inaccuracy(precision, error, of_tile).is_none()));
+    }
+
+    #[test]
     fn each_preset_has_the_settings_that_are_best_for_it() {
         let slower = || TrialEnd::Slower { round: 1 };
         let trials = [
@@ -323,7 +377,7 @@ mod tests {
             trial(Precision::Bf16, 9.0, 100, 1e-2, slower()),
             trial(Precision::Int8, 1.0, 300, 1e-2, TrialEnd::Fastest),
         ];
-        let found = presets(&trials);
+        let found = presets(&trials, &[]);
         let precision = |preset| found.get(&preset).map(|s| s.precision);
         assert_eq!(precision(Preset::Fastest), Some(Precision::Int8));
         assert_eq!(precision(Preset::LeastMemory), Some(Precision::F16), "the faster of two that hold the same");

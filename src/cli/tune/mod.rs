@@ -10,14 +10,14 @@ use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
 use super::options::one_of;
-use super::{devices, parse_um, print, print_json, progress, signals};
+use super::{devices, eprint_line, parse_um, print, print_json, progress, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
-    CancelToken, Context, DiameterRequest, InferenceSettings, JobError, JobErrorKind, MachineProfile, MachineProfiles,
-    Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
+    CancelToken, Context, DiameterRequest, DiameterUnit, InferenceSettings, JobError, JobErrorKind, MachineProfile,
+    MachineProfiles, Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
@@ -136,6 +136,14 @@ impl<C, S: Clone> Tuned<C, S> {
     }
 }
 
+/// The object diameter of all predictions.
+#[derive(Clone, Copy)]
+struct ComparedDiameter {
+    value: f64,
+    /// The unit, if it is known.
+    unit: Option<DiameterUnit>,
+}
+
 /// Report of a tuning run.
 #[derive(Serialize)]
 struct TuneReport {
@@ -145,12 +153,16 @@ struct TuneReport {
     /// Object diameter of all predictions in µm, or in voxels if the voxel size is unknown; `None` if the model declares
     /// none.
     diameter: Option<f64>,
+    /// Unit of the object diameter, if it is known.
+    diameter_unit: Option<DiameterUnit>,
     inference: Option<Tuned<InferenceCandidate, InferenceSettings>>,
     training: Option<Tuned<TrainingCandidate, TrainingSettings>>,
     /// Whether everything that was requested was tuned; false if this was interrupted, or training runs failed.
     complete: bool,
     /// The file of profiles, if settings were saved.
     saved: Option<PathBuf>,
+    /// The preset that predict and train use without a request, if settings were saved.
+    preset: Option<Preset>,
 }
 
 impl Tune {
@@ -196,14 +208,19 @@ impl Tune {
             model: model.as_ref().map_or_else(|| SCRATCH.to_owned(), |m| m.name.clone()),
             fingerprint: model.map_or_else(|| SCRATCH.to_owned(), |m| m.fingerprint),
             machine: machine_key(),
-            diameter,
+            diameter: diameter.map(|diameter| diameter.value),
+            diameter_unit: diameter.and_then(|diameter| diameter.unit),
             inference,
             training,
             complete,
             saved: None,
+            preset: None,
         };
         let saving = match profiles {
-            Some(path) => save(&report, self.preset, &path).map(|saved| report.saved = saved.then_some(path)),
+            Some(path) => save(&report, self.preset, &path).map(|preset| {
+                report.saved = preset.map(|_| path);
+                report.preset = preset;
+            }),
             None => Ok(()),
         };
         if self.json {
@@ -243,7 +260,7 @@ impl Tune {
         devices: &[Device],
         scratch: &Scratch,
         context: &Context,
-    ) -> Result<(Tuned<InferenceCandidate, InferenceSettings>, Option<f64>), Failure> {
+    ) -> Result<(Tuned<InferenceCandidate, InferenceSettings>, Option<ComparedDiameter>), Failure> {
         let mut options = Vec::new();
         let (data, diameter) = match &self.data {
             Some(path) => {
@@ -267,10 +284,11 @@ impl Tune {
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let of_file = self.shape_zyx(&data)?;
         let workload = InferenceWorkload { model: self.model.as_str(), data, options };
-        let tiling = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
+        let (tiling, unit) = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
         let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
-        Ok((Tuned::new(search, inference::presets), diameter))
+        let diameter = diameter.map(|value| ComparedDiameter { value, unit });
+        Ok((Tuned::new(search, |trials| inference::presets(trials, devices)), diameter))
     }
 
     /// Returns the object diameter with which all candidates predict a stack: the given one, or one estimate. Each network
@@ -278,6 +296,9 @@ impl Tune {
     fn diameter_of(&self, stack: &Path, model: &Model, context: &Context) -> Result<Option<f64>, Failure> {
         if let Some(DiameterRequest::Given(diameter)) = self.diameter {
             return Ok(Some(diameter));
+        }
+        if model.object_diameter_um.is_some() {
+            eprint_line("estimating the object diameter");
         }
         let prediction = PredictJob {
             channels: self.channels.clone(),
@@ -313,7 +334,7 @@ impl Tune {
         let workload =
             TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
         let search = training::run(candidates, &workload, scratch, &[SIMULATED], cancel)?;
-        Ok(Tuned::new(search, training::presets))
+        Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }
 
     /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after those
@@ -338,16 +359,16 @@ fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     path.ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))
 }
 
-/// Adds the settings to the profiles in a file, and returns whether there are any to add. Without a preset, that of the
-/// earlier profile stays.
-fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<bool, Failure> {
+/// Adds the settings to the profiles in a file, and returns the preset that is used without a request; `None` if there are no
+/// settings to add. Without a preset, that of the earlier profile stays.
+fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<Option<Preset>, Failure> {
     let mut profiles = MachineProfiles::read(path)?;
     let earlier = profiles.find(&report.fingerprint, &report.machine);
     let inference = report.inference.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.inference)));
     let training = report.training.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.training)));
     let (inference, training) = (inference.unwrap_or_default(), training.unwrap_or_default());
     if !report.complete && inference.is_empty() && training.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     let preset = preset.or(earlier.map(|profile| profile.preset)).unwrap_or(Preset::Fastest);
     profiles.put(MachineProfile {
@@ -361,7 +382,7 @@ fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<bool
         training,
     });
     profiles.write(path)?;
-    Ok(true)
+    Ok(Some(preset))
 }
 
 /// Prints the report; `saving` says whether saving worked, if that was requested.
@@ -369,19 +390,27 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
     print(&format!("{} on {}", report.model, report.machine));
     let mark = |complete: bool| if complete { "" } else { " (incomplete: interrupted)" };
     if let Some(tuned) = &report.inference {
-        let size = report.diameter.map_or_else(String::new, |diameter| format!(", object diameter {diameter:.1}"));
+        let unit = report.diameter_unit.map_or_else(String::new, |unit| format!(" {}", unit.symbol()));
+        let size = report.diameter.map_or_else(String::new, |value| format!(", object diameter {value:.1}{unit}"));
         let mark = mark(tuned.complete);
-        print(&format!("prediction{size}{mark}: shortest time, runs, peak memory, difference from 32-bit floats"));
-        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
-        let chosen = |s: &InferenceSettings| {
-            let InferenceSettings { device, precision, tile_zyx, threads, .. } = *s;
-            InferenceCandidate { device, precision, tile_zyx, threads }.label()
-        };
-        tuned.presets.iter().for_each(|(preset, s)| print(&format!("  {:14} {}", preset.name(), chosen(s))));
+        print(&format!(
+            "prediction{size}{mark}: shortest time, runs, peak memory, relative L2 difference from 32-bit floats"
+        ));
+        let width = label_width(&tuned.candidates);
+        for trial in &tuned.candidates {
+            print(&trial_line(trial, width, &format!("{:>9}  ", difference_text(trial.relative_l2))));
+        }
+        for (preset, s) in &tuned.presets {
+            let InferenceSettings { device, precision, tile_zyx, threads, secs, peak_bytes, relative_l2, .. } = *s;
+            let label = InferenceCandidate { device, precision, tile_zyx, threads }.label();
+            let (memory, difference) = (memory_text(peak_bytes), difference_text(relative_l2));
+            print(&format!("  {:14} {label}: {secs:.4} s, {memory}, difference {difference}", preset.name()));
+        }
     }
     if let Some(tuned) = &report.training {
         print(&format!("training{}: shortest time of a patch, runs, peak memory", mark(tuned.complete)));
-        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial)));
+        let width = label_width(&tuned.candidates);
+        tuned.candidates.iter().for_each(|trial| print(&trial_line(trial, width, "")));
         let of_settings = |trial: &Trial<TrainingCandidate>, s: &TrainingSettings| {
             let c = &trial.candidate;
             (c.device, c.batch, Some(c.workers), c.prefetch, c.threads, Some(c.precision))
@@ -390,11 +419,13 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
         for (preset, settings) in &tuned.presets {
             let chosen = tuned.candidates.iter().find(|trial| of_settings(trial, settings));
             let label = chosen.map_or_else(String::new, |trial| trial.candidate.label());
-            print(&format!("  {:14} {label}", preset.name()));
+            let (secs, memory) = (settings.secs_per_patch, memory_text(settings.peak_bytes));
+            print(&format!("  {:14} {label}: {secs:.4} s, {memory}", preset.name()));
         }
     }
+    let used = report.preset.map_or_else(String::new, |preset| format!("; the preset {preset} is the default"));
     match (&report.saved, saving) {
-        (Some(path), _) if report.complete => print(&format!("saved to {}", path.display())),
+        (Some(path), _) if report.complete => print(&format!("saved to {}{used}", path.display())),
         (Some(path), _) => {
             let kept = "settings that were saved before are not replaced by incomplete ones";
             print(&format!("saved to {}; {kept}", path.display()));
@@ -405,11 +436,24 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
     }
 }
 
-/// Returns the row of a candidate.
-fn trial_line<C: Candidate>(trial: &Trial<C>) -> String {
+fn memory_text(peak_bytes: Option<u64>) -> String {
+    peak_bytes.map_or_else(|| "-".to_owned(), bytes_text)
+}
+
+fn difference_text(relative_l2: Option<f64>) -> String {
+    let text = |error: f64| if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") };
+    relative_l2.map_or_else(|| "-".to_owned(), text)
+}
+
+/// Returns the number of characters of the longest text of a candidate.
+fn label_width<C: Candidate>(trials: &[Trial<C>]) -> usize {
+    trials.iter().map(|trial| trial.candidate.label().chars().count()).max().unwrap_or(0)
+}
+
+/// Returns the row of a candidate: its text in a column of this width, and `difference`, a further column, before the end.
+fn trial_line<C: Candidate>(trial: &Trial<C>, width: usize, difference: &str) -> String {
     let time = trial.best_secs().map_or_else(|| "-".to_owned(), |secs| format!("{secs:.4} s"));
-    let memory = trial.peak_bytes.map_or_else(|| "-".to_owned(), bytes_text);
-    let difference = trial.relative_l2.map_or_else(|| "-".to_owned(), |error| format!("{error:.1e}"));
+    let memory = memory_text(trial.peak_bytes);
     let end = match &trial.end {
         TrialEnd::Fastest => "fastest".to_owned(),
         TrialEnd::Slower { round } => format!("dropped after round {round}"),
@@ -419,5 +463,5 @@ fn trial_line<C: Candidate>(trial: &Trial<C>) -> String {
         TrialEnd::Interrupted => "interrupted".to_owned(),
     };
     let runs = trial.secs.len();
-    format!("    {:48} {time:>12} {runs:>4} {memory:>10} {difference:>9}  {end}", trial.candidate.label())
+    format!("    {:width$} {time:>12} {runs:>4} {memory:>10}  {difference}{end}", trial.candidate.label())
 }

@@ -7,7 +7,7 @@ use crate::cli::failure::Failure;
 use crate::cli::measured::cores;
 use crate::cli::reports::TrainCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings};
+use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings, measured_gpu_name};
 use cytoscope_train::{TrainConfig, TrainPrecision, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::Serialize;
@@ -173,9 +173,9 @@ pub(super) fn run(
     })
 }
 
-/// Returns the settings of the presets, from the candidates that were run. The most accurate ones are the fastest in
-/// 32-bit floats.
-pub(super) fn presets(trials: &[Trial<TrainingCandidate>]) -> BTreeMap<Preset, TrainingSettings> {
+/// Returns the settings of the presets, from the candidates that were run on these devices. The most accurate ones are the
+/// fastest in 32-bit floats.
+pub(super) fn presets(trials: &[Trial<TrainingCandidate>], devices: &[Device]) -> BTreeMap<Preset, TrainingSettings> {
     let all = timed(trials);
     let exact = all.iter().copied().filter(|(trial, _)| trial.candidate.precision == Precision::F32);
     let chosen = [
@@ -185,8 +185,19 @@ pub(super) fn presets(trials: &[Trial<TrainingCandidate>]) -> BTreeMap<Preset, T
     ];
     let settings = |(trial, secs_per_patch): TimedTrial<'_, TrainingCandidate>| {
         let TrainingCandidate { device, precision, batch, workers, prefetch, threads } = trial.candidate;
-        let (precision, workers, peak_bytes) = (Some(precision), Some(workers), trial.peak_bytes);
-        TrainingSettings { device, precision, batch, workers, prefetch, threads, secs_per_patch, peak_bytes }
+        let (device_name, peak_bytes) = (measured_gpu_name(device, devices), trial.peak_bytes);
+        let (precision, workers) = (Some(precision), Some(workers));
+        TrainingSettings {
+            device,
+            device_name,
+            precision,
+            batch,
+            workers,
+            prefetch,
+            threads,
+            secs_per_patch,
+            peak_bytes,
+        }
     };
     chosen.into_iter().filter_map(|(preset, found)| Some((preset, settings(found?)))).collect()
 }

@@ -55,11 +55,15 @@ fn predict_with(
     (outcome.done[0].precision.to_string(), fixture.image(&format!("{out}/{map}")).samples().to_f32())
 }
 
-/// Runs a job that fails, and returns the kind of error and the message.
-fn failure(engine: &mut Engine, id: u64, job: Value) -> (JobErrorKind, String) {
+/// Runs a job that fails, and returns the kind of error, the message, and what the job would overwrite.
+fn failure(
+    engine: &mut Engine,
+    id: u64,
+    job: Value,
+) -> (JobErrorKind, String, Option<cytoscope_pipeline::ExistingOutput>) {
     engine.worker.send(request(id, job));
     match engine.end(id) {
-        Reply::Failed { kind, message, .. } => (kind, message),
+        Reply::Failed { kind, message, existing, .. } => (kind, message, existing),
         other => panic!("{other:?}"),
     }
 }
@@ -162,8 +166,10 @@ fn models_are_tested_measured_and_exported_in_the_worker() {
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     assert!(header.as_object().unwrap().len() > 5, "{header}");
-    let (kind, message) = failure(&mut engine, 4, export);
+    let (kind, message, existing) = failure(&mut engine, 4, export);
     assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
+    let existing = existing.unwrap();
+    assert_eq!((existing.path.file_name(), existing.problem.as_str()), (weights.file_name(), "already exists"));
 }
 
 #[test]
@@ -179,8 +185,9 @@ fn foreign_folders_are_refused_as_by_the_command_line_and_moved_aside_on_request
         (import(&fixture, "net.onnx", "mine"), vec!["import", &net, "--out", &mine]),
     ];
     for (id, (job, arguments)) in (1..).zip(jobs) {
-        let (kind, message) = failure(&mut engine, id, job);
+        let (kind, message, existing) = failure(&mut engine, id, job);
         assert_eq!(kind, JobErrorKind::WouldOverwrite, "{message}");
+        assert!(existing.as_ref().is_some_and(|existing| existing.path.ends_with("mine")), "{existing:?}");
         fixture.fails(2, &arguments, &[&message]);
         assert_eq!(fixture.names("mine"), ["notes.txt"]);
     }
@@ -217,7 +224,7 @@ fn invalid_quantizations_and_imports_fail_with_a_typed_error() {
         (import(&fixture, "net.onnx", "nofolder/q"), JobErrorKind::Other, "nofolder"),
     ];
     for (id, (job, expected, word)) in (1..).zip(jobs) {
-        let (kind, message) = failure(&mut engine, id, job);
+        let (kind, message, _) = failure(&mut engine, id, job);
         assert_eq!(kind, expected, "{message}");
         assert!(message.contains(word), "no \"{word}\" in: {message}");
     }

@@ -7,7 +7,7 @@ use crate::disk::DocumentEffect;
 use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predicted};
 use crate::effect::Effects;
-use crate::engine_notes::{all_in_window, in_window};
+use crate::engine_notes::all_in_window;
 use crate::models::ModelsAction;
 use crate::number_text::counted;
 use crate::panels::capitalized;
@@ -55,7 +55,7 @@ impl Jobs {
                 if let Some(record) = report.record {
                     self.tables.insert(report.table.clone(), record);
                 }
-                let notes: Vec<String> = report.notes.iter().map(|note| capitalized(&in_window(note))).collect();
+                let notes: Vec<String> = all_in_window(&report.notes).iter().map(|note| capitalized(note)).collect();
                 if !notes.is_empty() {
                     effects.info(format!("{} measured", counted(report.objects, "object")), notes.join(". "));
                 }
@@ -72,7 +72,7 @@ impl Jobs {
             Outcome::Finished { id, result } => match *result {
                 JobResult::Convert { ref output, .. } if self.copies.remove(&id) => {
                     let job = self.work.jobs.iter().find(|job| job.id == id);
-                    let notes = job.map(|job| job.notes.clone()).unwrap_or_default();
+                    let notes: Vec<String> = job.iter().flat_map(|job| &job.notes).map(ToString::to_string).collect();
                     effects.success(format!("Saved {}", file_name(output)), saved_details(output, &notes));
                     effects.act(DocumentsAction::Open(vec![output.clone()]));
                 }
@@ -141,9 +141,9 @@ impl Jobs {
             let objects: u64 = report.objects.iter().map(|n| u64::from(*n)).sum();
             let what = if report.objects.is_empty() { "Predicted".to_owned() } else { counted(objects, "object") };
             let mut details = format!("{}: {}", report.device.name, report.device.why);
-            for note in &report.notes {
+            for note in all_in_window(&report.notes) {
                 details.push_str(". ");
-                details.push_str(&capitalized(&in_window(note)));
+                details.push_str(&capitalized(&note));
             }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {

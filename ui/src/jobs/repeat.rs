@@ -139,6 +139,7 @@ fn document_of(job: &PredictJob, preferred: u64, documents: &Documents) -> Optio
 mod tests {
     use super::*;
     use crate::effect::Wake;
+    use cytoscope_pipeline::ExistingOutput;
     use cytoscope_worker::JobId;
     use std::path::PathBuf;
     use std::sync::Arc;
@@ -194,7 +195,8 @@ mod tests {
         assert!(jobs.can_cancel_predictions());
         jobs.cancel_predictions();
         assert!(jobs.preparing.is_empty() && !jobs.can_cancel_predictions());
-        let refused = |again| RefusedJob { title: String::new(), reason: String::new(), again, part_of: None };
+        let existing = ExistingOutput { path: PathBuf::from("x_labels.tif"), problem: "already exists".to_owned() };
+        let refused = |again| RefusedJob { title: String::new(), existing: existing.clone(), again, part_of: None };
         let of_series = Box::new(job(SeriesChoice::Index(0)));
         jobs.ask_about(refused(RepeatableJob::Predict { document: 1, job: of_series, remeasure: false }));
         let text = serde_json::json!({"map": "x_probability.tif", "labels": "x_labels.tif"});

@@ -339,7 +339,8 @@ impl Jobs {
             (Ok(()), Some(path)) => {
                 effects.disk(DiskEffect::ReadMachineProfiles { path: path.clone() });
                 let use_of_settings = match performance {
-                    PerformanceRequest::Auto => format!("further {runs} use the fastest settings"),
+                    // Those of the preset that was saved before, if there is one.
+                    PerformanceRequest::Auto => format!("further {runs} use the tuned settings"),
                     _ => "the settings can be chosen under Performance".to_owned(),
                 };
                 effects.success("Settings tuned", format!("{title}: {use_of_settings}"));

@@ -9,7 +9,6 @@ use crate::correct::tools::{EditAction, Tool};
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
-use crate::engine_notes::in_window;
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::number_text::short_number;
@@ -20,8 +19,10 @@ use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
 use crate::work::Purpose;
+use cytoscope_objects::ObjectColumn;
 use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::{bytes_text, count_text};
+use cytoscope_train::{BatchAdvice, TrainStatus};
 use cytoscope_worker::WorkerState;
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_phosphor::regular as icon;
@@ -272,9 +273,12 @@ fn under_pointer(document: &Document, hover: &Hover) -> String {
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
         text.push_str(&format!("   label {label}"));
-        let (name, unit) = if document.voxel_known { ("volume_um3", "µm³") } else { ("voxels", "voxels") };
+        let (column, unit) = match document.voxel_known {
+            true => (ObjectColumn::VolumeUm3, "µm³"),
+            false => (ObjectColumn::Voxels, "voxels"),
+        };
         let volume = document.results.as_ref().and_then(|r| {
-            let column = r.column(name)?;
+            let column = r.column_of(column)?;
             Some(r.value(r.row_of(label, document.time)?, column))
         });
         if let Some(volume) = volume.filter(|volume| volume.is_finite()) {
@@ -337,12 +341,24 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());
-    let status = status.map_or_else(String::new, |status| format!(" · {}", in_window(&status.line())));
+    let status = status.map_or_else(String::new, |status| format!(" · {}", status_text(status)));
     let text = format!("{}{tuning}{left}{planned}{more}{status}", job.title);
     let label = ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
     if let Some(plan) = &job.plan {
         label.on_hover_text(format!("Planned: {}", plan.text()));
     }
+}
+
+/// The status of a training run in one line, with the advice on its batch.
+fn status_text(status: &TrainStatus) -> String {
+    let advice = match status.batch_advice {
+        None => return status.figures(),
+        Some(BatchAdvice::Larger { batch }) => format!("\"Batch size\" {batch} fits into the memory of the device"),
+        Some(BatchAdvice::Smaller { batch, accumulate }) => format!(
+            "\"Batch size\" {batch} and \"Batches per step\" {accumulate} would compute fewer activations twice"
+        ),
+    };
+    format!("{}; {advice}", status.figures())
 }
 
 /// Draws the center of the window: toolbar and views.
@@ -469,4 +485,34 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         }
     }
     ui.spacing_mut().slider_width = width;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_engine::DeviceId;
+
+    #[test]
+    fn advice_on_the_batch_names_the_settings_of_the_window() {
+        let status = TrainStatus {
+            device: DeviceId::Cpu,
+            step: 1,
+            samples_per_sec: 8.0,
+            data_wait_share: 0.0,
+            device_share: None,
+            resident_bytes: None,
+            device_memory: None,
+            activation_bytes: 1 << 20,
+            batch: 4,
+            batch_advice: None,
+            recomputed_share: None,
+        };
+        let figures = status_text(&status);
+        assert!(figures.starts_with("8.0 samples/s") && !figures.contains(';'), "{figures}");
+        let larger = TrainStatus { batch_advice: Some(BatchAdvice::Larger { batch: 8 }), ..status.clone() };
+        assert_eq!(status_text(&larger), format!("{figures}; \"Batch size\" 8 fits into the memory of the device"));
+        let smaller = Some(BatchAdvice::Smaller { batch: 2, accumulate: 4 });
+        let smaller = status_text(&TrainStatus { batch_advice: smaller, ..status });
+        assert!(smaller.contains("\"Batch size\" 2 and \"Batches per step\" 4 would compute"), "{smaller}");
+    }
 }

@@ -10,7 +10,7 @@ use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel,
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
-use crate::engine_notes::in_window;
+use crate::engine_notes::note_in_window;
 use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
@@ -431,7 +431,7 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &m
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
     weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
-        weak(ui, in_window(note));
+        weak(ui, note_in_window(note).to_string());
     }
     if report.notes.len() > LISTED_NOTES {
         weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));

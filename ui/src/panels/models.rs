@@ -6,7 +6,7 @@ use super::{
 };
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
-use crate::engine_notes::in_window;
+use crate::engine_notes::note_in_window;
 use crate::jobs::JobsAction;
 use crate::models::{ModelFindings, ModelsAction, stem};
 use crate::opener::FileRequest;
@@ -458,7 +458,7 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
         }
     });
     report.left_float.iter().for_each(|l| _ = weak(ui, format!("{} in float: {}", l.name, l.why)));
-    report.notes.iter().for_each(|note| _ = weak(ui, in_window(note)));
+    report.notes.iter().for_each(|note| _ = weak(ui, note_in_window(note).to_string()));
 }
 
 fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut Actions) {

@@ -12,6 +12,7 @@ use crate::number_text::counted;
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
+use cytoscope_objects::{ObjectColumn, TableAxis};
 use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
@@ -22,7 +23,13 @@ use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 const BARS: usize = 30;
 
 /// Columns shown first, followed by all others.
-const FIRST: [&str; 5] = ["time", "label", "volume_um3", "equivalent_diameter_um", "sphericity"];
+const FIRST: [ObjectColumn; 5] = [
+    ObjectColumn::Time,
+    ObjectColumn::Label,
+    ObjectColumn::VolumeUm3,
+    ObjectColumn::EquivalentDiameterUm,
+    ObjectColumn::Sphericity,
+];
 
 /// Views of the measured objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,45 +53,51 @@ pub(crate) struct ObjectsPanel {
     y: Option<String>,
 }
 
-/// Columns of positions, which count from 0 in saved tables and from 1 in the window. The ends of bounding boxes are not
-/// among them: the voxel after the last one, counted from 0, is the last one, counted from 1.
-const FROM_ZERO: [&str; 4] = ["time", "bbox_z0", "bbox_y0", "bbox_x0"];
-
-/// Title of a column for display.
+/// Title of a column for display. The names of channels, which may look like units, are in columns of intensities only.
 fn title(column: &str) -> String {
-    match column.strip_prefix("bbox_").and_then(|end| end.split_at_checked(1)) {
-        Some((axis, "0")) => format!("First {axis}"),
-        Some((axis, "1")) => format!("Last {axis}"),
-        _ => super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ")),
+    match ObjectColumn::of_name(column) {
+        Some(ObjectColumn::BoxStart(axis)) => format!("First {}", axis.letter()),
+        Some(ObjectColumn::BoxEnd(axis)) => format!("Last {}", axis.letter()),
+        Some(_) => super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ")),
+        None => super::capitalized(&column.replace('_', " ")),
     }
 }
 
 /// Returns the tooltip of a column.
 fn column_hint(column: &str) -> String {
-    match column {
-        "sphericity" => {
+    match ObjectColumn::of_name(column) {
+        Some(ObjectColumn::Sphericity) => {
             "Sphericity: about 1 for spheres, less for elongated and rough objects. The surface is estimated from \
                          voxel faces, so small or boxy objects may have up to 1.21."
                 .to_owned()
         }
-        _ if column == "time" || column.starts_with("bbox_") => {
+        Some(ObjectColumn::Time | ObjectColumn::BoxStart(_) | ObjectColumn::BoxEnd(_)) => {
             format!("{}, counted from 1; saved tables count from 0", title(column))
         }
         _ => title(column),
     }
 }
 
-/// The value at a row and column as the window shows it.
-fn shown_value(results: &Results, row: usize, column: usize) -> f64 {
-    let is_from_zero = results.columns.get(column).is_some_and(|name| FROM_ZERO.contains(&name.as_str()));
-    results.value(row, column) + if is_from_zero { 1.0 } else { 0.0 }
+/// What the window adds to the values of a column: positions count from 0 in saved tables and from 1 in the window. This does
+/// not apply to the ends of bounding boxes: the voxel after the last one, counted from 0, is the last one, counted from 1.
+fn added(results: &Results, column: usize) -> f64 {
+    match results.columns.get(column).and_then(|name| ObjectColumn::of_name(name)) {
+        Some(ObjectColumn::Time | ObjectColumn::BoxStart(_)) => 1.0,
+        _ => 0.0,
+    }
+}
+
+/// The values of a column as the window shows them, in the order of the rows.
+fn shown_values(results: &Results, column: usize) -> Vec<f64> {
+    let added = added(results, column);
+    (0..results.rows.len()).map(|row| results.value(row, column) + added).collect()
 }
 
 /// The text of a table cell. Labels are names, not counts: they have no commas.
 fn cell(results: &Results, row: usize, column: usize) -> String {
-    match results.columns.get(column).is_some_and(|name| name == "label") {
+    match column == results.label_column {
         true => results.label(row).to_string(),
-        false => number(shown_value(results, row, column)),
+        false => number(results.value(row, column) + added(results, column)),
     }
 }
 
@@ -108,9 +121,9 @@ fn number(v: f64) -> String {
 
 /// Column indices in display order.
 fn shown_columns(results: &Results) -> Vec<usize> {
-    let mut columns: Vec<usize> = FIRST.iter().filter_map(|n| results.column(n)).collect();
-    columns.extend((0..results.columns.len()).filter(|c| !FIRST.contains(&results.columns[*c].as_str())));
-    columns
+    let first: Vec<usize> = FIRST.iter().filter_map(|column| results.column_of(*column)).collect();
+    let others = (0..results.columns.len()).filter(|column| !first.contains(column));
+    first.iter().copied().chain(others).collect()
 }
 
 /// Draws the panel.
@@ -171,12 +184,13 @@ fn show_object(document: &Document, results: &Results, row: usize, actions: &mut
 /// The position of a row's object along an axis in voxels: its centroid, or the middle of its bounding box if the voxel size
 /// that it was measured with is not the document's, for example because the file states none.
 fn position(document: &Document, results: &Results, row: usize, axis: usize) -> Option<f64> {
-    let value = |name: String| results.column(&name).map(|c| results.value(row, c)).filter(|v| v.is_finite());
-    let letter = ["z", "y", "x"][axis];
+    let value =
+        |column: ObjectColumn| results.column_of(column).map(|c| results.value(row, c)).filter(|v| v.is_finite());
+    let along = *TableAxis::ALL.get(axis)?;
     let is_same = document.voxel_known && !has_other_voxel_size(results, document);
-    let middle = value(format!("bbox_{letter}0")).zip(value(format!("bbox_{letter}1")));
+    let middle = value(ObjectColumn::BoxStart(along)).zip(value(ObjectColumn::BoxEnd(along)));
     let middle = middle.filter(|_| !is_same).map(|(from, to)| (from + to - 1.0) / 2.0);
-    middle.or_else(|| Some(value(format!("centroid_{letter}_um"))? / document.voxel_um[axis]))
+    middle.or_else(|| Some(value(ObjectColumn::CentroidUm(along))? / document.voxel_um[axis]))
 }
 
 /// Draws the table; `selected` is the row of the selected object.
@@ -243,9 +257,9 @@ fn measurement_choice(
     results: &Results,
     name: &str,
     chosen: &mut Option<String>,
-    usual: &str,
+    usual: ObjectColumn,
 ) -> Option<usize> {
-    let current = chosen.clone().filter(|c| results.column(c).is_some()).unwrap_or_else(|| usual.to_owned());
+    let current = chosen.clone().filter(|c| results.column(c).is_some()).unwrap_or_else(|| usual.name().to_owned());
     labeled_choice(ui, name, name, &title(&current), |ui| {
         for column in &results.columns {
             if ui.selectable_label(*column == current, title(column)).clicked() {
@@ -257,9 +271,11 @@ fn measurement_choice(
 }
 
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
-    let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, "volume_um3") else { return };
-    let values: Vec<f64> =
-        (0..results.rows.len()).map(|r| shown_value(results, r, column)).filter(|v| v.is_finite()).collect();
+    let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, ObjectColumn::VolumeUm3) else {
+        return;
+    };
+    let shown = shown_values(results, column);
+    let values: Vec<f64> = shown.iter().copied().filter(|v| v.is_finite()).collect();
     if values.is_empty() {
         weak(ui, "No object has a value to plot.");
         return;
@@ -271,7 +287,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     for v in &values {
         counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = selected.map(|r| shown_value(results, r, column));
+    let mine = selected.and_then(|row| shown.get(row).copied());
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = low + (i as f64 + 0.5) * width;
         let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
@@ -294,11 +310,11 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
 
 fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut ObjectsPanel, actions: &mut Actions) {
     let Some(results) = &document.results else { return };
-    let x = measurement_choice(ui, results, "X axis", &mut own.x, "volume_um3");
-    let y = measurement_choice(ui, results, "Y axis", &mut own.y, "sphericity");
+    let x = measurement_choice(ui, results, "X axis", &mut own.x, ObjectColumn::VolumeUm3);
+    let y = measurement_choice(ui, results, "Y axis", &mut own.y, ObjectColumn::Sphericity);
     let (Some(x), Some(y)) = (x, y) else { return };
-    let points: Vec<[f64; 2]> =
-        (0..results.rows.len()).map(|r| [shown_value(results, r, x), shown_value(results, r, y)]).collect();
+    let values = shown_values(results, x).into_iter().zip(shown_values(results, y));
+    let points: Vec<[f64; 2]> = values.map(|(x, y)| [x, y]).collect();
     let response = Plot::new("scatter")
         .height(300.0)
         .allow_scroll(false)
@@ -350,6 +366,7 @@ mod tests {
         assert_eq!(cells, ["3", "1234", "33,500", "5", "7", "12,345.7"]);
         let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
+        assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
         assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
     }
 
@@ -391,8 +408,8 @@ mod tests {
         let table = folder.path().join("a_objects.csv");
         std::fs::write(&table, "time,label,voxels\n0,7,20\n2,7,21\n").unwrap();
         let results = Results::read(&table).unwrap();
-        let shown = |row: usize| [0, 1, 2].map(|column| shown_value(&results, row, column));
-        assert_eq!([0, 1].map(shown), [[1.0, 7.0, 20.0], [3.0, 7.0, 21.0]]);
+        let shown = [0, 1, 2].map(|column| shown_values(&results, column));
+        assert_eq!(shown, [[1.0, 3.0], [7.0, 7.0], [20.0, 21.0]]);
         assert_eq!(results.time(1), Some(2));
     }
 }

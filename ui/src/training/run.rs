@@ -1,6 +1,7 @@
 //! A training run: its state and curves.
 
 use super::validation_picture::ValidationPicture;
+use cytoscope_pipeline::Note;
 use cytoscope_train::{CheckpointSummary, History, StepPoint, TrainEvent, TrainingPlan};
 use cytoscope_worker::JobId;
 
@@ -38,7 +39,7 @@ pub struct TrainingRun {
     /// Output on a validation image.
     pub picture: Option<ValidationPicture>,
     /// Notes of the job, oldest first.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Number of the job's notes that were copied to `notes`.
     pub(super) notes_taken: usize,
     /// Whether the user is asked to confirm discarding the run.

@@ -4,7 +4,7 @@ use super::{JobState, Outcome, RepeatableJob, Work};
 use crate::document::file_name;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::predict::input_facts;
-use cytoscope_pipeline::{InputFailure, JobErrorKind, PredictJob, PredictOutcome};
+use cytoscope_pipeline::{ExistingOutput, InputFailure, PredictJob, PredictOutcome};
 use cytoscope_worker::JobId;
 
 /// Why a refused job counts as failed. The dialog shows the details.
@@ -15,8 +15,8 @@ const NOTHING_WRITTEN: &str = "Nothing was written: files with the names of its 
 pub struct RefusedJob {
     /// Title of the job.
     pub title: String,
-    /// Which files exist.
-    pub reason: String,
+    /// The file or folder that it would replace.
+    pub existing: ExistingOutput,
     /// The job, to be repeated if the user allows it.
     pub again: RepeatableJob,
     /// The prediction of all series of a file that it is a part of.
@@ -24,14 +24,20 @@ pub struct RefusedJob {
 }
 
 impl Work {
-    /// Converts a failure into an error, or into a question if the user can allow overwriting.
-    pub(super) fn failed(&mut self, id: JobId, title: String, kind: JobErrorKind, reason: String) -> Outcome {
-        match self.repeatable.remove(&id).filter(|_| kind == JobErrorKind::WouldOverwrite) {
-            Some(again) => {
+    /// Converts a failure into an error, or into a question if the user can allow overwriting `existing`.
+    pub(super) fn failed(
+        &mut self,
+        id: JobId,
+        title: String,
+        reason: String,
+        existing: Option<ExistingOutput>,
+    ) -> Outcome {
+        match (self.repeatable.remove(&id), existing) {
+            (Some(again), Some(existing)) => {
                 self.end(id, JobState::Failed(NOTHING_WRITTEN.to_owned()));
-                Outcome::WouldOverwrite(Box::new(RefusedJob { title, reason, again, part_of: None }))
+                Outcome::WouldOverwrite(Box::new(RefusedJob { title, existing, again, part_of: None }))
             }
-            None => Outcome::Failed { title, reason, about: self.job(id).map(|job| job.subject()) },
+            _ => Outcome::Failed { title, reason, about: self.job(id).map(|job| job.subject()) },
         }
     }
 
@@ -46,9 +52,9 @@ impl Work {
         let refused = self.take_refused(id, &mut outcome);
         if outcome.done.is_empty() {
             if let (Some(failed), true) = (outcome.failed.first(), refused.is_empty()) {
-                let reason = failed.message.clone();
+                let (reason, existing) = (failed.message.clone(), failed.existing.clone());
                 self.end(id, JobState::Failed(reason.clone()));
-                return self.failed(id, title, failed.kind, reason);
+                return self.failed(id, title, reason, existing);
             }
             self.end(id, JobState::Failed(NOTHING_WRITTEN.to_owned()));
         }
@@ -64,16 +70,17 @@ impl Work {
         if job.series != SeriesChoice::All {
             return Vec::new();
         }
-        let is_refused = |failed: &mut InputFailure| failed.kind == JobErrorKind::WouldOverwrite;
+        let is_refused = |failed: &mut InputFailure| failed.existing.is_some();
         let refused = outcome.failed.extract_if(.., is_refused);
         let question = |failed: InputFailure| {
+            let existing = failed.existing?;
             let title = format!("{} · series {} · {}", file_name(&failed.input), failed.series, job.model);
             let series = SeriesChoice::Index(failed.series);
             let again = PredictJob { inputs: vec![failed.input], series, ..(**job).clone() };
             // The devices were measured for the whole job.
             let again = RepeatableJob::Predict { document: *document, job: Box::new(again), remeasure: false };
-            RefusedJob { title, reason: failed.message, again, part_of: Some(id) }
+            Some(RefusedJob { title, existing, again, part_of: Some(id) })
         };
-        refused.map(question).collect()
+        refused.filter_map(question).collect()
     }
 }

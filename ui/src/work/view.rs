@@ -3,7 +3,7 @@
 use super::JobSubject;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
-use cytoscope_pipeline::{DeviceInUse, ProgressStage, StageProgress};
+use cytoscope_pipeline::{DeviceInUse, Note, ProgressStage, StageProgress};
 use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
     SpanRecord, Stage, StageTotal, TrainingFacts, total_bytes,
@@ -271,7 +271,7 @@ pub struct JobView {
     /// How its current input is predicted, with the planned peak memory.
     pub plan: Option<TilePlan>,
     /// Notes reported by the job.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// End of the process that ran the job before, if the job continues in another one.
     pub continued: Option<String>,
     /// Facts about the inputs of a finished prediction.
@@ -323,7 +323,7 @@ impl JobView {
     pub(super) fn continue_after(&mut self, note: String) {
         self.state = JobState::Queued;
         (self.progress, self.started, self.device, self.plan, self.usage) = (None, None, None, None, None);
-        self.notes.push(note.clone());
+        self.notes.push(note.clone().into());
         self.continued = Some(note);
     }
 

@@ -139,7 +139,7 @@ impl Places {
         }
         match &self.used {
             Some(root) => format!(
-                "CUDA headers (cuda_runtime.h) not found in {}: install them with: {}",
+                "CUDA headers (cuda_runtime.h) not found in {}: install them with: {} ({THEN})",
                 root.join("include").display(),
                 self.command(root, driver)
             ),
@@ -399,6 +399,7 @@ mod tests {
         assert!(!suffice("partial", &some) && !suffice("without 16 bits", &["cuda_runtime.h", "mma.h", "crt/mma.h"]));
         let Headers::Missing(reason) = places(folder.with("other", &["other.h"])).headers(None) else { panic!() };
         assert!(reason.contains("cuda_runtime.h") && reason.contains("install them with"), "{reason}");
+        assert!(reason.contains("variables to set"), "the root may be one that CUDA_PATH names by mistake: {reason}");
         let Headers::Missing(reason) = Places::default().headers(Some("535.104")) else { panic!() };
         assert!(reason.contains("cuda-version=12") && reason.contains("variables to set"), "{reason}");
     }

@@ -17,6 +17,38 @@ pub(super) struct Timing {
     pub(super) best_ms: f64,
     #[serde(default)]
     pub(super) error: Option<f64>,
+    /// The memory limit that was lowered for the measurement. Files of earlier versions do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lowered: Option<LoweredLimit>,
+}
+
+/// A memory limit that was lowered because the device ran out of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct LoweredLimit {
+    /// The limit in bytes with which there was enough memory.
+    pub(super) limit_bytes: u64,
+    /// Memory of the device that was free when the job started; `None` if unknown.
+    #[serde(default)]
+    free_bytes: Option<u64>,
+}
+
+impl LoweredLimit {
+    pub(super) fn new(limit_bytes: u64, device: &Device) -> Self {
+        Self { limit_bytes, free_bytes: device.available_bytes() }
+    }
+
+    /// Returns whether clearly more memory is free on the device now, so that a higher limit may do.
+    fn is_outdated(self, device: &Device) -> bool {
+        match (device.available_bytes(), self.free_bytes) {
+            (Some(now_bytes), Some(free_bytes)) => is_clearly_more(now_bytes, free_bytes),
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether `now_bytes` of free memory are clearly more than `free_bytes`: free memory varies a little.
+fn is_clearly_more(now_bytes: u64, free_bytes: u64) -> bool {
+    now_bytes > free_bytes.saturating_add(free_bytes / 10)
 }
 
 /// A cached failure of a GPU with too little memory, as in [`EngineError::OutOfMemory`].
@@ -39,7 +71,7 @@ impl TooSmall {
     /// Returns the error again, unless clearly more memory is free on the device now.
     fn again(self, device: &Device) -> Option<EngineError> {
         let Self { needed_bytes, available_bytes, free_bytes } = self;
-        let is_more = device.available_bytes().is_none_or(|bytes| bytes > free_bytes.saturating_add(free_bytes / 10));
+        let is_more = device.available_bytes().is_none_or(|bytes| is_clearly_more(bytes, free_bytes));
         (!is_more).then_some(EngineError::OutOfMemory { device: device.id, needed_bytes, available_bytes })
     }
 }
@@ -124,9 +156,10 @@ impl Cache {
             let rest = rest.strip_suffix(&format!("|{shapes:?}|{threads}|{}", self.kernels.of(device)))?;
             let (_, precision) = rest.rsplit_once('|')?;
             let precision: Precision = precision.parse().ok()?;
-            let (Timing { best_ms, error }, reason) = (*timing, error_problem(timing.error));
+            let (Timing { best_ms, error, lowered }, reason) = (*timing, error_problem(timing.error));
             let (best_ms, precision) = (Some(best_ms), Some(precision));
-            Some(Measurement { device, precision, best_ms, error, reason, cached: true })
+            let lowered_limit_bytes = lowered.map(|lowered| lowered.limit_bytes);
+            Some(Measurement { device, precision, best_ms, error, lowered_limit_bytes, reason, cached: true })
         };
         self.entries.iter().filter_map(of_entry).collect()
     }
@@ -147,10 +180,13 @@ impl Cache {
     }
 
     /// Returns the cached time of a key, or the cached out-of-memory error; `None` if it must be measured now. If `compares`,
-    /// a time counts only with its error.
+    /// a time counts only with its error; with a lowered memory limit, only while about as much memory is free.
     pub(super) fn get(&self, key: &str, device: &Device, compares: bool) -> Option<Result<Timing, EngineError>> {
         match self.entries.get(key)? {
-            Entry::Time(timing) => (!compares || timing.error.is_some()).then_some(Ok(*timing)),
+            Entry::Time(timing) => {
+                let is_outdated = timing.lowered.is_some_and(|lowered| lowered.is_outdated(device));
+                (!is_outdated && (!compares || timing.error.is_some())).then_some(Ok(*timing))
+            }
             Entry::TooSmall(small) => small.again(device).map(Err),
         }
     }

@@ -25,7 +25,7 @@ impl Devices {
         tried: &[DeviceId],
     ) -> Result<SelectedEngine, JobError> {
         let why = match error {
-            EngineError::Device { .. } => error.to_string(),
+            EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding(),
             other => format!("{} failed: {other}", failed.choice.id),
         };
         let mut measurements = failed.choice.measurements.clone();
@@ -133,7 +133,8 @@ mod tests {
 
     fn measured(device: DeviceId, precision: Precision, best_ms: f64) -> Measurement {
         let (precision, best_ms) = (Some(precision), Some(best_ms));
-        Measurement { device, precision, best_ms, error: None, reason: String::new(), cached: true }
+        let (error, lowered_limit_bytes) = (None, None);
+        Measurement { device, precision, best_ms, error, lowered_limit_bytes, reason: String::new(), cached: true }
     }
 
     fn open(_: &Device) -> Result<Box<dyn Engine>, EngineError> {

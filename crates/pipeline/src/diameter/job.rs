@@ -2,6 +2,7 @@
 
 use super::{ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::devices::{Devices, SelectedEngine};
+use crate::predict::attempts::on_devices;
 use crate::predict::resolve::{ANOTHER_SERIES, channels, check_time, first_series_note, voxel_size};
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
@@ -18,7 +19,7 @@ pub struct DiameterJob {
 }
 
 impl DiameterJob {
-    /// Runs the job.
+    /// Runs the job. If the device fails, the next one estimates the diameter.
     ///
     /// # Errors
     /// [`JobError`] if the model or the stack cannot be read; [`JobError::Mismatch`] if the stack lacks the channels or the
@@ -37,9 +38,11 @@ impl DiameterJob {
         super::check(job.diameter, &model)?;
         job.check_input_tensors(&model, files.len())?;
         let choosing = context.recorder.span(Stage::Verify, "device");
-        let engine = devices.for_model(context, &model, job.device, &job.options())?;
+        let options = job.options();
+        let engine = devices.for_model(context, &model, job.device, &options)?;
         choosing.finish();
-        object_diameter(job, context, &model, &engine, input)
+        let estimate = |engine: &SelectedEngine| object_diameter(job, context, &model, engine, input);
+        on_devices(context, devices, &model, &options, &engine, estimate)
     }
 }
 

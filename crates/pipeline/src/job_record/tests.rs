@@ -52,8 +52,8 @@ fn inputs_that_the_record_does_not_list_are_noted() {
     let notes = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&notes);
     let push = move |event: &Event| {
-        if let Event::Note { message } = event {
-            sink.lock().unwrap().push(message.clone());
+        if let Event::Note(note) = event {
+            sink.lock().unwrap().push(note.message.clone());
         }
     };
     let context = Context { sink: Arc::new(push), ..Context::default() };

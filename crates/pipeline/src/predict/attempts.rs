@@ -167,6 +167,28 @@ impl<'a> Attempts<'a> {
     }
 }
 
+/// Does the work of a job without results of its own, such as an estimate, on a device, and continues like a prediction if
+/// that fails: in 32 bits or on the next devices.
+///
+/// # Errors
+/// As [`Attempts::after`], if nothing is left to try.
+pub(crate) fn on_devices<T>(
+    context: &Context,
+    devices: &Devices,
+    model: &Model,
+    options: &PredictOptions,
+    engine: &SelectedEngine,
+    mut work: impl FnMut(&SelectedEngine) -> Result<T, JobError>,
+) -> Result<T, JobError> {
+    let mut attempts = Attempts::new(context, devices, model, options, engine, true);
+    loop {
+        match work(attempts.engine()) {
+            Ok(done) => return Ok(done),
+            Err(error) => attempts.after(error)?,
+        };
+    }
+}
+
 /// Returns a device that remembers which ones are lost, and whether to compute in 32 bits.
 fn settled(mut engine: SelectedEngine, lost: Vec<DeviceId>, is_wide: bool) -> SelectedEngine {
     engine.lost = lost;

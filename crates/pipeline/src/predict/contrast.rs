@@ -1,5 +1,6 @@
 //! Checks that the channels of a stack are not constant: a network finds nothing in a constant channel.
 
+use crate::Note;
 use crate::stack::Extents;
 
 /// Number of channels and time points that a note names.
@@ -67,8 +68,8 @@ impl FlatChannels {
         }
     }
 
-    /// Returns the note about a stack of these extents; `None` if all channels have contrast.
-    pub(super) fn note(&self, extents: Extents) -> Option<String> {
+    /// Returns the warning about a stack of these extents; `None` if all channels have contrast.
+    pub(super) fn note(&self, extents: Extents) -> Option<Note> {
         let place = |flat: &FlatChannel| {
             let channel = (extents.channels > 1).then(|| format!("channel {}", flat.channel));
             let time = (extents.times > 1).then(|| format!("time point {}", flat.time));
@@ -95,7 +96,7 @@ impl FlatChannels {
                 format!("all input values are equal, or none is finite, in {}{more}", named.join(", "))
             }
         };
-        Some(format!("{found}: {ADVICE}"))
+        Some(Note::warning(format!("{found}: {ADVICE}")))
     }
 }
 
@@ -134,9 +135,9 @@ mod tests {
             flat.note(Extents { times, zyx: [1; 3], channels, samples: 1 })
         };
         assert_eq!(note(2, 2, &[]), None);
-        let begins = |note: Option<String>, text: &str| {
+        let begins = |note: Option<Note>, text: &str| {
             let note = note.unwrap();
-            assert!(note.starts_with(text), "{note}");
+            assert!(note.message.starts_with(text), "{note}");
         };
         begins(note(1, 1, &[(0, 0, 0.0)]), "all input values are 0: without");
         begins(note(1, 1, &[(0, 0, f32::NAN)]), "all input values are NaN or infinite: without");

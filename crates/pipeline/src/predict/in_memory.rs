@@ -11,7 +11,7 @@ use crate::devices::{Devices, SelectedEngine};
 use crate::diameter::{self, ObjectDiameter};
 use crate::slice_statistics::Chains;
 use crate::spool::Scratch;
-use crate::{Context, JobError, Model};
+use crate::{Context, JobError, Model, Note};
 use cytoscope_engine::{OpFallback, Precision};
 use cytoscope_formats::{Image, image_in_memory};
 use cytoscope_objects::SegmentOptions;
@@ -74,7 +74,7 @@ pub struct PredictedVolume {
     /// Visibility of tile seams along X, 0 for none; `None` if there is a single tile.
     pub seam_energy: Option<f64>,
     /// Notes for the user.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 impl PredictedVolume {
@@ -172,7 +172,7 @@ pub fn predict_volume_on_devices(
     let (last, notes) = attempts.end_of_volume();
     *engine = last;
     let mut predicted: PredictedVolume = result?;
-    predicted.notes.splice(..0, notes).for_each(drop);
+    predicted.notes.splice(..0, notes.into_iter().map(Note::from)).for_each(drop);
     Ok(predicted)
 }
 
@@ -193,14 +193,14 @@ fn predict(
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
     let memory = JobMemory { held_bytes: held_bytes(&resolved, outputs), writing_bytes: 0 };
     let tiles = plan(context, &resolved, memory, 0)?;
-    let mut notes = resolved.notes.clone();
-    notes.extend(tiles.fallback_note());
-    notes.extend(tiles.plan.note_of_tiles(resolved.grid));
+    let of_tiles = tiles.fallback_note().into_iter().chain(tiles.plan.note_of_tiles(resolved.grid));
+    let mut notes: Vec<Note> = resolved.notes.iter().cloned().chain(of_tiles).map(Note::from).collect();
     let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
     let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None, None);
     let (_, mut prediction) = inference.predict(time, None)?;
     notes.extend(inference.notes());
-    let seam_energy = inference.finish().energy();
+    let seam_energy = inference.seams().energy();
+    drop(inference);
     let maps = if outputs.has_maps() { Some(all_maps(context, &mut prediction)?) } else { None };
     let mut labels = None;
     let mut objects = 0;
@@ -208,7 +208,7 @@ fn predict(
         let mut found = label::label_prediction(context, &resolved, &mut prediction, Scratch::Memory)?;
         drop(prediction);
         objects = found.count;
-        notes.extend(found.note.take());
+        notes.extend(found.note.take().map(Note::from));
         labels = Some(found.all_slices(context)?);
     }
     Ok(PredictedVolume {

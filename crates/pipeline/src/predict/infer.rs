@@ -6,8 +6,8 @@ use super::plan::{Blend, TilePlan};
 use super::tiles::{Slab, TileRunner};
 use crate::{Context, JobError, Meter};
 use cytoscope_profile::Stage;
-use cytoscope_volume::blend::gaussian_map;
-use cytoscope_volume::tile::{Span, crop_spans, window_starts};
+use cytoscope_volume::blend::{Weights, Windows};
+use cytoscope_volume::tile::{Span, crop_spans};
 use std::ops::Range;
 
 /// Receives finished slices `[C][z][Y][X]`, in order and without gaps.
@@ -77,39 +77,6 @@ impl Part {
     }
 }
 
-/// Weights of a volume's voxels, summed over the windows that cover them. They are computed row by row when needed,
-/// because all of them would take as much memory as the sums that they divide.
-struct Weights<'a> {
-    starts: &'a [Vec<usize>],
-    size: [usize; 3],
-    map: &'a [f32],
-    width: usize,
-}
-
-impl Weights<'_> {
-    /// Returns the weights of row `(z, y)`, summed over the windows for which `counts` is true; windows are identified
-    /// by their indices along Z, Y, X.
-    fn row(&self, z: usize, y: usize, counts: impl Fn([usize; 3]) -> bool) -> Vec<f32> {
-        let mut row = vec![0.0f32; self.width];
-        let covering = |axis: usize, at: usize| {
-            let starts = self.starts[axis].iter().enumerate();
-            starts.filter(move |(_, s)| (**s..**s + self.size[axis]).contains(&at))
-        };
-        for (iz, sz) in covering(0, z) {
-            for (iy, sy) in covering(1, y) {
-                let at = ((z - sz) * self.size[1] + y - sy) * self.size[2];
-                for (ix, sx) in self.starts[2].iter().enumerate() {
-                    if counts([iz, iy, ix]) {
-                        let share = &self.map[at..at + self.size[2].min(self.width - sx)];
-                        row[*sx..].iter_mut().zip(share).for_each(|(w, s)| *w += s);
-                    }
-                }
-            }
-        }
-        row
-    }
-}
-
 /// Number of slices that are normalized and passed on at once.
 const EMITTED_SLICES: usize = 4;
 
@@ -129,52 +96,6 @@ pub(crate) struct InferenceRun<'a> {
     pub seams: Seams,
     /// Receives finished tiles, if present.
     pub live: Option<Live<'a>>,
-}
-
-/// The windows of a blended volume.
-struct Windows {
-    /// Shape Z, Y, X of the volume.
-    shape: [usize; 3],
-    /// Start positions along each axis.
-    starts: Vec<Vec<usize>>,
-    size: [usize; 3],
-    /// Weights of a window's voxels.
-    map: Vec<f32>,
-    /// Index along Z of the first window that is run.
-    first: usize,
-}
-
-impl Windows {
-    fn weights(&self) -> Weights<'_> {
-        Weights { starts: &self.starts, size: self.size, map: &self.map, width: self.shape[2] }
-    }
-
-    /// Returns the voxels of a window that no window before it along any axis covers.
-    fn own_voxels(&self, window: [usize; 3]) -> usize {
-        let own = |a: usize| {
-            let end = |at: usize| (self.starts[a][at] + self.size[a]).min(self.shape[a]);
-            end(window[a]) - window[a].checked_sub(1).map_or(0, end)
-        };
-        own(0) * own(1) * own(2)
-    }
-
-    /// Adds the weighted values of a window at row `y` and column `x` to the sums of the slices that it covers.
-    fn add(&self, result: &[f32], y: usize, x: usize, sums: &mut [f32]) {
-        let (shape, size, map) = (self.shape, self.size, &self.map);
-        let held = size[0] * shape[1] * shape[2];
-        let (ny, nx) = (size[1].min(shape[1] - y), size[2].min(shape[2] - x));
-        for tz in 0..size[0] {
-            for ty in 0..ny {
-                let at = (tz * size[1] + ty) * size[2];
-                let to = (tz * shape[1] + y + ty) * shape[2] + x;
-                let share = &map[at..at + nx];
-                for (values, sums) in result.chunks_exact(map.len()).zip(sums.chunks_exact_mut(held)) {
-                    let sum = &mut sums[to..to + nx];
-                    sum.iter_mut().zip(values[at..at + nx].iter().zip(share)).for_each(|(t, (v, s))| *t += v * s);
-                }
-            }
-        }
-    }
 }
 
 /// Slices whose windows are being blended.
@@ -324,11 +245,8 @@ impl InferenceRun<'_> {
     fn gaussian(&mut self, view: &mut ModelView<'_>, sink: &mut Sink<'_>) -> Result<(), JobError> {
         let (shape, plan) = (view.shape, self.plan);
         let size: [usize; 3] = std::array::from_fn(|a| plan.tile[a].next_multiple_of(plan.step[a]));
-        let starts: Vec<Vec<usize>> =
-            (0..3).map(|a| window_starts(shape[a], size[a], plan.overlap)).collect::<Result<_, _>>()?;
-        // All windows that cover a slice that is not finished; a sum has the same terms in the same order as without them.
-        let first = starts[0].iter().position(|z| z + size[0] > self.finished).unwrap_or(0);
-        let windows = Windows { shape, starts, size, map: gaussian_map(size), first };
+        let windows = Windows::new(shape, size, plan.overlap)?;
+        let first = self.first_window(&windows);
         let starts = &windows.starts;
         let borders: Vec<usize> =
             starts[2].iter().skip(1).flat_map(|s| [*s, s + size[2]]).filter(|b| *b < shape[2]).collect();
@@ -392,6 +310,12 @@ impl InferenceRun<'_> {
         self.emit(held, shape[0] - base, sink)
     }
 
+    /// Returns the index along Z of the first windows that are run: all that cover a slice that is not finished. A sum then
+    /// has the same terms in the same order as if all were run.
+    fn first_window(&self, windows: &Windows) -> usize {
+        windows.starts[0].iter().position(|z| z + windows.size[0] > self.finished).unwrap_or(0)
+    }
+
     /// Runs all windows at index `i` along Z, whose slab the device holds, and adds them to the sums there. Each of them
     /// advances the progress by `share` voxels.
     fn blend_on_device(
@@ -433,7 +357,7 @@ impl InferenceRun<'_> {
             *unsent = unsent.or(Some(x));
             return;
         };
-        let weights = windows.weights();
+        let (weights, first) = (windows.weights(), self.first_window(windows));
         let from = unsent.take().unwrap_or(x);
         let held = [size[0], shape[1], shape[2]];
         let valid = [size[0].min(shape[0] - z), ny, x + nx - from];
@@ -442,7 +366,7 @@ impl InferenceRun<'_> {
             let (row, column) = (at.start / shape[2], at.start % shape[2]);
             let (sz, sy) = (base + row / shape[1] % size[0], row % shape[1]);
             let is_before = |[iz, iy, ix]: [usize; 3]| iz < i || iz == i && (iy < j || iy == j && ix <= k);
-            let done = |window: [usize; 3]| window[0] >= windows.first && is_before(window);
+            let done = |window: [usize; 3]| window[0] >= first && is_before(window);
             let weights = weights.row(sz, sy, done);
             to.extend(sums[at].iter().zip(&weights[column..]).map(|(s, w)| s / w));
         });

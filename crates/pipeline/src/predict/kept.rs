@@ -176,7 +176,9 @@ pub(super) struct KeptSlices {
     slice_len: usize,
     /// Bytes of a slice with all channels.
     slice_bytes: u64,
-    /// Slices of all time points that are stored.
+    /// Complete slices of all time points, also those that are not recorded yet.
+    complete: usize,
+    /// Slices of all time points that were stored when the file was opened.
     stored: usize,
     /// Those of them that are not computed again.
     finished: usize,
@@ -267,12 +269,28 @@ impl KeptSlices {
         }
     }
 
-    /// Records that the first `slices` slices of the time point are complete, if the last record is old.
+    /// Records that the first `slices` slices of the time point are complete, if the last record is old. Another thread does
+    /// it, so the prediction goes on meanwhile.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if that fails.
+    /// [`JobError::Storage`] if the slices before could not be recorded.
     pub(super) fn keep_if_due(&mut self, slices: usize) -> Result<(), JobError> {
-        if self.recorded.elapsed() < INTERVAL { Ok(()) } else { self.keep(slices) }
+        self.complete = self.complete_with(slices);
+        if self.recorded.elapsed() < INTERVAL { Ok(()) } else { self.keep_soon() }
+    }
+
+    /// Records the slices of a time point in another thread, because the prediction of all of its `slices` slices has ended.
+    /// They are not recorded at once if the results are written `soon`, which takes less time than syncing the slices.
+    ///
+    /// # Errors
+    /// As [`KeptSlices::keep_if_due`].
+    pub(super) fn keep_time_point(&mut self, slices: usize, soon: bool) -> Result<(), JobError> {
+        self.complete = self.complete_with(slices);
+        if self.record.is_for_attempts {
+            // Another device continues them only if this one fails.
+            return Ok(());
+        }
+        if soon { self.keep_if_due(slices) } else { self.keep_soon() }
     }
 
     /// Records that the first `slices` slices of the time point are complete, and all of the time points before it.
@@ -280,18 +298,18 @@ impl KeptSlices {
     /// # Errors
     /// [`JobError::Storage`] if that fails.
     pub(super) fn keep(&mut self, slices: usize) -> Result<(), JobError> {
-        let complete = self.index.saturating_mul(self.depth).saturating_add(slices);
-        let bands = match &mut self.bands {
-            Some(bands) if slices < self.depth && bands.index() == self.index => {
-                bands.record(&mut self.file).map_err(|error| JobError::Io { path: self.folder.clone(), error })?
-            }
-            _ => None,
-        };
-        let has_bands = bands.is_some();
-        let record = KeptRecord { parts: self.parts_of(complete), bands, ..self.record.clone() };
-        let about = serde_json::to_string(&record)
-            .map_err(|error| JobError::Io { path: self.folder.clone(), error: error.into() })?;
-        let bytes = (complete as u64).saturating_mul(self.slice_bytes);
+        self.complete = self.complete_with(slices);
+        self.keep_complete()
+    }
+
+    /// Returns the number of complete slices of all time points, if there are `slices` of the one that is predicted.
+    fn complete_with(&self, slices: usize) -> usize {
+        self.index.saturating_mul(self.depth).saturating_add(slices)
+    }
+
+    /// As [`KeptSlices::keep`], for the slices that are known to be complete.
+    fn keep_complete(&mut self) -> Result<(), JobError> {
+        let (bytes, has_bands, about) = self.next_record()?;
         if has_bands {
             self.growing.state(bytes, &about)?;
         } else {
@@ -301,14 +319,51 @@ impl KeptSlices {
         Ok(())
     }
 
-    /// Returns whether the slices are recorded when the prediction of a time point has `ended`; `is_discarding` is whether
-    /// nothing is to be kept of a cancelled job.
+    /// As [`KeptSlices::keep_complete`], in another thread, unless that still records earlier slices.
+    fn keep_soon(&mut self) -> Result<(), JobError> {
+        let (bytes, _, about) = self.next_record()?;
+        if self.growing.state_soon(bytes, about)? {
+            self.recorded = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of the complete slices, whether there are finished bands in addition, and the record of both as JSON.
+    fn next_record(&mut self) -> Result<(u64, bool, String), JobError> {
+        let is_part = self.complete < self.index.saturating_add(1).saturating_mul(self.depth);
+        let bands = match &mut self.bands {
+            Some(bands) if is_part && bands.index() == self.index => {
+                bands.record(&mut self.file).map_err(|error| JobError::Io { path: self.folder.clone(), error })?
+            }
+            _ => None,
+        };
+        let has_bands = bands.is_some();
+        let record = KeptRecord { parts: self.parts_of(self.complete), bands, ..self.record.clone() };
+        let about = serde_json::to_string(&record)
+            .map_err(|error| JobError::Io { path: self.folder.clone(), error: error.into() })?;
+        Ok(((self.complete as u64).saturating_mul(self.slice_bytes), has_bands, about))
+    }
+
+    /// Records all complete slices, because the job has ended after its prediction without results. `is_discarding` is
+    /// whether nothing is to be kept of a cancelled job.
+    pub(super) fn keep_rest(&mut self, is_discarding: bool) {
+        let is_discarded = is_discarding && !self.resumes;
+        if self.record.is_for_attempts || is_discarded || self.complete == 0 {
+            return;
+        }
+        if let Err(error) = self.keep_complete() {
+            tracing::warn!("the slices of a prediction were not kept: {error}");
+        }
+    }
+
+    /// Returns whether the slices are recorded when the prediction of a time point has `ended` early; `is_discarding` is
+    /// whether nothing is to be kept of a cancelled job.
     pub(super) fn outlives(&self, ended: &Result<(), JobError>, is_discarding: bool) -> bool {
         if self.record.is_for_attempts {
             // Only another device continues them.
             return self.has_fallback && matches!(ended, Err(JobError::Engine(_)));
         }
-        ended.is_ok() || self.resumes || !is_discarding
+        self.resumes || !is_discarding
     }
 
     /// Returns the devices and precisions of the first `complete` slices of all time points.
@@ -351,6 +406,14 @@ impl KeptSlices {
         let of_bands = self.bands.as_ref().map(BandProgress::counts).filter(|[finished, _]| *finished > 0);
         let bands = of_bands.map(|[finished, all]| format!("continued after {finished} of {all} bands {origin}"));
         slices.into_iter().chain(bands).chain(self.discarded.clone()).collect()
+    }
+
+    /// As [`KeptSlices::remove`], for slices that may still be being recorded.
+    pub(super) fn abandon(self, folder: &Path, stem: &str) {
+        let Self { growing, file, .. } = self;
+        drop(file);
+        growing.abandon();
+        Self::remove(folder, stem);
     }
 
     /// Removes the kept slices of the results `folder/stem_*`, once these are published. A failure is only logged,

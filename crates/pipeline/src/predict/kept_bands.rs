@@ -2,19 +2,18 @@
 //!
 //! Slices that are too large for the memory budget pass in bands of rows and columns, so they are complete only once the
 //! last band is. An interrupted pass therefore also keeps what its earlier bands have stored, with a record of their number
-//! and the hash of their values. The next run continues after them if its bands have the same rows and columns, and the
+//! and the checksum of their values. The next run continues after them if its bands have the same rows and columns, and the
 //! same device computes them in the same precision.
 
 use super::pass_plan::PassBand;
 use cytoscope_engine::{DeviceId, Precision};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 
-/// Values that are read at once to be hashed; at least one row.
-const HASHED_VALUES: usize = 1 << 16;
+/// Values that are read at once; at least one row.
+const VALUES_AT_ONCE: usize = 1 << 16;
 
 /// Record of finished bands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +30,8 @@ pub(super) struct KeptBands {
     device: DeviceId,
     /// Precision in which the network ran.
     pub precision: Precision,
-    /// SHA-256 of their values in lower-case hexadecimal.
-    sha256: String,
+    /// CRC-32 of their values.
+    crc32: u32,
 }
 
 /// Where the slices of a time point are in a file: slices of all channels, one after the other.
@@ -54,9 +53,9 @@ pub(super) struct BandProgress {
     parts: Vec<[Range<usize>; 2]>,
     /// Number of finished bands.
     finished: usize,
-    /// Number of finished bands that are hashed.
-    hashed: usize,
-    hasher: Sha256,
+    /// Number of finished bands that are part of the checksum.
+    checked: usize,
+    checksum: crc32fast::Hasher,
     device: DeviceId,
     precision: Precision,
 }
@@ -74,8 +73,17 @@ impl BandProgress {
         let part =
             |band: &PassBand| [inside(band.rows.kept.clone(), height), inside(band.columns.kept_in_volume(), width)];
         let parts: Vec<[Range<usize>; 2]> = bands.iter().map(part).collect();
-        let hasher = Sha256::new();
-        (parts.len() > 1).then_some(Self { slices, first_z, parts, finished: 0, hashed: 0, hasher, device, precision })
+        let checksum = crc32fast::Hasher::new();
+        (parts.len() > 1).then_some(Self {
+            slices,
+            first_z,
+            parts,
+            finished: 0,
+            checked: 0,
+            checksum,
+            device,
+            precision,
+        })
     }
 
     /// Returns the index of the time point.
@@ -105,10 +113,10 @@ impl BandProgress {
         let first_z = std::mem::replace(&mut self.first_z, earlier.first_z);
         self.finished = earlier.count;
         // A file that cannot be read holds no finished bands.
-        if self.hash(file).is_ok() && self.sha256() == earlier.sha256 {
+        if self.add_finished(file).is_ok() && self.crc32() == earlier.crc32 {
             return true;
         }
-        (self.first_z, self.finished, self.hashed, self.hasher) = (first_z, 0, 0, Sha256::new());
+        (self.first_z, self.finished, self.checked, self.checksum) = (first_z, 0, 0, crc32fast::Hasher::new());
         false
     }
 
@@ -122,13 +130,13 @@ impl BandProgress {
     /// # Errors
     /// If their values cannot be read.
     pub(super) fn record(&mut self, file: &mut File) -> io::Result<Option<KeptBands>> {
-        self.hash(file)?;
-        if self.hashed == 0 {
+        self.add_finished(file)?;
+        if self.checked == 0 {
             return Ok(None);
         }
         let SlicesInFile { index, .. } = self.slices;
-        let (first_z, ends, count, sha256) = (self.first_z, self.ends(), self.hashed, self.sha256());
-        Ok(Some(KeptBands { index, first_z, ends, count, device: self.device, precision: self.precision, sha256 }))
+        let (first_z, ends, count, crc32) = (self.first_z, self.ends(), self.checked, self.crc32());
+        Ok(Some(KeptBands { index, first_z, ends, count, device: self.device, precision: self.precision, crc32 }))
     }
 
     fn ends(&self) -> [Vec<usize>; 2] {
@@ -140,21 +148,21 @@ impl BandProgress {
         })
     }
 
-    /// Hashes the finished bands that are not hashed yet, except the last one.
-    fn hash(&mut self, file: &mut File) -> io::Result<()> {
+    /// Adds the finished bands that are not part of the checksum yet, except the last one.
+    fn add_finished(&mut self, file: &mut File) -> io::Result<()> {
         let end = self.finished.min(self.parts.len().saturating_sub(1));
-        while self.hashed < end {
-            if let Some(part) = self.parts.get(self.hashed).cloned() {
-                self.hash_part(&part, file)?;
+        while self.checked < end {
+            if let Some(part) = self.parts.get(self.checked).cloned() {
+                self.add_part(&part, file)?;
             }
-            self.hashed += 1;
+            self.checked += 1;
         }
         Ok(())
     }
 
-    fn hash_part(&mut self, [rows, columns]: &[Range<usize>; 2], file: &mut File) -> io::Result<()> {
+    fn add_part(&mut self, [rows, columns]: &[Range<usize>; 2], file: &mut File) -> io::Result<()> {
         let SlicesInFile { index, grid: [depth, height, width], channels } = self.slices;
-        let at_once = (HASHED_VALUES / width.max(1)).max(1);
+        let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
         let [row_bytes, kept_bytes] = [width, columns.len()].map(|values| values * size_of::<f32>());
         let mut buffer = Vec::new();
         for slice in (index * depth + self.first_z) * channels..(index + 1) * depth * channels {
@@ -166,15 +174,15 @@ impl BandProgress {
                 file.seek(SeekFrom::Start(at))?;
                 file.read_exact(&mut buffer)?;
                 for row in buffer.chunks(row_bytes.max(1)) {
-                    self.hasher.update(row.get(..kept_bytes).unwrap_or_default());
+                    self.checksum.update(row.get(..kept_bytes).unwrap_or_default());
                 }
             }
         }
         Ok(())
     }
 
-    fn sha256(&self) -> String {
-        self.hasher.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    fn crc32(&self) -> u32 {
+        self.checksum.clone().finalize()
     }
 }
 

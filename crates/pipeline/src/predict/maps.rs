@@ -17,12 +17,13 @@ use super::tiles::{TileNetwork, TileRunner};
 use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
-use crate::{Context, JobError, ProgressStage, ProgressUnit};
+use crate::{Context, JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_model_package::Processing;
 use cytoscope_profile::DeviceTraffic;
 use std::ops::Range;
+use std::path::Path;
 
-/// Note for stacks with NaN or infinite values.
+/// Warning for stacks with NaN or infinite values.
 const NOT_FINITE: &str = "the stack contains values that are NaN or infinite: they are replaced like voxels outside the \
                           stack, and the prediction at these voxels is meaningless";
 
@@ -38,6 +39,8 @@ pub(super) struct Store<'a> {
     pub maps: Option<&'a mut MapWriter>,
     /// Records what is finished, if the job can be continued.
     pub kept: Option<&'a mut KeptSlices>,
+    /// Whether the results are written right after the last time point, without a segmentation.
+    pub ends_soon: bool,
     /// Counts values that are NaN or infinite, before softmax.
     pub check: OutputCheck,
 }
@@ -96,6 +99,9 @@ impl Store<'_> {
     /// Records the finished slices at the end of a time point, even if it failed or was cancelled; returns how it ended.
     fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
         let Some(kept) = &mut self.kept else { return ended };
+        if ended.is_ok() {
+            return kept.keep_time_point(self.prediction.complete(), self.ends_soon);
+        }
         if !kept.outlives(&ended, self.context.cancel.is_discarding()) {
             return ended;
         }
@@ -254,7 +260,8 @@ impl<'a> Inference<'a> {
             return Err(JobError::Internal("prediction: the network was released".to_owned()));
         };
         let (maps, kept, check) = (maps.filter(|_| is_known), self.kept.as_mut(), self.check);
-        let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept, check };
+        let ends_soon = !resolved.has_objects();
+        let mut store = Store { context, prediction: &mut prediction, softmax, maps, kept, ends_soon, check };
         let mut is_read_whole = finished == 0;
         match runner {
             Runner::Tiles(session) => {
@@ -297,10 +304,10 @@ impl<'a> Inference<'a> {
         Ok((stack, prediction))
     }
 
-    /// Returns notes about values of the stack and of the network's output that are not finite, and about channels whose
+    /// Returns warnings about values of the stack and of the network's output that are not finite, and about channels whose
     /// values are all equal.
-    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
-        let of_stack = self.not_finite.then(|| NOT_FINITE.to_owned());
+    pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
+        let of_stack = self.not_finite.then(|| Note::warning(NOT_FINITE));
         of_stack.into_iter().chain(self.flat.note(self.resolved.extents)).chain(self.check.note())
     }
 
@@ -313,8 +320,19 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Ends the inference and returns the sums for the visibility of seams.
-    pub(super) fn finish(self) -> Seams {
-        self.seams
+    /// Returns the sums for the visibility of seams.
+    pub(super) fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
+    /// Ends the job, of which the results `folder/stem_*` are or are not published: finished slices that are not recorded
+    /// yet are recorded if they are not, and no slices are kept if they are.
+    pub(super) fn end(&mut self, is_published: bool, folder: &Path, stem: &str) {
+        match self.kept.take() {
+            Some(mut kept) if !is_published => kept.keep_rest(self.context.cancel.is_discarding()),
+            Some(kept) => kept.abandon(folder, stem),
+            None if is_published => KeptSlices::remove(folder, stem),
+            None => {}
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Prediction: from stacks to labels, maps and tables.
 
-mod attempts;
+pub(crate) mod attempts;
 mod batch;
 mod colors;
 mod contrast;
@@ -55,8 +55,8 @@ use crate::devices::DeviceChoice;
 use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
-    AppliedProfile, Artifact, ArtifactKind, JobError, JobErrorKind, Model, OutputTensor, StatisticsScope, TableFormat,
-    provenance, stack_stem,
+    AppliedProfile, Artifact, ArtifactKind, ExistingOutput, JobError, JobErrorKind, Model, Note, OutputTensor,
+    StatisticsScope, TableFormat, provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, one_of_each_series};
@@ -248,8 +248,9 @@ pub struct InputReport {
     /// Peak memory of this process in bytes during this prediction; where the system does not allow that, since the process
     /// started.
     pub actual_peak_bytes: Option<u64>,
-    /// Notes for the user.
-    pub notes: Vec<String>,
+    /// Notes for the user, in JSON a list of texts.
+    #[serde(with = "crate::note::texts")]
+    pub notes: Vec<Note>,
     /// The settings that came from a machine profile, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<AppliedProfile>,
@@ -272,6 +273,9 @@ pub struct InputFailure {
     /// The error message, which names the input.
     #[serde(rename = "sentence")]
     pub message: String,
+    /// The file that the job would replace if the user allowed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing: Option<ExistingOutput>,
 }
 
 /// Reports and failures of all inputs, the result of a [`PredictJob`].

@@ -16,7 +16,7 @@ use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
-use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ProgressStage, provenance};
+use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, Note, ProgressStage, provenance};
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
@@ -103,29 +103,32 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;
-    report.notes.extend(of_reading);
-    report.notes.extend(tensors.iter().map(InputTensorRecord::note));
-    report.notes.extend(preprocessed.as_ref().map(PreprocessRecord::note));
+    report.notes.extend(of_reading.into_iter().map(Note::from));
+    report.notes.extend(tensors.iter().map(|tensor| Note::from(tensor.note())));
+    report.notes.extend(preprocessed.as_ref().map(|record| Note::from(record.note())));
     let scratch = Scratch::Folder(job.folder());
     let mut outputs = Outputs::new(&resolved, &files, scratch)?;
     let mut inference = Inference::new(context, &resolved, tiles, scratch, live, kept);
-    predict_times(context, &resolved, memory, &mut inference, &mut outputs, &mut report)?;
-    report.notes.extend(inference.notes());
-    report.notes.extend(outputs.label_note());
-    report.seam_energy = inference.finish().energy();
-    outputs.write_labels(context)?;
-    let span = context.recorder.span(Stage::Write, "finish");
-    let mut written = outputs.finish(context)?;
-    context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
-    let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
-    context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
-    drop(span);
-    measure(context, model, start, &before, &mut report);
-    let of_record = (records, preprocessed, tensors);
-    let published = || publish(job, &resolved, &files, written, of_record, report);
-    let report = context.report_alive(ProgressStage::Write, published)?;
-    KeptSlices::remove(job.folder(), stem);
-    Ok(report)
+    let finish = || {
+        predict_times(context, &resolved, memory, &mut inference, &mut outputs, &mut report)?;
+        report.notes.extend(inference.notes());
+        report.notes.extend(outputs.label_note().map(Note::from));
+        report.seam_energy = inference.seams().energy();
+        outputs.write_labels(context)?;
+        let span = context.recorder.span(Stage::Write, "finish");
+        let mut written = outputs.finish(context)?;
+        context.report_alive(ProgressStage::Check, || files.refuse_changed())?;
+        let records = context.report_alive(ProgressStage::Write, || written.publication.records())?;
+        context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
+        drop(span);
+        measure(context, model, start, &before, &mut report);
+        let of_record = (records, preprocessed, tensors);
+        let published = || publish(job, &resolved, &files, written, of_record, report);
+        context.report_alive(ProgressStage::Write, published)
+    };
+    let published: Result<InputReport, JobError> = finish();
+    inference.end(published.is_ok(), job.folder(), stem);
+    published
 }
 
 /// Checks that the results and the slices that are kept fit the disk. If they do not, the slices are removed, unless an
@@ -179,7 +182,7 @@ fn predict_times(
 fn measure(context: &Context, model: &Model, start: Instant, before: &[StageTotal], report: &mut InputReport) {
     if let Some(change) = model.change_on_disk() {
         let note = format!("the model {change}: this result was made with the model as it was at the start of the job");
-        report.notes.push(note);
+        report.notes.push(note.into());
     }
     context.recorder.mark_memory("end");
     report.stages = cytoscope_profile::since(&context.recorder.totals(), before);
@@ -213,7 +216,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
     let earlier_bytes = report.plan.as_ref().map_or(0, |plan| plan.stated_peak_bytes);
     let peak_bytes = earlier_bytes.max(next.plan.stated_peak_bytes);
     report.plan = Some(super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() });
-    for note in notes_of(resolved, next) {
+    for note in notes_of(resolved, next).into_iter().map(Note::from) {
         if !report.notes.contains(&note) {
             report.notes.push(note);
         }
@@ -229,7 +232,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
     let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));
-    let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept).collect();
+    let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept);
     InputReport {
         input: resolved.input.to_owned(),
         series: resolved.meta.series,
@@ -254,7 +257,7 @@ fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&Ke
         traffic: None,
         seconds: 0.0,
         actual_peak_bytes: None,
-        notes,
+        notes: notes.map(Note::from).collect(),
         profile: resolved.engine.profile.clone(),
     }
 }
@@ -273,7 +276,7 @@ fn publish(
     report.outputs = artifacts;
     report.objects = counts;
     let of_objects = no_objects_note(&report);
-    report.notes.extend(of_objects);
+    report.notes.extend(of_objects.map(Note::from));
     let record = NewRecord {
         job,
         model: resolved.model,
@@ -288,9 +291,9 @@ fn publish(
         outputs: records,
     };
     let kept = provenance::write(&files.paths.provenance, record)?;
-    report.notes.extend(kept_results_note(&kept));
+    report.notes.extend(kept_results_note(&kept).map(Note::from));
     for aside in publication.publish(job.overwrite)? {
-        report.notes.push(moved_aside_note(&aside));
+        report.notes.push(moved_aside_note(&aside).into());
     }
     report.outputs.push(Artifact::new(ArtifactKind::Provenance, &files.paths.provenance));
     Ok(report)

@@ -1,5 +1,6 @@
 //! Finds values that are not finite in what a network returns.
 
+use crate::Note;
 use cytoscope_engine::{DeviceId, EngineError, Precision};
 
 /// Counts the output values of a network that are NaN or infinite. In 16 bits, they are an error: the network exceeds
@@ -32,14 +33,14 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// Returns a note about the values that were found; `None` if there are none.
-    pub(crate) fn note(&self) -> Option<String> {
+    /// Returns a warning about the values that were found; `None` if there are none.
+    pub(crate) fn note(&self) -> Option<Note> {
         let Self { device, precision, not_finite } = self;
         (*not_finite > 0).then(|| {
-            format!(
+            Note::warning(format!(
                 "{not_finite} output values of the network are NaN or infinite ({precision} on {device}): the prediction at \
                  these voxels is meaningless"
-            )
+            ))
         })
     }
 }
@@ -64,6 +65,10 @@ mod tests {
         let mut check = OutputCheck::new(DeviceId::Cpu, Precision::F32);
         check.add(&bad).unwrap();
         check.add(&bad).unwrap();
-        assert!(check.note().unwrap().starts_with("4 output values of the network are NaN or infinite (f32 on cpu)"));
+        let warned = check.note().unwrap().to_string();
+        assert!(
+            warned.starts_with("warning: 4 output values of the network are NaN or infinite (f32 on cpu)"),
+            "{warned}"
+        );
     }
 }

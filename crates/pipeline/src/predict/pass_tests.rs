@@ -116,7 +116,8 @@ fn predict_with(
     let (slab_slices, bands, macs) = (plan.slab_planes(), pass_bands(plan.bands(), columns), plan.macs());
     let mut session = plan.start().unwrap();
     let check = OutputCheck::new(DeviceId::Cpu, Precision::F32);
-    let store = Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None, check };
+    let store =
+        Store { context, prediction: &mut prediction, softmax: false, maps: None, kept: None, ends_soon: true, check };
     let meter = context.meter(ProgressStage::Predict, shape.iter().product::<usize>() as u64, ProgressUnit::Voxels);
     let (model, bands) = (&model, bands.as_slice());
     let volume = LiveVolume { input: Path::new("a volume"), time: 0, channels: 1, shape_zyx: shape };

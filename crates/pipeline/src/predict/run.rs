@@ -10,7 +10,7 @@ use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
 use crate::devices::{Devices, SelectedEngine};
 use crate::diameter;
 use crate::error::with_name;
-use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, preprocess, results};
+use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, Note, preprocess, results};
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
@@ -179,7 +179,8 @@ impl PredictJob {
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = with_name(&input.display().to_string(), &error.to_string());
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
-                    outcome.failed.push(InputFailure { input, series: number, kind: error.kind(), message });
+                    let (kind, existing) = (error.kind(), error.existing_output());
+                    outcome.failed.push(InputFailure { input, series: number, kind, message, existing });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
@@ -246,7 +247,7 @@ fn predict_input(
     let (next, notes) = attempts.end_of_input();
     *engine = next;
     let mut report: InputReport = result?;
-    report.notes.splice(..0, notes).for_each(drop);
+    report.notes.splice(..0, notes.into_iter().map(Note::from)).for_each(drop);
     Ok(report)
 }
 

@@ -138,6 +138,14 @@ fn open_spent(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
     Ok(Box::new(Gpu { device: device.clone(), room_bytes: u64::MAX, lasts: 0, cpu: CpuEngine::new() }))
 }
 
+/// Opens GPUs that fail in their first run, and the CPU.
+fn open_broken(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+    match device.id {
+        DeviceId::Cpu => Ok(Box::new(CpuEngine::new())),
+        _ => open_spent(device),
+    }
+}
+
 /// A folder with a model and stacks.
 struct Fixture(tempfile::TempDir);
 
@@ -229,9 +237,9 @@ fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
     let (reports, events) = fixture.predict(&job, gpu(u64::MAX));
     let report = &reports[0];
     assert_eq!((report.device.id, report.precision), (DeviceId::Cuda(0), Precision::F32));
-    let note = report.notes.iter().find(|note| note.contains("NaN or infinite in f16 on cuda:0"));
-    assert!(note.is_some_and(|note| note.ends_with("computing in f32")), "{:?}", report.notes);
-    assert!(events.iter().any(|event| matches!(event, Event::Note { message } if Some(message) == note)), "{events:?}");
+    let note = report.notes.iter().find(|note| note.message.contains("NaN or infinite in f16 on cuda:0"));
+    assert!(note.is_some_and(|note| note.message.ends_with("computing in f32")), "{:?}", report.notes);
+    assert!(events.iter().any(|event| matches!(event, Event::Note(shown) if Some(shown) == note)), "{events:?}");
     let distance = relative_distance(&fixture.maps("out", "large"), &fixture.maps_of_cpu("large"));
     assert!(distance < 1e-5, "{distance:.1e}");
 }
@@ -245,10 +253,10 @@ fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
     let job = PredictJob { precision: Some(Precision::F16), ..fixture.job(&stacks, "out") };
     let (reports, events) = fixture.predict(&job, gpu(u64::MAX));
     assert_eq!(reports.iter().map(|report| report.precision).collect::<Vec<_>>(), [Precision::F32; 3]);
-    let overflows = |event: &&Event| matches!(event, Event::Note { message } if message.contains("NaN or infinite"));
+    let overflows = |event: &&Event| matches!(event, Event::Note(note) if note.message.contains("NaN or infinite"));
     assert_eq!(events.iter().filter(overflows).count(), 1, "{events:?}");
     for report in &reports[1..] {
-        let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+        let has = |text: &str| report.notes.iter().any(|note| note.message.contains(text));
         assert!(has("an earlier input exceeded the range"), "{:?}", report.notes);
     }
     let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
@@ -258,7 +266,7 @@ fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
 /// Returns the attempts after the GPU ran out of memory, according to the notes.
 fn attempts(report: &InputReport) -> Vec<&'static str> {
     let known = ["trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU"];
-    report.notes.iter().filter_map(|note| known.into_iter().find(|end| note.ends_with(end))).collect()
+    report.notes.iter().filter_map(|note| known.into_iter().find(|end| note.message.ends_with(end))).collect()
 }
 
 #[test]
@@ -280,8 +288,7 @@ fn fewer_tiles_then_smaller_ones_then_the_cpu_are_tried_after_running_out_of_mem
         let (reports, events) = fixture.predict(&fixture.job(&["large"], &out), gpu(room_bytes));
         let report = &reports[0];
         assert_eq!(attempts(report), tried, "{room_bytes} bytes: {:?}", report.notes);
-        let shown =
-            events.iter().filter(|event| matches!(event, Event::Note { message } if message.contains("memory")));
+        let shown = events.iter().filter(|event| matches!(event, Event::Note(note) if note.message.contains("memory")));
         assert_eq!(shown.count(), tried.len(), "notes are shown at once, too");
         let got = fixture.maps(&out, "large");
         match tiles {
@@ -343,13 +350,13 @@ fn a_volume_in_memory_is_predicted_with_fewer_tiles_in_32_bits_or_on_the_cpu_too
         let maps = VolumeOutputs::Maps;
         let volume =
             predict_volume_on_devices(&context, &devices, &mut engine, &model, &image, &options, maps).unwrap();
-        assert!(volume.notes.iter().any(|note| note.ends_with(end)), "{end}: {:?}", volume.notes);
+        assert!(volume.notes.iter().any(|note| note.message.ends_with(end)), "{end}: {:?}", volume.notes);
         assert_eq!((engine.choice.id, volume.precision), (device, Precision::F32), "{end}");
         let distance = relative_distance(&volume.maps.unwrap(), &expected);
         assert!(distance < 1e-5, "{end}: {distance:.1e}");
         // What has failed is not tried again for the next volume.
         let next = predict_volume_on_devices(&context, &devices, &mut engine, &model, &image, &options, maps).unwrap();
-        assert!(!next.notes.iter().any(|note| note.ends_with(end)), "{end}: {:?}", next.notes);
+        assert!(!next.notes.iter().any(|note| note.message.ends_with(end)), "{end}: {:?}", next.notes);
     }
 }
 
@@ -395,6 +402,35 @@ fn a_gpu_that_fails_while_devices_are_compared_is_reported() {
     assert!(!lost.is_empty() && lost.iter().all(|id| *id == DeviceId::Cuda(0)), "{lost:?}");
 }
 
+#[test]
+fn an_object_diameter_is_estimated_on_the_cpu_if_the_gpu_fails() {
+    let fixture = Fixture::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+    let lost = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&lost);
+    let sink = move |event: &Event| {
+        if let Event::DeviceLost { id, .. } = event {
+            kept.lock().unwrap().push(*id);
+        }
+    };
+    let context = Context { sink: Arc::new(sink), ..Context::default() };
+    let all = vec![device(DeviceId::Cuda(0)), CpuEngine::new().device().clone()];
+    let devices = Devices::with_engines(all, open_broken);
+    let estimate = |id: DeviceId| {
+        let prediction = PredictJob {
+            device: DeviceRequest::Device(id),
+            precision: Some(Precision::F32),
+            model: model.to_string_lossy().into_owned(),
+            voxel_um: Some([1.75, 0.8, 0.8]),
+            ..fixture.job(&["large"], "out")
+        };
+        crate::DiameterJob { prediction }.run(&context, &devices).unwrap()
+    };
+    assert_eq!(estimate(DeviceId::Cuda(0)), estimate(DeviceId::Cpu));
+    let lost = lost.lock().unwrap();
+    assert!(!lost.is_empty() && lost.iter().all(|id| *id == DeviceId::Cuda(0)), "{lost:?}");
+}
+
 /// A stack of several slabs of the GPU's tiles of 32 × 16 × 32 voxels.
 const DEEP: [usize; 3] = [96, 16, 32];
 
@@ -420,7 +456,7 @@ fn the_next_gpu_and_then_the_cpu_continue_after_the_finished_slices() {
     assert!(report.parts.iter().all(|part| part.slices > 0 && part.precision == Precision::F32));
     assert_eq!(report.parts.iter().map(|part| part.slices).sum::<usize>(), DEEP[0]);
     let finished = DEEP[0] - report.parts[2].slices;
-    let has = |text: &str| report.notes.iter().any(|note| note.contains(text));
+    let has = |text: &str| report.notes.iter().any(|note| note.message.contains(text));
     assert!(has("continuing on cuda:1") && has("continuing on the CPU"), "{:?}", report.notes);
     assert!(has(&format!("continued after {finished} slices that were finished before")), "{:?}", report.notes);
     let distance = relative_distance(&fixture.maps("out", "deep"), &fixture.maps_of_cpu("deep"));
@@ -441,7 +477,7 @@ fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     assert_eq!(attempts(report), ["trying smaller tiles"], "{:?} {:?}", report.notes, report.plan);
     let tile = report.plan.as_ref().unwrap().tile;
     assert_eq!((report.device.id, tile.iter().product()), (DeviceId::Cuda(0), room_voxels));
-    let continued = "continued after 61 slices that were finished before".to_owned();
+    let continued = Note::info("continued after 61 slices that were finished before");
     assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
     let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.maps_of_cpu("thin"));
     assert!(distance < 1e-5, "{distance:.1e}");

@@ -50,7 +50,7 @@ fn saved_labels_replace_those_in_the_folder_of_the_map() {
     std::fs::write(map.join("labels/mine/zarr.json"), "{}").unwrap();
     let report = run(30.0);
     assert_eq!((report.objects, read(&labels).iter().sum::<f32>()), (0, 0.0));
-    let notes = report.notes.join("; ");
+    let notes = report.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     assert!(notes.contains("x_probability.zarr has changed since its prediction"), "{notes}");
     assert_eq!(read(&map.join("labels/objects")).iter().sum::<f32>(), 18.0);
     assert!(map.join("labels/mine/zarr.json").is_file());
@@ -113,7 +113,7 @@ fn the_folder_behind_a_link_keeps_its_labels_and_a_note_says_so() {
     let text = serde_json::json!({"map": &link, "labels": &labels, "replace_labels_of_map": true});
     let job: SegmentJob = serde_json::from_value(text).unwrap();
     let report = job.run(&Context::default()).unwrap();
-    let notes = report.notes.join("; ");
+    let notes = report.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     assert!(notes.contains("x_probability.zarr is a link to a folder"), "{notes}");
     let objects = open(&map.join("labels/objects"), &OpenOptions::default()).unwrap().read_all().unwrap();
     assert_eq!(objects.samples().to_f32(), vec![7.0; 256]);

@@ -1,5 +1,6 @@
 //! Tables as [Apache Parquet](https://parquet.apache.org/docs/file-format/) files.
 
+use cytoscope_objects::ObjectColumn;
 use cytoscope_objects::measure::distinct_names;
 use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::data_type::{DoubleType, Int64Type};
@@ -9,9 +10,6 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 use std::sync::Arc;
 
-/// Columns of whole numbers. Others are floating-point numbers even if a table has only whole ones in them, so that the
-/// tables of several stacks have the same types.
-const WHOLE: [&str; 9] = ["time", "label", "voxels", "bbox_z0", "bbox_y0", "bbox_x0", "bbox_z1", "bbox_y1", "bbox_x1"];
 /// Largest magnitude up to which 64-bit floats represent every whole number.
 const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
 
@@ -61,10 +59,11 @@ fn cell(row: &[f64], column: usize) -> f64 {
     row.get(column).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether a column has whole numbers by its name, and all of its values are.
+/// Whether a column has whole numbers by its name, and all of its values are. Other columns are floating-point numbers even if
+/// a table has only whole ones in them, so that the tables of several stacks have the same types.
 fn is_whole(name: &str, column: usize, rows: &[Vec<f64>]) -> bool {
     let fits = |value: f64| value.fract() == 0.0 && value.abs() <= MAX_WHOLE;
-    WHOLE.contains(&name) && rows.iter().all(|row| fits(cell(row, column)))
+    ObjectColumn::of_name(name).is_some_and(ObjectColumn::is_whole) && rows.iter().all(|row| fits(cell(row, column)))
 }
 
 #[cfg(test)]

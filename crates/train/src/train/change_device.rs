@@ -73,7 +73,7 @@ impl Training<'_> {
         let device = self.engine.device().id;
         state.history.truncate_after(step);
         let message = format!("{device} failed at step {}: training goes back to step {step}", state.step);
-        state.history.notes.push(message);
+        state.history.notes.push(message.into());
         state.validation_due &= state.step == step;
         state.step = step;
         state.since_point = (0.0, 0);

@@ -1,8 +1,12 @@
 //! Training on a GPU that fails, as an engine of the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use crate::config::TrainPrecision;
+use crate::config::{TrainConfig, TrainPrecision};
+use crate::device_choice::fastest;
+use crate::network::load_start_model;
+use crate::start::TrainStart;
 use crate::{TrainJob, TrainReport};
+use cytoscope_engine::select::Cache;
 use cytoscope_engine::{
     CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session,
 };
@@ -10,6 +14,7 @@ use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Event};
+use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
 use std::path::Path;
@@ -32,6 +37,10 @@ static RUNS_ON_TIGHT: AtomicUsize = AtomicUsize::new(0);
 const CROWDED: DeviceId = DeviceId::Cuda(4);
 /// Number of runs on [`CROWDED`].
 static RUNS_ON_CROWDED: AtomicUsize = AtomicUsize::new(0);
+/// Another such GPU, for the measurement that is stored.
+const CRAMPED: DeviceId = DeviceId::Cuda(6);
+/// Number of runs on [`CRAMPED`].
+static RUNS_ON_CRAMPED: AtomicUsize = AtomicUsize::new(0);
 
 /// A GPU that runs out of memory when [`IS_FULL`] is set, which it clears.
 const FULL: DeviceId = DeviceId::Cuda(5);
@@ -68,10 +77,11 @@ struct GpuSession {
 
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        if [TIGHT, CROWDED, FULL].contains(&self.id) {
+        if [TIGHT, CROWDED, CRAMPED, FULL].contains(&self.id) {
             let is_full = match self.id {
                 TIGHT => RUNS_ON_TIGHT.fetch_add(1, Ordering::Relaxed) == 0,
                 CROWDED => RUNS_ON_CROWDED.fetch_add(1, Ordering::Relaxed) == 0,
+                CRAMPED => RUNS_ON_CRAMPED.fetch_add(1, Ordering::Relaxed) == 0,
                 _ => IS_FULL.swap(false, Ordering::Relaxed),
             };
             if is_full {
@@ -153,14 +163,14 @@ fn recorded_events() -> (Context, Arc<Mutex<Vec<Event>>>) {
 
 /// Returns whether a note contains `text`.
 fn has_note(events: &[Event], text: &str) -> bool {
-    events.iter().any(|e| matches!(e, Event::Note { message } if message.contains(text)))
+    events.iter().any(|e| matches!(e, Event::Note(note) if note.message.contains(text)))
 }
 
 /// Checks that all six steps were made by the CPU, after a GPU has failed with the error of this text.
 fn assert_trained_on_the_cpu(report: &TrainReport, failed: &str) {
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
-    assert!(report.history.notes.iter().any(|note| note.starts_with(failed)), "{:?}", report.history.notes);
+    assert!(report.history.notes.iter().any(|note| note.message.starts_with(failed)), "{:?}", report.history.notes);
     assert!(report.device.ends_with(&Devices::cpu_only().list()[0].name), "{}", report.device);
 }
 
@@ -174,9 +184,10 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     let cpu = Devices::cpu_only().list()[0].name.clone();
     assert_eq!((report.steps, report.device), (6, format!("a GPU, then {cpu}")));
     // The last validation was after the second step.
-    let failed = "cuda:0 failed at step 3: training goes back to step 2".to_owned();
+    let failed = cytoscope_pipeline::Note::info("cuda:0 failed at step 3: training goes back to step 2");
     let notes = &report.history.notes;
-    let reason = "cuda:0 failed: it has no power; continuing on cpu from the last good state".to_owned();
+    let reason =
+        cytoscope_pipeline::Note::info("cuda:0 failed: it has no power; continuing on cpu from the last good state");
     assert!(notes.contains(&failed) && notes.contains(&reason), "{notes:?}");
     let steps: Vec<u64> = report.history.steps.iter().map(|point| point.step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6], "each step is in the curve once");
@@ -226,7 +237,7 @@ fn a_gpu_that_runs_out_of_memory_recomputes_more_before_another_device_is_tried(
     let report = job(folder, "tight", TIGHT, false).run(&context, &devices(TIGHT), &|_| ()).unwrap();
     assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
     let said = "not enough memory on cuda:3: 4 MiB needed; trying again with at most 1 MiB of activations";
-    assert!(report.history.notes.iter().any(|note| note == said), "{:?}", report.history.notes);
+    assert!(report.history.notes.iter().any(|note| note.message == said), "{:?}", report.history.notes);
     assert!(has_note(&events.lock().unwrap(), said));
 }
 
@@ -261,7 +272,7 @@ fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
     let notes = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&notes);
     let sink = move |event: &Event| {
-        let Event::Note { message } = event else { return };
+        let Event::Note(cytoscope_pipeline::Note { message, .. }) = event else { return };
         // It runs out of memory when it is measured, and at the first step of the run.
         if message.starts_with("training on cuda:5") {
             IS_FULL.store(true, Ordering::Relaxed);
@@ -277,6 +288,34 @@ fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
     let limits = ["at most 1 MiB of activations", "at most 512 KiB of activations"];
     assert_eq!(lowered.len(), limits.len(), "{notes:?}");
     assert!(lowered.iter().zip(limits).all(|(note, limit)| note.ends_with(limit)), "{lowered:?}");
+}
+
+#[test]
+fn a_memory_limit_that_was_lowered_for_the_measurement_is_stored() {
+    let config = json!({
+        "patch_zyx": [4, 16, 16], "batch": 1, "network": {"filters": [4], "convs_per_block": 1}, "precision": "tf32",
+    });
+    let config: TrainConfig = serde_json::from_value(config).unwrap();
+    let start = load_start_model(&TrainStart::Scratch, TrainingTask::Segmentation, &config, None, 0).unwrap();
+    let mut cache = Cache::in_memory();
+    // The CPU has no tf32, so that the GPU is chosen.
+    let mut measured = |free_bytes: u64| {
+        let cpu = Devices::cpu_only().list()[0].clone();
+        let (precisions, free_bytes) = (vec![Precision::F32, Precision::Tf32], Some(free_bytes));
+        let gpu = Device { id: CRAMPED, memory_bytes: Some(4 << 30), free_bytes, precisions, ..cpu.clone() };
+        let engines = [open(&gpu).unwrap(), open(&cpu).unwrap()];
+        let context = Context::default();
+        let (_, chosen, lowered_bytes) =
+            fastest(&context, (&engines, &[]), &start, &config, 2, &mut cache, &|_| ()).unwrap();
+        assert_eq!(chosen, CRAMPED);
+        (lowered_bytes, RUNS_ON_CRAMPED.swap(1, Ordering::Relaxed))
+    };
+    let (limit_bytes, runs) = measured(1 << 30);
+    assert!(limit_bytes == Some(1 << 20) && runs > 1, "{limit_bytes:?}");
+    assert_eq!(measured(1 << 30), (Some(1 << 20), 1), "the stored limit applies");
+    assert_eq!(measured(1 << 20), (Some(1 << 19), 1), "less is free now");
+    let (limit_bytes, runs) = measured(2 << 30);
+    assert!(limit_bytes.is_none() && runs > 1, "more is free now, so that a step is measured again: {limit_bytes:?}");
 }
 
 #[test]

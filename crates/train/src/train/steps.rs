@@ -134,7 +134,8 @@ impl Training<'_> {
             step_secs: point.step_secs,
             stalled_secs: point.stalled_secs,
         });
-        self.report_status(&mut run.last_status, point.step, point.step_secs, point.stalled_secs, &run.stepper);
+        let is_last_step = point.step >= state.steps;
+        self.report_status(&mut run.last_status, &point, is_last_step, &run.stepper);
         run.window = LossWindow::default();
     }
 
@@ -162,7 +163,7 @@ impl Training<'_> {
         state.step = last_good.step;
         state.history.truncate_after(last_good.step);
         self.context.note(message.clone());
-        state.history.notes.push(message);
+        state.history.notes.push(message.into());
         Ok(())
     }
 }

@@ -59,8 +59,8 @@ impl ClientState {
         }
         let Some(id) = request.id() else { return false };
         if self.phase == WorkerState::Dead || self.ending {
-            let message = "the engine process has ended: restart it and try again".to_owned();
-            self.push(Reply::Failed { id, kind: JobErrorKind::Other, message });
+            let message = "the engine process has ended: restart it and try again";
+            self.push(Reply::failed(id, JobErrorKind::Other, message));
             return true;
         }
         if self.line.is_some() && self.write_request(&request) {
@@ -83,7 +83,7 @@ impl ClientState {
                     "the request cannot be written as JSON ({error}): use file names that are valid Unicode (UTF-8)"
                 );
                 self.push(match request.id() {
-                    Some(id) => Reply::Failed { id, kind: JobErrorKind::BadInput, message },
+                    Some(id) => Reply::failed(id, JobErrorKind::BadInput, message),
                     None => Reply::Fault { message },
                 });
                 true

@@ -1,6 +1,7 @@
 //! Two runs side by side.
 
-use crate::panels::{seconds, weak};
+use super::{nothing_matches, short_time};
+use crate::panels::weak;
 use crate::runs::ShownRun;
 use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals};
 use eframe::egui::{self, RichText, Ui};
@@ -35,6 +36,11 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
     let named = std::iter::once(("total", &total)).chain(stages).chain(operators);
     let is_found = |time: &ComparedTime| query.is_empty() || time.name.to_lowercase().contains(&query);
     let lines: Vec<(&str, &ComparedTime)> = named.filter(|(_, time)| is_found(time)).collect();
+    if lines.is_empty() {
+        weak(ui, nothing_matches(search));
+        ui.allocate_space(ui.available_size());
+        return;
+    }
     TableBuilder::new(ui)
         .striped(true)
         .column(Column::initial(72.0))
@@ -51,8 +57,13 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
             body.rows(19.0, lines.len(), |mut line| {
                 let Some((kind, time)) = lines.get(line.index()) else { return };
                 let ratio = time.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}×"));
-                let cells =
-                    [(*kind).to_owned(), time.name.clone(), seconds(time.first_secs), seconds(time.second_secs), ratio];
+                let cells = [
+                    (*kind).to_owned(),
+                    time.name.clone(),
+                    short_time(time.first_secs),
+                    short_time(time.second_secs),
+                    ratio,
+                ];
                 for cell in cells {
                     line.col(|ui| _ = ui.add(egui::Label::new(RichText::new(cell).size(12.0)).truncate()));
                 }

@@ -7,13 +7,25 @@ use cytoscope_profile::{DeviceMemory, bytes_text};
 use eframe::egui::{self, Ui};
 use egui_plot::{Legend, Line, Plot, PlotPoints};
 
+/// Maximum number of points of a line; more could not be told apart, and would take long to draw.
+const MAX_POINTS: usize = 4000;
+
+/// At most [`MAX_POINTS`] of the samples, among them the highest: of neighboring samples, the one with the most bytes.
+fn thinned(samples: Vec<(f64, u64)>) -> Vec<(f64, u64)> {
+    let per_point = samples.len().div_ceil(MAX_POINTS).max(1);
+    if per_point == 1 {
+        return samples;
+    }
+    samples.chunks(per_point).filter_map(|near| near.iter().copied().max_by_key(|(_, bytes)| *bytes)).collect()
+}
+
 /// Draws the memory samples of a run.
 pub(super) fn memory(ui: &mut Ui, run: ShownRun<'_>) {
     if let Some(peak) = run.facts().peak_bytes {
         weak(ui, format!("Peak {}", bytes_text(peak)));
     }
     let in_mib = |samples: Vec<(f64, u64)>| -> Vec<[f64; 2]> {
-        samples.into_iter().map(|(secs, bytes)| [secs, bytes as f64 / 1_048_576.0]).collect()
+        thinned(samples).into_iter().map(|(secs, bytes)| [secs, bytes as f64 / 1_048_576.0]).collect()
     };
     let (points, arena) = (in_mib(run.memory_samples()), in_mib(run.arena_samples()));
     let on_device = run.device_samples();
@@ -47,4 +59,21 @@ pub(super) fn memory(ui: &mut Ui, run: ShownRun<'_>) {
         }
     });
     shown.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, "Memory over time"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_timeline_is_thinned_without_losing_its_peak() {
+        let short: Vec<(f64, u64)> = (0..MAX_POINTS as u64).map(|i| (i as f64, i % 7)).collect();
+        assert_eq!(thinned(short.clone()), short);
+        let mut long: Vec<(f64, u64)> = (0..3 * MAX_POINTS as u64 + 1).map(|i| (i as f64, i % 7)).collect();
+        long[5001].1 = 900;
+        let points = thinned(long);
+        assert!(points.len() <= MAX_POINTS && points.len() > MAX_POINTS / 2, "{}", points.len());
+        assert!(points.contains(&(5001.0, 900)) && points.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(thinned(Vec::new()).is_empty());
+    }
 }

@@ -27,7 +27,9 @@ use cytoscope_profile::{
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 use roofline::Roofline;
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
+use timeline::Lanes;
 
 /// Time after which tables and advice of a running job are computed again.
 const DERIVE_EVERY: Duration = Duration::from_secs(1);
@@ -101,6 +103,8 @@ struct Derived {
     at: Instant,
     advice: Vec<Advice>,
     rows: Vec<SpanTotal>,
+    /// Computed when the timeline is shown.
+    lanes: OnceCell<Lanes>,
     roofline: Option<Roofline>,
     steps: Option<DurationHistogram>,
     comparison: Option<RunComparison>,
@@ -126,6 +130,7 @@ impl Derived {
             at: Instant::now(),
             advice: advise(&facts, &operators),
             rows: span_totals(run.spans()),
+            lanes: OnceCell::new(),
             roofline,
             steps: DurationHistogram::new(step_durations_secs(run.spans())),
             comparison: other.map(|other| RunComparison::new(run, other)),
@@ -189,6 +194,20 @@ impl ProfilerPanel {
 /// Whether spans of this stage and name match a search in lower case.
 fn is_found(stage: Stage, name: &str, query: &str) -> bool {
     query.is_empty() || name.to_lowercase().contains(query) || stage.name().contains(query)
+}
+
+/// A time with about three digits: operators may take microseconds.
+fn short_time(secs: f64) -> String {
+    match secs.abs() {
+        size if size >= 0.0995 || size == 0.0 => seconds(secs),
+        size if size >= 1e-3 => format!("{:.1} ms", 1e3 * secs),
+        _ => format!("{:.1} µs", 1e6 * secs),
+    }
+}
+
+/// What is shown if a search leaves nothing.
+fn nothing_matches(search: &str) -> String {
+    format!("Nothing matches \"{search}\".")
 }
 
 /// Time and bytes of the stages that are not nested in others, so that their shares add up: operators are part of
@@ -328,13 +347,16 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
                 }
             }
             _ if run.spans().is_empty() => no_spans(ui, run),
-            (ProfileView::Operators, _) => operators::operators(ui, &derived.rows, &own.search),
+            (ProfileView::Operators, _) => {
+                operators::operators(ui, &derived.rows, derived.roofline.as_ref(), &own.search)
+            }
             (ProfileView::Roofline, _) => {
                 let can_measure = state.jobs.can_measure_peak(run);
                 roofline::roofline(ui, derived.roofline.as_ref(), &own.search, can_measure, actions);
             }
             (ProfileView::Timeline | ProfileView::Comparison, _) => {
-                timeline::timeline(ui, run.spans(), &mut own.window, &own.search);
+                let lanes = derived.lanes.get_or_init(|| Lanes::new(run.spans()));
+                timeline::timeline(ui, run.spans(), lanes, &mut own.window, &own.search);
             }
         }
     }
@@ -345,6 +367,7 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
 
 fn no_spans(ui: &mut Ui, run: ShownRun<'_>) {
     let text = match run {
+        ShownRun::Job(job) if job.state.is_over() => "The job recorded no spans.",
         ShownRun::Job(_) => "No spans yet.",
         ShownRun::File(_) => "A report holds totals by stage only. Open a trace to see spans and operators.",
     };
@@ -425,7 +448,15 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: S
         .show_ui(ui, |ui| {
             ui.selectable_value(&mut other, None, "No comparison");
             for offered in state.jobs.runs().filter(|r| r.id() != run.id()) {
-                ui.selectable_value(&mut other, Some(offered.id()), offered.title());
+                // Runs of the same stack have the same title.
+                let time = seconds(offered.wall_secs());
+                let id = Some(offered.id());
+                let row = ui.selectable_value(&mut other, id, format!("{}  {time}", offered.title()));
+                let name = format!("Compare with {}, {time}", offered.title());
+                let is_chosen = other == id;
+                row.widget_info(|| {
+                    egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, is_chosen, &name)
+                });
             }
         })
         .response;
@@ -440,7 +471,8 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: S
 fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
     let stages = own_stages(run.stages());
     let sum: f64 = stages.iter().map(|s| s.1).sum();
-    if sum <= 0.0 {
+    // A file may hold any numbers.
+    if sum <= 0.0 || !sum.is_finite() {
         return;
     }
     let share = whole_secs.map_or(1.0, |whole| (run.wall_secs() / whole.max(1e-9)).clamp(0.02, 1.0));
@@ -464,11 +496,22 @@ fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
             painter.galley(at, galley, egui::Color32::BLACK);
         }
         if response.hover_pos().is_some_and(|p| part.contains(p)) {
-            under = Some(format!("{}: {}, {}", stage.name(), seconds(*time), bytes_text(*moved)));
+            under = Some(format!("{}: {}, {}", stage.name(), short_time(*time), bytes_text(*moved)));
         }
         left += width;
     }
     if let Some(text) = under {
         response.on_hover_text(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_time;
+
+    #[test]
+    fn short_times_keep_their_digits() {
+        let texts = [0.0, 7.36e-6, 0.0004, 0.0234, 0.1, 0.5, 4.0].map(short_time);
+        assert_eq!(texts, ["0 ms", "7.4 µs", "400.0 µs", "23.4 ms", "100 ms", "500 ms", "4.0 s"]);
     }
 }

@@ -1,44 +1,59 @@
 //! Totals by operator.
 
-use super::is_found;
-use crate::panels::{seconds, weak};
-use cytoscope_profile::{SpanTotal, bytes_text};
+use super::roofline::Roofline;
+use super::{is_found, nothing_matches, short_time};
+use crate::panels::weak;
+use cytoscope_profile::{SpanTotal, Stage, bytes_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
+use std::collections::BTreeMap;
 
-/// Draws the rows that match `search`.
-pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], search: &str) {
+/// Width of a column of numbers in points.
+const NUMBER_WIDTH: f32 = 68.0;
+
+/// Draws the rows that match `search`, with their share of the machine's peak if it is known.
+pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofline>, search: &str) {
     let query = search.to_lowercase();
     let whole: f64 = rows.iter().filter(|r| !r.stage.is_nested()).map(|r| r.seconds).sum();
     let found: Vec<&SpanTotal> = rows.iter().filter(|r| is_found(r.stage, &r.name, &query)).collect();
     if found.is_empty() {
-        weak(ui, format!("Nothing matches \"{search}\"."));
+        weak(ui, nothing_matches(search));
+        ui.allocate_space(ui.available_size());
         return;
     }
-    let columns = ["Stage", "Name", "Count", "Time", "Share", "GOP/s", "Bytes"];
+    let mut columns = vec!["Stage", "Name", "Count", "Time", "Share", "GMAC/s", "Bytes"];
+    let peak_shares: Option<BTreeMap<&str, f64>> =
+        roofline.map(|roofline| roofline.points.iter().map(|point| (point.name.as_str(), point.share)).collect());
+    if peak_shares.is_some() {
+        columns.push("Of peak");
+    }
     TableBuilder::new(ui)
         .striped(true)
         .column(Column::initial(84.0))
         .column(Column::remainder().at_least(120.0).clip(true))
-        .columns(Column::initial(78.0), 5)
+        .columns(Column::initial(NUMBER_WIDTH), columns.len() - 2)
         .header(20.0, |mut header| {
-            for name in columns {
-                header.col(|ui| _ = ui.label(RichText::new(name).strong().size(12.0)));
+            for name in &columns {
+                header.col(|ui| _ = ui.label(RichText::new(*name).strong().size(12.0)));
             }
         })
         .body(|body| {
             body.rows(19.0, found.len(), |mut line| {
                 let Some(row) = found.get(line.index()) else { return };
-                let rate = 2.0 * row.macs as f64 / row.seconds.max(1e-12) / 1e9;
-                let cells = [
+                let rate = row.macs as f64 / row.seconds.max(1e-12) / 1e9;
+                let mut cells = vec![
                     row.stage.name().to_owned(),
                     row.name.clone(),
                     row.count.to_string(),
-                    seconds(row.seconds),
+                    short_time(row.seconds),
                     format!("{:.1} %", row.seconds / whole.max(1e-12) * 100.0),
                     if row.macs > 0 { format!("{rate:.1}") } else { String::new() },
                     if row.bytes > 0 { bytes_text(row.bytes) } else { String::new() },
                 ];
+                if let Some(shares) = &peak_shares {
+                    let share = shares.get(row.name.as_str()).filter(|_| row.stage == Stage::Op);
+                    cells.push(share.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share)));
+                }
                 for cell in cells {
                     line.col(|ui| _ = ui.add(egui::Label::new(RichText::new(cell).size(12.0)).truncate()));
                 }

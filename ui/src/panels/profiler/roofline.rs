@@ -1,6 +1,6 @@
 //! The roofline plot: how close each operator comes to the machine's measured peak.
 
-use super::is_found;
+use super::{is_found, nothing_matches};
 use crate::action::Actions;
 use crate::jobs::JobsAction;
 use crate::panels::weak;
@@ -8,7 +8,7 @@ use crate::theme;
 use cytoscope_profile::{MachinePeak, RooflinePoint, Stage, share_of_peak};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
-use egui_plot::{GridMark, HoverPosition, Line, Plot, PlotPoints, Points};
+use egui_plot::{GridMark, HoverPosition, Legend, Line, Plot, PlotPoints, Points};
 
 /// Name of the points of operators on floats.
 const FLOAT: &str = "f32";
@@ -39,7 +39,7 @@ pub(super) fn roofline(
                 let button = egui::Button::new(format!("{}  Measure peak", icon::GAUGE));
                 let response = ui.add_enabled(enabled, button);
                 response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Measure peak"));
-                if response.on_disabled_hover_text("Wait until no job is running").clicked() {
+                if response.on_disabled_hover_text("Wait until the job or the measurement has ended").clicked() {
                     actions.send(JobsAction::MeasurePeak);
                 }
             }
@@ -54,7 +54,11 @@ pub(super) fn roofline(
     weak(ui, format!("{share}{}", peak_text(peak)));
     let series = [FLOAT, INT8].map(|name| Series::new(name, &found));
     if series.iter().all(|s| s.points.is_empty()) {
-        weak(ui, "No operator with known multiply-accumulates and bytes.");
+        let text = match found.is_empty() && !points.is_empty() {
+            true => nothing_matches(search),
+            false => "No operator with known multiply-accumulates and bytes.".to_owned(),
+        };
+        weak(ui, text);
         ui.allocate_space(ui.available_size());
         return;
     }
@@ -97,6 +101,7 @@ fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; 2]) {
     let power = |mark: GridMark, _: &std::ops::RangeInclusive<f64>| power_text(mark.value);
     let shown = Plot::new("roofline")
         .allow_scroll(false)
+        .legend(Legend::default())
         .x_axis_label("MAC per byte")
         .y_axis_label("GMAC/s")
         .x_axis_formatter(power)

@@ -3,7 +3,7 @@
 use crate::panels::seconds;
 use crate::theme;
 use cytoscope_profile::{SpanRecord, bytes_text};
-use eframe::egui::{self, Align2, FontId, Pos2, Rect, Sense, Ui, pos2, vec2};
+use eframe::egui::{self, Align2, FontId, Key, Pos2, Rect, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use std::collections::BTreeMap;
 
 /// Height of a timeline lane in points.
@@ -12,39 +12,62 @@ const LANE: f32 = 17.0;
 /// Spans that extend a lane by less than this many points are not drawn.
 const MIN_POINTS: f32 = 0.7;
 
-/// Assigns each span to a lane, one per thread and nesting depth. Returns the spans with their lanes, and the number of
-/// lanes.
-fn lanes(spans: &[SpanRecord]) -> (Vec<(usize, &SpanRecord)>, usize) {
-    let mut by_thread: BTreeMap<usize, Vec<&SpanRecord>> = BTreeMap::new();
-    spans.iter().for_each(|s| by_thread.entry(s.thread).or_default().push(s));
-    let mut placed = Vec::with_capacity(spans.len());
-    let mut first = 0;
-    for spans in by_thread.values_mut() {
-        // An enclosing span starts no later and ends no earlier.
-        spans.sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us)));
-        let mut open: Vec<f64> = Vec::new();
-        let mut deepest = 0;
-        for span in spans.iter() {
-            while open.last().is_some_and(|end| *end <= span.start_us + 0.01) {
-                open.pop();
-            }
-            placed.push((first + open.len(), *span));
-            open.push(span.start_us + span.duration_us);
-            deepest = deepest.max(open.len());
+/// Factor by which a key zooms the timeline.
+const KEY_ZOOM: f64 = 1.25;
+
+/// Share of the visible range by which a key moves the timeline.
+const KEY_PAN: f64 = 0.1;
+
+/// The lanes of a run's spans, one per thread and nesting depth; too slow to compute in every frame.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    /// Lane and index of each span, lane by lane in the order of the starts.
+    placed: Vec<(usize, usize)>,
+    /// Number of lanes.
+    count: usize,
+    /// End of the last span in µs, at least 1.
+    end_us: f64,
+}
+
+impl Lanes {
+    /// Assigns each span to a lane.
+    pub(super) fn new(spans: &[SpanRecord]) -> Self {
+        let mut by_thread: BTreeMap<usize, Vec<(usize, &SpanRecord)>> = BTreeMap::new();
+        for (index, span) in spans.iter().enumerate() {
+            by_thread.entry(span.thread).or_default().push((index, span));
         }
-        first += deepest;
+        let mut placed = Vec::with_capacity(spans.len());
+        let mut first = 0;
+        for spans in by_thread.values_mut() {
+            // An enclosing span starts no later and ends no earlier.
+            spans.sort_by(|(_, a), (_, b)| {
+                a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us))
+            });
+            let mut open: Vec<f64> = Vec::new();
+            let mut deepest = 0;
+            for (index, span) in spans.iter() {
+                while open.last().is_some_and(|end| *end <= span.start_us + 0.01) {
+                    open.pop();
+                }
+                placed.push((first + open.len(), *index));
+                open.push(span.start_us + span.duration_us);
+                deepest = deepest.max(open.len());
+            }
+            first += deepest;
+        }
+        let end_us = spans.iter().map(|s| s.start_us + s.duration_us).fold(1.0, f64::max);
+        Self { placed, count: first, end_us }
     }
-    (placed, first)
 }
 
 /// Text of a span under the pointer: stage, name, time, bytes and rate.
 fn span_text(span: &SpanRecord) -> String {
-    let mut text = format!("{} · {}\n{}", span.stage.name(), span.name, seconds(span.duration_us / 1e6));
+    let mut text = format!("{} · {}\n{}", span.stage.name(), span.name, super::short_time(span.duration_us / 1e6));
     if span.bytes > 0 {
         text.push_str(&format!("\n{}", bytes_text(span.bytes)));
     }
     if span.macs > 0 {
-        text.push_str(&format!("\n{:.1} GOP/s", 2.0 * span.macs as f64 / span.duration_us.max(1e-3) / 1e3));
+        text.push_str(&format!("\n{:.1} GMAC/s", span.macs as f64 / span.duration_us.max(1e-3) / 1e3));
     }
     text
 }
@@ -70,39 +93,77 @@ fn tick_text(us: f64, step_us: f64) -> String {
     }
 }
 
-/// Draws the timeline. `window` is its visible range in µs, `None` for all; spans that match `search` are bright.
-pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], window: &mut Option<[f64; 2]>, search: &str) {
-    let end = spans.iter().map(|s| s.start_us + s.duration_us).fold(1.0, f64::max);
-    let (placed, count) = lanes(spans);
-    let [mut from, mut to] = window.unwrap_or([0.0, end]);
-    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
-        let size = vec2(ui.available_width(), (count as f32 * LANE + 20.0).max(ui.available_height() - 4.0));
-        let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Other, true, "Timeline of spans"));
-        let width = f64::from(rect.width().max(1.0));
-        let per_point = (to - from) / width;
-        if response.dragged() {
-            let by = f64::from(response.drag_delta().x) * per_point;
-            (from, to) = (from - by, to - by);
+/// A range of this length in µs, moved so that it lies between 0 and `end`, as far as it fits.
+fn clamped([from, to]: [f64; 2], end: f64) -> [f64; 2] {
+    let span = (to - from).clamp(1.0, end.max(1.0));
+    let from = from.clamp(0.0, (end - span).max(0.0));
+    [from, from + span]
+}
+
+/// A range in µs after zooming; the time `fixed` stays in its place.
+fn zoomed([from, to]: [f64; 2], fixed: f64, factor: f64) -> [f64; 2] {
+    [fixed - (fixed - from) / factor, fixed + (to - fixed) / factor]
+}
+
+/// The visible range in µs after the gestures and keys of this frame.
+fn moved(ui: &Ui, response: &egui::Response, [mut from, mut to]: [f64; 2], end: f64) -> [f64; 2] {
+    let rect = response.rect;
+    let per_point = (to - from) / f64::from(rect.width().max(1.0));
+    if response.dragged() {
+        let by = f64::from(response.drag_delta().x) * per_point;
+        (from, to) = (from - by, to - by);
+    }
+    if response.hovered() {
+        let zoom = ui.input(|i| f64::from(i.zoom_delta()) * (f64::from(i.smooth_scroll_delta().x) / 200.0).exp());
+        if (zoom - 1.0).abs() > 1e-4
+            && let Some(at) = response.hover_pos()
+        {
+            [from, to] = zoomed([from, to], from + f64::from(at.x - rect.left()) * per_point, zoom);
         }
-        if response.hovered() {
-            let zoom = ui.input(|i| f64::from(i.zoom_delta()) * (f64::from(i.smooth_scroll_delta().x) / 200.0).exp());
-            if (zoom - 1.0).abs() > 1e-4
-                && let Some(at) = response.hover_pos()
-            {
-                let here = from + f64::from(at.x - rect.left()) * per_point;
-                (from, to) = (here - (here - from) / zoom, here + (to - here) / zoom);
+    }
+    if response.clicked() {
+        response.request_focus();
+    }
+    if response.double_clicked() {
+        (from, to) = (0.0, end);
+    }
+    if response.has_focus() {
+        // Otherwise the arrow keys would move the focus.
+        let filter = egui::EventFilter { horizontal_arrows: true, ..Default::default() };
+        ui.memory_mut(|memory| memory.set_focus_lock_filter(response.id, filter));
+        ui.input(|i| {
+            for (key, factor) in [(Key::Plus, KEY_ZOOM), (Key::Equals, KEY_ZOOM), (Key::Minus, 1.0 / KEY_ZOOM)] {
+                if i.key_pressed(key) && !i.modifiers.command {
+                    [from, to] = zoomed([from, to], (from + to) / 2.0, factor);
+                }
             }
-        }
-        if response.double_clicked() {
-            (from, to) = (0.0, end);
-        }
-        let span = (to - from).clamp(1.0, end.max(1.0));
-        from = from.clamp(0.0, (end - span).max(0.0));
-        to = from + span;
+            for (key, share) in [(Key::ArrowLeft, -KEY_PAN), (Key::ArrowRight, KEY_PAN)] {
+                if i.key_pressed(key) {
+                    let by = (to - from) * share;
+                    (from, to) = (from + by, to + by);
+                }
+            }
+            if i.key_pressed(Key::Home) {
+                (from, to) = (0.0, end);
+            }
+        });
+    }
+    clamped([from, to], end)
+}
+
+/// Draws the timeline. `window` is its visible range in µs, `None` for all; spans that match `search` are bright.
+pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], lanes: &Lanes, window: &mut Option<[f64; 2]>, search: &str) {
+    let end = lanes.end_us;
+    egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+        let size = vec2(ui.available_width(), (lanes.count as f32 * LANE + 20.0).max(ui.available_height() - 4.0));
+        let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
+        let [from, to] = moved(ui, &response, window.unwrap_or([0.0, end]), end);
         *window = (from > 0.0 || to < end).then_some([from, to]);
-        let per_point = span / width;
+        let name = format!("Timeline of spans, {} to {}", seconds(from / 1e6), seconds(to / 1e6));
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
+        let per_point = (to - from) / f64::from(rect.width().max(1.0));
         let painter = ui.painter_at(rect);
+        let shown = painter.clip_rect();
         painter.rect_filled(rect, 4.0, ui.visuals().extreme_bg_color);
         let x = |us: f64| rect.left() + ((us - from) / per_point) as f32;
         let (times, step) = ticks(from, to);
@@ -114,15 +175,20 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], window: &mut Option<[f
         let query = search.to_lowercase();
         let mut under: Option<&SpanRecord> = None;
         // End of the last bar in each lane, so that thousands of tiny spans are not drawn over one another.
-        let mut drawn_to = vec![f32::NEG_INFINITY; count];
-        for (lane, s) in placed {
+        let mut drawn_to = vec![f32::NEG_INFINITY; lanes.count];
+        for &(lane, index) in &lanes.placed {
+            let Some(s) = spans.get(index) else { continue };
+            let top = rect.top() + 16.0 + lane as f32 * LANE;
+            // Of a run with many threads, most lanes are scrolled out of view.
+            if top > shown.bottom() || top + LANE < shown.top() {
+                continue;
+            }
             let (left, right) = (x(s.start_us), x(s.start_us + s.duration_us));
             if right < rect.left() || left > rect.right() || right <= drawn_to[lane] + MIN_POINTS {
                 continue;
             }
             let right = right.max(left + MIN_POINTS);
             drawn_to[lane] = right;
-            let top = rect.top() + 16.0 + lane as f32 * LANE;
             let bar = Rect::from_min_max(pos2(left, top), pos2(right, top + LANE - 2.0));
             let found = super::is_found(s.stage, &s.name, &query);
             let color = theme::stage_color(s.stage).gamma_multiply(if found { 1.0 } else { 0.25 });
@@ -136,6 +202,9 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], window: &mut Option<[f
             if response.hover_pos().is_some_and(|p| bar.contains(p)) {
                 under = Some(s);
             }
+        }
+        if response.has_focus() {
+            painter.rect_stroke(rect, 4.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
         }
         if let Some(s) = under {
             response.on_hover_text_at_pointer(span_text(s));
@@ -172,9 +241,22 @@ mod tests {
             span("next", 0, 30.0, 20.0),
             span("o", 1, 5.0, 9.0),
         ];
-        let (placed, count) = lanes(&spans);
-        let lane = |name: &str| placed.iter().find(|(_, s)| s.name == name).map(|(l, _)| *l);
+        let lanes = Lanes::new(&spans);
+        let lane =
+            |name: &str| lanes.placed.iter().find(|(_, index)| spans[*index].name == name).map(|(lane, _)| *lane);
         assert_eq!((lane("outer"), lane("inner"), lane("next"), lane("o")), (Some(0), Some(1), Some(1), Some(2)));
-        assert_eq!(count, 3);
+        assert_eq!((lanes.count, lanes.end_us), (3, 100.0));
+        let none = Lanes::new(&[]);
+        assert_eq!((none.count, none.end_us), (0, 1.0));
+    }
+
+    #[test]
+    fn the_visible_range_stays_within_the_run() {
+        assert_eq!(zoomed([0.0, 400.0], 200.0, 2.0), [100.0, 300.0]);
+        assert_eq!(zoomed([100.0, 300.0], 100.0, 0.5), [100.0, 500.0], "the time at the pointer stays");
+        assert_eq!(clamped([-50.0, 50.0], 400.0), [0.0, 100.0]);
+        assert_eq!(clamped([350.0, 450.0], 400.0), [300.0, 400.0]);
+        assert_eq!(clamped([-400.0, 800.0], 400.0), [0.0, 400.0]);
+        assert_eq!(clamped([200.0, 200.1], 400.0), [200.0, 201.0], "no less than a microsecond");
     }
 }

@@ -1,6 +1,7 @@
 //! Figures of a training run, and the times of its steps.
 
-use crate::panels::{seconds, weak, x_axis};
+use super::short_time;
+use crate::panels::{weak, x_axis};
 use crate::runs::{DurationHistogram, ShownRun, rate_text};
 use crate::theme;
 use cytoscope_profile::bytes_text;
@@ -23,7 +24,7 @@ pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&DurationHi
                 if let Some(rate) = figures.samples_per_sec {
                     figure("Samples/s", rate_text(rate));
                 }
-                figure("Time per step", seconds(figures.step_secs));
+                figure("Time per step", short_time(figures.step_secs));
                 figure("Waiting for data", format!("{:.0} %", 100.0 * figures.data_wait_share));
                 if let Some(share) = figures.device_share {
                     figure("Device busy", format!("{:.0} %", 100.0 * share));
@@ -44,7 +45,7 @@ pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&DurationHi
 
 fn step_times(ui: &mut Ui, histogram: &DurationHistogram) {
     let count: u64 = histogram.counts.iter().sum();
-    let (median, longest) = (seconds(histogram.median_secs), seconds(histogram.longest_secs));
+    let (median, longest) = (short_time(histogram.median_secs), short_time(histogram.longest_secs));
     let text = format!("{count} steps: median {median}, longest {longest}");
     weak(ui, text.clone());
     let (scale, unit) = if histogram.median_secs < 1.0 { (1e3, "ms") } else { (1.0, "s") };

@@ -12,7 +12,7 @@ use crate::training::run::{RunState, TrainingRun};
 use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
-use cytoscope_pipeline::ProgressStage;
+use cytoscope_pipeline::{Note, NoteLevel, ProgressStage};
 use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
@@ -106,7 +106,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     if let Some(plan) = &run.plan {
         weak(ui, plan.text());
     } else if let Some(note) = run.notes.last() {
-        weak(ui, capitalized(note));
+        note_label(ui, note);
     }
     curves(ui, wizard, own, true);
     log(ui, run);
@@ -293,9 +293,20 @@ fn log(ui: &mut Ui, run: &TrainingRun) {
     ui.add_space(theme::GAP);
     egui::CollapsingHeader::new("Log").show(ui, |ui| {
         for note in run.notes.iter().rev().take(SHOWN_NOTES) {
-            weak(ui, capitalized(note));
+            note_label(ui, note);
         }
     });
+}
+
+/// Draws a note; a warning stands out.
+pub(super) fn note_label(ui: &mut Ui, note: &Note) {
+    match note.level {
+        NoteLevel::Info => _ = weak(ui, capitalized(&note.message)),
+        NoteLevel::Warning => {
+            let color = theme::warn(ui.visuals());
+            colored(ui, color, format!("{}  {}", icon::WARNING, capitalized(&note.message)));
+        }
+    }
 }
 
 /// Draws a validation image with ground truth and prediction.

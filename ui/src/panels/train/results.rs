@@ -1,9 +1,9 @@
 //! The Results page: scores before and after training, for all pairs and each pair.
 
-use super::progress::curves;
+use super::progress::{curves, note_label};
 use super::{TrainPanel, page_header, title};
-use crate::engine_notes::in_window;
-use crate::panels::{capitalized, seconds, weak};
+use crate::engine_notes::note_in_window;
+use crate::panels::{seconds, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::{Wizard, summary_text};
@@ -99,7 +99,7 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     ui.add_space(theme::GAP);
     weak(ui, facts);
     for note in &report.history.notes {
-        weak(ui, capitalized(&in_window(note)));
+        note_label(ui, &note_in_window(note));
     }
     curves(ui, wizard, own, false);
 }

@@ -234,6 +234,7 @@ impl KeptRequest<'_, '_> {
             index: 0,
             slice_len,
             slice_bytes,
+            complete: 0,
             stored,
             finished: stored.min(all_slices.saturating_sub(1)),
             record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, bands, is_for_attempts },
