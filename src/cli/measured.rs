@@ -164,9 +164,11 @@ impl<'a> Measurement<'a> {
         overwrite: Overwrite,
         stages_only: bool,
     ) -> Self {
+        // Before the recorder: no span starts before the clock.
+        let clock = RunClock::start();
         let recorder = recorder(trace, stages_only);
         let _sampler = memory_sampler(&recorder, trace);
-        Self { command, trace, overwrite, clock: RunClock::start(), recorder, _sampler }
+        Self { command, trace, overwrite, clock, recorder, _sampler }
     }
 
     /// Starts to measure the command of a job, after checking that its trace may be written. `model` is the path of the

@@ -34,13 +34,9 @@ pub(super) fn check_out(out: &Path) -> Outcome {
         return Ok(());
     }
     if is_zarr_zip_name(out) {
-        return Err(Failure::wrong_use(format!(
-            "{}: predict writes OME-Zarr as a folder: give a name that ends in .zarr, and store the folder in one file with \
-             cytoscope convert",
-            out.display()
-        )));
+        return Ok(());
     }
-    Ok(check_extension(out, &["", "zarr"])?)
+    Ok(check_extension(out, &["", "zarr", "ozx", "zarr.zip"])?)
 }
 
 /// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
@@ -88,7 +84,8 @@ pub(crate) struct Predict {
     #[arg(long, default_value = "nuclei")]
     model: String,
     /// Folder for the results; created if it does not exist. A name that ends in .zarr is the OME-Zarr folder of maps and
-    /// labels of one stack; the other results are written beside it.
+    /// labels of one stack, and one that ends in .ozx or .zarr.zip is a zip file with this folder; the other results are
+    /// written beside it.
     #[arg(long, required_unless_present = "rerun")]
     out: Option<PathBuf>,
     /// File format of maps and labels: auto (OME-Zarr for OME-Zarr inputs, TIFF for others), tiff or ome-zarr.
@@ -215,7 +212,8 @@ impl Predict {
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());
         if let Some(path) = &self.tracing.trace {
-            let outputs: Vec<&Path> = Some(job.out.as_path()).filter(|out| is_zarr_name(out)).into_iter().collect();
+            let outputs: Vec<&Path> =
+                Some(job.out.as_path()).filter(|out| is_zarr_name(out) || is_zarr_zip_name(out)).into_iter().collect();
             check_prediction_trace(path, &job, self.rerun.as_deref(), &outputs, Overwrite::from_force(self.force))?;
         }
         let (profile, devices) = match devices {

@@ -135,9 +135,9 @@ struct StepTimes {
 }
 
 impl StepTimes {
-    /// Returns the durations of the steps among the spans; `None` without steps.
-    fn of(spans: &[SpanRecord]) -> Option<Self> {
-        let mut secs = step_durations_secs(spans);
+    /// Returns the durations of the steps of a run; `None` without single spans of them.
+    fn of(run: &StoredRun) -> Option<Self> {
+        let mut secs = step_durations_secs(&run.spans, &run.marks);
         secs.retain(|secs| secs.is_finite());
         secs.sort_by(f64::total_cmp);
         Some(Self { count: secs.len(), median_secs: *secs.get(secs.len() / 2)?, longest_secs: *secs.last()? })
@@ -167,6 +167,11 @@ pub(crate) fn read_run(path: &Path) -> Result<StoredRun, Failure> {
                  compares new results with them"
             ));
         }
+        if leaks::is_job(&text) {
+            return Failure::bad_input(format!(
+                "{name}: the file holds a job, and not a stored run; cytoscope profile {name} --leaks 20 repeats it"
+            ));
+        }
         Failure::bad_input(format!("{name}: {error}"))
     })
 }
@@ -181,7 +186,7 @@ impl RunProfile {
         operators.truncate(top);
         let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
         let growing_spans = stored.growing_spans().into_iter().take(GROWING_SPANS).cloned().collect();
-        let training_steps = StepTimes::of(&stored.spans);
+        let training_steps = StepTimes::of(&stored);
         let StoredRun { record, marks, spans_not_kept, .. } = stored;
         Self {
             run: record,
@@ -310,6 +315,7 @@ impl RunProfile {
         let line = |(number, advice): (usize, &Advice)| {
             let further = match advice.further_inputs {
                 0 => String::new(),
+                1 => " (and 1 further input)".to_owned(),
                 n => format!(" (and {n} further inputs)"),
             };
             vec![

@@ -13,7 +13,7 @@ use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{Dim, ElementType, Graph, GraphError, GraphLimits, Tensor, Value, ValueId, npy};
 use cytoscope_model_package::{Package, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, find_model, with_name};
-use cytoscope_profile::RunFacts;
+use cytoscope_profile::{RunFacts, Stage};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::target::{check_extension, check_file, extension, resolved};
@@ -106,9 +106,11 @@ impl RunCommand {
         let context = progress::context(false, true, recorder.clone());
         let options = context.compile_options(self.precision, self.threading.threads);
         let compile_start = Instant::now();
+        let compiling = context.recorder.span(Stage::Compile, "network");
         let unfit = |error: JobError| with_shapes(&graph, &inputs, error);
         let compiled = engine.compile(&graph, &shapes, &options);
         let mut session = compiled.map_err(|error| unfit(error.into()))?;
+        compiling.finish();
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
         let timed = self.time_runs(&context, session.as_mut(), &inputs, compile_ms);
         let (outputs, times) = timed.map_err(unfit)?;
@@ -177,11 +179,14 @@ impl RunCommand {
         compile_ms: f64,
     ) -> Result<(Vec<Tensor>, Times), JobError> {
         let first = Instant::now();
+        let span = context.recorder.span(Stage::Compute, "first run");
         let mut outputs = session.run(inputs)?;
+        span.finish();
         let first_run_ms = first.elapsed().as_secs_f64() * 1e3;
         let (mut wall, mut cpu) = (Vec::with_capacity(self.repeat), Vec::with_capacity(self.repeat));
         for _ in 0..self.repeat {
             context.check()?;
+            let _span = context.recorder.span(Stage::Compute, "run");
             let (start, cpu_start) = (Instant::now(), ProcessTime::now());
             outputs = session.run(inputs)?;
             wall.push(start.elapsed().as_secs_f64() * 1e3);

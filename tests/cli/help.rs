@@ -173,7 +173,7 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["export", "nuclei", "--out", "x.gif"], &["x.gif", ".zip", "folder"]);
     fixture.fails(2, &["import", "nuclei.zip", "--out", "x.pt"], &["x.pt", "ends in .pt", ".zip", "folder"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o.tif"], &["o.tif", "folder", ".zarr"]);
-    fixture.fails(2, &["predict", "a.tif", "--out", "o.ozx"], &["o.ozx", ".zarr", "cytoscope convert"]);
+    fixture.fails(2, &["predict", "a.tif", "--out", "o.zip"], &["o.zip", "folder", ".ozx", ".zarr.zip"]);
     let measure = ["measure", "a.tif", "--intensities", "a.tif", "--out", "t.xlsx"];
     fixture.fails(2, &measure, &["t.xlsx", ".csv", ".parquet"]);
     fixture.fails(2, &["simulate", "--kind", "nuclei", "--out", "s.tif"], &["s.tif", "folder"]);

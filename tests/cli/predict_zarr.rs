@@ -214,6 +214,49 @@ fn an_output_that_ends_in_zarr_is_the_ome_zarr_folder() {
 }
 
 #[test]
+fn an_output_that_ends_in_ozx_is_one_file_with_maps_and_labels() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    fixture.run(&predict(&raw, "tiff", &[])).ok();
+    let report = fixture.run(&predict(&raw, "out/seg.ozx", &["--json"])).json();
+    assert_eq!(fixture.names("out"), ["seg.ozx", "seg_objects.csv", "seg_provenance.json"]);
+    let written = serde_json::json!(["out/seg.ozx", "out/seg_objects.csv", "out/seg_provenance.json"]);
+    assert_eq!(report["inputs"][0]["outputs"], written, "{report:#}");
+    assert_eq!(fixture.image("out/seg.ozx"), fixture.image("tiff/nuclei_4_raw_probability.tif"));
+    assert_eq!(fixture.bytes("out/seg_objects.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
+    fixture.run(&["convert", "out/seg.ozx", "labels.tif", "--series", "1"]).ok();
+    assert_eq!(fixture.labels("labels.tif"), fixture.labels("tiff/nuclei_4_raw_labels.tif"));
+    // It is a result: the same job skips it with --resume, replaces it without, and does not predict it.
+    let ran = fixture.run(&predict(&raw, "out/seg.ozx", &["--resume"])).ok();
+    assert!(ran.stderr.contains("already exist") || ran.stdout.contains("already exist"), "{}", ran.stderr);
+    fixture.run(&predict(&raw, "out/seg.ozx", &[])).ok();
+    std::fs::copy(fixture.path(&raw), fixture.path("out/stack.tif")).unwrap();
+    let report = fixture.run(&predict("out", "of_folder", &["--outputs", "labels", "--json"])).json();
+    assert_eq!(report["inputs"].as_array().unwrap().len(), 1, "{report:#}");
+    // Unless it was changed.
+    let changed = [fixture.bytes("out/seg.ozx"), vec![0]].concat();
+    std::fs::write(fixture.path("out/seg.ozx"), &changed).unwrap();
+    fixture.fails(2, &predict(&raw, "out/seg.ozx", &[]), &["seg.ozx", "--force"]);
+    assert_eq!(fixture.bytes("out/seg.ozx"), changed);
+    fixture.run(&predict(&raw, "out/seg.ozx", &["--force"])).ok();
+    assert_eq!(fixture.image("out/seg.ozx"), fixture.image("tiff/nuclei_4_raw_probability.tif"));
+    // A rerun has the same format, and without maps, the image is the label image.
+    fixture.run(&["predict", "--rerun", "out/seg_provenance.json", "--out", "again"]).ok();
+    assert_eq!(fixture.image("again/nuclei_4_raw_probability.zarr"), fixture.image("out/seg.ozx"));
+    fixture.run(&["predict", "--rerun", "out/seg_provenance.json", "--out", "again.zarr.zip"]).ok();
+    assert_eq!(fixture.image("again.zarr.zip"), fixture.image("out/seg.ozx"));
+    fixture.run(&predict(&raw, "l.zarr.zip", &["--outputs", "labels"])).ok();
+    assert_eq!(fixture.labels("l.zarr.zip"), fixture.labels("labels.tif"));
+    fixture.fails(2, &predict("l.zarr.zip", "l.zarr.zip", &["--force"]), &["input"]);
+    fixture.fails(2, &predict(&raw, "x.ozx", &["--format", "tiff"]), &["x.ozx", "tiff"]);
+    fixture.fails(2, &predict(&raw, "x.ozx", &["--outputs", "table"]), &["x.ozx", "maps or labels"]);
+    fixture.fails(2, &["predict", &raw, "labels.tif", "--out", "x.ozx"], &["x.ozx", "one stack"]);
+    std::fs::create_dir(fixture.path("folder.ozx")).unwrap();
+    fixture.fails(2, &predict(&raw, "folder.ozx", &["--force"]), &["folder.ozx", "is a folder"]);
+    assert!(!fixture.path("x.ozx").exists() && fixture.leftovers().is_empty());
+}
+
+#[test]
 fn results_of_a_crop_lie_where_it_lies_in_the_stack() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);

@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 25] = [
+const CHANGES: [(&str, &str, Option<&str>); 32] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -47,6 +47,13 @@ const CHANGES: [(&str, &str, Option<&str>); 25] = [
     ("license: MIT", "license: MIT\ngit_repo: on GitHub", Some("git_repo")),
     ("id: maps\n", "id: my maps\n", Some("outputs[0].id")),
     ("opset_version: 21", "comment: from PyTorch", Some("weights.onnx.opset_version")),
+    ("opset_version: 21", "opset_version: 5", Some("weights.onnx.opset_version")),
+    ("version: 0.1.0", "version: 1..0", Some("version")),
+    ("2024-02-03T04:05:06+00:00", "2024-02-30T04:05:06+00:00", Some("timestamp")),
+    ("- source: notes.txt", "- notes.txt", Some("attachments[0]")),
+    ("license: MIT", "license: MIT\nlicence: MIT", Some("licence")),
+    ("  email: ada@example.org", "  mail: ada@example.org", Some("authors[0].mail")),
+    ("license: MIT", "license: MIT\nuploader: {email: ada}", Some("uploader.email")),
 ];
 
 /// Prints, for each package, whether bioimageio.spec finds its description valid.

@@ -48,12 +48,22 @@ pub(crate) enum ConvertFormat {
     Cellpose,
     /// ImageJ ROI set of labels.
     Rois,
+    /// One ImageJ ROI, for labels with a single object in a single slice.
+    Roi,
 }
 
 impl ConvertFormat {
     /// All formats, in the order of the menu.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::OmeTiff, Self::ImageJ, Self::OmeZarr, Self::ZippedOmeZarr, Self::Npy, Self::Cellpose, Self::Rois];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::OmeTiff,
+        Self::ImageJ,
+        Self::OmeZarr,
+        Self::ZippedOmeZarr,
+        Self::Npy,
+        Self::Cellpose,
+        Self::Rois,
+        Self::Roi,
+    ];
 
     /// Name of the format in the menu.
     pub(crate) fn name(self) -> &'static str {
@@ -65,6 +75,7 @@ impl ConvertFormat {
             Self::Npy => "NumPy",
             Self::Cellpose => "Cellpose labels",
             Self::Rois => "ImageJ ROI set",
+            Self::Roi => "Single ImageJ ROI",
         }
     }
 
@@ -78,6 +89,7 @@ impl ConvertFormat {
             Self::Npy => ".npy",
             Self::Cellpose => "_seg.npy",
             Self::Rois => ".zip",
+            Self::Roi => ".roi",
         }
     }
 
@@ -468,6 +480,7 @@ pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_formats::Container;
 
     #[test]
     fn converted_files_have_the_name_of_their_stack() {
@@ -481,6 +494,29 @@ mod tests {
         assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
         (batch.channel, batch.time) = (Some(1), Some(0));
         assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
+    }
+
+    #[test]
+    fn every_format_converts_to_a_name_that_selects_its_file_format() {
+        for format in ConvertFormat::ALL {
+            let output = Batch { format, ..Batch::default() }.output_of(Path::new("/a/b.lsm"));
+            let container = cytoscope_formats::container_for_path(&output).ok();
+            let expected = match format {
+                ConvertFormat::OmeTiff => Some(Container::OmeTiff),
+                ConvertFormat::ImageJ => Some(Container::ImageJ),
+                ConvertFormat::OmeZarr | ConvertFormat::ZippedOmeZarr => None,
+                ConvertFormat::Npy => Some(Container::Npy),
+                ConvertFormat::Cellpose => Some(Container::Cellpose),
+                ConvertFormat::Rois | ConvertFormat::Roi => Some(Container::RoiSet),
+            };
+            assert_eq!(container, expected, "{}", output.display());
+            let is_zarr = cytoscope_formats::is_zarr_name(&output) || cytoscope_formats::is_zarr_zip_name(&output);
+            assert_eq!(is_zarr, format.holds_labels(), "{}", output.display());
+        }
+        let mut batch = Batch { format: ConvertFormat::Rois, ..Batch::default() };
+        assert_eq!(batch.output_of(Path::new("/a/b.tif")), Path::new("/a/b.zip"));
+        batch.format = ConvertFormat::Roi;
+        assert_eq!(batch.output_of(Path::new("/a/b.tif")), Path::new("/a/b.roi"));
     }
 
     #[test]

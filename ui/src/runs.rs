@@ -3,7 +3,8 @@
 use crate::document::file_name;
 use crate::work::{JobState, JobView, TrainingTimes};
 use cytoscope_profile::{
-    DeviceMemory, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts, bytes_text, computing_share,
+    DeviceMemory, MemoryMark, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts, bytes_text,
+    computing_share,
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_worker::JobId;
@@ -124,6 +125,14 @@ impl<'a> ShownRun<'a> {
         match self {
             ShownRun::Job(job) => &job.spans,
             ShownRun::File(file) => &file.run.spans,
+        }
+    }
+
+    /// Memory marks, oldest first.
+    pub(crate) fn marks(self) -> &'a [MemoryMark] {
+        match self {
+            ShownRun::Job(job) => &job.marks,
+            ShownRun::File(file) => &file.run.marks,
         }
     }
 

@@ -41,7 +41,7 @@ pub struct OpenOptions {
     /// each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
     pub axes: Option<Axes>,
     /// Whether to open a TIFF, PNG or JPEG file alone, even if it is a slice of a numbered series. It is also opened alone if
-    /// `axes` has none of T, Z, C.
+    /// `axes` has none of T, Z, C. A folder still stands for the whole series in it.
     pub single_file: bool,
     /// Extents along Z, Y, X of the stack that regions of interest were drawn on; without it, the labels are as large as
     /// the regions need.
@@ -105,7 +105,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     if path.is_dir()
         && let Some(first) = numbered::only_series_of_folder(path)?
     {
-        return open(&first, options);
+        return open(&first, &OpenOptions { single_file: false, ..options.clone() });
     }
     let source = Source::open(path, Arc::clone(&counters)).map_err(|f| f.at(path))?;
     let mut head = [0u8; 512];

@@ -212,6 +212,28 @@ fn damaged_lzw_and_jpeg_are_refused() {
     }
 }
 
+/// Three subblocks are stated to have the pixels of the first one, but to be narrower.
+#[test]
+fn subblocks_that_share_pixels_are_decoded_with_their_own_extents() {
+    let mut file = seed!("zstd0");
+    let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;
+    let entry = |i: usize| directory + 160 + i * (32 + 7 * 20);
+    let first = file[entry(0) + 6..entry(0) + 14].to_vec();
+    for at in [1, 2, 3].map(entry) {
+        file[at + 6..at + 14].copy_from_slice(&first);
+        for width in [at + 32 + 8, at + 32 + 16] {
+            file[width..width + 4].copy_from_slice(&3i32.to_le_bytes());
+        }
+    }
+    let image = opened(file, 0).unwrap();
+    let readable = || {
+        let planes = (0..4).map(|p| Region { start: vec![0, p / 2, p % 2, 0, 0, 0], size: vec![1, 1, 1, 3, 4, 1] });
+        planes.filter(|plane| image.read(0, plane).is_ok()).count()
+    };
+    // What was decoded before for another subblock is not used.
+    assert_eq!([readable(), readable()], [1, 1]);
+}
+
 /// The file with a number of every entry of the directory changed.
 fn with_entries(mut file: Vec<u8>, field: usize, value: i32) -> Vec<u8> {
     let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;

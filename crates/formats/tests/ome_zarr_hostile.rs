@@ -104,6 +104,19 @@ fn hostile_plates_are_refused_when_the_folder_is_opened() {
 }
 
 #[test]
+fn a_huge_image_without_chunks_is_refused_before_memory_is_allocated() {
+    let folder = tempfile::tempdir().unwrap();
+    // 800 GB, of which nothing is stored.
+    let path = made(folder.path(), |_, array| {
+        array["shape"] = json!([1, 2_000_000, 200_000]);
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!([1, 8192, 8192]);
+    });
+    let error = open(&path, &OpenOptions::default()).unwrap().read_all().unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::OverLimit);
+    assert!(error.to_string().contains("not stored"), "{error}");
+}
+
+#[test]
 fn damaged_chunks_are_refused_when_they_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let read = |change: &dyn Fn(&mut Value, &mut Value), chunk: &[u8]| {

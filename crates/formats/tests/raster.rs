@@ -80,6 +80,8 @@ fn a_numbered_series_is_a_stack_from_any_member_or_its_folder() {
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((1000..1006).collect()));
     let times = OpenOptions { axes: Some("TYX".parse().unwrap()), ..OpenOptions::default() };
     assert_eq!(open(folder.path(), &times).unwrap().meta().shape_full, [4, 1, 1, 2, 3, 1]);
+    // A folder is no single file of the series.
+    assert_eq!(open(folder.path(), &alone).unwrap().meta().shape_full, [1, 4, 1, 2, 3, 1]);
 }
 
 #[test]
@@ -332,7 +334,13 @@ fn damaged_and_oversized_images_are_refused() {
     assert_eq!(read(good[..good.len() - 20].to_vec(), Limits::default()), Err(FormatErrorKind::Malformed));
     let small = Limits { max_chunk_bytes: 11, ..Limits::default() };
     assert_eq!(read(good.clone(), small), Err(FormatErrorKind::OverLimit));
-    let mut wide = good;
-    wide[16..24].copy_from_slice(&[0, 0, 0x20, 0, 0, 0, 0x20, 0]);
-    assert_eq!(read(wide, Limits::default()), Err(FormatErrorKind::Malformed));
+    let sized = |width: u32, height: u32| {
+        let mut file = good.clone();
+        file[16..20].copy_from_slice(&width.to_be_bytes());
+        file[20..24].copy_from_slice(&height.to_be_bytes());
+        file
+    };
+    assert_eq!(read(sized(0x2000, 0x2000), Limits::default()), Err(FormatErrorKind::Malformed));
+    // More than the memory of any machine: it is refused before it is allocated.
+    assert_eq!(read(sized(0x7FFF_FFFF, 200), Limits::default()), Err(FormatErrorKind::OverLimit));
 }

@@ -5,14 +5,17 @@
 //! is downloaded: whether an address or a GitHub user exists is not checked. Tensors, weights and processing steps are
 //! checked when a package is opened, and their values by its own test.
 
+mod fields;
 mod files;
 mod image_size;
 mod people;
+mod versions;
 
 use super::{Files, Package};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use versions::{is_timestamp, is_version};
 
 /// Identifiers of licenses, one a line; deprecated ones begin with `-`.
 const LICENSES: &str = include_str!("upload/spdx_licenses.txt");
@@ -83,6 +86,7 @@ impl Package {
             return checker.findings;
         }
         checker.identity();
+        checker.fields();
         checker.names();
         checker.people();
         checker.citations();
@@ -322,25 +326,4 @@ fn is_resource_id(text: &str) -> bool {
 fn is_doi(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("10.") else { return false };
     rest.len() > 4 && rest.bytes().take(4).all(|b| b.is_ascii_digit())
-}
-
-/// Whether a value has the form of a version: a number, or a text that begins with one.
-fn is_version(value: &Value) -> bool {
-    let is_text = |text: &str| {
-        let is_allowed = |c: char| c.is_ascii_alphanumeric() || ".+-_!".contains(c);
-        text.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(is_allowed)
-    };
-    value.is_number() || value.as_str().is_some_and(is_text)
-}
-
-/// Whether a text has the form of a date, `YYYY-MM-DD`, with or without a time.
-fn is_timestamp(text: &str) -> bool {
-    let (Some(date), Some(time)) = (text.get(..10), text.get(10..)) else { return false };
-    let numbers: Vec<Option<u32>> = date.split('-').map(|part| part.parse().ok()).collect();
-    let is_date = matches!(numbers.as_slice(), [Some(_), Some(1..=12), Some(1..=31)]) && date.find('-') == Some(4);
-    let is_time = |time: &str| {
-        time.starts_with(|c: char| c.is_ascii_digit())
-            && time.chars().all(|c| c.is_ascii_digit() || ":.+-Z".contains(c))
-    };
-    is_date && (time.is_empty() || time.strip_prefix(['T', ' ']).is_some_and(is_time))
 }

@@ -145,6 +145,7 @@ impl ConvertJob {
         }
         let of_labels = labels.and_then(|check| check.note());
         of_labels.into_iter().for_each(|note| context.note(note));
+        let _span = context.recorder.span(Stage::Write, "finish");
         let mut publication = Publication::default();
         publication.add(writer.finish_unpublished()?);
         record.refuse_changed()?;
@@ -160,6 +161,7 @@ impl ConvertJob {
     /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
     /// or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context, is_one_of_all: bool) -> Result<(Image, Vec<PathBuf>), JobError> {
+        let _span = context.recorder.span(Stage::Read, "open");
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
         let drawn_on = stack.as_ref().map(|stack| Extents::of(stack.meta()));
         let options = OpenOptions {

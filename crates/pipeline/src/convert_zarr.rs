@@ -83,6 +83,7 @@ pub(crate) fn run(
             check.note().into_iter().for_each(|note| context.note(note));
         }
     }
+    let _span = context.recorder.span(Stage::Write, "finish");
     let finished = writer.finish()?;
     if is_zip {
         let mut publication = Publication::default();

@@ -17,6 +17,7 @@ use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_fo
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
+use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::target::check_extension;
@@ -263,7 +264,7 @@ impl EvaluateJob {
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels).ignoring_label(self.ignore_label);
         notes.into_iter().for_each(|note| evaluation.add_note(note));
         for (prediction, truth) in pairs {
-            self.score(&mut evaluation, &labels_of(&prediction), &truth)?;
+            self.score(context, &mut evaluation, &labels_of(&prediction), &truth)?;
             meter.add(1)?;
         }
         refuse_changed(&read)?;
@@ -271,12 +272,20 @@ impl EvaluateJob {
     }
 
     /// Opens and scores a pair.
-    fn score(&self, evaluation: &mut Evaluation<'_>, prediction: &Path, truth: &Path) -> Result<(), JobError> {
+    fn score(
+        &self,
+        context: &Context,
+        evaluation: &mut Evaluation<'_>,
+        prediction: &Path,
+        truth: &Path,
+    ) -> Result<(), JobError> {
+        let opening = context.recorder.span(Stage::Read, "open");
         let (mut a, mut b) = self.open_pair(prediction, truth)?;
         if is_image(&self.prediction) && is_image(&self.truth) && are_slices_of_different_series(&a, &b) {
             let alone = OpenOptions { single_file: true, ..OpenOptions::default() };
             (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
         }
+        opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let of_series = first_series_note(&self.series, image.meta(), "is scored", ANOTHER_SERIES);
             for note in regions_note(image.meta()).into_iter().chain(of_series) {

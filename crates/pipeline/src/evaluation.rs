@@ -245,6 +245,11 @@ fn means_by_name(reports: &[PairReport]) -> Vec<ChannelScores> {
 fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Result<(), JobError> {
     let (ea, eb) = (Extents::of(a.meta()), Extents::of(b.meta()));
     if (ea.zyx, ea.times) != (eb.zyx, eb.times) {
+        let is_slice = ea.zyx[1..] == eb.zyx[1..] && ea.zyx[0].min(eb.zyx[0]) == 1;
+        let next_step = match is_slice {
+            true => "compare images of the same shape; numbered slices are one stack if a table names their folder",
+            false => "compare images of the same shape",
+        };
         return Err(JobError::Mismatch {
             path: prediction.to_owned(),
             problem: format!(
@@ -255,7 +260,7 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
                 eb.zyx,
                 eb.times
             ),
-            next_step: "compare images of the same shape".to_owned(),
+            next_step: next_step.to_owned(),
         });
     }
     Ok(())

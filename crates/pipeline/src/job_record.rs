@@ -13,6 +13,7 @@ use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
+use cytoscope_profile::Stage;
 pub use cytoscope_storage::Overwrite;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::lock::ResultsLock;
@@ -477,14 +478,19 @@ pub fn recorded<J: Recordable, R>(
     context: &Context,
     run: impl FnOnce(&mut PendingRecord<J>) -> Result<R, JobError>,
 ) -> Result<R, JobError> {
+    let listing = context.recorder.span(Stage::Read, "inputs of the record");
     let mut record = PendingRecord::begin(job)?;
+    listing.finish();
     let result = run(&mut record)?;
     if let Some(note) = unlisted_note(&record.unlisted) {
         context.note(note);
     }
+    // The record holds the hash of each output, so that the outputs are read again.
+    let writing = context.recorder.span(Stage::Write, "provenance record");
     if let Err(error) = record.finish() {
         context.note(format!("the result is complete, but its provenance record could not be written: {error}"));
     }
+    writing.finish();
     Ok(result)
 }
 

@@ -501,17 +501,8 @@ mod tests {
 
     #[test]
     fn settings_of_a_gpu_are_used_only_on_the_one_that_was_measured() {
-        let gpu = |name: &str, usable| Device {
-            id: DeviceId::Cuda(0),
-            name: name.to_owned(),
-            memory_bytes: None,
-            free_bytes: None,
-            usable,
-            reason: String::new(),
-            shortcomings: Vec::new(),
-            precisions: vec![Precision::F32],
-            driver: String::new(),
-        };
+        let gpu =
+            |name: &str, usable| Device { usable, ..Device::named(DeviceId::Cuda(0), name, &[Precision::F32]) };
         let measured = measured_gpu_name(DeviceId::Cuda(0), &[gpu("A", true)]);
         assert_eq!(measured.as_deref(), Some("A"));
         assert_eq!(measured_gpu_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);

@@ -97,12 +97,14 @@ impl MeasureJob {
         results::check(context, &self.table, &[&self.labels, measured], self.overwrite)?;
         let version = version(&self.labels);
         let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
+        let opening = context.recorder.span(Stage::Read, "open");
         let image = match &self.intensities {
             Some(stack) => self.series.open(stack, &of_stack)?,
             None => self.series.open_or_only(&labels_of(&self.labels), &of_stack)?,
         };
         let extents = Extents::of(image.meta());
         let (labels, label_time) = self.open_labels(extents, &of_stack)?;
+        opening.finish();
         let stack_files = self.intensities.as_ref().map(|_| &image);
         stack_files.into_iter().chain([&labels]).for_each(|image| record.add_files_of(image));
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
@@ -131,6 +133,7 @@ impl MeasureJob {
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
         }
+        let _span = context.recorder.span(Stage::Write, "table");
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
         let of_values = not_finite_note(&rows, &names);
         let text = table_text(&rows, &names, extents.times > 1);
@@ -184,9 +187,12 @@ impl MeasureJob {
         let step = intensities.slab_slices();
         for z in (0..depth).step_by(step) {
             let slab = z..(z + step).min(depth);
-            let numbers = numbers(&self.labels, labels.read(context, 0, slab.clone())?)?;
+            let samples = labels.read(context, 0, slab.clone())?;
+            let checking = context.recorder.span(Stage::Objects, "check labels");
+            let numbers = numbers(&self.labels, samples)?;
             check.add(&numbers, labels.extents.zyx[2]);
             *has_background = *has_background || numbers.contains(&0);
+            checking.finish();
             measure_slices(context, &mut measurer, &numbers, (intensities, &channels), slab.clone())?;
             meter.add(slab.len() as u64)?;
         }
@@ -261,6 +267,7 @@ pub(crate) fn measure_slices(
     let plane = stack.slice_len().max(1);
     if channels.is_empty() {
         context.check()?;
+        let _span = context.recorder.span(Stage::Objects, "measure").voxels(labels.len());
         labels.chunks(plane).for_each(|slice| measurer.add_slice(slice, &[]));
         return Ok(());
     }

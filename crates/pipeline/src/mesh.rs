@@ -114,7 +114,9 @@ impl MeshJob {
         check_file(&self.out, &[&self.labels], self.overwrite)?;
         // The image of a prediction's folder is its maps.
         let path = if self.series.is_first() { labels_of(&self.labels) } else { self.labels.clone() };
+        let opening = context.recorder.span(Stage::Read, "open");
         let image = self.series.open(&path, &OpenOptions::default())?;
+        opening.finish();
         let extents = Extents::of(image.meta());
         if extents.channels > 1 {
             let (dtype, channels) = (image.meta().dtype, channels_text(extents.channels));
@@ -220,7 +222,9 @@ impl MeshJob {
         for first in (0..depth).step_by(step) {
             let slab = first..(first + step).min(depth);
             let slices = slab.len();
-            let labels = numbers(&self.labels, stack.read(context, 0, slab)?)?;
+            let samples = stack.read(context, 0, slab)?;
+            let _span = context.recorder.span(Stage::Objects, "find objects");
+            let labels = numbers(&self.labels, samples)?;
             check.add(&labels, nx);
             for (row, values) in labels.chunks(nx.max(1)).enumerate() {
                 let (z, y) = (first + row / ny.max(1), row % ny.max(1));

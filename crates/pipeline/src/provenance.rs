@@ -12,9 +12,9 @@ use crate::predict::{InputReport, InputTensor, KeepSlices, PredictJob, Predicted
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
 use crate::results::FileRecord;
-use crate::{AppliedProfile, Artifact, ArtifactKind, Context, JobError, Model, StatisticsScope};
+use crate::{AppliedProfile, Artifact, ArtifactKind, Context, JobError, Model, StatisticsScope, stack_stem};
 use cytoscope_engine::Precision;
-use cytoscope_formats::is_zarr_name;
+use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -379,9 +379,30 @@ pub(crate) fn is_of_prediction(file: &Path) -> bool {
     read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
 }
 
+/// Whether a file is the OME-Zarr in one zip file that the record of a prediction beside it lists, whether or not the file was
+/// changed.
+pub(crate) fn is_zip_of_prediction(file: &Path) -> bool {
+    record_of_zip(file).is_some()
+}
+
+/// Returns the path of the record that lists an OME-Zarr in one zip file: it is named after the file. `None` for other files, and
+/// if there is no record that lists this name.
+fn record_of_zip(file: &Path) -> Option<PathBuf> {
+    if !is_zarr_zip_name(file) {
+        return None;
+    }
+    let path = file.with_file_name(ArtifactKind::Provenance.file_name(&stack_stem(file)));
+    // Without a record, or with one of another job or a damaged one, the file is none of a prediction.
+    let record = path.is_file().then(|| read(&path).ok()).flatten()?;
+    record.outputs.iter().any(|output| output.is_named(file)).then_some(path)
+}
+
 /// Returns the path of the record that lists a result. An OME-Zarr folder may have a name that says nothing about its record: it
 /// is then the newest one in the same folder that lists this name.
 fn record_listing(file: &Path) -> Option<PathBuf> {
+    if is_zarr_zip_name(file) {
+        return record_of_zip(file);
+    }
     let own = record_of(file).filter(|path| path.is_file());
     if own.is_some() || !is_zarr_name(file) {
         return own;
@@ -486,6 +507,8 @@ pub(crate) fn finished(
         }
         if file.is_dir() {
             found.extend(zarr::artifacts(&file, maps, has_labels));
+        } else if is_zarr_zip_name(&file) {
+            found.push(zarr::zipped_artifact(&file, maps));
         } else if let Some(artifact) = Artifact::of_file(file) {
             found.push(artifact);
         } else {

@@ -2,12 +2,13 @@
 
 use crate::devices::{DeviceChoice, Devices};
 use crate::folder_digest::chunks_change;
+use crate::predict::zarr::is_ome_zarr_name;
 use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{Provenance, program};
 use crate::recorded::Recorded;
 use crate::{JobError, Model, StatisticsScope};
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_formats::{is_zarr_folder, is_zarr_name};
+use cytoscope_formats::{is_zarr_folder, is_zarr_zip_name};
 use std::path::PathBuf;
 
 /// A recorded prediction that is ready to be run again.
@@ -61,14 +62,15 @@ impl Provenance {
         notes.extend(changes);
         let wrote = |wanted: &str| self.outputs.iter().any(|file| file.path.extension().is_some_and(|e| e == wanted));
         // A preprocessed stack is a TIFF file beside OME-Zarr results, too.
-        let wrote_tiff = wrote("tif") && !wrote("zarr");
+        let wrote_zarr = wrote("zarr") || self.outputs.iter().any(|file| is_zarr_zip_name(&file.path));
+        let wrote_tiff = wrote("tif") && !wrote_zarr;
         let mut job = self.job;
         // Earlier versions wrote TIFF for every input.
         if wrote_tiff && job.format.is_auto() && job.inputs.iter().any(|input| is_zarr_folder(input)) {
             job.format = ResultFormat::Tiff;
         }
         // The folder of the new results may have another name.
-        if job.format.is_auto() && is_zarr_name(&job.out) {
+        if job.format.is_auto() && is_ome_zarr_name(&job.out) {
             job.format = ResultFormat::OmeZarr;
         }
         let recorded: Option<DeviceChoice> =

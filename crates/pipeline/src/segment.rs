@@ -19,6 +19,7 @@ use cytoscope_formats::{
     is_zarr_zip_name, open,
 };
 use cytoscope_objects::SegmentOptions;
+use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_storage::{Overwrite, StorageError, target};
@@ -328,12 +329,7 @@ impl SegmentJob {
         let start = Instant::now();
         self.options.validate()?;
         self.table.iter().try_for_each(|table| self.table_format.check_path(table))?;
-        // The labels of a prediction are further images in the folder of its maps.
-        let image = match zarr::is_result(&self.map) {
-            true => open(&self.map, &OpenOptions::default())?,
-            false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
-        };
-        let state = (format != LabelFormat::RawU32).then(|| MapState::of(context, &self.map)).transpose()?;
+        let (image, state) = self.open_map(context, format != LabelFormat::RawU32)?;
         if let Some(state) = state {
             self.check_outputs(context, &image, state, path)?;
         }
@@ -367,6 +363,7 @@ impl SegmentJob {
         })?;
         let rows = [(0, rows)];
         let of_values = not_finite_note(&rows, &names);
+        let _span = context.recorder.span(Stage::Write, "finish");
         let mut publication = Publication::default();
         target.finish(context, path, &mut publication)?;
         if let Some(labels) = in_map {
@@ -397,6 +394,18 @@ impl SegmentJob {
             notes,
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Opens the map, and returns it with its state if that `is_needed`.
+    fn open_map(&self, context: &Context, is_needed: bool) -> Result<(Image, Option<MapState>), JobError> {
+        let _span = context.recorder.span(Stage::Read, "open");
+        // The labels of a prediction are further images in the folder of its maps.
+        let image = match zarr::is_result(&self.map) {
+            true => open(&self.map, &OpenOptions::default())?,
+            false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
+        };
+        let state = is_needed.then(|| MapState::of(context, &self.map)).transpose()?;
+        Ok((image, state))
     }
 
     /// Starts the label image that replaces the one in the OME-Zarr folder of the map, if the job asks for it; a note says

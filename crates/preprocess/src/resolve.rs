@@ -14,6 +14,10 @@ const MAX_MEDIAN: f64 = 10.0;
 const MAX_TOPHAT: f64 = 500.0;
 const MAX_BALL: f64 = 200.0;
 
+/// Smallest sigma of a Gaussian and smallest radius of a median that change values, in voxels.
+const MIN_SIGMA: f64 = 0.125;
+const MIN_MEDIAN: f64 = 0.5;
+
 /// Rows by which a shift may be too large due to rounding.
 const ROUNDING: f64 = 1e-9;
 
@@ -115,6 +119,27 @@ fn check_voxels(step: &'static str, voxels: f64, largest: f64) -> Result<(), Pre
     Err(PreprocessError::unfit(step, problem, format!("give at most {largest} voxels")))
 }
 
+/// Refuses lengths along Z, Y, X that are given but too small to change any value.
+fn check_effect(step: &'static str, voxels: [f64; 3], smallest: f64) -> Result<(), PreprocessError> {
+    let is_given = voxels.iter().any(|v| *v > 0.0);
+    if !is_given || voxels.iter().any(|v| *v >= smallest) {
+        return Ok(());
+    }
+    let [z, y, x] = voxels;
+    let problem = format!("with {z:.3}, {y:.3} and {x:.3} voxels along Z, Y and X, it would change nothing");
+    Err(PreprocessError::unfit(step, problem, format!("give at least {smallest} voxels along one axis")))
+}
+
+/// Refuses a background that reaches no other voxel: it would be the image itself. `radii` are those along Y and X in voxels.
+fn check_background(step: &'static str, radii: [f64; 2], reach: [usize; 2]) -> Result<(), PreprocessError> {
+    if reach != [0, 0] {
+        return Ok(());
+    }
+    let [y, x] = radii;
+    let problem = format!("with a radius of {y:.3} and {x:.3} voxels along Y and X, the whole image is background");
+    Err(PreprocessError::unfit(step, problem, "give at least 1 voxel"))
+}
+
 impl Stage {
     /// Resolves a step, and changes the grid to that of its output.
     ///
@@ -126,17 +151,26 @@ impl Stage {
         let from = grid.shape;
         let operation = match step {
             PreprocessStep::Gaussian { sigma } => {
-                Operation::Gaussian(grid.voxels(name, *sigma, MAX_SIGMA)?.map(gaussian_weights))
+                let sigma = grid.voxels(name, *sigma, MAX_SIGMA)?;
+                check_effect(name, sigma, MIN_SIGMA)?;
+                Operation::Gaussian(sigma.map(gaussian_weights))
             }
             PreprocessStep::Median { radius } => {
-                Operation::Median(grid.voxels(name, *radius, MAX_MEDIAN)?.map(|v| v.round() as usize))
+                let radius = grid.voxels(name, *radius, MAX_MEDIAN)?;
+                check_effect(name, radius, MIN_MEDIAN)?;
+                Operation::Median(radius.map(|v| v.round() as usize))
             }
             PreprocessStep::Tophat { radius } => {
-                Operation::Tophat(Ellipse::new(grid.voxels_yx(name, *radius, MAX_TOPHAT)?))
+                let radii = grid.voxels_yx(name, *radius, MAX_TOPHAT)?;
+                let ellipse = Ellipse::new(radii);
+                check_background(name, radii, ellipse.reach())?;
+                Operation::Tophat(ellipse)
             }
             PreprocessStep::RollingBall { radius, height } => {
                 let radii = grid.voxels_yx(name, *radius, MAX_BALL)?;
-                Operation::RollingBall(Ball::new(radii, height.unwrap_or(radii[1])))
+                let ball = Ball::new(radii, height.unwrap_or(radii[1]));
+                check_background(name, radii, ball.reach())?;
+                Operation::RollingBall(ball)
             }
             PreprocessStep::Clahe { tiles, clip } => Operation::Clahe { tiles: *tiles as usize, clip: *clip },
             PreprocessStep::Stretch { low, high } => Operation::Stretch([*low, *high]),
@@ -221,7 +255,10 @@ fn crop(grid: &mut Grid, ranges: [Option<[usize; 2]>; 3]) -> Result<Operation, P
 /// Resolves the deskewing of slices that a sheet at an angle to the stage's direction took.
 fn deskew(grid: &mut Grid, angle_degrees: f64, step_um: Option<f64>) -> Result<Operation, PreprocessError> {
     const STEP: &str = "deskew";
-    let y_um = grid.voxel_um(STEP, 1)?;
+    let y_um = grid.voxel_um(STEP, 1).map_err(|_| {
+        let problem = "the shift of slices is in µm, but the voxel size along Y is unknown";
+        PreprocessError::unfit(STEP, problem, "set the voxel size")
+    })?;
     let step_um = match step_um {
         Some(um) => um,
         None => grid.voxel_um(STEP, 0).map_err(|_| {

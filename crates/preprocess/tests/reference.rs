@@ -154,6 +154,12 @@ fn steps_that_do_not_fit_a_stack_say_why() {
         ("rolling-ball:radius=100um", voxel_um(), "250.0 voxels; give at most 200 voxels"),
         ("crop:z=1-9", voxel_um(), "give a range inside 0-3"),
         ("deskew:angle=30", VoxelSize { z: None, ..voxel_um() }, "add it, such as step=0.5um"),
+        ("deskew:angle=30:step=1um", VoxelSize::default(), "set the voxel size"),
+        // Steps that would change nothing, or subtract the image from itself.
+        ("gaussian:sigma=0.1", voxel_um(), "it would change nothing; give at least 0.125 voxels"),
+        ("median:radius=0.4/0.4/0", voxel_um(), "it would change nothing; give at least 0.5 voxels"),
+        ("tophat:radius=0.9", voxel_um(), "the whole image is background; give at least 1 voxel"),
+        ("rolling-ball:radius=0.1um", voxel_um(), "the whole image is background; give at least 1 voxel"),
     ] {
         let message = Chain::new(&[step.parse().unwrap()], SHAPE, voxel).unwrap_err().to_string();
         assert!(message.contains(named), "{step}: {message}");

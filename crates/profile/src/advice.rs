@@ -253,7 +253,7 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
     let (larger_mib, effect) = match tiles.reason {
         Some(TileReason::Memory { pass_budget_bytes }) => (
             doubled_mib.max(pass_budget_bytes.div_ceil(1 << 20)),
-            ", with which the stack is expected to pass through the network once",
+            ": the stack is then expected to pass through the network once",
         ),
         _ => (doubled_mib, ""),
     };
@@ -534,6 +534,14 @@ mod tests {
         };
         assert_eq!(rules(&compared(&["cpu", "wgpu:0"]), &[]), NONE, "the threads waited for the GPU");
         assert_eq!(rules(&compared(&["cpu"]), &[]), [AdviceRule::IdleThreads]);
+        let trained = |verify_secs| RunFacts {
+            inputs: Vec::new(),
+            training: Some(TrainingFacts { device: "cpu".into(), ..TrainingFacts::default() }),
+            verify_secs,
+            ..facts(2, 9.0, "cpu")
+        };
+        assert_eq!(rules(&trained(Some(5.0)), &[]), NONE, "the steps of devices were compared");
+        assert_eq!(rules(&trained(None), &[]), [AdviceRule::IdleThreads]);
     }
 
     #[test]

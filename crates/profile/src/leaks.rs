@@ -9,6 +9,9 @@ pub const MIN_REPETITIONS: usize = 4;
 pub const MAX_REPETITIONS: usize = 10_000;
 /// Share of the repetitions that fill caches and pools, and are not judged.
 const WARM_UP_SHARE: f64 = 0.25;
+/// Late growth, by early growth, below which memory that is not counted exactly is settling: allocators take memory from
+/// the system over several repetitions, and ever less of it.
+const SETTLING_RATIO: f64 = 0.5;
 
 /// A part of the program whose memory is measured, such as a cache.
 #[derive(Clone, Copy)]
@@ -113,7 +116,7 @@ fn median_slope(values: &[u64]) -> f64 {
 
 /// Returns whether the median grows by more than `tolerance_bytes` for each value from the first third of the values to
 /// the middle one, and from that to the last one: memory that grew once is not a leak, and a leak need not grow in every
-/// repetition. False for fewer than three values.
+/// repetition. With a tolerance, growth that slows down is not a leak either. False for fewer than three values.
 fn keeps_growing(values: &[u64], tolerance_bytes: f64) -> bool {
     let third = values.len() / 3;
     let last = values.len() - third;
@@ -123,11 +126,13 @@ fn keeps_growing(values: &[u64], tolerance_bytes: f64) -> bool {
         part.sort_unstable();
         part.get(third / 2).map(|bytes| *bytes as f64)
     };
-    let grows = |from: usize, to: usize| {
-        let both = median_from(from).zip(median_from(to));
-        both.is_some_and(|(earlier, later)| later - earlier > tolerance_bytes * (to - from) as f64)
+    let growth = |from: usize, to: usize| {
+        let (earlier, later) = median_from(from).zip(median_from(to))?;
+        Some((later - earlier) / (to - from) as f64)
     };
-    grows(0, middle) && grows(middle, last)
+    let Some((early, late)) = growth(0, middle).zip(growth(middle, last)) else { return false };
+    let is_settling = tolerance_bytes > 0.0 && late < SETTLING_RATIO * early;
+    early > tolerance_bytes && late > tolerance_bytes && !is_settling
 }
 
 #[cfg(test)]
@@ -161,6 +166,10 @@ mod tests {
         assert!(!verdict(&grown_once, 50), "grown once, with noise after it");
         assert!(verdict(&[100, 200, 300, 400], 50), "the least number of repetitions");
         assert!(!verdict(&[100, 100, 100, 400], 50), "grown in the last of them only");
+        // MiB of a process that repeats a short training run.
+        let settling = [84, 96, 105, 116, 120, 125, 126, 126];
+        assert!(!verdict(&settling, 1), "the allocator takes ever less memory from the system");
+        assert!(verdict(&settling, 0), "memory that is counted exactly does not settle");
         assert!(!verdict(&[900, 800, 910, 790, 900, 810, 905, 800], 0), "up and down");
         assert!(!verdict(&[800, 700, 600, 500, 400, 300, 200, 100], 0), "it shrinks");
     }

@@ -56,7 +56,7 @@ pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, computing_share, since};
 pub use tables::RunTable;
 pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
-pub use totals::{SpanTotal, span_totals, step_durations_secs};
+pub use totals::{FIRST_STEP_MARK, SpanTotal, span_totals, step_durations_secs};
 pub use trace::chrome_trace;
 
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of spans stored by one recorder.
+/// Maximum number of spans stored by one recorder. Operators, of which there are most, take up at most three quarters of
+/// them, and leave the others to the stages.
 pub const MAX_SPANS: usize = 1_000_000;
 
 /// A finished span: a piece of work with its start and duration.
@@ -128,6 +129,8 @@ pub struct Recorder {
     records: bool,
     keep_spans: bool,
     operators: bool,
+    /// [`MAX_SPANS`], except in tests.
+    max_spans: usize,
     state: Arc<Mutex<State>>,
 }
 
@@ -140,7 +143,8 @@ impl Default for Recorder {
 impl Recorder {
     /// Creates a recorder that stores all spans, including those of operators, for a trace.
     pub fn new() -> Self {
-        Self { start: Instant::now(), records: true, keep_spans: true, operators: true, state: Arc::default() }
+        let (records, keep_spans, operators) = (true, true, true);
+        Self { start: Instant::now(), records, keep_spans, operators, max_spans: MAX_SPANS, state: Arc::default() }
     }
 
     /// Creates a recorder that stores spans but requests none of operators, because a GPU would have to be synchronized
@@ -176,7 +180,7 @@ impl Recorder {
             recorder: self,
             stage,
             name: name.into(),
-            resident_before_bytes: if measures_memory { resident_bytes() } else { None },
+            resident_before_bytes: if measures_memory { memory::resident_bytes_of_span() } else { None },
             start: if self.records { Instant::now() } else { self.start },
             timed: None,
             bytes: 0,
@@ -262,7 +266,7 @@ impl Recorder {
         }
         let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
         let resident_change_bytes = span.resident_before_bytes.and_then(|before| {
-            let after = resident_bytes()?;
+            let after = memory::resident_bytes_of_span()?;
             i64::try_from(after).ok()?.checked_sub_unsigned(before)
         });
         let mut state = self.state();
@@ -275,7 +279,8 @@ impl Recorder {
         if !self.keep_spans {
             return;
         }
-        if state.spans.len() >= MAX_SPANS {
+        let limit = if span.stage == Stage::Op { self.max_spans / 4 * 3 } else { self.max_spans };
+        if state.spans.len() >= limit {
             state.dropped += 1;
             return;
         }
@@ -373,6 +378,16 @@ mod tests {
         assert_eq!(names.len(), 5);
         assert!(names.contains(&"tile 3"));
         assert!(events.iter().any(|e| e["ph"] == "C"));
+    }
+
+    #[test]
+    fn operators_leave_room_for_the_stages() {
+        let recorder = Recorder { max_spans: 8, ..Recorder::new() };
+        (0..9).for_each(|_| recorder.span(Stage::Op, "Conv a").finish());
+        (0..3).for_each(|_| recorder.span(Stage::Optimizer, "optimizer step").finish());
+        let count = |stage| recorder.spans().iter().filter(|span| span.stage == stage).count();
+        assert_eq!((count(Stage::Op), count(Stage::Optimizer), recorder.dropped_spans()), (6, 2, 4));
+        assert_eq!(recorder.totals().iter().map(|total| total.count).sum::<u64>(), 12);
     }
 
     #[test]

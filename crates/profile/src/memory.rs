@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+/// Time for which spans reuse a reading of the memory on systems that list all processes for it, which takes milliseconds.
+const REUSED_FOR: Duration = Duration::from_millis(100);
 /// The peak resident bytes of this process before [`restart_peak`] was last called.
 static EARLIER_PEAK: AtomicU64 = AtomicU64::new(0);
 
@@ -33,6 +37,28 @@ pub fn resident_bytes() -> Option<u64> {
     let memory = ProcessRefreshKind::nothing().with_memory();
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, memory);
     system.process(id).map(sysinfo::Process::memory)
+}
+
+/// A reading of the memory, and when it was made.
+type Reading = Option<(Instant, u64)>;
+
+/// Returns the resident bytes of this process for a span: on Linux those of now, elsewhere of at most [`REUSED_FOR`] ago.
+pub(crate) fn resident_bytes_of_span() -> Option<u64> {
+    static LAST: Mutex<Reading> = Mutex::new(None);
+    if cfg!(target_os = "linux") { resident_bytes() } else { reused(&LAST, resident_bytes) }
+}
+
+/// Returns the last reading, or a new one if that is too old.
+fn reused(last: &Mutex<Reading>, read: impl FnOnce() -> Option<u64>) -> Option<u64> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, bytes)) = *last
+        && at.elapsed() < REUSED_FOR
+    {
+        return Some(bytes);
+    }
+    let bytes = read()?;
+    *last = Some((Instant::now(), bytes));
+    Some(bytes)
 }
 
 /// Returns the peak resident bytes of this process, if the system reports them: on Linux.
@@ -82,6 +108,17 @@ mod tests {
         let shown = [0, 1023, 1024, 1536, 200_000, 5 << 20, 1_347_400, 512 << 20, 3 << 30].map(bytes_text);
         let expected = ["0 B", "1023 B", "1 KiB", "1.5 KiB", "195 KiB", "5 MiB", "1.3 MiB", "512 MiB", "3.00 GiB"];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_reading_is_reused_until_it_is_old() {
+        let last = Mutex::new(None);
+        assert_eq!(reused(&last, || None), None);
+        assert_eq!(reused(&last, || Some(5)), Some(5));
+        *last.lock().unwrap() = Some((Instant::now() + Duration::from_secs(60), 7));
+        assert_eq!(reused(&last, || Some(9)), Some(7), "it is recent");
+        *last.lock().unwrap() = Instant::now().checked_sub(REUSED_FOR).map(|at| (at, 7));
+        assert_eq!(reused(&last, || Some(9)), Some(9), "it is old");
     }
 
     #[test]

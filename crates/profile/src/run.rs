@@ -91,6 +91,13 @@ pub enum RunFileError {
     NoRun,
     /// The record has this format, which this version does not know.
     Format(u32),
+    /// A field of the record has another type, or names a stage that this version does not know.
+    Record {
+        /// Name and version of the program that wrote it.
+        program: String,
+        /// What does not fit.
+        reason: String,
+    },
 }
 
 impl std::fmt::Display for RunFileError {
@@ -108,6 +115,12 @@ impl std::fmt::Display for RunFileError {
                 "the run is stored in format {found}, but this version reads format {RUN_FORMAT}; use the version that \
                  wrote it"
             ),
+            Self::Record { program, reason } => {
+                write!(
+                    f,
+                    "the run was written by {program}, which stores it in another way ({reason}); read it with that version"
+                )
+            }
         }
     }
 }
@@ -190,7 +203,13 @@ impl StoredRun {
             Some(value) => {
                 let format = value.get("format").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
                 match format {
-                    Some(RUN_FORMAT) => serde_json::from_value(value).map_err(json)?,
+                    Some(RUN_FORMAT) => {
+                        let program = value.get("program").and_then(Value::as_str).map(str::to_owned);
+                        serde_json::from_value(value).map_err(|error| match program {
+                            Some(program) => RunFileError::Record { program, reason: error.to_string() },
+                            None => json(error),
+                        })?
+                    }
                     Some(found) => return Err(RunFileError::Format(found)),
                     None => return Err(RunFileError::NoRun),
                 }
@@ -367,6 +386,16 @@ mod tests {
         assert_eq!(StoredRun::from_json(b"{}"), Err(RunFileError::NoRun));
         assert_eq!(StoredRun::from_json(b"{\"run\": {}}"), Err(RunFileError::NoRun));
         assert_eq!(StoredRun::from_json(b"{\"run\": {\"format\": 9}}"), Err(RunFileError::Format(9)));
+        let record = RunRecord::new("cytoscope 9.0", "predict", &recorded(), RunFacts::default());
+        let mut newer = serde_json::json!({ "run": record });
+        newer["run"]["stages"][0]["stage"] = "lunch".into();
+        let error = StoredRun::from_json(newer.to_string().as_bytes()).unwrap_err();
+        assert!(matches!(&error, RunFileError::Record { program, .. } if program == "cytoscope 9.0"), "{error:?}");
+        let text = error.to_string();
+        assert!(
+            text.contains("cytoscope 9.0") && text.contains("lunch") && text.contains("with that version"),
+            "{text}"
+        );
         let foreign = br#"{"traceEvents": [{"ph": "X", "cat": "gc", "name": "sweep", "ts": 1, "dur": 2}]}"#;
         assert_eq!(StoredRun::from_json(foreign), Err(RunFileError::NoRun));
     }

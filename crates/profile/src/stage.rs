@@ -134,7 +134,8 @@ impl Stage {
     }
 
     /// Returns whether spans of this stage in a trace measure by how much the memory of the process changed. Reading it takes
-    /// some ten microseconds, so it is not done for the stages that occur for each tile or operator.
+    /// some ten microseconds on Linux, so it is not done for the stages that occur for each tile or operator. On other
+    /// systems it takes milliseconds, so that spans that follow each other within 100 ms share a reading.
     pub fn measures_memory(self) -> bool {
         use Stage::{Check, Checkpoint, Compile, Load, Objects, Quantize, Validate, Verify};
         matches!(self, Check | Load | Compile | Objects | Validate | Quantize | Verify | Checkpoint)

@@ -133,7 +133,7 @@ fn memory(run: &StoredRun) -> String {
 }
 
 fn steps(run: &StoredRun) -> String {
-    let durations = step_durations_secs(&run.spans).into_iter().enumerate();
+    let durations = step_durations_secs(&run.spans, &run.marks).into_iter().enumerate();
     table("step,seconds", durations.map(|(i, secs)| format!("{},{secs}", i + 1)))
 }
 

@@ -1,6 +1,6 @@
 //! Totals of the spans of a run by name, and the durations of training steps.
 
-use crate::{SpanRecord, Stage};
+use crate::{MemoryMark, SpanRecord, Stage};
 use std::collections::BTreeMap;
 
 /// Totals of one operator, or of other spans with the same stage and name.
@@ -42,12 +42,17 @@ pub fn span_totals(spans: &[SpanRecord]) -> Vec<SpanTotal> {
     totals
 }
 
-/// Returns the durations of training steps in seconds, each the sum of its parts: waiting for data, passes, optimizer step.
-/// Time between the parts, such as a validation, does not count.
-pub fn step_durations_secs(spans: &[SpanRecord]) -> Vec<f64> {
+/// Label of the memory mark before the first training step of a run. Steps before it are only timed, to plan the run.
+pub const FIRST_STEP_MARK: &str = "first step";
+
+/// Returns the durations of the training steps of a run in seconds, each the sum of its parts: waiting for data, passes,
+/// optimizer step. Time between the parts, such as a validation, does not count, nor do steps before the
+/// [mark](FIRST_STEP_MARK) of the first one.
+pub fn step_durations_secs(spans: &[SpanRecord], marks: &[MemoryMark]) -> Vec<f64> {
+    let first_us = marks.iter().find(|mark| mark.label == FIRST_STEP_MARK).map_or(f64::NEG_INFINITY, |mark| mark.at_us);
     let is_relevant = |s: &&SpanRecord| {
         use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};
-        matches!(s.stage, DataWait | Forward | Backward | Compute | Optimizer | Validate)
+        s.start_us >= first_us && matches!(s.stage, DataWait | Forward | Backward | Compute | Optimizer | Validate)
     };
     let mut parts: Vec<&SpanRecord> = spans.iter().filter(is_relevant).collect();
     parts.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
@@ -102,7 +107,10 @@ mod tests {
             span(Stage::Optimizer, 9.5, 0.5),
             span(Stage::Forward, 10.0, 1.0),
         ];
-        assert_eq!(step_durations_secs(&spans), [3.75, 2.0], "the last step has not ended");
-        assert!(step_durations_secs(&[]).is_empty());
+        assert_eq!(step_durations_secs(&spans, &[]), [3.75, 2.0], "the last step has not ended");
+        assert!(step_durations_secs(&[], &[]).is_empty());
+        let mark = |label: &'static str, at_us| MemoryMark { label: label.into(), at_us, resident_bytes: 0 };
+        let marks = [mark("prepared", 0.0), mark(FIRST_STEP_MARK, 8e6)];
+        assert_eq!(step_durations_secs(&spans, &marks), [2.0], "the first step was only timed");
     }
 }

@@ -144,8 +144,8 @@ impl QuantizeJob {
         let searching = context.recorder.span(Stage::Quantize, "search");
         let runner = Runner { context, engine: &engine, threads: 0, channels: channels.clone() };
         let search = self.search(runner, &float, prepared, data)?;
-        let found = self.find(&search, trainer, &training)?;
         searching.finish();
+        let found = self.find(&search, trainer, &training)?;
         if self.mode == QuantizeMode::Qat && found.qat.is_none() {
             notes.push(Note::info(
                 "quantization-aware training was not needed: calibration alone meets the accuracy budget",
@@ -302,6 +302,9 @@ impl QuantizeJob {
     ) -> Result<SearchResult, JobError> {
         let (context, runs) = (search.runner.context, search.steps(self.mode));
         let mut meter = context.meter(ProgressStage::Calibrate, runs, ProgressUnit::Runs);
+        // Quantization-aware training divides its time into spans of its own.
+        let is_one_span = self.mode != QuantizeMode::Qat;
+        let _span = is_one_span.then(|| context.recorder.span(Stage::Quantize, "search"));
         match self.mode {
             QuantizeMode::Static => search.static_ranges(&mut meter),
             QuantizeMode::Dynamic => search.dynamic_ranges(&mut meter),

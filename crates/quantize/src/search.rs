@@ -10,6 +10,7 @@ use cytoscope_graph::{Graph, Tensor, ValueId};
 use cytoscope_graph_passes::quantize::{self, Domain, Layer};
 use cytoscope_graph_passes::{analysis, infer_shapes};
 use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask, ProgressStage, ProgressUnit};
+use cytoscope_profile::Stage;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,11 +220,14 @@ impl Search<'_> {
         trainer: Option<&dyn QuantizationAwareTraining>,
         tiles: &[Tensor],
     ) -> Result<SearchResult, JobError> {
+        let recorder = &self.runner.context.recorder;
+        let searching = recorder.span(Stage::Quantize, "search");
         let chosen = self.choose(meter)?;
         let corrected = self.corrected(&chosen.variant, chosen.methods.as_ref(), &self.keep_float, meter)?;
         let Some(trainer) = trainer.filter(|_| corrected.error > self.budget) else {
             return self.finish(chosen, corrected, meter);
         };
+        searching.finish();
         let start = Instant::now();
         let before = corrected.error;
         let error = |graph: &Graph| self.worst(graph, usize::MAX);
@@ -235,7 +239,10 @@ impl Search<'_> {
             before,
             budget: self.budget,
         };
+        let training = recorder.span(Stage::Quantize, "quantization-aware training");
         let trained = trainer.train(self.runner.context, &task)?;
+        training.finish();
+        let _span = recorder.span(Stage::Quantize, "search");
         let mut report = QatReport {
             steps: trained.steps,
             before,

@@ -13,7 +13,7 @@ use cytoscope_engine::{
 use cytoscope_graph::{ElementType, Tensor};
 use cytoscope_pipeline::devices::{Devices, measurements};
 use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind, ProgressStage};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{Recorder, Stage};
 use std::cell::RefCell;
 
 /// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
@@ -143,7 +143,10 @@ pub(crate) fn choose(
 ) -> Result<StepDevice, JobError> {
     let (mut failed, mut failures) = (Vec::new(), Vec::new());
     if let DeviceRequest::Device(id) = request {
-        match devices.engine(id) {
+        let opening = context.recorder.span(Stage::Verify, "device");
+        let opened = devices.engine(id);
+        opening.finish();
+        match opened {
             Ok(engine) => {
                 if id != DeviceId::Cpu {
                     report(context, engine.as_ref(), "requested".to_owned());
@@ -199,6 +202,7 @@ pub(crate) fn choose_except(
     config: &TrainConfig,
     threads: usize,
 ) -> Result<StepDevice, JobError> {
+    let _span = context.recorder.span(Stage::Verify, "device");
     let found: RefCell<Vec<(DeviceId, String)>> = RefCell::default();
     let on_error = |error: &EngineError| {
         context.report_lost_device(error);

@@ -97,6 +97,7 @@ impl Training<'_> {
         let float = self.folder.path.join(FLOAT);
         let (verdict, last) = self.choose_network(&mut state, start_scores.as_ref(), before.as_ref(), &float)?;
         let FinalNetwork { graph, scores: after, thumbnails } = last;
+        let writing = context.recorder.span(Stage::Write, "package");
         let name = package::package_name(&self.job.out);
         let metric = SelectionMetric::of(self.start.target);
         let record = self.record(&state, verdict, before.as_ref(), parameters);
@@ -105,7 +106,6 @@ impl Training<'_> {
         let curves =
             curves::svg(&state.history, metric.name()).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
-        let writing = context.recorder.span(Stage::Write, "package");
         let description = Description { covers, ..self.describe(record, card, name) };
         package::write(&description, &graph, &float)?;
         if description.license.is_none() {

@@ -77,5 +77,4 @@ pub use quantization::LimitedQuantization;
 pub use score_name::{ScoreName, SelectionMetric};
 pub use search::{MAX_TRIALS, SearchRung, SearchSpace, search_rungs};
 pub use start::TrainStart;
-pub use train::FIRST_STEP_MARK;
 pub use validator::{Comparison, PairScore, Scores};

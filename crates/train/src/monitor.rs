@@ -1,6 +1,7 @@
 //! The status of a training run: speed, waiting for data, use of the device, memory, and whether another batch size suits the
 //! device.
 
+use crate::config::MAX_BATCH;
 use crate::event::TrainEvent;
 use crate::history::StepPoint;
 use crate::step::Stepper;
@@ -147,8 +148,9 @@ impl BatchFacts {
             return None;
         }
         let doubled = 2.0 * activation_bytes as f64;
+        let larger = batch.saturating_mul(2);
         let fits = limit_bytes.is_some_and(|limit| doubled <= MEMORY_SHARE * limit as f64);
-        fits.then_some(BatchAdvice::Larger { batch: batch.saturating_mul(2) })
+        (fits && larger <= MAX_BATCH).then_some(BatchAdvice::Larger { batch: larger })
     }
 }
 
@@ -219,6 +221,7 @@ mod tests {
             BatchFacts { limit_bytes: None, ..gpu },
             BatchFacts { data_wait_share: 0.5, ..gpu },
             BatchFacts { device: DeviceId::Cpu, ..gpu },
+            BatchFacts { batch: MAX_BATCH, ..gpu },
             BatchFacts { recomputes: true, batch: 1, ..gpu },
         ];
         assert!(others.iter().all(|facts| facts.advice().is_none()));

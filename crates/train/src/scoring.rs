@@ -188,6 +188,7 @@ impl Training<'_> {
     /// Writes the preview of a prediction and reports it. Training continues if the file cannot be written.
     pub(crate) fn write_preview(&self, step: u64, live: Option<&Thumbnail>) {
         let Some((case, live)) = self.previews.live_case().zip(live) else { return };
+        let _span = self.context.recorder.span(Stage::Validate, "preview");
         let Some((png, caption)) = self.previews.live_png(case, live).zip(self.previews.caption(case)) else { return };
         let path = self.folder.preview();
         if cytoscope_storage::write::atomic_write(&path, &png).is_ok() {

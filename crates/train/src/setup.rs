@@ -311,6 +311,7 @@ fn validator_of(
         ignored: data.dataset.ignore_label,
         diameters: Diameters { nominal_um: start.object_diameter_um, given_um: diameter, grid_um: start.voxel_um },
     };
+    let _span = context.recorder.span(Stage::Check, "validation set");
     let validator = Validator::new(&data.split.validation, options)?;
     if validator.is_empty() {
         context.note("there is no validation set: the final network is used without a score");

@@ -28,7 +28,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit, check_threads, find_model};
-use cytoscope_profile::Stage;
+use cytoscope_profile::{FIRST_STEP_MARK, Stage};
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{has_settings, load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
@@ -40,9 +40,6 @@ use steps::{LossWindow, has_next_validation};
 
 /// Maximum time between checkpoints in seconds.
 const CHECKPOINT_SECS: u64 = 30;
-/// Label of the memory mark before the first step, after which all steps count.
-pub const FIRST_STEP_MARK: &str = "first step";
-
 /// State of a run and its tensors by name, as read from a checkpoint.
 type Checkpoint = (TrainState, BTreeMap<String, Tensor>);
 

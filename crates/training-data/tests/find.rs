@@ -251,6 +251,41 @@ fn ome_zarr_folders_are_found_like_files() {
 }
 
 #[test]
+fn folders_of_numbered_slices_are_stacks_in_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    let write_slices = |name: &str, samples: &[u16]| {
+        for (z, slice) in samples.chunks(height * width).enumerate() {
+            write(&at(&format!("{name}_{z:03}.tif")), [1, height, width], slice.to_vec());
+        }
+    };
+    write_slices("raw/s", &raw);
+    write_slices("seg/s", &labels);
+    let shapes_in = |table: &str| {
+        fs::write(at("t.csv"), format!("raw,seg\n{table}\n")).unwrap();
+        let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.problems, []);
+        let report = check(&dataset, &Default::default());
+        report.pairs.iter().map(|pair| pair.shape_zyx).collect::<Vec<_>>()
+    };
+    assert_eq!(shapes_in("raw,seg"), [[depth, height, width]]);
+    // A file is an image of its own.
+    assert_eq!(shapes_in("raw/s_000.tif,seg/s_000.tif\nraw/s_001.tif,seg/s_001.tif"), [[1, height, width]; 2]);
+    // The labels of a stack do not fit one of its slices, and the advice is to name the folder of all.
+    write(&at("whole.tif"), [depth, height, width], labels);
+    fs::write(at("t.csv"), "raw,seg\nraw/s_000.tif,whole.tif\n").unwrap();
+    let report = check(&find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap(), &Default::default());
+    let errors: Vec<_> = report.of(Severity::Error).collect();
+    assert!(errors.iter().any(|e| e.next_step.contains("name their folder in a table")), "{errors:?}");
+    // It is not clear which of two series is meant.
+    write_slices("raw/other", &raw);
+    fs::write(at("t.csv"), "raw,seg\nraw,seg\n").unwrap();
+    let error = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("2 series of images"), "{error}");
+}
+
+#[test]
 fn the_target_of_a_prediction_is_its_labels_not_its_maps() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);

@@ -1,8 +1,8 @@
 //! The figures of a task's run, from its trace and its report.
 
 use crate::cli::reports::{PredictCommandReport, TrainCommandReport};
-use cytoscope_profile::{SpanRecord, Stage, StoredRun};
-use cytoscope_train::{FIRST_STEP_MARK, TrainReport};
+use cytoscope_profile::{FIRST_STEP_MARK, SpanRecord, Stage, StoredRun};
+use cytoscope_train::TrainReport;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

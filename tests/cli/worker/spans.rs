@@ -39,6 +39,6 @@ fn evaluations_speed_tests_and_estimates_record_their_stages() {
                           "config": {"patch_zyx": [4, 16, 16], "batch": 1, "network":
                                      {"filters": [4, 8], "strides": [[1, 2, 2]], "convs_per_block": 1}}});
     let found = stages(&mut engine, 3, json!({"train_estimate": estimate}));
-    let expected = [Stage::Load, Stage::Compile, Stage::Forward, Stage::Backward, Stage::Optimizer];
+    let expected = [Stage::Load, Stage::Verify, Stage::Compile, Stage::Forward, Stage::Backward, Stage::Optimizer];
     assert!(found.is_superset(&expected.into()), "{found:?}");
 }

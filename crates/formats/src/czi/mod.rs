@@ -10,7 +10,7 @@ mod metadata;
 pub(crate) use directory::MAGIC;
 
 use crate::{
-    codec::{decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
+    codec::{Codec, decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
     error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
@@ -36,8 +36,6 @@ const LZW: i32 = 2;
 const JPEG_XR: i32 = 4;
 const ZSTD_0: i32 = 5;
 const ZSTD_1: i32 = 6;
-/// Largest number of bytes that one stored byte can decode to.
-const MAX_RATIO: u64 = 1 << 17;
 /// Additional bytes that may be read twice, for small files.
 const SHARED_SLACK_BYTES: u64 = 1 << 16;
 
@@ -124,6 +122,17 @@ fn compression_of(subblocks: &[Subblock]) -> StoredCompression {
         Some(LZW) => StoredCompression::Lzw,
         Some(JPEG_XR) => StoredCompression::JpegXr,
         Some(_) => StoredCompression::Zstd,
+    }
+}
+
+/// The codec of a compression that [`check_compression`] accepts, which limits the bytes that one stored byte decodes to.
+fn codec_of(compression: i32) -> Codec {
+    match compression {
+        UNCOMPRESSED => Codec::Raw,
+        JPEG => Codec::Jpeg,
+        LZW => Codec::Lzw,
+        JPEG_XR => Codec::JpegXr,
+        _ => Codec::Zstd,
     }
 }
 
@@ -217,9 +226,12 @@ struct Czi {
     dtype: DType,
     samples: usize,
     limits: Limits,
-    /// The compressed subblock that was decoded last, by the position of its pixels in the file.
-    last: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
+    /// The compressed subblock that was decoded last.
+    last: Mutex<Option<(PixelsKey, Arc<Vec<u8>>)>>,
 }
+
+/// What the pixels of a compressed subblock depend on: their position in the file, width, height and compression.
+type PixelsKey = (u64, usize, usize, i32);
 
 /// A subblock that a region needs: its index, and position and size of its stored pixels.
 type Piece = (usize, u64, u64);
@@ -249,11 +261,15 @@ impl Czi {
                 continue;
             }
             let (at, count) = subblock.data(&self.source)?;
-            let ratio = if subblock.compression == UNCOMPRESSED { 1 } else { MAX_RATIO };
+            let ratio = codec_of(subblock.compression).max_ratio();
             let area = (subblock.width as u64).saturating_mul(subblock.height as u64);
             let expected = area.saturating_mul(self.pixel_bytes() as u64);
             if expected > count.saturating_mul(ratio) {
                 return Err(Fault::malformed(format!("a subblock has {count} bytes, too few for its {expected}")));
+            }
+            let (largest, limit) = (count.max(expected), self.limits.max_chunk_bytes);
+            if subblock.compression != UNCOMPRESSED && largest > limit {
+                return Err(Fault::over("the size of a subblock", largest, "max_chunk_bytes", limit));
             }
             budget.covered = budget.covered.saturating_add(expected);
             budget.referenced = budget.referenced.saturating_add(count);
@@ -299,19 +315,15 @@ impl Czi {
         Ok(())
     }
 
-    /// The pixels of a compressed subblock.
+    /// The pixels of a compressed subblock, whose size [`Self::plan`] has checked.
     fn decoded(&self, piece: Piece, subblock: &Subblock, expected: usize) -> Result<Arc<Vec<u8>>, Fault> {
         let (_, at, count) = piece;
+        let key = (at, subblock.width, subblock.height, subblock.compression);
         let kept = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, pixels)) = kept().as_ref()
-            && *of == at
+            && *of == key
         {
             return Ok(Arc::clone(pixels));
-        }
-        let limit = self.limits.max_chunk_bytes;
-        if expected as u64 > limit || count > limit {
-            let largest = count.max(expected as u64);
-            return Err(Fault::over("the size of a subblock", largest, "max_chunk_bytes", limit));
         }
         let stored = self.source.read_vec(at, count as usize)?;
         let started = Instant::now();
@@ -326,7 +338,7 @@ impl Czi {
             of_zstd => self.unzstd(&stored, of_zstd, expected)?,
         });
         self.source.count_decoded(started.elapsed(), expected);
-        *kept() = Some((at, Arc::clone(&pixels)));
+        *kept() = Some((key, Arc::clone(&pixels)));
         Ok(pixels)
     }
 

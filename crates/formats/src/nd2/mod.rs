@@ -164,6 +164,10 @@ impl Nd2 {
         if needed as u64 > count.saturating_mul(ratio) {
             return Err(Fault::malformed(format!("a frame has {count} bytes, too few for its {needed}")));
         }
+        let (largest, limit) = (count.max(needed as u64), self.limits.max_chunk_bytes);
+        if frame.is_compressed && largest > limit {
+            return Err(Fault::over("the size of a frame", largest, "max_chunk_bytes", limit));
+        }
         Ok(Some((at + TIME_STAMP, count)))
     }
 
@@ -252,7 +256,7 @@ impl Nd2 {
         Ok(())
     }
 
-    /// The pixels of a compressed frame.
+    /// The pixels of a compressed frame, whose size [`Self::locate`] has checked.
     fn decoded(&self, at: u64, count: u64) -> Result<Arc<Vec<u8>>, Fault> {
         let kept = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, pixels)) = kept().as_ref()
@@ -261,10 +265,6 @@ impl Nd2 {
             return Ok(Arc::clone(pixels));
         }
         let expected = self.frame.row_bytes * self.frame.height;
-        let (largest, limit) = (count.max(expected as u64), self.limits.max_chunk_bytes);
-        if largest > limit {
-            return Err(Fault::over("the size of a frame", largest, "max_chunk_bytes", limit));
-        }
         let stored = self.source.read_vec(at, count as usize)?;
         let started = Instant::now();
         let mut pixels = vec![0u8; expected];

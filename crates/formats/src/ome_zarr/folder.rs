@@ -73,6 +73,14 @@ impl Folder {
         }
     }
 
+    /// Whether a file exists, by its path inside the folder.
+    pub fn holds(&self, key: &str) -> Result<bool, Fault> {
+        match &self.files {
+            Files::OnDisk { .. } => self.open(key).map(|file| file.is_some()),
+            Files::Zipped(zip) => Ok(zip.holds(key)),
+        }
+    }
+
     /// Reads a JSON object; `None` if the file does not exist.
     pub fn json(&self, key: &str) -> Result<Option<Map<String, Value>>, Fault> {
         let Some(source) = self.open(key)? else { return Ok(None) };

@@ -54,6 +54,13 @@ struct Part {
     size: Vec<usize>,
 }
 
+impl Part {
+    /// Bytes of the part.
+    fn bytes(&self, array: &ZarrArray) -> usize {
+        self.size.iter().product::<usize>() * array.dtype.size_bytes()
+    }
+}
+
 impl OmeZarr {
     /// Reads a region of a level, axes T, Z, C, Y, X, S, which has been checked against the level's shape.
     pub fn read(&self, level: usize, region: &Region, limits: &Limits) -> Result<Samples, Fault> {
@@ -62,8 +69,12 @@ impl OmeZarr {
         let pick = |of: &[usize]| -> Vec<usize> { self.canonical.iter().filter_map(|i| of.get(*i).copied()).collect() };
         let (start, size) = (pick(&region.start), pick(&region.size));
         let parts = if len == 0 { Vec::new() } else { parts(array, &start, &size)? };
-        let mut samples = huge::zeros(array.dtype, len);
         let sample_bytes = array.dtype.size_bytes();
+        if len.saturating_mul(sample_bytes) as u64 > limits.max_unstored_bytes {
+            // Metadata can state any shape, so this is found out before memory is allocated.
+            self.refuse_unstored(level, array, &parts, limits)?;
+        }
+        let mut samples = huge::zeros(array.dtype, len);
         let out = samples.as_bytes_mut();
         if array.fill.iter().any(|byte| *byte != 0) {
             out.chunks_exact_mut(sample_bytes).for_each(|sample| sample.copy_from_slice(&array.fill));
@@ -117,27 +128,44 @@ impl OmeZarr {
         if let Some(chunk) = self.cache.get(key) {
             return Ok(Some(chunk));
         }
-        let per_file = array.chunks_per_file();
-        let file_at: Vec<usize> = at.iter().zip(&per_file).map(|(at, n)| at / n).collect();
-        let Some(source) = self.folder.open(&array.file_key(&file_at))? else { return Ok(None) };
-        let (offset, stored) = match array.shards {
-            None => (0, source.len()),
-            Some(shards) => {
-                let inner: Vec<usize> = at.iter().zip(&per_file).map(|(at, n)| at % n).collect();
-                let file = linear(array, &array.file_shape, &file_at);
-                let index = self.shard_index(level, array, shards, &source, file)?;
-                match entry(&index, &per_file, &inner) {
-                    Some((NOT_STORED, NOT_STORED)) => return Ok(None),
-                    Some(entry) => entry,
-                    None => return Err(Fault::malformed("the index of a shard is too short")),
-                }
-            }
-        };
+        let Some((source, offset, stored)) = self.place(level, array, at)? else { return Ok(None) };
         let chunk = Arc::new(decode_chunk(array, &source, offset, stored)?);
         if kept {
             self.cache.insert(key, Arc::clone(&chunk));
         }
         Ok(Some(chunk))
+    }
+
+    /// Returns the file with a chunk, and the chunk's offset and length in it; `None` if the chunk is not stored.
+    fn place(&self, level: usize, array: &ZarrArray, at: &[usize]) -> Result<Option<(Source, u64, u64)>, Fault> {
+        let per_file = array.chunks_per_file();
+        let file_at: Vec<usize> = at.iter().zip(&per_file).map(|(at, n)| at / n).collect();
+        let Some(source) = self.folder.open(&array.file_key(&file_at))? else { return Ok(None) };
+        let Some(shards) = array.shards else {
+            let stored = source.len();
+            return Ok(Some((source, 0, stored)));
+        };
+        let inner: Vec<usize> = at.iter().zip(&per_file).map(|(at, n)| at % n).collect();
+        let file = linear(array, &array.file_shape, &file_at);
+        let index = self.shard_index(level, array, shards, &source, file)?;
+        match entry(&index, &per_file, &inner) {
+            Some((NOT_STORED, NOT_STORED)) => Ok(None),
+            Some((offset, stored)) => Ok(Some((source, offset, stored))),
+            None => Err(Fault::malformed("the index of a shard is too short")),
+        }
+    }
+
+    /// Refuses a read of which more than the limit is not stored. Chunks are looked up, not decoded.
+    fn refuse_unstored(&self, level: usize, array: &ZarrArray, parts: &[Part], limits: &Limits) -> Result<(), Fault> {
+        let unstored = Unstored::new(limits);
+        parts.par_iter().try_for_each(|part| {
+            let is_stored = match array.shards {
+                // The file of a chunk that is compressed in a zip is not expanded.
+                None => self.folder.holds(&array.file_key(&part.at))?,
+                Some(_) => self.place(level, array, &part.at)?.is_some(),
+            };
+            if is_stored { Ok(()) } else { unstored.add(part.bytes(array)) }
+        })
     }
 
     /// Returns the entries of a shard's index: offset and length of each inner chunk, little-endian.
@@ -250,7 +278,7 @@ impl Reading<'_> {
     /// `layered`.
     fn copy(&self, part: &Part, layered: Option<usize>, chunk: Option<&Vec<u8>>, out: &mut [u8]) -> Result<(), Fault> {
         let Some(chunk) = chunk else {
-            return self.unstored.add(part.size.iter().product::<usize>() * self.array.dtype.size_bytes());
+            return self.unstored.add(part.bytes(self.array));
         };
         let mut in_region = part.in_region.clone();
         if let Some(at) = layered.and_then(|axis| in_region.get_mut(axis)) {

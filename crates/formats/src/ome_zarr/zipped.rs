@@ -78,6 +78,11 @@ impl ZipFolder {
         Ok(Some(Self { source, entries, prefix, max_expanded_bytes: limits.max_chunk_bytes }))
     }
 
+    /// Whether a file exists, by its path inside the Zarr.
+    pub fn holds(&self, key: &str) -> bool {
+        self.entries.contains_key(&format!("{}{key}", self.prefix))
+    }
+
     /// Opens a file by its path inside the Zarr; `None` if it does not exist.
     pub fn file(&self, key: &str) -> Result<Option<Source>, Fault> {
         let Some(entry) = self.entries.get(&format!("{}{key}", self.prefix)) else { return Ok(None) };

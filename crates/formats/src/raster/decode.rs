@@ -132,20 +132,25 @@ fn non_empty(header: Header) -> Result<Header, Fault> {
 /// Largest number of bytes that one stored byte can decode to.
 const MAX_RATIO: u64 = 4096;
 
-/// Decodes a file to samples in native byte order, axes C, Y, X.
-pub(super) fn decode(source: &Source, header: &Header, limits: &Limits) -> Result<Vec<u8>, Fault> {
+/// Returns the size in bytes of the samples that a file of `stored` bytes decodes to. Sizes above the limit, or that the file
+/// cannot have, are refused.
+pub(super) fn checked_bytes(stored: u64, header: &Header, limits: &Limits) -> Result<usize, Fault> {
     let decoded = header.decoded_bytes().unwrap_or(usize::MAX);
     let limit = limits.max_chunk_bytes;
-    for (what, bytes) in
-        [("the size of the file in bytes", source.len()), ("the size of a slice in bytes", decoded as u64)]
-    {
+    for (what, bytes) in [("the size of the file in bytes", stored), ("the size of a slice in bytes", decoded as u64)] {
         if bytes > limit {
             return Err(Fault::over(what, bytes, "max_chunk_bytes", limit));
         }
     }
-    if decoded as u64 > source.len().saturating_mul(MAX_RATIO) {
-        return Err(Fault::malformed(format!("an image of {} bytes cannot decode to {decoded}", source.len())));
+    if decoded as u64 > stored.saturating_mul(MAX_RATIO) {
+        return Err(Fault::malformed(format!("an image of {stored} bytes cannot decode to {decoded}")));
     }
+    Ok(decoded)
+}
+
+/// Decodes a file to samples in native byte order, axes C, Y, X.
+pub(super) fn decode(source: &Source, header: &Header, limits: &Limits) -> Result<Vec<u8>, Fault> {
+    let decoded = checked_bytes(source.len(), header, limits)?;
     let file = source.read_vec(0, source.len() as usize)?;
     let interleaved = match header.codec {
         Codec::Png => decode_png(&file, header, decoded)?,

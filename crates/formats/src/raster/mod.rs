@@ -148,6 +148,20 @@ impl Slices {
         Ok(samples)
     }
 
+    /// Refuses slices of a size above the limit, or that the file of this one cannot have: its header can state any size.
+    fn check_size(&self, index: usize, path: &Path) -> Result<(), FormatError> {
+        let (stored, path) = match self.members.get(index) {
+            Some(Member::Open(source)) => (source.len(), path),
+            Some(Member::File(file)) => match std::fs::metadata(file) {
+                Ok(about) => (about.len(), file.as_path()),
+                // Reading the slice reports why.
+                Err(_) => return Ok(()),
+            },
+            None => return Ok(()),
+        };
+        decode::checked_bytes(stored, &self.header, &self.limits).map(|_| ()).map_err(|fault| fault.at(path))
+    }
+
     /// Copies the channels, rows and columns of a region from a decoded slice.
     fn copy(&self, slice: &[u8], region: &Region, out: &mut [u8]) {
         let size = self.header.dtype().size_bytes();
@@ -169,11 +183,14 @@ impl Slices {
 impl Pixels for Slices {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
         let len = region.len().map_err(|e| FormatError::misused(path, e.to_string(), "read a smaller region"))?;
+        let first = region.start.get(1).copied().unwrap_or(0);
+        if len > 0 {
+            self.check_size(first, path)?;
+        }
         let mut samples = crate::huge::zeros(self.header.dtype(), len);
         if len == 0 {
             return Ok(samples);
         }
-        let first = region.start.get(1).copied().unwrap_or(0);
         let slices = region.size.get(1).copied().unwrap_or(1).max(1);
         let bytes = samples.as_bytes_mut();
         let slice_bytes = bytes.len() / slices;

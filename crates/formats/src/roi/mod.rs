@@ -27,6 +27,8 @@ pub(crate) const ZIP: &[u8] = b"PK\x03\x04";
 const EMPTY_ZIP: &[u8] = b"PK\x05\x06";
 /// Largest number of crossings of all outlines with the rows of the image: the work of drawing them once.
 const MAX_CROSSINGS: f64 = 268_435_456.0;
+/// Largest number of crossings in all planes of one read: regions without a position are drawn in each plane.
+const MAX_CROSSINGS_PER_READ: f64 = 17_179_869_184.0;
 
 /// Whether a file is a zip, which may be a set of regions.
 pub(crate) fn is_set(head: &[u8]) -> bool {
@@ -163,11 +165,18 @@ impl Set {
             return Err(Fault::over("the size of the labels", bytes, "max_unstored_bytes", self.max_bytes));
         }
         let mut out = vec![0; count];
-        let (Some([t0, z0, _, y0, x0, _]), Some([_, nz, _, ny, nx, _])) =
+        let (Some([t0, z0, _, y0, x0, _]), Some([nt, nz, _, ny, nx, _])) =
             (region.start.first_chunk::<6>(), region.size.first_chunk::<6>())
         else {
             return Ok(out);
         };
+        let along = |position: usize, extent: usize| if position == 0 { extent as f64 } else { 1.0 };
+        let planes = |roi: &Roi| along(roi.t, *nt) * along(roi.z, *nz);
+        let crossings: f64 = self.rois.iter().map(|roi| roi.crossings() * planes(roi)).sum();
+        if crossings > MAX_CROSSINGS_PER_READ {
+            let (what, limit) = ("the length of all outlines in all planes", MAX_CROSSINGS_PER_READ as u64);
+            return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_READ", limit));
+        }
         for (plane, pixels) in out.chunks_exact_mut((ny * nx).max(1)).enumerate() {
             let (t, z) = (t0 + plane / nz.max(&1), z0 + plane % nz.max(&1));
             for (roi, label) in self.rois.iter().zip(&self.labels) {
@@ -196,5 +205,20 @@ impl Pixels for Set {
             DType::U16 => Samples::U16(labels.into_iter().map(|l| l as u16).collect()),
             _ => Samples::U32(labels),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outlines_that_are_drawn_in_too_many_planes_are_refused() {
+        let outline = (0..20_000).map(|i| [f64::from(i % 2), 0.25]).collect();
+        let roi = Roi { name: String::new(), loops: vec![outline], z: 0, t: 0 };
+        let set = Set { rois: vec![roi], labels: vec![1], dtype: DType::U16, max_bytes: 1 << 30 };
+        let drawn = |times: usize| set.draw(&Region::whole(&[times, 1, 1, 1, 1, 1])).map(|labels| labels.len());
+        assert_eq!(drawn(3).ok(), Some(3));
+        assert!(matches!(drawn(1 << 20), Err(Fault::OverLimit(..))));
     }
 }

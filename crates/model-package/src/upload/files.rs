@@ -7,6 +7,8 @@ use crate::files::sha256;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
+/// Smallest version of ONNX's operators that is accepted.
+const MIN_OPSET: u64 = 7;
 /// Extensions of cover images.
 const COVER_EXTENSIONS: [&str; 5] = [".gif", ".jpeg", ".jpg", ".png", ".svg"];
 /// Size that a cover image should not exceed, in bytes.
@@ -103,17 +105,25 @@ impl<'a> Checker<'a> {
 
     pub(super) fn attachments(&mut self) {
         let Some(value) = given(self.rdf, "attachments") else { return };
+        let is_05 = self.is_05();
         // Format 0.4 has the list under `files`.
-        let list = value.as_array().or_else(|| value.get("files").and_then(Value::as_array));
-        let Some(list) = list else { return self.refuse("attachments", "is not a list") };
+        let of_04 = || value.get("files").and_then(Value::as_array).filter(|_| !is_05);
+        let Some(list) = value.as_array().or_else(of_04) else {
+            return self.refuse("attachments", "is not a list: give a list of entries with a source");
+        };
         for (i, file) in list.iter().enumerate() {
-            self.file(&format!("attachments[{i}]"), file);
+            let part = format!("attachments[{i}]");
+            if is_05 && file.is_string() {
+                self.refuse(part, format!("is {file}: write an entry with this name as its source"));
+            } else {
+                self.file(&part, file);
+            }
         }
     }
 
     /// Checks the names and test tensors of inputs and outputs.
     pub(super) fn tensors(&mut self) {
-        let is_05 = self.rdf.get("format_version").and_then(Value::as_str).is_some_and(|v| v.starts_with("0.5"));
+        let is_05 = self.is_05();
         let mut ids = BTreeSet::new();
         for key in ["inputs", "outputs"] {
             let list = self.list(key);
@@ -162,11 +172,18 @@ impl<'a> Checker<'a> {
         for (format, entry) in entries {
             let part = format!("{PART}.{format}");
             self.file(&part, entry);
-            if format == "onnx" && given(entry, "opset_version").and_then(Value::as_u64).is_none() {
-                self.refuse(
-                    format!("{part}.opset_version"),
-                    "is missing: give the version of ONNX's operators, such as 18",
-                );
+            if format == "onnx" {
+                let part = format!("{part}.opset_version");
+                match given(entry, "opset_version").and_then(Value::as_u64) {
+                    None => self.refuse(part, "is missing: give the version of ONNX's operators, such as 18"),
+                    Some(version) if version < MIN_OPSET => {
+                        self.refuse(
+                            part,
+                            format!("is {version}: give the version of ONNX's operators, at least {MIN_OPSET}"),
+                        );
+                    }
+                    Some(_) => {}
+                }
             }
             if source(entry).is_some_and(|name| !name.contains("://")) && given(entry, "sha256").is_none() {
                 let message = "is missing: it shows whether the file was damaged in transit";

@@ -4,9 +4,16 @@ use super::{Checker, given};
 use serde_json::Value;
 
 impl<'a> Checker<'a> {
-    /// Checks authors and maintainers.
+    /// Checks authors, maintainers and packagers.
     pub(super) fn people(&mut self) {
         let (authors, maintainers) = (self.list("authors"), self.list("maintainers"));
+        for (i, packager) in self.list("packaged_by").iter().enumerate() {
+            let part = format!("packaged_by[{i}]");
+            if given(packager, "name").is_none() {
+                self.refuse(format!("{part}.name"), "is missing: everyone who packaged the model has a name");
+            }
+            self.person(&part, packager);
+        }
         for (i, author) in authors.iter().enumerate() {
             let part = format!("authors[{i}]");
             if given(author, "name").is_none() {
@@ -83,7 +90,7 @@ fn is_orcid(text: &str) -> bool {
 }
 
 /// Whether a text has the form of an email address.
-fn is_email(text: &str) -> bool {
+pub(super) fn is_email(text: &str) -> bool {
     let Some((user, domain)) = text.split_once('@') else { return false };
     let is_plain = |text: &str| !text.is_empty() && !text.contains(['@', ' ']);
     is_plain(user) && is_plain(domain) && domain.contains('.') && !domain.starts_with('.') && !domain.ends_with('.')

@@ -12,6 +12,7 @@ use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit,
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{
     Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter, container_for_path,
+    is_zarr_zip_name,
 };
 use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
@@ -38,12 +39,12 @@ pub(super) struct Paths {
     pub preprocessed: PathBuf,
     /// The provenance record, which lists the other files with their hashes.
     pub provenance: PathBuf,
-    /// The OME-Zarr folder of maps and labels, which takes the place of their files.
+    /// The OME-Zarr folder or zip file of maps and labels, which takes the place of their files.
     pub zarr: Option<PathBuf>,
 }
 
 impl Paths {
-    /// Returns the paths of all files; the OME-Zarr folder is not included.
+    /// Returns the paths of all files; the OME-Zarr folder or zip file is not included.
     pub(super) fn all(self) -> [PathBuf; 7] {
         [self.maps, self.labels, self.labels_wide, self.table, self.preview, self.preprocessed, self.provenance]
     }
@@ -75,7 +76,11 @@ impl Paths {
         provenance::refuse_foreign_record(&self.provenance, input, overwrite)?;
         let (mut maps, mut labels) = (vec![&self.maps], vec![&self.labels, &self.labels_wide]);
         if let Some(zarr) = &self.zarr {
-            results::check_folder(context, zarr, inputs, overwrite)?;
+            if is_zarr_zip_name(zarr) {
+                results::check(zarr, inputs, overwrite)?;
+            } else {
+                results::check_folder(context, zarr, inputs, overwrite)?;
+            }
             maps.clear();
             labels.clear();
         }
@@ -346,10 +351,10 @@ impl MapWriter {
     }
 
     /// Completes the file or folder under a hidden name.
-    pub(super) fn finish(self) -> Result<FinishedResult, JobError> {
+    pub(super) fn finish(self, context: &Context) -> Result<FinishedResult, JobError> {
         match self.target {
             MapTarget::Tiff(writer) => Ok(FinishedResult::File(writer.finish_unpublished()?)),
-            MapTarget::Zarr(writer) => Ok(FinishedResult::Folder(zarr::finish(*writer)?)),
+            MapTarget::Zarr(writer) => zarr::finish(context, *writer),
         }
     }
 }
@@ -404,10 +409,10 @@ impl LabelWriter {
     }
 
     /// Completes the file or folder under a hidden name.
-    pub(super) fn finish(self) -> Result<FinishedResult, JobError> {
+    pub(super) fn finish(self, context: &Context) -> Result<FinishedResult, JobError> {
         match self {
             Self::Tiff { writer, .. } => Ok(FinishedResult::File(writer.finish_unpublished()?)),
-            Self::Zarr(labels) => Ok(FinishedResult::Folder(labels.finish()?)),
+            Self::Zarr(labels) => labels.finish_result(context),
         }
     }
 }

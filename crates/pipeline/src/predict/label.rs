@@ -369,7 +369,9 @@ fn otsu(
     let mut each = |f: &mut dyn FnMut(&[f32])| -> Result<(), JobError> {
         for z in (0..depth).step_by(step) {
             context.check()?;
-            f(&smoothing.read(context, map, channel, z..(z + step).min(depth))?);
+            let values = smoothing.read(context, map, channel, z..(z + step).min(depth))?;
+            let _span = context.recorder.span(Stage::Objects, "threshold").voxels(values.len());
+            f(&values);
         }
         Ok(())
     };
@@ -426,6 +428,7 @@ impl Labels {
         min_voxels: u64,
         drop_border: bool,
     ) -> Result<(), JobError> {
+        let _span = context.recorder.span(Stage::Objects, "filter objects");
         let [depth, ny, nx] = self.shape;
         let mut voxels = vec![0u64; self.count as usize + 1];
         let mut border = vec![false; self.count as usize + 1];
@@ -474,10 +477,12 @@ impl Labels {
         for z in (0..depth).step_by(step) {
             let slices = z..(z + step).min(depth);
             slab.clear();
+            let reading = context.recorder.span(Stage::Read, "label spool");
             for z in slices.clone() {
                 self.slice(z, &mut slice)?;
                 slab.extend_from_slice(&slice);
             }
+            reading.finish();
             if measure {
                 measure_slices(context, &mut measurer, &slab, (stack, channels), slices)?;
             }

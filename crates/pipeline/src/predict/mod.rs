@@ -112,7 +112,8 @@ pub struct PredictJob {
     /// Path of a package, or name of an installed model.
     pub model: String,
     /// Folder for the results. If its name ends in `.zarr`, it is the OME-Zarr folder of the maps and labels of the only
-    /// input, and the other results are written beside it.
+    /// input, or one zip file with that folder if the name ends in `.ozx` or `.zarr.zip`; the other results are written
+    /// beside it.
     pub out: PathBuf,
     /// File format of maps and labels.
     #[serde(default, skip_serializing_if = "ResultFormat::is_auto")]
@@ -372,7 +373,7 @@ pub(crate) fn is_raster(path: &Path) -> bool {
 /// of earlier predictions.
 pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
-        if zarr::is_result(file) {
+        if zarr::is_result(file) || provenance::is_zip_of_prediction(file) {
             return true;
         }
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -71,7 +71,9 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let selection = Selection::new(context, &image, input, model, &options)?;
     let wanted = outputs_or_default(&job.outputs, model.task);
     let named = || ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted);
+    let listing = context.recorder.span(Stage::Read, "inputs of the record");
     let files = context.report_alive(ProgressStage::Check, named)?;
+    listing.finish();
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
     let finished = || provenance::finished(context, &files.paths.provenance, &files.fingerprint, maps, has_labels);
@@ -82,7 +84,9 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let precision = engine.precision(model, job.precision);
         return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
     }
+    let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
+    checking.finish();
     let _lock = ResultsLock::acquire(job.folder(), stem)?;
     of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
@@ -122,6 +126,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         context.report_alive(ProgressStage::Check, || written.publication.prepare(context))?;
         drop(span);
         measure(context, model, start, &before, &mut report);
+        let _span = context.recorder.span(Stage::Write, "publish");
         let of_record = (records, preprocessed, tensors);
         let published = || publish(job, &resolved, &files, written, of_record, report);
         context.report_alive(ProgressStage::Write, published)

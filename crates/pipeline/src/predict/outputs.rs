@@ -10,6 +10,7 @@ use crate::results::Publication;
 use crate::spool::Scratch;
 use crate::stack::Stack;
 use crate::{Artifact, ArtifactKind, Context, JobError};
+use cytoscope_formats::is_zarr_zip_name;
 use cytoscope_objects::measure::ObjectRow;
 use cytoscope_storage::write::{FinishedFile, write_unpublished};
 
@@ -55,12 +56,16 @@ impl Written {
         self.publication.add(file);
     }
 
-    /// Adds a file of this kind, or the folder of all wanted maps and labels.
+    /// Adds a file of this kind, or the folder or zip file of all wanted maps and labels.
     fn add_result(&mut self, resolved: &Resolved<'_>, kind: ArtifactKind, result: FinishedResult) {
+        let maps = resolved.wants(Output::Maps).then(|| ArtifactKind::of_maps(resolved.model.task));
         match result {
+            FinishedResult::File(file) if is_zarr_zip_name(file.target()) => {
+                self.artifacts.push(zarr::zipped_artifact(file.target(), maps));
+                self.publication.add(file);
+            }
             FinishedResult::File(file) => self.add(kind, file),
             FinishedResult::Folder(folder) => {
-                let maps = resolved.wants(Output::Maps).then(|| ArtifactKind::of_maps(resolved.model.task));
                 let has_labels = resolved.has_objects() && resolved.wants(Output::Labels);
                 self.artifacts.extend(zarr::artifacts(folder.target(), maps, has_labels));
                 self.publication.add_folder(folder);
@@ -181,10 +186,10 @@ impl<'a> Outputs<'a> {
         let counts = std::mem::take(&mut self.counts);
         let mut written = Written { publication: Publication::default(), artifacts: Vec::new(), counts };
         if let Some(writer) = self.maps.take() {
-            written.add_result(resolved, ArtifactKind::of_maps(resolved.model.task), writer.finish()?);
+            written.add_result(resolved, ArtifactKind::of_maps(resolved.model.task), writer.finish(context)?);
         }
         if let Some(writer) = self.labels.take() {
-            written.add_result(resolved, ArtifactKind::Labels, writer.finish()?);
+            written.add_result(resolved, ArtifactKind::Labels, writer.finish(context)?);
         }
         if resolved.wants(Output::Table) {
             let text = table_text(&self.rows, &channel_names(resolved), resolved.extents.times > 1);

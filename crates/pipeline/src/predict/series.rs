@@ -1,8 +1,9 @@
 //! The series of the inputs that a job predicts: one of each file, or all.
 
+use super::zarr::is_ome_zarr_name;
 use super::{PredictJob, stems};
 use crate::JobError;
-use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, any_series, is_zarr_name};
+use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, any_series};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -73,8 +74,8 @@ impl PredictJob {
     /// Returns the chosen series of all inputs. The stems of a series other than the first end in its number, so that the
     /// positions of a file do not replace each other's results.
     pub(super) fn series_inputs(&self, files: &[PathBuf]) -> Vec<SeriesInput> {
-        let named =
-            is_zarr_name(&self.out).then(|| stems(std::slice::from_ref(&self.out))).and_then(|mut stems| stems.pop());
+        let out = std::slice::from_ref(&self.out);
+        let named = is_ome_zarr_name(&self.out).then(|| stems(out)).and_then(|mut stems| stems.pop());
         let mut seen: BTreeSet<String> = BTreeSet::new();
         let mut inputs = Vec::new();
         for ((input, stem), chosen) in files.iter().zip(stems(files)).zip(self.chosen_series(files)) {

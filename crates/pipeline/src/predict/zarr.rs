@@ -2,10 +2,13 @@
 //! labels are the image.
 
 use super::PredictJob;
-use super::files::map_channels;
-use crate::{Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit};
+use super::files::{FinishedResult, map_channels};
+use crate::{
+    Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit, stack_stem,
+};
 use cytoscope_formats::{
-    ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name, pack_zarr,
+    ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name,
+    is_zarr_zip_name, pack_zarr,
 };
 pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, labels_of_prediction as labels_of};
 use cytoscope_storage::folder::{content_of_finished_while, is_finished};
@@ -25,12 +28,12 @@ const SLAB_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResultFormat {
-    /// OME-Zarr if the input is OME-Zarr or the output ends in `.zarr`; otherwise TIFF.
+    /// OME-Zarr if the input is OME-Zarr, or the output ends in `.zarr`, `.ozx` or `.zarr.zip`; otherwise TIFF.
     #[default]
     Auto,
     /// TIFF files.
     Tiff,
-    /// One OME-Zarr folder.
+    /// One OME-Zarr folder, or one zip file with it if the name of the output is that of one.
     OmeZarr,
 }
 
@@ -55,34 +58,45 @@ impl ResultFormat {
 
 cytoscope_storage::parsed_by_name!(ResultFormat, "invalid format");
 
+/// Whether the name of an output is that of an OME-Zarr: of a folder, or of one zip file.
+pub(crate) fn is_ome_zarr_name(path: &Path) -> bool {
+    is_zarr_name(path) || is_zarr_zip_name(path)
+}
+
 impl PredictJob {
     /// Returns the folder that all results are written to: [`PredictJob::out`], or the folder that contains it if it is an
-    /// OME-Zarr folder.
+    /// OME-Zarr folder or zip file.
     pub fn folder(&self) -> &Path {
-        if !is_zarr_name(&self.out) {
+        if !is_ome_zarr_name(&self.out) {
             return &self.out;
         }
         self.out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
 
-    /// Checks that an output that ends in `.zarr` agrees with the other options.
+    /// Checks that an output with the name of an OME-Zarr agrees with the other options.
     ///
     /// # Errors
     /// [`JobError::WrongUse`].
     pub(super) fn check_zarr_out(&self, inputs: usize) -> Result<(), JobError> {
-        if !is_zarr_name(&self.out) {
+        if !is_ome_zarr_name(&self.out) {
             return Ok(());
         }
         let out = self.out.display();
         let has_image =
             self.outputs.is_empty() || self.outputs.iter().any(|o| matches!(o, Output::Maps | Output::Labels));
         let problem = if self.format == ResultFormat::Tiff {
-            "the output ends in .zarr, but the format is tiff: give a folder whose name has no file extension"
+            "the output has the name of an OME-Zarr, but the format is tiff: give a folder whose name has no file \
+             extension"
                 .to_owned()
         } else if inputs != 1 {
-            format!("an OME-Zarr folder holds the results of one stack, but there are {inputs}: give another folder")
+            format!(
+                "an OME-Zarr holds the results of one stack, but there are {inputs}: give a folder whose name has no file \
+                 extension"
+            )
         } else if !has_image {
-            "an OME-Zarr folder holds maps or labels, but neither is among the outputs: give another folder".to_owned()
+            "an OME-Zarr holds maps or labels, but neither is among the outputs: give a folder whose name has no file \
+             extension"
+                .to_owned()
         } else {
             return Ok(());
         };
@@ -95,7 +109,8 @@ pub(super) fn paths_in(out: &Path, stem: &str, task: ModelTask) -> [PathBuf; 2] 
     [ArtifactKind::of_maps(task), ArtifactKind::Labels].map(|kind| out.join(kind.zarr_name(stem)))
 }
 
-/// Returns the folder for the maps and labels of an input; `None` if they are written as TIFF, or neither is wanted.
+/// Returns the folder or zip file for the maps and labels of an input; `None` if they are written as TIFF, or neither is
+/// wanted.
 pub(super) fn path_for(
     job: &PredictJob,
     meta: &ImageMeta,
@@ -104,7 +119,8 @@ pub(super) fn path_for(
     wanted: &BTreeSet<Output>,
 ) -> Option<PathBuf> {
     let [maps, labels] = paths_in(&job.out, stem, task);
-    let is_zarr = is_zarr_name(&job.out)
+    let is_named_so = is_ome_zarr_name(&job.out);
+    let is_zarr = is_named_so
         || match job.format {
             ResultFormat::Auto => meta.is_ome_zarr(),
             ResultFormat::OmeZarr => true,
@@ -112,7 +128,7 @@ pub(super) fn path_for(
         };
     let named = if wanted.contains(&Output::Maps) { maps } else { labels };
     let has_image = wanted.contains(&Output::Maps) || wanted.contains(&Output::Labels);
-    (is_zarr && has_image).then(|| if is_zarr_name(&job.out) { job.out.clone() } else { named })
+    (is_zarr && has_image).then(|| if is_named_so { job.out.clone() } else { named })
 }
 
 /// Returns the bytes that writing OME-Zarr takes for a stack of Z, Y, X voxels: those of a slab, and of its compressed chunks
@@ -160,6 +176,11 @@ pub(crate) fn artifacts(path: &Path, maps: Option<ArtifactKind>, has_labels: boo
     std::iter::once(Artifact::new(kind, path)).chain(labels).collect()
 }
 
+/// Returns the result in a zip file: the maps, of the kind `maps`, and without them the labels.
+pub(crate) fn zipped_artifact(path: &Path, maps: Option<ArtifactKind>) -> Artifact {
+    Artifact::new(maps.unwrap_or(ArtifactKind::Labels), path)
+}
+
 /// Creates the folder of the maps under a hidden name.
 ///
 /// # Errors
@@ -171,7 +192,7 @@ pub(super) fn map_writer(
     [depth, height, width]: [usize; 3],
     times: usize,
 ) -> Result<ZarrWriter, JobError> {
-    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = stack_stem(path);
     let shape = [times, model.output_channels, depth, height, width];
     let mut spec = ZarrImageSpec::new(&name, shape, DType::F32);
     spec.voxel_size_um = meta.voxel_size_um;
@@ -260,7 +281,15 @@ impl ZarrLabels {
     /// # Errors
     /// [`JobError`] if slices are missing, or the metadata cannot be written.
     pub(crate) fn finish(self) -> Result<FinishedFolder, JobError> {
-        finish(self.writer)
+        Ok(self.writer.finish()?.finish(FOLDER_KIND)?)
+    }
+
+    /// Completes the folder under its hidden name, or the zip file if its name is that of one.
+    ///
+    /// # Errors
+    /// As [`finish`].
+    pub(super) fn finish_result(self, context: &Context) -> Result<FinishedResult, JobError> {
+        finish(context, self.writer)
     }
 
     /// Stores the folder in one zip file, which is completed under its hidden name.
@@ -282,12 +311,17 @@ fn label_spec(meta: &ImageMeta, [depth, height, width]: [usize; 3], times: usize
     spec
 }
 
-/// Completes a folder under its hidden name.
+/// Completes a folder under its hidden name, or stores it in a zip file if the name of its target is that of one.
 ///
 /// # Errors
-/// As [`ZarrLabels::finish`].
-pub(super) fn finish(writer: ZarrWriter) -> Result<FinishedFolder, JobError> {
-    Ok(writer.finish()?.finish(FOLDER_KIND)?)
+/// As [`ZarrLabels::finish`], and [`JobError::Cancelled`].
+pub(super) fn finish(context: &Context, writer: ZarrWriter) -> Result<FinishedResult, JobError> {
+    let folder = writer.finish()?;
+    if is_zarr_zip_name(folder.target()) {
+        let packed = pack_zarr(folder, &|| context.check().is_ok())?;
+        return packed.map(FinishedResult::File).ok_or(JobError::Cancelled);
+    }
+    Ok(FinishedResult::Folder(folder.finish(FOLDER_KIND)?))
 }
 
 /// Returns labels as samples of 16 or 32 bits.

@@ -25,10 +25,13 @@ pub(super) fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
     Some(advice.with(AdvisedSetting::Threads(cores)))
 }
 
-/// Returns the seconds in which the threads of a run on the CPU waited for other devices, which were compared with it.
+/// Returns the seconds in which the threads of a run on the CPU may have waited for other devices, which were compared with
+/// it.
 fn waited_for_devices_secs(facts: &RunFacts) -> f64 {
     let mut measured = facts.inputs.iter().flat_map(|input| &input.measured);
-    if measured.any(|time| !time.device.is_cpu()) { facts.verify_secs.unwrap_or(0.0) } else { 0.0 }
+    // A training run states no times of devices.
+    let is_compared = facts.training.is_some() || measured.any(|time| !time.device.is_cpu());
+    if is_compared { facts.verify_secs.unwrap_or(0.0) } else { 0.0 }
 }
 
 pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
@@ -79,7 +82,7 @@ pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
         );
         (change, AdvisedSetting::ActivationMib(half_mib))
     } else {
-        let change = format!("--memory-budget {half_mib}M, which makes tiles smaller");
+        let change = format!("--memory-budget {half_mib}M, which makes slabs or tiles smaller");
         (change, AdvisedSetting::MemoryBudget(half_mib.saturating_mul(1 << 20)))
     };
     Some(Advice::new(AdviceRule::MemoryPressure, evidence, gain, change).with(setting))

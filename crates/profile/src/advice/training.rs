@@ -27,7 +27,7 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
         )
     } else {
         format!(
-            "every core has a data worker: less augmentation ([augment] in the settings file), uncompressed stacks, or \
+            "every core has a data worker: less augmentation ([augment] in the settings file), uncompressed stacks, or, \
              {CACHE}"
         )
     };

@@ -202,8 +202,11 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
         let (mut a, mut b) = (image.zyx, target.zyx);
         a.sort_unstable();
         b.sort_unstable();
+        let is_slice = image.zyx[1..] == target.zyx[1..] && image.zyx[0].min(target.zyx[0]) == 1;
         let next_step = if a == b {
             "the axes seem to be in another order: save both with the same axes, or set data.axes in the settings"
+        } else if is_slice {
+            "one of them is a single slice: to use numbered slices as a stack, name their folder in a table"
         } else {
             "choose the target of this image, or resample one of them"
         };

@@ -6,7 +6,7 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
-use cytoscope_formats::{is_zarr_folder, labels_of_prediction};
+use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, labels_of_prediction, open};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -206,18 +206,11 @@ impl Row<'_> {
             return Ok(());
         }
         let (image, target) = (folder.join(image), folder.join(target));
-        let missing = [&image, &target].into_iter().find(|f| !f.is_file() && !is_zarr_folder(f));
-        if let Some(file) = missing {
-            let table = file_name(path);
-            let (problem, next_step) = if file.is_dir() {
-                let problem = format!("line {line} of {table} names this folder, which is no OME-Zarr image");
-                (problem, "write the name of a file or of an OME-Zarr folder".to_owned())
-            } else {
-                let problem = format!("line {line} of {table} names this file, which does not exist");
-                (problem, format!("correct the path, which is relative to the folder of {table}, or add the file"))
-            };
-            found.problems.push(Problem::warning(file, problem, next_step));
-            return Ok(());
+        for file in [&image, &target] {
+            if let Some((problem, next_step)) = self.no_image(file) {
+                found.problems.push(Problem::warning(file, problem, next_step));
+                return Ok(());
+            }
         }
         // The image of a prediction's folder is its maps.
         let target = if task == TrainingTask::Segmentation { labels_of_prediction(&target) } else { target };
@@ -232,6 +225,29 @@ impl Row<'_> {
             found.named_labels.insert(target);
         }
         Ok(())
+    }
+
+    /// Returns why a path in the row is no image, and what to do: it is neither a file nor a folder with one stack, in
+    /// OME-Zarr or in numbered slices.
+    fn no_image(&self, file: &Path) -> Option<(String, String)> {
+        if file.is_file() || is_zarr_folder(file) {
+            return None;
+        }
+        let (line, table) = (self.line, file_name(self.path));
+        if !file.is_dir() {
+            let problem = format!("line {line} of {table} names this file, which does not exist");
+            let next_step = format!("correct the path, which is relative to the folder of {table}, or add the file");
+            return Some((problem, next_step));
+        }
+        let why = match open(file, &OpenOptions::default()) {
+            Ok(_) => return None,
+            // Several series are in the folder.
+            Err(FormatError::Misused { problem, .. }) => problem,
+            Err(_) => "it contains no numbered slices that can be read as a stack".to_owned(),
+        };
+        let problem = format!("line {line} of {table} names this folder, which is no OME-Zarr image, and {why}");
+        let next_step = "write the name of a file, of an OME-Zarr folder, or of a folder with the slices of one stack";
+        Some((problem, next_step.to_owned()))
     }
 
     /// Returns the part of the data that the row belongs to, if it names one.

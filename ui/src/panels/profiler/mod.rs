@@ -132,7 +132,7 @@ impl Derived {
             rows: span_totals(run.spans()),
             lanes: OnceCell::new(),
             roofline,
-            steps: DurationHistogram::new(step_durations_secs(run.spans())),
+            steps: DurationHistogram::new(step_durations_secs(run.spans(), run.marks())),
             comparison: other.map(|other| RunComparison::new(run, other)),
         }
     }
