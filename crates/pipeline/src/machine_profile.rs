@@ -501,8 +501,7 @@ mod tests {
 
     #[test]
     fn settings_of_a_gpu_are_used_only_on_the_one_that_was_measured() {
-        let gpu =
-            |name: &str, usable| Device { usable, ..Device::named(DeviceId::Cuda(0), name, &[Precision::F32]) };
+        let gpu = |name: &str, usable| Device { usable, ..Device::named(DeviceId::Cuda(0), name, &[Precision::F32]) };
         let measured = measured_gpu_name(DeviceId::Cuda(0), &[gpu("A", true)]);
         assert_eq!(measured.as_deref(), Some("A"));
         assert_eq!(measured_gpu_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);
