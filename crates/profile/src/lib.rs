@@ -27,6 +27,7 @@ mod advice;
 mod compare;
 mod count;
 mod device;
+mod duration;
 mod facts;
 pub mod leaks;
 mod machine;
@@ -44,6 +45,7 @@ pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use count::count_text;
 pub use device::{RunDevice, RunPrecision};
+pub use duration::time_text;
 pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
     TrainingFacts,
