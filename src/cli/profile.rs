@@ -236,7 +236,7 @@ impl RunProfile {
             } else {
                 String::new()
             };
-            let (name, time, share) = (short(&o.name), time_text(o.seconds), fixed(share, 1));
+            let (name, time, share) = (short(&o.shown_name()), time_text(o.seconds), fixed(share, 1));
             format!("  {name:48} {time:>12} {share:>6} % {:>8} spans{rate}", o.count)
         };
         self.operators.iter().map(line).collect()
@@ -254,7 +254,7 @@ impl RunProfile {
                 let (rate, intensity) = (fixed(point.macs_per_sec() / 1e9, 1), fixed(intensity, 1));
                 format!("  {rate} GMAC/s at {intensity} MAC/byte")
             });
-            let (name, share, bound) = (short(&point.name), fixed(100.0 * point.share, 1), point.bound.name());
+            let (name, share, bound) = (short(&point.shown_name()), fixed(100.0 * point.share, 1), point.bound.name());
             format!("  {name:48} {share:>6} % of the {bound} bound{rate}")
         };
         [peak_line(peak)].into_iter().chain(whole).chain(self.roofline.iter().map(line)).collect()
@@ -408,7 +408,7 @@ impl Comparison {
         let total = ComparedTime::new("total", wall(&first), wall(&second));
         let stages = compare_stages(&first.record.stages, &second.record.stages);
         let mut operators = compare_operators(&first.operators(), &second.operators());
-        // The longest in either run: a float and an int8 network have no operators in common.
+        // The longest in either run: networks may have no operators in common.
         let longer_secs = |time: &ComparedTime| time.first_secs.max(time.second_secs);
         operators.sort_by(|a, b| longer_secs(b).total_cmp(&longer_secs(a)));
         operators.truncate(top);
@@ -502,10 +502,10 @@ mod tests {
             let spans = operators.iter().map(span).collect();
             StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 }
         };
-        let (first, second) = (run(&[("Conv a", 3.0), ("Conv b", 1.0)]), run(&[("Conv int8 a", 2.0)]));
+        let (first, second) = (run(&[("Conv a", 3.0), ("Conv b", 1.0)]), run(&[("Conv c", 2.0)]));
         let compared = Comparison::new(first, second, 2);
         let names: Vec<&str> = compared.operators.iter().map(|time| time.name.as_str()).collect();
-        assert_eq!(names, ["Conv a", "Conv int8 a"]);
+        assert_eq!(names, ["Conv a", "Conv c"]);
     }
 
     #[test]

@@ -297,9 +297,9 @@ fn tables_of_a_run_are_saved_as_csv() {
     };
     for (table, header) in [
         ("stages", "stage,nested,count,seconds,bytes,voxels,macs"),
-        ("operators", "stage,name,count,seconds,bytes,macs"),
-        ("spans", "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes"),
-        ("roofline", "name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak"),
+        ("operators", "stage,name,count,seconds,bytes,macs,precision"),
+        ("spans", "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes,precision"),
+        ("roofline", "name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak,precision"),
         ("memory", "seconds,label,resident_bytes,arena_bytes,device_allocated_bytes,device_reserved_bytes"),
         ("advice", "evidence,expected_gain,change"),
     ] {

@@ -44,7 +44,7 @@ mod trace;
 pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use count::count_text;
-pub use device::{RunDevice, RunPrecision};
+pub use device::{OperatorPrecision, RunDevice, RunPrecision};
 pub use duration::time_text;
 pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
@@ -88,6 +88,9 @@ pub struct SpanRecord {
     pub voxels: u64,
     /// Number of multiply-accumulates performed.
     pub macs: u64,
+    /// Number format of an operator; `None` for other spans, and if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<OperatorPrecision>,
     /// By how much the resident memory of the process changed, in bytes; `None` unless the stage
     /// [measures memory](Stage::measures_memory). What other threads allocate meanwhile is part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,8 +109,14 @@ impl SpanRecord {
             bytes: 0,
             voxels: 0,
             macs: 0,
+            precision: None,
             resident_change_bytes: None,
         }
+    }
+
+    /// Returns the name for display, with the number format of an operator on 8-bit integers.
+    pub fn shown_name(&self) -> String {
+        device::shown_name(&self.name, self.precision)
     }
 }
 
@@ -184,6 +193,7 @@ impl Recorder {
             bytes: 0,
             voxels: 0,
             macs: 0,
+            precision: None,
         }
     }
 
@@ -191,8 +201,8 @@ impl Recorder {
     pub fn add(&self, stage: Stage, name: impl Into<Cow<'static, str>>, duration: Duration, bytes: u64) {
         let start = Instant::now().checked_sub(duration).unwrap_or(self.start).max(self.start);
         let timed = Some(duration);
-        let (recorder, name, resident_before_bytes) = (self, name.into(), None);
-        drop(Span { recorder, stage, name, resident_before_bytes, start, timed, bytes, voxels: 0, macs: 0 });
+        let (recorder, name, resident_before_bytes, precision) = (self, name.into(), None, None);
+        drop(Span { recorder, stage, name, resident_before_bytes, start, timed, bytes, voxels: 0, macs: 0, precision });
     }
 
     /// Records the current memory of this process.
@@ -295,6 +305,7 @@ impl Recorder {
             bytes: span.bytes,
             voxels: span.voxels,
             macs: span.macs,
+            precision: span.precision,
             resident_change_bytes,
         });
     }
@@ -314,6 +325,7 @@ pub struct Span<'a> {
     bytes: u64,
     voxels: u64,
     macs: u64,
+    precision: Option<OperatorPrecision>,
 }
 
 impl Span<'_> {
@@ -332,6 +344,12 @@ impl Span<'_> {
     /// Adds to the number of multiply-accumulates.
     pub fn macs(mut self, macs: u64) -> Self {
         self.macs += macs;
+        self
+    }
+
+    /// Sets the number format of an operator.
+    pub fn precision(mut self, precision: OperatorPrecision) -> Self {
+        self.precision = Some(precision);
         self
     }
 
