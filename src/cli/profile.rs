@@ -5,9 +5,9 @@ use super::trace_path::whole_around;
 use super::{bench, leaks, print, print_json};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
-    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable, SpanRecord,
-    StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, roofline,
-    share_of_peak, step_durations_secs, time_text,
+    Advice, ComparedRun, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable,
+    SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share,
+    roofline, share_of_peak, step_durations_secs, time_text,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
@@ -471,11 +471,16 @@ impl Profile {
         }
         let run = read_run(&self.run)?;
         let other = self.compare.as_deref().map(read_run).transpose()?;
+        let titles = [Some(&self.run), self.compare.as_ref()].map(|path| path.map(|path| path.display().to_string()));
+        let compared = match (&other, &titles) {
+            (Some(run), [Some(first), Some(second)]) => Some(ComparedRun { run, titles: [first, second] }),
+            _ => None,
+        };
         let table = match &other {
             Some(_) => RunTable::Comparison,
             None => self.table.unwrap_or(TableName::Operators).table(),
         };
-        let text = table.csv(&run, other.as_ref());
+        let text = table.csv(&run, compared);
         let is_empty = text.lines().nth(1).is_none();
         if let Some(why) = why_empty(table).filter(|_| is_empty) {
             return Err(Failure::bad_input(format!(

@@ -56,7 +56,7 @@ pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
 pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, computing_share, since};
-pub use tables::RunTable;
+pub use tables::{ComparedRun, RunTable};
 pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
 pub use totals::{SpanTotal, span_totals, step_durations_secs};
 pub use trace::chrome_trace;

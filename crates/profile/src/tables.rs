@@ -26,9 +26,18 @@ pub enum RunTable {
     Comparison,
 }
 
+/// The run that a table compares with.
+#[derive(Debug, Clone, Copy)]
+pub struct ComparedRun<'a> {
+    /// The second run.
+    pub run: &'a StoredRun,
+    /// What the first and the second run are called, such as their files.
+    pub titles: [&'a str; 2],
+}
+
 impl RunTable {
     /// Returns the table of a run as CSV, with a header; `other` is the run that a comparison is with.
-    pub fn csv(self, run: &StoredRun, other: Option<&StoredRun>) -> String {
+    pub fn csv(self, run: &StoredRun, other: Option<ComparedRun<'_>>) -> String {
         match self {
             Self::Stages => stages(run),
             Self::Advice => advice(run),
@@ -144,8 +153,9 @@ fn steps(run: &StoredRun) -> String {
     table("step,seconds", durations.map(|(i, secs)| format!("{},{secs}", i + 1)))
 }
 
-fn comparison(run: &StoredRun, other: Option<&StoredRun>) -> String {
-    let compared = other.map(|other| {
+fn comparison(run: &StoredRun, other: Option<ComparedRun<'_>>) -> String {
+    let titles = other.map_or_else(String::new, |other| other.titles.map(name_cell).join(","));
+    let compared = other.map(|ComparedRun { run: other, .. }| {
         let total = ComparedTime::new("total", run.record.facts.wall_secs, other.record.facts.wall_secs);
         let stages = compare_stages(&run.record.stages, &other.record.stages);
         let operators = compare_operators(&run.operators(), &other.operators());
@@ -154,9 +164,9 @@ fn comparison(run: &StoredRun, other: Option<&StoredRun>) -> String {
     });
     let lines = compared.into_iter().flatten().map(|(kind, time)| {
         let ratio = time.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-        format!("{kind},{},{},{},{ratio}", name_cell(&time.name), time.first_secs, time.second_secs)
+        format!("{kind},{},{},{},{ratio},{titles}", name_cell(&time.name), time.first_secs, time.second_secs)
     });
-    table("kind,name,first_secs,second_secs,ratio", lines)
+    table("kind,name,first_secs,second_secs,ratio,first_run,second_run", lines)
 }
 
 #[cfg(test)]
@@ -184,8 +194,11 @@ mod tests {
         assert_eq!(csv, format!("{header}{}", expected.concat()));
         // Without a peak or another run, there are no rows.
         assert_eq!(RunTable::Roofline.csv(&run, None).lines().count(), 1);
-        assert_eq!(RunTable::Comparison.csv(&run, None), "kind,name,first_secs,second_secs,ratio\n");
-        let compared = RunTable::Comparison.csv(&run, Some(&run));
-        assert!(compared.contains("\noperator,\"'=1+1\",0.000002,0.000002,1\n"), "{compared}");
+        let header = "kind,name,first_secs,second_secs,ratio,first_run,second_run\n";
+        assert_eq!(RunTable::Comparison.csv(&run, None), header);
+        let other = ComparedRun { run: &run, titles: ["a.json", "=b.json"] };
+        let compared = RunTable::Comparison.csv(&run, Some(other));
+        let row = "\noperator,\"'=1+1\",0.000002,0.000002,1,\"a.json\",\"'=b.json\"\n";
+        assert!(compared.contains(row), "{compared}");
     }
 }
