@@ -525,6 +525,11 @@ fn a_bench_table_error_names_line_and_column() {
     let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
     assert_eq!((results.as_array().unwrap().len(), &results[0]["success"]), (1, &json!(false)));
     fixture.fails(2, &arguments, &["r.json", "--force"]);
+    // With it, all tasks run, and scripts learn that none succeeded.
+    let all = ["bench", "--config", "t.csv", "--output", "all.json", "--skip-failed"];
+    fixture.fails(1, &all, &["task b failed", "all 2 tasks failed"]);
+    let results: Value = serde_json::from_slice(&fixture.bytes("all.json")).unwrap();
+    assert!(results.as_array().unwrap().len() == 2 && results[1]["success"] == false, "{results:#}");
     fixture.fails(2, &["bench", "--config", "t.csv", "--output", "t.csv", "--force"], &["t.csv", "input"]);
     // Results do not become a part of a stack, whichever of its files they would replace.
     fixture.write("a.tif", "ZYX", &[2, 4, 5], (0..40).collect::<Vec<u16>>());
