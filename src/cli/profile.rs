@@ -6,7 +6,7 @@ use super::{bench, leaks, print, print_json};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
     Advice, ComparedRun, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable,
-    SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share,
+    SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, median,
     roofline, share_of_peak, step_durations_secs, time_text,
 };
 use cytoscope_storage::Overwrite;
@@ -142,7 +142,7 @@ impl StepTimes {
         let mut secs = step_durations_secs(spans);
         secs.retain(|secs| secs.is_finite());
         secs.sort_by(f64::total_cmp);
-        Some(Self { count: secs.len(), median_secs: *secs.get(secs.len() / 2)?, longest_secs: *secs.last()? })
+        Some(Self { count: secs.len(), median_secs: median(&secs)?, longest_secs: *secs.last()? })
     }
 }
 

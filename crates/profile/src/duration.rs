@@ -13,9 +13,25 @@ pub fn time_text(secs: f64) -> String {
     }
 }
 
+/// Returns the median of values in ascending order: the middle one, or the mean of both middle ones; `None` without any.
+pub fn median(sorted: &[f64]) -> Option<f64> {
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = *sorted.get((sorted.len() - 1) / 2)?;
+    Some(f64::midpoint(lower, upper))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_median_is_the_middle_or_the_mean_of_both_middle_values() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[1.0, 2.0]), Some(1.5));
+        assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
+        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), Some(3.0));
+    }
 
     #[test]
     fn times_keep_their_digits_and_do_not_fill_the_line() {

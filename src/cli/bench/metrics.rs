@@ -32,10 +32,7 @@ impl Spread {
     fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let upper = *values.get(middle)?;
-        let lower = if values.len() % 2 == 1 { upper } else { *values.get(middle.checked_sub(1)?)? };
-        Some(Self { min, median: (lower + upper) / 2.0, max })
+        Some(Self { min, median: cytoscope_profile::median(&values)?, max })
     }
 
     /// Returns how many times as fast this time is as `reference`: the ratio of the medians, and its bounds from the
