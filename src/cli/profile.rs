@@ -282,7 +282,8 @@ impl RunProfile {
                 format!("{count}, median {}, longest {}", time_text(*median_secs), time_text(*longest_secs)),
             )
         });
-        step.into_iter().chain(wait).chain(device).chain(steps).collect()
+        let transfers = training.traffic.map(|traffic| line("transfers", traffic.text()));
+        step.into_iter().chain(wait).chain(device).chain(steps).chain(transfers).collect()
     }
 
     fn memory_lines(&self) -> Vec<String> {
