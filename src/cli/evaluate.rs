@@ -168,6 +168,9 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Out
     for channel in &report.channels {
         print(&format!("    {}: {}", channel.name, regression_text(&channel.regression)));
     }
+    if let Some(traffic) = &report.traffic {
+        print(&format!("  transfers: {}", traffic.text()));
+    }
     for name in &report.unpaired {
         print(&format!("    no matching file: {}", name.display()));
     }

@@ -224,6 +224,7 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
         // The report counts the patches of a whole step.
         batch: report.batch / job.config.accumulate.max(1),
         accumulate: job.config.accumulate,
+        traffic: report.traffic,
         ..TrainingFacts::default()
     };
     match status {

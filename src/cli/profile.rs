@@ -5,9 +5,9 @@ use super::trace_path::whole_around;
 use super::{bench, leaks, print, print_json};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
-    Advice, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable, SpanRecord,
-    StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, roofline,
-    share_of_peak, step_durations_secs,
+    Advice, ComparedRun, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable,
+    SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, median,
+    roofline, share_of_peak, step_durations_secs, time_text,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
@@ -25,6 +25,8 @@ const GROWING_SPANS: usize = 5;
 const OPERATORS: usize = 12;
 /// Characters of an operator's name that are shown.
 const NAME_CHARS: usize = 48;
+/// Value from which a rate or a ratio is printed with an exponent.
+const EXPONENT_FROM: f64 = 1e7;
 
 /// Options of `profile`.
 #[derive(Args)]
@@ -140,7 +142,7 @@ impl StepTimes {
         let mut secs = step_durations_secs(&run.spans, &run.marks);
         secs.retain(|secs| secs.is_finite());
         secs.sort_by(f64::total_cmp);
-        Some(Self { count: secs.len(), median_secs: *secs.get(secs.len() / 2)?, longest_secs: *secs.last()? })
+        Some(Self { count: secs.len(), median_secs: median(&secs)?, longest_secs: *secs.last()? })
     }
 }
 
@@ -210,21 +212,21 @@ impl RunProfile {
 
     fn headline(&self) -> String {
         let RunRecord { program, command, facts, .. } = &self.run;
-        let cpu = facts.cpu_secs.map_or_else(String::new, |secs| format!(", CPU time {secs:.2} s"));
+        let cpu = facts.cpu_secs.map_or_else(String::new, |secs| format!(", CPU time {}", time_text(secs)));
         let threads = match facts.threads {
             Some(1) => " on 1 thread".to_owned(),
             Some(n) => format!(" on {n} threads"),
             None => String::new(),
         };
-        format!("{command} ({program}): {:.2} s{cpu}{threads}", facts.wall_secs)
+        format!("{command} ({program}): {}{cpu}{threads}", time_text(facts.wall_secs))
     }
 
     fn stage_lines(&self) -> Vec<String> {
         let line = |total: &StageTotal| {
-            let share = self.share(total).map_or_else(|| "part".to_owned(), |s| format!("{:.1} %", 100.0 * s));
+            let share = self.share(total).map_or_else(|| "part".to_owned(), |s| format!("{} %", fixed(100.0 * s, 1)));
             let bytes = if total.bytes > 0 { format!("  {}", bytes_text(total.bytes)) } else { String::new() };
-            let (name, secs, count) = (total.stage.name(), total.seconds, total.count);
-            format!("  {name:12} {secs:>10.3} s {share:>8} {count:>8} spans{bytes}")
+            let (name, time, count) = (total.stage.name(), time_text(total.seconds), total.count);
+            format!("  {name:12} {time:>12} {share:>8} {count:>8} spans{bytes}")
         };
         let mut stages: Vec<&StageTotal> = self.run.stages.iter().collect();
         stages.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -235,11 +237,12 @@ impl RunProfile {
         let line = |o: &OperatorTotal| {
             let share = 100.0 * o.seconds / self.operators_secs.max(f64::MIN_POSITIVE);
             let rate = if o.macs > 0 && o.seconds > 0.0 {
-                format!("  {:.1} GMAC/s", o.macs as f64 / o.seconds / 1e9)
+                format!("  {} GMAC/s", fixed(o.macs as f64 / o.seconds / 1e9, 1))
             } else {
                 String::new()
             };
-            format!("  {:48} {:>10.3} s {share:>6.1} % {:>8} spans{rate}", short(&o.name), o.seconds, o.count)
+            let (name, time, share) = (short(&o.shown_name()), time_text(o.seconds), fixed(share, 1));
+            format!("  {name:48} {time:>12} {share:>6} % {:>8} spans{rate}", o.count)
         };
         self.operators.iter().map(line).collect()
     }
@@ -249,13 +252,15 @@ impl RunProfile {
         let Some(peak) = self.run.facts.machine_peak.as_ref().filter(|_| !self.roofline.is_empty()) else {
             return Vec::new();
         };
-        let whole = self.share_of_peak.map(|share| format!("  {:48} {:>6.1} % of the peak", "all", 100.0 * share));
+        let whole =
+            self.share_of_peak.map(|share| format!("  {:48} {:>6} % of the peak", "all", fixed(100.0 * share, 1)));
         let line = |point: &RooflinePoint| {
             let rate = point.macs_per_byte().map_or_else(String::new, |intensity| {
-                format!("  {:.1} GMAC/s at {intensity:.1} MAC/byte", point.macs_per_sec() / 1e9)
+                let (rate, intensity) = (fixed(point.macs_per_sec() / 1e9, 1), fixed(intensity, 1));
+                format!("  {rate} GMAC/s at {intensity} MAC/byte")
             });
-            let (name, share, bound) = (short(&point.name), 100.0 * point.share, point.bound.name());
-            format!("  {name:48} {share:>6.1} % of the {bound} bound{rate}")
+            let (name, share, bound) = (short(&point.shown_name()), fixed(100.0 * point.share, 1), point.bound.name());
+            format!("  {name:48} {share:>6} % of the {bound} bound{rate}")
         };
         [peak_line(peak)].into_iter().chain(whole).chain(self.roofline.iter().map(line)).collect()
     }
@@ -265,19 +270,25 @@ impl RunProfile {
         let facts = &self.run.facts;
         let Some(training) = &facts.training else { return Vec::new() };
         let line = |name: &str, text: String| format!("  {name:24} {text}");
-        let rate = training.samples_per_sec().map(|rate| format!(", {rate:.1} samples/s")).unwrap_or_default();
-        let step = (training.step_secs > 0.0).then(|| line("mean step", format!("{:.3} s{rate}", training.step_secs)));
+        let rate = training.samples_per_sec().map(|rate| format!(", {} samples/s", fixed(rate, 1))).unwrap_or_default();
+        let step =
+            (training.step_secs > 0.0).then(|| line("mean step", format!("{}{rate}", time_text(training.step_secs))));
         let wait = training.data_wait_share().map(|share| {
             let workers =
                 if training.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", training.workers) };
             line("waiting for data", format!("{:.1} % of a step, with {workers}", 100.0 * share))
         });
-        let device = computing_share(&self.run.stages, facts.wall_secs)
-            .map(|share| line("computing", format!("{:.1} % of the run, on {}", 100.0 * share, training.device)));
-        let steps = self.training_steps.as_ref().map(|StepTimes { count, median_secs, longest_secs }| {
-            line("single steps", format!("{count}, median {median_secs:.3} s, longest {longest_secs:.3} s"))
+        let device = computing_share(&self.run.stages, facts.wall_secs).map(|share| {
+            line("computing", format!("{} % of the run, on {}", fixed(100.0 * share, 1), training.device))
         });
-        step.into_iter().chain(wait).chain(device).chain(steps).collect()
+        let steps = self.training_steps.as_ref().map(|StepTimes { count, median_secs, longest_secs }| {
+            line(
+                "single steps",
+                format!("{count}, median {}, longest {}", time_text(*median_secs), time_text(*longest_secs)),
+            )
+        });
+        let transfers = training.traffic.map(|traffic| line("transfers", traffic.text()));
+        step.into_iter().chain(wait).chain(device).chain(steps).chain(transfers).collect()
     }
 
     fn memory_lines(&self) -> Vec<String> {
@@ -287,18 +298,19 @@ impl RunProfile {
             let arena = peak.arena_bytes.map_or_else(String::new, |b| format!(", engine arena {}", bytes_text(b)));
             let span = peak.span.as_ref();
             let span = span.map_or_else(String::new, |(stage, name)| format!(" in {} ({})", stage.name(), short(name)));
-            let (bytes, at) = (bytes_text(peak.resident_bytes), peak.at_us / 1e6);
-            format!("  {:24} {bytes} at {at:.2} s{span}{arena}", "sampled peak")
+            let (bytes, at) = (bytes_text(peak.resident_bytes), time_text(peak.at_us / 1e6));
+            format!("  {:24} {bytes} at {at}{span}{arena}", "sampled peak")
         });
         let device = facts.device_memory_peak.as_ref().map(|peak| {
             let span = peak.span.as_ref();
             let span = span.map_or_else(String::new, |(stage, name)| format!(" in {} ({})", stage.name(), short(name)));
             let (allocated, reserved) = (bytes_text(peak.allocated_bytes), bytes_text(peak.reserved_bytes));
-            let at = peak.at_us / 1e6;
-            format!("  {:24} {allocated} allocated at {at:.2} s{span}, {reserved} reserved", "device peak")
+            let at = time_text(peak.at_us / 1e6);
+            format!("  {:24} {allocated} allocated at {at}{span}, {reserved} reserved", "device peak")
         });
-        let mark =
-            |m: &MemoryMark| format!("  {:24} {} at {:.2} s", m.label, bytes_text(m.resident_bytes), m.at_us / 1e6);
+        let mark = |m: &MemoryMark| {
+            format!("  {:24} {} at {}", m.label, bytes_text(m.resident_bytes), time_text(m.at_us / 1e6))
+        };
         peak.into_iter().chain(sampled).chain(device).chain(self.memory.iter().map(mark)).collect()
     }
 
@@ -306,7 +318,7 @@ impl RunProfile {
         let line = |span: &SpanRecord| {
             let bytes = u64::try_from(span.resident_change_bytes.unwrap_or(0)).unwrap_or(0);
             let name = format!("{} ({})", span.stage.name(), short(&span.name));
-            format!("  {name:48} +{} at {:.2} s", bytes_text(bytes), span.start_us / 1e6)
+            format!("  {name:48} +{} at {}", bytes_text(bytes), time_text(span.start_us / 1e6))
         };
         self.growing_spans.iter().map(line).collect()
     }
@@ -366,6 +378,19 @@ fn section(title: &str, lines: &[String]) {
     }
 }
 
+/// Returns the times of two runs with their ratio in one line.
+fn compared_line(compared: &ComparedTime) -> String {
+    let ratio = compared.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{}×", fixed(ratio, 2)));
+    let (name, first, second) =
+        (short(&compared.name), time_text(compared.first_secs), time_text(compared.second_secs));
+    format!("  {name:48} {first:>12} {second:>12} {ratio:>8}")
+}
+
+/// Formats a number with this many decimals, or with an exponent if it is so large that it comes from a damaged record.
+fn fixed(value: f64, decimals: usize) -> String {
+    if value.abs() < EXPONENT_FROM { format!("{value:.decimals$}") } else { format!("{value:.1e}") }
+}
+
 /// Returns the beginning of a long name.
 fn short(name: &str) -> String {
     if name.chars().count() <= NAME_CHARS {
@@ -390,7 +415,7 @@ impl Comparison {
         let total = ComparedTime::new("total", wall(&first), wall(&second));
         let stages = compare_stages(&first.record.stages, &second.record.stages);
         let mut operators = compare_operators(&first.operators(), &second.operators());
-        // The longest in either run: a float and an int8 network have no operators in common.
+        // The longest in either run: networks may have no operators in common.
         let longer_secs = |time: &ComparedTime| time.first_secs.max(time.second_secs);
         operators.sort_by(|a, b| longer_secs(b).total_cmp(&longer_secs(a)));
         operators.truncate(top);
@@ -400,13 +425,9 @@ impl Comparison {
     fn print(&self) {
         print(&format!("first:  {}", self.first.headline()));
         print(&format!("second: {}", self.second.headline()));
-        let line = |c: &ComparedTime| {
-            let ratio = c.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}×"));
-            format!("  {:48} {:>10.3} s {:>10.3} s {ratio:>8}", short(&c.name), c.first_secs, c.second_secs)
-        };
-        let lines = |all: &[ComparedTime]| all.iter().map(line).collect::<Vec<_>>();
+        let lines = |all: &[ComparedTime]| all.iter().map(compared_line).collect::<Vec<_>>();
         section("stages: first, second, second / first", &lines(&self.stages));
-        print(&line(&self.total));
+        print(&compared_line(&self.total));
         section("operators: first, second, second / first", &lines(&self.operators));
         let peak = |run: &RunProfile| run.run.facts.peak_bytes;
         if let Some((a, b)) = peak(&self.first).zip(peak(&self.second)) {
@@ -457,11 +478,16 @@ impl Profile {
         }
         let run = read_run(&self.run)?;
         let other = self.compare.as_deref().map(read_run).transpose()?;
+        let titles = [Some(&self.run), self.compare.as_ref()].map(|path| path.map(|path| path.display().to_string()));
+        let compared = match (&other, &titles) {
+            (Some(run), [Some(first), Some(second)]) => Some(ComparedRun { run, titles: [first, second] }),
+            _ => None,
+        };
         let table = match &other {
             Some(_) => RunTable::Comparison,
             None => self.table.unwrap_or(TableName::Operators).table(),
         };
-        let text = table.csv(&run, other.as_ref());
+        let text = table.csv(&run, compared);
         let is_empty = text.lines().nth(1).is_none();
         if let Some(why) = why_empty(table).filter(|_| is_empty) {
             return Err(Failure::bad_input(format!(
@@ -488,10 +514,29 @@ mod tests {
             let spans = operators.iter().map(span).collect();
             StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 }
         };
-        let (first, second) = (run(&[("Conv a", 3.0), ("Conv b", 1.0)]), run(&[("Conv int8 a", 2.0)]));
+        let (first, second) = (run(&[("Conv a", 3.0), ("Conv b", 1.0)]), run(&[("Conv c", 2.0)]));
         let compared = Comparison::new(first, second, 2);
         let names: Vec<&str> = compared.operators.iter().map(|time| time.name.as_str()).collect();
-        assert_eq!(names, ["Conv a", "Conv int8 a"]);
+        assert_eq!(names, ["Conv a", "Conv c"]);
+    }
+
+    #[test]
+    fn operators_of_microseconds_have_a_time_and_damaged_records_do_not_fill_the_line() {
+        let record = RunRecord::new("cytoscope 0", "predict", &Recorder::off(), RunFacts::default());
+        let span = |name: &'static str, duration_us| SpanRecord {
+            macs: 5,
+            ..SpanRecord::new(Stage::Op, name, 0.0, duration_us)
+        };
+        let spans = vec![span("Relu a", 7.36), span("Conv b", 1e300), span("Conv c", 1e-300)];
+        let run = StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 };
+        let lines = RunProfile::new(run.clone(), 9).operator_lines();
+        assert!(lines.iter().any(|line| line.contains("Relu a") && line.contains(" 7.36 µs ")), "{lines:?}");
+        assert!(lines.iter().all(|line| line.chars().count() < 120), "{lines:?}");
+        let compared = Comparison::new(run.clone(), run, 9).operators;
+        let lines: Vec<String> = compared.iter().map(compared_line).collect();
+        assert!(lines.iter().any(|line| line.contains(" 7.36 µs ") && line.ends_with(" 1.00×")), "{lines:?}");
+        let ratio = compared_line(&ComparedTime::new("Conv b", 1e-300, 1.0));
+        assert!(ratio.ends_with(" 1.0e300×"), "{ratio}");
     }
 
     #[test]

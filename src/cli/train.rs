@@ -288,6 +288,9 @@ fn print_report(report: &TrainReport) {
         report.stalled_secs
     ));
     print(&format!("  on {}", report.device));
+    if let Some(traffic) = &report.traffic {
+        print(&format!("  transfers of the steps: {}", traffic.text()));
+    }
     if let Some(bytes) = report.peak_rss_bytes {
         print(&format!("  peak memory {}", bytes_text(bytes)));
     }

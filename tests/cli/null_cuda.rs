@@ -515,6 +515,11 @@ fn training_steps_download_nothing_between_two_points_of_the_loss_curve() {
     let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
     let steps = report["history"]["steps"].as_array().unwrap().iter().map(|point| point["step"].as_u64().unwrap());
     assert_eq!(steps.collect::<Vec<u64>>(), [3, 6], "{report:#}");
+    // The report counts the traffic of all steps: loss and norm are read three times.
+    let traffic = |name: &str| report["traffic"][name].as_u64().unwrap();
+    assert!(traffic("runs") >= 2 * 7 && traffic("steps") > traffic("runs"), "{:#}", report["traffic"]);
+    assert!(traffic("downloads") >= 6 && traffic("downloaded_bytes") >= 6 * 4, "{:#}", report["traffic"]);
+    assert_eq!(report["run"]["facts"]["training"]["traffic"], report["traffic"]);
     let counted = null.training_steps();
     // The steps after the first one. Loss and norm of the gradients are read in steps 3 and 6, and in the last one.
     let steps = &counted[counted.len() - 6..];

@@ -374,9 +374,9 @@ fn tables_of_a_run_are_saved_as_csv() {
     };
     for (table, header) in [
         ("stages", "stage,nested,count,seconds,bytes,voxels,macs"),
-        ("operators", "stage,name,count,seconds,bytes,macs"),
-        ("spans", "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes"),
-        ("roofline", "name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak"),
+        ("operators", "stage,name,count,seconds,bytes,macs,precision"),
+        ("spans", "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes,precision"),
+        ("roofline", "name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak,precision"),
         ("memory", "seconds,label,resident_bytes,arena_bytes,device_allocated_bytes,device_reserved_bytes"),
         ("advice", "evidence,expected_gain,change"),
     ] {
@@ -392,8 +392,9 @@ fn tables_of_a_run_are_saved_as_csv() {
     }
     assert!(rows_of("trace.json", &[]).iter().any(|row| row[0] == "op"), "by default, operators");
     let compared = rows_of("trace.json", &["--compare", "report.json"]);
-    assert_eq!(compared[0].join(","), "kind,name,first_secs,second_secs,ratio");
+    assert_eq!(compared[0].join(","), "kind,name,first_secs,second_secs,ratio,first_run,second_run");
     assert_eq!((compared[1][0].as_str(), compared[1][4].as_str()), ("total", "1"));
+    assert_eq!((compared[1][5].as_str(), compared[1][6].as_str()), ("trace.json", "report.json"));
     let csv = |run: &'static str, path: &'static str| ["profile", run, "--csv", path];
     fixture.fails(3, &csv("report.json", "u.csv"), &["report.json", "no spans", "--table stages"]);
     fixture.fails(3, &[&csv("trace.json", "u.csv")[..], &["--table", "steps"]].concat(), &["training"]);
@@ -599,6 +600,11 @@ fn a_bench_table_error_names_line_and_column() {
     let results: Value = serde_json::from_slice(&fixture.bytes("r.json")).unwrap();
     assert_eq!((results.as_array().unwrap().len(), &results[0]["success"]), (1, &json!(false)));
     fixture.fails(2, &arguments, &["r.json", "--force"]);
+    // With it, all tasks run, and scripts learn that none succeeded.
+    let all = ["bench", "--config", "t.csv", "--output", "all.json", "--skip-failed"];
+    fixture.fails(1, &all, &["task b failed", "all 2 tasks failed"]);
+    let results: Value = serde_json::from_slice(&fixture.bytes("all.json")).unwrap();
+    assert!(results.as_array().unwrap().len() == 2 && results[1]["success"] == false, "{results:#}");
     fixture.fails(2, &["bench", "--config", "t.csv", "--output", "t.csv", "--force"], &["t.csv", "input"]);
     // Results do not become a part of a stack, whichever of its files they would replace.
     fixture.write("a.tif", "ZYX", &[2, 4, 5], (0..40).collect::<Vec<u16>>());

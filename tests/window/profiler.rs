@@ -249,10 +249,15 @@ fn stored_runs_are_compared_searched_and_exported() {
         path
     };
     let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Comparison(other)), "c.csv")).unwrap();
-    for line in ["total,\"total\",8,2,0.25", "stage,\"read\",4,1,0.25", "operator,\"Conv a\",0.5,1,2"] {
+    for line in [
+        "total,\"total\",8,2,0.25",
+        "stage,\"read\",4,1,0.25",
+        "operator,\"Conv a\",0.5,1,2",
+        "operator,\"Resize c\",0,0.125,",
+    ] {
+        let line = format!("{line},\"first.json · predict\",\"second.json · predict\"");
         assert!(csv.lines().any(|l| l == line), "no {line:?} in {csv}");
     }
-    assert!(csv.contains("operator,\"Resize c\",0,0.125,\n"), "{csv}");
     let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Memory), "m.csv")).unwrap();
     assert_eq!(csv.lines().count(), 2, "{csv}");
     let trace = std::fs::read(save(ProfileFormat::Trace, "again.json")).unwrap();
@@ -352,16 +357,21 @@ fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
     };
     for (view, header, line) in [
         ("Timeline", "stage,name,thread,start_us,duration_us,", "\nread,\"stack\","),
-        ("Operators", "stage,name,count,seconds,", "\nop,\"Conv b\",1,0.25,0,0\n"),
+        ("Operators", "stage,name,count,seconds,", "\nop,\"Conv b\",1,0.25,0,0,\n"),
         ("Memory", "seconds,label,resident_bytes,", ",\"end\","),
-        ("Roofline", "name,seconds,macs,bytes,", "share_of_peak\n"),
+        ("Roofline", "name,seconds,macs,bytes,", "share_of_peak,precision\n"),
     ] {
         fixture.click(view);
         check(&mut fixture, view, header, line);
     }
     fixture.click("Compare with");
     fixture.click("Compare with second.json · predict, 2.0 s");
-    check(&mut fixture, "Comparison", "kind,name,first_secs,", "\ntotal,\"total\",8,2,0.25\n");
+    check(
+        &mut fixture,
+        "Comparison",
+        "kind,name,first_secs,",
+        "\ntotal,\"total\",8,2,0.25,\"first.json · predict\",\"second.json · predict\"\n",
+    );
     let trace = saved(&mut fixture, "Save as Chrome trace", "again.json");
     let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
     assert_eq!(StoredRun::from_json(&trace).unwrap(), original);

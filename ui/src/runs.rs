@@ -313,7 +313,13 @@ impl DurationHistogram {
             let bar = ((secs - from_secs) / width_secs) as usize;
             counts[bar.min(BARS - 1)] += 1;
         }
-        Some(Self { from_secs, width_secs, counts, median_secs: at(0.5), longest_secs: at(1.0) })
+        Some(Self {
+            from_secs,
+            width_secs,
+            counts,
+            median_secs: cytoscope_profile::median(&durations_secs)?,
+            longest_secs: at(1.0),
+        })
     }
 }
 
@@ -344,6 +350,7 @@ mod tests {
         assert_eq!(histogram.counts.iter().sum::<u64>(), 201);
         let end = histogram.from_secs + histogram.width_secs * histogram.counts.len() as f64;
         assert!(end < 3.0 && histogram.longest_secs == 500.0, "{histogram:?}");
+        assert_eq!(DurationHistogram::new(vec![4.0, 2.0]).map(|h| h.median_secs), Some(3.0), "as cytoscope profile");
         assert_eq!(DurationHistogram::new(vec![2.0; 5]).map(|h| (h.counts[0], h.median_secs)), Some((5, 2.0)));
         assert_eq!(DurationHistogram::new(vec![f64::NAN]), None);
     }

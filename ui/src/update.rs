@@ -23,6 +23,7 @@ use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
 use cytoscope_model_package::package_of;
 use cytoscope_pipeline::{PARQUET_EXTENSION, PairRole, parquet_table};
+use cytoscope_profile::ComparedRun;
 use cytoscope_storage::target::extension;
 use eframe::egui;
 use std::path::{Path, PathBuf};
@@ -211,10 +212,18 @@ impl Workbench {
             })),
             ProfileFormat::Csv(table) => {
                 let other = match table {
-                    ProfileTable::Comparison(other) => Some(self.jobs.stored(other)?),
+                    ProfileTable::Comparison(other) => {
+                        let title = |id: RunId| Some(self.jobs.shown_run(id)?.title().to_owned());
+                        Some((self.jobs.stored(other)?, [title(id)?, title(other)?]))
+                    }
                     _ => None,
                 };
-                Some(Box::new(move || Ok(table.of_run().csv(&run, other.as_ref()).into_bytes())))
+                Some(Box::new(move || {
+                    let compared = other
+                        .as_ref()
+                        .map(|(other, [first, second])| ComparedRun { run: other, titles: [first, second] });
+                    Ok(table.of_run().csv(&run, compared).into_bytes())
+                }))
             }
         }
     }

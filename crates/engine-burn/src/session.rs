@@ -18,7 +18,7 @@ use cytoscope_engine::{
     SlabSession, TuningListener, UNKNOWN_DEVICE_SLAB_BYTES,
 };
 use cytoscope_graph::{ElementType, Tensor as HostTensor, ValueId};
-use cytoscope_profile::{DeviceTraffic, Recorder, Stage};
+use cytoscope_profile::{DeviceTraffic, OperatorPrecision, Recorder, Stage};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -368,7 +368,8 @@ impl<B: DeviceBackend> DeviceSession<B> {
         let mut values = self.feed(held, feed, recorder)?;
         self.transfers.count_run(self.program.steps.len());
         for step in &self.program.steps {
-            let span = each.then(|| recorder.span(Stage::Op, step.name.clone()).macs(step.macs));
+            let precision = OperatorPrecision::Float;
+            let span = each.then(|| recorder.span(Stage::Op, step.name.clone()).precision(precision).macs(step.macs));
             let mut arguments = Vec::with_capacity(step.inputs.len());
             for (index, source) in step.inputs.iter().enumerate() {
                 let argument = match source {

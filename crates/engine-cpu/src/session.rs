@@ -110,9 +110,10 @@ fn run_steps(
 ) -> Result<(), EngineError> {
     let steps = program.steps.iter().zip(&program.dead_after);
     for (step, dead) in steps.skip(range.start).take(range.len()) {
-        let span = recorder
-            .times_operators()
-            .then(|| recorder.span(Stage::Op, step.name.clone()).macs(step.macs).bytes(step.bytes as usize));
+        let span = recorder.times_operators().then(|| {
+            let span = recorder.span(Stage::Op, step.name.clone()).precision(step.precision);
+            span.macs(step.macs).bytes(step.bytes as usize)
+        });
         step.op.run(context).map_err(|e| e.at(&step.name))?;
         drop(span);
         for value in dead {

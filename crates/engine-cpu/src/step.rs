@@ -3,6 +3,7 @@
 use crate::context::{Context, StepError};
 use cytoscope_graph::{Graph, ValueId};
 use cytoscope_kernels::Blocked;
+use cytoscope_profile::OperatorPrecision;
 use std::fmt::Debug;
 use std::ops::Range;
 
@@ -84,6 +85,8 @@ pub(crate) struct ProgramStep {
     pub op: Box<dyn StepOp>,
     /// Operator and node name, shown in profiles.
     pub name: String,
+    /// Number format that the step computes in.
+    pub precision: OperatorPrecision,
     /// Multiply-accumulate operations of one run.
     pub macs: u64,
     /// Bytes of the inputs, weights and outputs of one run, each counted once.

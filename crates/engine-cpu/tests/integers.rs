@@ -12,6 +12,7 @@ use cytoscope_graph::{
     Tensor, ValueId,
 };
 use cytoscope_kernels::Isa;
+use cytoscope_profile::{OperatorPrecision, Recorder, Stage};
 use cytoscope_testkit::{noise, skip};
 use isas::isas;
 
@@ -304,6 +305,32 @@ fn dynamic_quantization_matches_the_reference() {
     for isa in isas() {
         let far = distance(&graph, &x, isa, Precision::Int8);
         assert!(far < 2e-3, "{isa}: {far:.2e}");
+    }
+}
+
+#[test]
+fn profiles_state_the_number_format_and_the_node_of_each_operator() {
+    let (mut m, x) = GraphBuilder::new(16, 3);
+    let x = m.u8(x, 0.013, 113);
+    let y = m.conv(x, 16, 32, ConvAttrs::same(&[3, 3, 3]));
+    let y = m.leaky(y);
+    let y = m.u8(y, 0.03, 10);
+    let graph = m.finish(y);
+    let x = input(&[1, 16, 3, 7, 21]);
+    for (precision, expected) in
+        [(Precision::Int8, OperatorPrecision::Int8), (Precision::F32, OperatorPrecision::Float)]
+    {
+        let recorder = Recorder::new();
+        let options = CompileOptions { precision, recorder: recorder.clone(), ..CompileOptions::default() };
+        let mut session = CpuEngine::new().compile(&graph, &[x.shape().to_vec()], &options).unwrap();
+        session.run(std::slice::from_ref(&x)).unwrap();
+        let spans = recorder.spans();
+        let multiplying: Vec<_> = spans.iter().filter(|span| span.stage == Stage::Op && span.macs > 0).collect();
+        assert!(!multiplying.is_empty(), "{precision}");
+        for span in multiplying {
+            assert_eq!(span.precision, Some(expected), "{}", span.name);
+            assert!(span.name.ends_with(" conv") && !span.name.contains("int8"), "{}", span.name);
+        }
     }
 }
 

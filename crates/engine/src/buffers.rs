@@ -4,6 +4,7 @@ use crate::{CompileReport, EngineError, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_profile::DeviceTraffic;
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// A tensor in the memory of a device, which is freed when this is dropped.
@@ -81,7 +82,29 @@ pub trait ResidentSession {
 /// Buffers are bound in host memory, which is that of the CPU engine: nothing is copied there. The first session on
 /// another device that reads or replaces a buffer leaves it in the memory of its device.
 #[derive(Default)]
-pub struct Buffers(BTreeMap<String, Content>);
+pub struct Buffers {
+    contents: BTreeMap<String, Content>,
+    downloads: Downloads,
+}
+
+/// Counts the buffers that are copied from devices.
+#[derive(Default)]
+struct Downloads(Cell<DeviceTraffic>);
+
+impl Downloads {
+    /// Counts the copy of a tensor to the host, unless it is there already.
+    fn count(&self, content: &Content) {
+        if let Content::Device(tensor) = content {
+            let elements = tensor.shape().iter().fold(1u64, |n, len| n.saturating_mul(*len as u64));
+            let mut counted = self.0.get();
+            counted.downloads = counted.downloads.saturating_add(1);
+            // Tensors on devices consist of 32-bit floats.
+            let bytes = elements.saturating_mul(size_of::<f32>() as u64);
+            counted.downloaded_bytes = counted.downloaded_bytes.saturating_add(bytes);
+            self.0.set(counted);
+        }
+    }
+}
 
 /// A session that takes some of its inputs from buffers and writes some of its outputs to them.
 pub struct BoundSession {
@@ -126,7 +149,7 @@ impl BoundSession {
 impl Buffers {
     /// Sets the buffer `name`, replacing what it holds.
     pub fn bind(&mut self, name: impl Into<String>, tensor: Tensor) {
-        self.0.insert(name.into(), Content::Host(tensor));
+        self.contents.insert(name.into(), Content::Host(tensor));
     }
 
     /// Returns a copy of a buffer's content.
@@ -134,7 +157,9 @@ impl Buffers {
     /// # Errors
     /// [`EngineError::Input`] if there is no such buffer; as [`DeviceTensor::read`] if it is on a device.
     pub fn read(&self, name: &str) -> Result<Tensor, EngineError> {
-        match self.0.get(name).ok_or_else(|| missing(name))? {
+        let content = self.contents.get(name).ok_or_else(|| missing(name))?;
+        self.downloads.count(content);
+        match content {
             Content::Host(tensor) => Ok(tensor.clone()),
             Content::Device(tensor) => tensor.read(),
         }
@@ -145,7 +170,9 @@ impl Buffers {
     /// # Errors
     /// As [`Buffers::read`].
     pub fn host_mut(&mut self, name: &str) -> Result<&mut Tensor, EngineError> {
-        self.0.get_mut(name).ok_or_else(|| missing(name))?.host_mut()
+        let content = self.contents.get_mut(name).ok_or_else(|| missing(name))?;
+        self.downloads.count(content);
+        content.host_mut()
     }
 
     /// Removes a buffer and returns its content, copied from the device if it is there.
@@ -153,12 +180,14 @@ impl Buffers {
     /// # Errors
     /// As [`Buffers::read`].
     pub fn take(&mut self, name: &str) -> Result<Tensor, EngineError> {
-        self.0.remove(name).ok_or_else(|| missing(name))?.into_host()
+        let content = self.contents.remove(name).ok_or_else(|| missing(name))?;
+        self.downloads.count(&content);
+        content.into_host()
     }
 
     /// Removes a buffer, if it exists, without copying its content.
     pub fn discard(&mut self, name: &str) {
-        self.0.remove(name);
+        self.contents.remove(name);
     }
 
     /// Moves the content of a buffer to another one, whose content is replaced.
@@ -166,9 +195,14 @@ impl Buffers {
     /// # Errors
     /// [`EngineError::Input`] if there is no buffer `from`.
     pub fn rename(&mut self, from: &str, to: impl Into<String>) -> Result<(), EngineError> {
-        let content = self.0.remove(from).ok_or_else(|| missing(from))?;
-        self.0.insert(to.into(), content);
+        let content = self.contents.remove(from).ok_or_else(|| missing(from))?;
+        self.contents.insert(to.into(), content);
         Ok(())
+    }
+
+    /// Returns how many buffers were copied from devices to the host, and their bytes; the sessions count the other traffic.
+    pub fn downloads(&self) -> DeviceTraffic {
+        self.downloads.0.get()
     }
 
     /// Runs a session once on its buffers and `given`, the inputs without a buffer in graph order. Outputs with a buffer
@@ -178,7 +212,7 @@ impl Buffers {
     /// [`EngineError::Input`] if a buffer does not exist or the number of given tensors is wrong; errors of
     /// [`Session::run`].
     pub fn step(&mut self, session: &mut BoundSession, given: Vec<Tensor>) -> Result<Vec<Tensor>, EngineError> {
-        if let Some(name) = session.inputs.iter().flatten().find(|name| !self.0.contains_key(*name)) {
+        if let Some(name) = session.inputs.iter().flatten().find(|name| !self.contents.contains_key(*name)) {
             return Err(missing(name));
         }
         let expected = session.inputs.iter().filter(|name| name.is_none()).count();
@@ -194,21 +228,25 @@ impl Buffers {
         let mut inputs = Vec::with_capacity(session.inputs.len());
         for name in &session.inputs {
             inputs.extend(match name {
-                Some(name) => self.0.remove(name),
+                Some(name) => self.contents.remove(name),
                 None => given.next().map(Content::Host),
             });
+        }
+        if session.session.resident().is_none() {
+            // The session of the host gets copies.
+            inputs.iter().for_each(|content| self.downloads.count(content));
         }
         let made = session.run(&mut inputs);
         for (name, content) in session.inputs.iter().zip(inputs) {
             if let Some(name) = name {
-                self.0.insert(name.clone(), content);
+                self.contents.insert(name.clone(), content);
             }
         }
         let mut returned = Vec::new();
         for (name, content) in session.outputs.iter().zip(made?) {
             match name {
                 Some(name) => {
-                    self.0.insert(name.clone(), content);
+                    self.contents.insert(name.clone(), content);
                 }
                 None => returned.push(content.into_host()?),
             }
@@ -362,10 +400,14 @@ mod tests {
         buffers.rename("total", "sum").unwrap();
         assert_eq!(*buffers.host_mut("sum").unwrap(), one(13.0));
         assert_eq!((counted(), buffers.read("total").is_err()), ((4, 2), true));
+        assert_eq!(*buffers.host_mut("sum").unwrap(), one(13.0), "on the host already");
+        let expected = DeviceTraffic { downloads: 2, downloaded_bytes: 8, ..DeviceTraffic::default() };
+        assert_eq!(buffers.downloads(), expected);
         // A session of the host takes over.
         let name = || Some("sum".to_owned());
         let mut host = BoundSession::new(Box::new(Sum::default()), vec![None, name()], vec![name(), None]);
         buffers.step(&mut host, vec![one(1.0)]).unwrap();
         assert_eq!(buffers.read("sum").unwrap(), one(14.0));
+        assert_eq!(buffers.downloads(), expected);
     }
 }

@@ -144,6 +144,10 @@ pub struct EvaluateReport {
     /// Notes for the user, such as which of several channels were scored.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
     pub notes: Vec<Note>,
+    /// Traffic between the host and the device while a model was run on all pairs; absent on the CPU, and if the predictions
+    /// were read from files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<cytoscope_profile::DeviceTraffic>,
 }
 
 impl EvaluateReport {

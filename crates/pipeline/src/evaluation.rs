@@ -11,7 +11,7 @@ use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::rims::{Annotation, Rims};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
-use cytoscope_profile::Stage;
+use cytoscope_profile::{DeviceTraffic, Stage};
 use cytoscope_volume::{Element, Samples, with_samples};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,13 +41,14 @@ pub struct Evaluation<'a> {
     /// Errors of label images for pooling.
     errors: Vec<(Errors, Grid)>,
     notes: Vec<Note>,
+    traffic: Option<DeviceTraffic>,
 }
 
 impl<'a> Evaluation<'a> {
     /// Returns an evaluation without pairs. True objects with fewer voxels than `ignore_below_voxels` are ignored.
     pub fn new(context: &'a Context, ignore_below_voxels: u64) -> Self {
         let (reports, errors, notes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { context, ignore_below_voxels, unknown: None, reports, errors, notes }
+        Self { context, ignore_below_voxels, unknown: None, reports, errors, notes, traffic: None }
     }
 
     /// Leaves voxels out whose true label is this one: they count neither as background nor as part of an object. Predicted
@@ -60,6 +61,11 @@ impl<'a> Evaluation<'a> {
     /// Adds a note for the user to the report. Paths in it are absolute, as those of a report in a file.
     pub fn add_note(&mut self, note: impl Into<Note>) {
         self.notes.push(note.into());
+    }
+
+    /// Adds the traffic between the host and the device of a prediction that is scored.
+    pub fn add_traffic(&mut self, traffic: Option<DeviceTraffic>) {
+        self.traffic = [self.traffic, traffic].into_iter().flatten().reduce(DeviceTraffic::plus);
     }
 
     /// Scores a pair.
@@ -171,7 +177,7 @@ impl<'a> Evaluation<'a> {
 
     /// Returns the scores of all pairs and reports the notes; `unpaired` are files without a matching file.
     pub fn finish(self, unpaired: Vec<PathBuf>) -> EvaluateReport {
-        let Self { context, ignore_below_voxels, unknown, reports, errors, mut notes } = self;
+        let Self { context, ignore_below_voxels, unknown, reports, errors, mut notes, traffic } = self;
         if let Some((label, false)) = unknown {
             notes.push(Note::info(format!("no voxel of the ground truth has the label {label}, so none is left out")));
         }
@@ -202,7 +208,7 @@ impl<'a> Evaluation<'a> {
         }
         notes.iter().for_each(|note| context.note(note.clone()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
-        EvaluateReport { pairs: reports, instances, regression, channels, unpaired, errors, ignored, notes }
+        EvaluateReport { pairs: reports, instances, regression, channels, unpaired, errors, ignored, notes, traffic }
     }
 }
 

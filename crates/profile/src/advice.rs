@@ -343,7 +343,7 @@ fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, TrainingFacts};
+    use crate::{DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, OperatorPrecision, TrainingFacts};
 
     const NONE: [AdviceRule; 0] = [];
 
@@ -484,10 +484,17 @@ mod tests {
 
     #[test]
     fn float_operators_count_in_int8_networks_only() {
-        let operator =
-            |name: &str, seconds, macs| OperatorTotal { name: name.to_owned(), count: 1, seconds, macs, bytes: 0 };
+        let operator = |name: &str, seconds, macs| OperatorTotal {
+            name: name.to_owned(),
+            count: 1,
+            seconds,
+            macs,
+            bytes: 0,
+            precision: None,
+        };
+        let int8 = OperatorTotal { precision: Some(OperatorPrecision::Int8), ..operator("Conv a", 1.0, 9) };
         let facts = |precision: &str| of_input(InputFacts { precision: precision.into(), ..InputFacts::default() });
-        let mixed = [operator("Conv int8 a", 1.0, 9), operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
+        let mixed = [int8, operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
         assert_eq!(rules(&facts("int8"), &mixed), [AdviceRule::FloatOperators]);
         assert_eq!(rules(&facts("f32"), &mixed), NONE);
         assert_eq!(rules(&facts("int8"), &[mixed[0].clone(), mixed[2].clone()]), NONE);

@@ -45,6 +45,39 @@ impl RunPrecision {
     }
 }
 
+/// Number format that an operator multiplies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorPrecision {
+    /// Floats of 32 or 16 bits; also of operators that multiply nothing.
+    Float,
+    /// Integers of 8 bits.
+    Int8,
+}
+
+impl OperatorPrecision {
+    /// Returns its name in traces and tables: `float` or `int8`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Returns the format with this name; `None` if there is none.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Float, Self::Int8].into_iter().find(|precision| precision.name() == name)
+    }
+}
+
+/// Returns the name of an operator for display; that of one on 8-bit integers says so.
+pub(crate) fn shown_name(name: &str, precision: Option<OperatorPrecision>) -> String {
+    match precision {
+        Some(OperatorPrecision::Int8) => format!("{name} (int8)"),
+        Some(OperatorPrecision::Float) | None => name.to_owned(),
+    }
+}
+
 impl From<&str> for RunPrecision {
     fn from(name: &str) -> Self {
         Self(name.to_owned())

@@ -92,7 +92,7 @@ pub struct InputFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceTraffic {
-    /// Number of runs of the network.
+    /// Number of runs of the network; in training, of the graphs of a step.
     pub runs: u64,
     /// Steps of all runs. A step is one or more kernel launches; the library that launches them does not report how many.
     pub steps: u64,
@@ -109,6 +109,20 @@ pub struct DeviceTraffic {
 }
 
 impl DeviceTraffic {
+    /// Returns the sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            runs: self.runs.saturating_add(other.runs),
+            steps: self.steps.saturating_add(other.steps),
+            uploads: self.uploads.saturating_add(other.uploads),
+            uploaded_bytes: self.uploaded_bytes.saturating_add(other.uploaded_bytes),
+            downloads: self.downloads.saturating_add(other.downloads),
+            downloaded_bytes: self.downloaded_bytes.saturating_add(other.downloaded_bytes),
+            synchronizations: self.synchronizations.saturating_add(other.synchronizations),
+        }
+    }
+
     /// Returns the numbers and sizes of the transfers in one line.
     pub fn text(&self) -> String {
         let count = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
@@ -269,6 +283,9 @@ pub struct TrainingFacts {
     /// Multiply-accumulates that a step computes a second time to save memory, relative to those of a step that does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recomputed_share: Option<f64>,
+    /// Traffic of the training steps between the host and the device; `None` on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<DeviceTraffic>,
 }
 
 impl TrainingFacts {
@@ -339,6 +356,8 @@ mod tests {
             synchronizations: 2,
             ..DeviceTraffic::default()
         };
+        let both = traffic.plus(DeviceTraffic { runs: 2, steps: 9, ..traffic });
+        assert_eq!((both.runs, both.steps, both.uploads, both.downloaded_bytes), (3, 9, 6, 4096));
         assert_eq!(traffic.text(), "3 uploads (5 MiB), 1 download (2 KiB), 2 synchronizations in 1 run");
     }
 }

@@ -27,6 +27,7 @@ mod advice;
 mod compare;
 mod count;
 mod device;
+mod duration;
 mod facts;
 pub mod leaks;
 mod machine;
@@ -43,7 +44,8 @@ mod trace;
 pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use count::count_text;
-pub use device::{RunDevice, RunPrecision};
+pub use device::{OperatorPrecision, RunDevice, RunPrecision};
+pub use duration::{median, time_text};
 pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
     TrainingFacts,
@@ -54,7 +56,7 @@ pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
 pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, computing_share, since};
-pub use tables::RunTable;
+pub use tables::{ComparedRun, RunTable};
 pub use timeline::{DeviceMemory, DeviceMemoryPeak, EngineMemory, MemoryPeak, MemorySample, MemorySampler};
 pub use totals::{FIRST_STEP_MARK, SpanTotal, span_totals, step_durations_secs};
 pub use trace::chrome_trace;
@@ -87,6 +89,9 @@ pub struct SpanRecord {
     pub voxels: u64,
     /// Number of multiply-accumulates performed.
     pub macs: u64,
+    /// Number format of an operator; `None` for other spans, and if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<OperatorPrecision>,
     /// By how much the resident memory of the process changed, in bytes; `None` unless the stage
     /// [measures memory](Stage::measures_memory). What other threads allocate meanwhile is part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,8 +110,14 @@ impl SpanRecord {
             bytes: 0,
             voxels: 0,
             macs: 0,
+            precision: None,
             resident_change_bytes: None,
         }
+    }
+
+    /// Returns the name for display, with the number format of an operator on 8-bit integers.
+    pub fn shown_name(&self) -> String {
+        device::shown_name(&self.name, self.precision)
     }
 }
 
@@ -186,6 +197,7 @@ impl Recorder {
             bytes: 0,
             voxels: 0,
             macs: 0,
+            precision: None,
         }
     }
 
@@ -193,8 +205,8 @@ impl Recorder {
     pub fn add(&self, stage: Stage, name: impl Into<Cow<'static, str>>, duration: Duration, bytes: u64) {
         let start = Instant::now().checked_sub(duration).unwrap_or(self.start).max(self.start);
         let timed = Some(duration);
-        let (recorder, name, resident_before_bytes) = (self, name.into(), None);
-        drop(Span { recorder, stage, name, resident_before_bytes, start, timed, bytes, voxels: 0, macs: 0 });
+        let (recorder, name, resident_before_bytes, precision) = (self, name.into(), None, None);
+        drop(Span { recorder, stage, name, resident_before_bytes, start, timed, bytes, voxels: 0, macs: 0, precision });
     }
 
     /// Records the current memory of this process.
@@ -298,6 +310,7 @@ impl Recorder {
             bytes: span.bytes,
             voxels: span.voxels,
             macs: span.macs,
+            precision: span.precision,
             resident_change_bytes,
         });
     }
@@ -317,6 +330,7 @@ pub struct Span<'a> {
     bytes: u64,
     voxels: u64,
     macs: u64,
+    precision: Option<OperatorPrecision>,
 }
 
 impl Span<'_> {
@@ -335,6 +349,12 @@ impl Span<'_> {
     /// Adds to the number of multiply-accumulates.
     pub fn macs(mut self, macs: u64) -> Self {
         self.macs += macs;
+        self
+    }
+
+    /// Sets the number format of an operator.
+    pub fn precision(mut self, precision: OperatorPrecision) -> Self {
+        self.precision = Some(precision);
         self
     }
 

@@ -4,7 +4,7 @@
 //! machine's memory bandwidth. The longer of both times is its lower bound, and the share of the peak is this bound
 //! divided by the measured time (Williams, Waterman and Patterson, Roofline, Communications of the ACM 52(4), 2009).
 
-use crate::OperatorTotal;
+use crate::{OperatorPrecision, OperatorTotal};
 use serde::{Deserialize, Serialize};
 
 /// Measured peak rates of a machine.
@@ -106,6 +106,11 @@ impl RooflinePoint {
         })
     }
 
+    /// Returns the name for display, with the number format if the operator computes on 8-bit integers.
+    pub fn shown_name(&self) -> String {
+        crate::device::shown_name(&self.name, self.is_int8.then_some(OperatorPrecision::Int8))
+    }
+
     /// Returns the arithmetic intensity in multiply-accumulates per byte; `None` if the operator multiplies nothing or
     /// its bytes are unknown.
     pub fn macs_per_byte(&self) -> Option<f64> {
@@ -147,7 +152,7 @@ mod tests {
     }
 
     fn operator(name: &str, seconds: f64, macs: u64, bytes: u64) -> OperatorTotal {
-        OperatorTotal { name: name.to_owned(), count: 1, seconds, macs, bytes }
+        OperatorTotal { name: name.to_owned(), count: 1, seconds, macs, bytes, precision: None }
     }
 
     #[test]
@@ -157,10 +162,11 @@ mod tests {
         assert_eq!((conv.bound, conv.bound_secs, conv.share), (Bound::Compute, 10.0, 0.25));
         assert_eq!((conv.macs_per_byte(), conv.macs_per_sec()), (Some(50.0), 25.0));
         // The same work on bytes takes 2.5 s at least; 50 bytes take 5 s.
-        let int8 = RooflinePoint::new(&operator("Conv int8 a", 10.0, 1000, 50), &peak()).unwrap();
+        let in_int8 = OperatorTotal { precision: Some(OperatorPrecision::Int8), ..operator("Conv a", 10.0, 1000, 50) };
+        let int8 = RooflinePoint::new(&in_int8, &peak()).unwrap();
         assert_eq!((int8.bound, int8.share), (Bound::Memory, 0.5));
         let without = MachinePeak { int8_macs_per_sec: None, ..peak() };
-        assert_eq!(RooflinePoint::new(&operator("Conv int8 a", 10.0, 1000, 50), &without).unwrap().share, 1.0);
+        assert_eq!(RooflinePoint::new(&in_int8, &without).unwrap().share, 1.0);
         // An operator that only moves data has a share, but no intensity.
         let resize = RooflinePoint::new(&operator("Resize r", 4.0, 0, 20), &peak()).unwrap();
         assert_eq!((resize.bound, resize.share, resize.macs_per_byte()), (Bound::Memory, 0.5, None));

@@ -2,7 +2,8 @@
 
 use crate::trace::{ARENA_COUNTER, DEVICE_ALLOCATED_COUNTER, DEVICE_RESERVED_COUNTER, RESIDENT_COUNTER, TracedMemory};
 use crate::{
-    DeviceMemory, MemoryMark, MemorySample, Recorder, RunFacts, SpanRecord, SpanTotal, Stage, StageTotal, span_totals,
+    DeviceMemory, MemoryMark, MemorySample, OperatorPrecision, Recorder, RunFacts, SpanRecord, SpanTotal, Stage,
+    StageTotal, span_totals,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,21 +51,35 @@ pub struct OperatorTotal {
     /// Bytes of inputs, weights and outputs; 0 if they are not known.
     #[serde(default)]
     pub bytes: u64,
+    /// Number format that it multiplies in; `None` if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<OperatorPrecision>,
 }
 
 impl OperatorTotal {
-    /// Returns whether the operator computes on 8-bit integers; the CPU engine names such operators `OP int8 NODE`.
+    /// Returns whether the operator computes on 8-bit integers.
     pub fn is_int8(&self) -> bool {
-        self.name.split(' ').nth(1) == Some("int8")
+        self.precision == Some(OperatorPrecision::Int8)
+    }
+
+    /// Returns the name for display, with the number format if the operator computes on 8-bit integers.
+    pub fn shown_name(&self) -> String {
+        crate::device::shown_name(&self.name, self.precision)
     }
 }
 
 /// Returns the totals of all operators among the spans, the longest first.
 pub fn operator_totals(spans: &[SpanRecord]) -> Vec<OperatorTotal> {
     let operators = span_totals(spans).into_iter().filter(|total| total.stage == Stage::Op);
-    operators
-        .map(|SpanTotal { name, count, seconds, macs, bytes, .. }| OperatorTotal { name, count, seconds, macs, bytes })
-        .collect()
+    let total = |SpanTotal { name, count, seconds, macs, bytes, precision, .. }: SpanTotal| OperatorTotal {
+        name,
+        count,
+        seconds,
+        macs,
+        bytes,
+        precision,
+    };
+    operators.map(total).collect()
 }
 
 /// A stored run: a Chrome trace, or the report of a command.
@@ -173,6 +188,8 @@ struct TraceArguments {
     macs: u64,
     resident_bytes: Option<u64>,
     resident_change_bytes: Option<i64>,
+    /// Name of an [`OperatorPrecision`]; traces of other programs may hold anything.
+    precision: Option<Value>,
     /// Index of the thread, of spans on a further track of it.
     thread: Option<usize>,
 }
@@ -275,22 +292,40 @@ impl TraceEvent {
     fn add_to(self, spans: &mut Vec<SpanRecord>, marks: &mut Vec<MemoryMark>) {
         let Self { ph, name, cat, ts, dur, tid, args } = self;
         match (ph.as_str(), Stage::from_name(&cat), args.resident_bytes) {
-            ("X", Some(stage), _) => spans.push(SpanRecord {
-                stage,
-                name: Cow::Owned(name),
-                start_us: ts,
-                duration_us: dur,
-                thread: args.thread.unwrap_or(tid.saturating_sub(1)),
-                bytes: args.bytes,
-                voxels: args.voxels,
-                macs: args.macs,
-                resident_change_bytes: args.resident_change_bytes,
-            }),
+            ("X", Some(stage), _) => {
+                let stated = args.precision.as_ref().and_then(Value::as_str).and_then(OperatorPrecision::from_name);
+                let (name, precision) = match stated {
+                    None if stage == Stage::Op => without_precision(name),
+                    stated => (name, stated),
+                };
+                spans.push(SpanRecord {
+                    stage,
+                    name: Cow::Owned(name),
+                    start_us: ts,
+                    duration_us: dur,
+                    thread: args.thread.unwrap_or(tid.saturating_sub(1)),
+                    bytes: args.bytes,
+                    voxels: args.voxels,
+                    macs: args.macs,
+                    precision,
+                    resident_change_bytes: args.resident_change_bytes,
+                });
+            }
             ("i", _, Some(resident_bytes)) => {
                 marks.push(MemoryMark { label: Cow::Owned(name), at_us: ts, resident_bytes });
             }
             _ => {}
         }
+    }
+}
+
+/// Returns the name of an operator without its number format, and this format: earlier versions named operators on 8-bit
+/// integers `OP int8 NODE`, and stated no format otherwise.
+fn without_precision(name: String) -> (String, Option<OperatorPrecision>) {
+    let rest = name.split_once(' ').and_then(|(op, rest)| Some(format!("{op} {}", rest.strip_prefix("int8 ")?)));
+    match rest {
+        Some(name) => (name, Some(OperatorPrecision::Int8)),
+        None => (name, None),
     }
 }
 
@@ -319,9 +354,9 @@ mod tests {
         let recorder = Recorder::new();
         recorder.span(Stage::Compute, "tile").voxels(1000).finish();
         recorder.span(Stage::Load, "model").finish();
-        recorder.span(Stage::Op, "Conv int8 a").macs(7).finish();
-        recorder.span(Stage::Op, "Conv int8 a").macs(7).finish();
-        recorder.span(Stage::Op, "Conv b").macs(5).finish();
+        recorder.span(Stage::Op, "Conv a").precision(OperatorPrecision::Int8).macs(7).finish();
+        recorder.span(Stage::Op, "Conv a").precision(OperatorPrecision::Int8).macs(7).finish();
+        recorder.span(Stage::Op, "Conv b").precision(OperatorPrecision::Float).macs(5).finish();
         recorder.mark_memory("end");
         recorder
     }
@@ -340,11 +375,33 @@ mod tests {
         assert_eq!(read.timeline.len(), 1, "the mark is a sample, too");
         let operators = read.operators();
         let by_name = |name: &str| operators.iter().find(|o| o.name == name).unwrap();
-        assert_eq!((by_name("Conv int8 a").count, by_name("Conv int8 a").macs), (2, 14));
-        assert!(by_name("Conv int8 a").is_int8() && !by_name("Conv b").is_int8());
+        assert_eq!((by_name("Conv a").count, by_name("Conv a").macs), (2, 14));
+        assert!(by_name("Conv a").is_int8() && !by_name("Conv b").is_int8());
+        assert_eq!(
+            (by_name("Conv a").shown_name(), by_name("Conv b").shown_name()),
+            ("Conv a (int8)".to_owned(), "Conv b".to_owned())
+        );
         let mut again = Vec::new();
         read.write_trace(&mut again).unwrap();
         assert_eq!(StoredRun::from_json(&again).unwrap(), read, "a run that was read is written without a loss");
+    }
+
+    #[test]
+    fn operators_of_earlier_versions_have_their_number_format_in_the_name() {
+        let event = |name: &str, args: &str| {
+            format!(r#"{{"ph": "X", "cat": "op", "name": "{name}", "ts": 1, "dur": 2, "args": {args}}}"#)
+        };
+        let events = [
+            event("Conv int8 + QuantizeLinear a", "{}"),
+            event("Conv b", "{}"),
+            event("Conv int8 c", r#"{"precision": "float"}"#),
+            event("Conv d", r#"{"precision": 16}"#),
+        ];
+        let read = StoredRun::from_json(format!(r#"{{"traceEvents": [{}]}}"#, events.join(",")).as_bytes()).unwrap();
+        let found: Vec<_> = read.spans.iter().map(|span| (span.name.as_ref(), span.precision)).collect();
+        let (int8, float) = (Some(OperatorPrecision::Int8), Some(OperatorPrecision::Float));
+        let expected = [("Conv + QuantizeLinear a", int8), ("Conv b", None), ("Conv int8 c", float), ("Conv d", None)];
+        assert_eq!(found, expected);
     }
 
     #[test]

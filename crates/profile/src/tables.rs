@@ -1,8 +1,8 @@
 //! The tables of a run as CSV.
 
 use crate::{
-    ComparedTime, MemoryMark, MemorySample, StoredRun, advise, compare_operators, compare_stages, roofline,
-    span_totals, step_durations_secs,
+    ComparedTime, MemoryMark, MemorySample, OperatorPrecision, SpanRecord, StoredRun, advise, compare_operators,
+    compare_stages, roofline, span_totals, step_durations_secs,
 };
 
 /// A table of a run, which [`RunTable::csv`] writes. Names of columns carry the unit.
@@ -26,9 +26,18 @@ pub enum RunTable {
     Comparison,
 }
 
+/// The run that a table compares with.
+#[derive(Debug, Clone, Copy)]
+pub struct ComparedRun<'a> {
+    /// The second run.
+    pub run: &'a StoredRun,
+    /// What the first and the second run are called, such as their files.
+    pub titles: [&'a str; 2],
+}
+
 impl RunTable {
     /// Returns the table of a run as CSV, with a header; `other` is the run that a comparison is with.
-    pub fn csv(self, run: &StoredRun, other: Option<&StoredRun>) -> String {
+    pub fn csv(self, run: &StoredRun, other: Option<ComparedRun<'_>>) -> String {
         match self {
             Self::Stages => stages(run),
             Self::Advice => advice(run),
@@ -84,18 +93,24 @@ fn spans(run: &StoredRun) -> String {
     let lines = run.spans.iter().map(|s| {
         let (stage, name) = (s.stage.name(), name_cell(&s.name));
         let change = s.resident_change_bytes.map_or_else(String::new, |bytes| bytes.to_string());
-        format!("{stage},{name},{},{},{},{},{},{change}", s.thread, s.start_us, s.duration_us, s.bytes, s.macs)
+        let (SpanRecord { thread, start_us, duration_us, bytes, macs, .. }, precision) = (s, precision(s.precision));
+        format!("{stage},{name},{thread},{start_us},{duration_us},{bytes},{macs},{change},{precision}")
     });
-    table("stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes", lines)
+    table("stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes,precision", lines)
 }
 
 fn operators(run: &StoredRun) -> String {
     let totals = span_totals(&run.spans);
     let lines = totals.iter().map(|total| {
-        let (stage, name) = (total.stage.name(), name_cell(&total.name));
-        format!("{stage},{name},{},{},{},{}", total.count, total.seconds, total.bytes, total.macs)
+        let (stage, name, precision) = (total.stage.name(), name_cell(&total.name), precision(total.precision));
+        format!("{stage},{name},{},{},{},{},{precision}", total.count, total.seconds, total.bytes, total.macs)
     });
-    table("stage,name,count,seconds,bytes,macs", lines)
+    table("stage,name,count,seconds,bytes,macs,precision", lines)
+}
+
+/// Returns the number format of an operator as a cell; empty for other spans.
+fn precision(precision: Option<OperatorPrecision>) -> &'static str {
+    precision.map_or("", OperatorPrecision::name)
 }
 
 /// Operators beside the machine's peak; empty if it is unknown.
@@ -106,9 +121,10 @@ fn roofline_points(run: &StoredRun) -> String {
         let intensity = point.macs_per_byte().map_or_else(String::new, |intensity| intensity.to_string());
         let (name, bound) = (name_cell(&point.name), point.bound.name());
         let (secs, macs, bytes, rate) = (point.seconds, point.macs, point.bytes, point.macs_per_sec());
-        format!("{name},{secs},{macs},{bytes},{intensity},{rate},{bound},{}", point.share)
+        let precision = if point.is_int8 { OperatorPrecision::Int8 } else { OperatorPrecision::Float };
+        format!("{name},{secs},{macs},{bytes},{intensity},{rate},{bound},{},{}", point.share, precision.name())
     });
-    table("name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak", lines)
+    table("name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak,precision", lines)
 }
 
 fn memory(run: &StoredRun) -> String {
@@ -137,8 +153,9 @@ fn steps(run: &StoredRun) -> String {
     table("step,seconds", durations.map(|(i, secs)| format!("{},{secs}", i + 1)))
 }
 
-fn comparison(run: &StoredRun, other: Option<&StoredRun>) -> String {
-    let compared = other.map(|other| {
+fn comparison(run: &StoredRun, other: Option<ComparedRun<'_>>) -> String {
+    let titles = other.map_or_else(String::new, |other| other.titles.map(name_cell).join(","));
+    let compared = other.map(|ComparedRun { run: other, .. }| {
         let total = ComparedTime::new("total", run.record.facts.wall_secs, other.record.facts.wall_secs);
         let stages = compare_stages(&run.record.stages, &other.record.stages);
         let operators = compare_operators(&run.operators(), &other.operators());
@@ -147,9 +164,9 @@ fn comparison(run: &StoredRun, other: Option<&StoredRun>) -> String {
     });
     let lines = compared.into_iter().flatten().map(|(kind, time)| {
         let ratio = time.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-        format!("{kind},{},{},{},{ratio}", name_cell(&time.name), time.first_secs, time.second_secs)
+        format!("{kind},{},{},{},{ratio},{titles}", name_cell(&time.name), time.first_secs, time.second_secs)
     });
-    table("kind,name,first_secs,second_secs,ratio", lines)
+    table("kind,name,first_secs,second_secs,ratio,first_run,second_run", lines)
 }
 
 #[cfg(test)]
@@ -161,24 +178,27 @@ mod tests {
     fn names_cannot_break_a_row_or_become_a_formula() {
         let record = RunRecord::new("cytoscope 1.0", "predict", &Recorder::off(), RunFacts::default());
         let span = |name: &'static str| SpanRecord::new(Stage::Op, name, 1.5, 2.0);
-        let spans =
-            vec![span("Conv a,b"), span("Conv \"c\"\nd"), span("=1+1"), span("@x"), span("-x"), span("Conv =e")];
+        let int8 = SpanRecord { precision: Some(OperatorPrecision::Int8), ..span("Conv a,b") };
+        let spans = vec![int8, span("Conv \"c\"\nd"), span("=1+1"), span("@x"), span("-x"), span("Conv =e")];
         let run = StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 };
         let csv = RunTable::Spans.csv(&run, None);
         let expected = [
-            "op,\"Conv a,b\",0,1.5,2,0,0,\n",
-            "op,\"Conv \"\"c\"\"\nd\",0,1.5,2,0,0,\n",
-            "op,\"'=1+1\",0,1.5,2,0,0,\n",
-            "op,\"'@x\",0,1.5,2,0,0,\n",
-            "op,\"'-x\",0,1.5,2,0,0,\n",
-            "op,\"Conv =e\",0,1.5,2,0,0,\n",
+            "op,\"Conv a,b\",0,1.5,2,0,0,,int8\n",
+            "op,\"Conv \"\"c\"\"\nd\",0,1.5,2,0,0,,\n",
+            "op,\"'=1+1\",0,1.5,2,0,0,,\n",
+            "op,\"'@x\",0,1.5,2,0,0,,\n",
+            "op,\"'-x\",0,1.5,2,0,0,,\n",
+            "op,\"Conv =e\",0,1.5,2,0,0,,\n",
         ];
-        let header = "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes\n";
+        let header = "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes,precision\n";
         assert_eq!(csv, format!("{header}{}", expected.concat()));
         // Without a peak or another run, there are no rows.
         assert_eq!(RunTable::Roofline.csv(&run, None).lines().count(), 1);
-        assert_eq!(RunTable::Comparison.csv(&run, None), "kind,name,first_secs,second_secs,ratio\n");
-        let compared = RunTable::Comparison.csv(&run, Some(&run));
-        assert!(compared.contains("\noperator,\"'=1+1\",0.000002,0.000002,1\n"), "{compared}");
+        let header = "kind,name,first_secs,second_secs,ratio,first_run,second_run\n";
+        assert_eq!(RunTable::Comparison.csv(&run, None), header);
+        let other = ComparedRun { run: &run, titles: ["a.json", "=b.json"] };
+        let compared = RunTable::Comparison.csv(&run, Some(other));
+        let row = "\noperator,\"'=1+1\",0.000002,0.000002,1,\"a.json\",\"'=b.json\"\n";
+        assert!(compared.contains(row), "{compared}");
     }
 }

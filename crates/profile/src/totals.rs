@@ -18,19 +18,29 @@ pub struct SpanTotal {
     pub bytes: u64,
     /// Multiply-accumulates.
     pub macs: u64,
+    /// Number format of an operator; `None` for other spans, and if it is unknown.
+    pub precision: Option<crate::OperatorPrecision>,
 }
 
-/// Returns the totals of spans by stage and name, the longest first.
+impl SpanTotal {
+    /// Returns the name for display, with the number format of an operator on 8-bit integers.
+    pub fn shown_name(&self) -> String {
+        crate::device::shown_name(&self.name, self.precision)
+    }
+}
+
+/// Returns the totals of spans by stage, name and number format, the longest first.
 pub fn span_totals(spans: &[SpanRecord]) -> Vec<SpanTotal> {
-    let mut sums: BTreeMap<(Stage, &str), SpanTotal> = BTreeMap::new();
+    let mut sums: BTreeMap<(Stage, &str, Option<crate::OperatorPrecision>), SpanTotal> = BTreeMap::new();
     for span in spans {
-        let total = sums.entry((span.stage, span.name.as_ref())).or_insert_with(|| SpanTotal {
+        let total = sums.entry((span.stage, span.name.as_ref(), span.precision)).or_insert_with(|| SpanTotal {
             stage: span.stage,
             name: span.name.to_string(),
             count: 0,
             seconds: 0.0,
             bytes: 0,
             macs: 0,
+            precision: span.precision,
         });
         total.count += 1;
         total.seconds += span.duration_us / 1e6;

@@ -168,6 +168,9 @@ fn span_event(span: &SpanRecord, track: Track) -> Value {
             args.insert(key.to_owned(), value.into());
         }
     }
+    if let Some(precision) = span.precision {
+        args.insert("precision".to_owned(), precision.name().into());
+    }
     if let Some(change) = span.resident_change_bytes {
         args.insert("resident_change_bytes".to_owned(), change.into());
     }

@@ -157,6 +157,7 @@ impl EvaluateModelJob {
         let outputs = if of_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
         let mut predicted = predict_volume_on_devices(context, devices, engine, model, &image, &options, outputs)?;
         let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
+        evaluation.add_traffic(predicted.traffic);
         let mut truth = self.truth_of(pair, predicted.shape_zyx)?;
         let given = self.voxel_um.or(pair.voxel_um).map(size_of);
         let voxel_size = given.unwrap_or(image.meta().voxel_size_um);

@@ -89,7 +89,7 @@ impl FinalPackage {
 impl Training<'_> {
     /// Tunes the segmentation settings, writes the package, quantizes it and scores both networks.
     pub(crate) fn finalize(&mut self, outcome: LoopOutcome) -> Result<TrainReport, JobError> {
-        let LoopOutcome { mut state, before, parameters } = outcome;
+        let LoopOutcome { mut state, before, parameters, traffic } = outcome;
         let before_is_int8 = before.as_ref().is_some_and(|b| b.is_int8);
         let start_scores = before.as_ref().map(|b| b.tuned.clone());
         let (before, thumbnails_before) = before.map_or((None, Vec::new()), |b| (Some(b.untuned), b.thumbnails));
@@ -145,6 +145,7 @@ impl Training<'_> {
             stalled_secs: recent_mean(steps, |p| p.stalled_secs).unwrap_or(0.0),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
             device: self.device_names(),
+            traffic,
             history: state.history,
         })
     }

@@ -13,6 +13,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{JobKind, Recordable, recorded};
 use cytoscope_pipeline::{Context, JobError};
+use cytoscope_profile::DeviceTraffic;
 use cytoscope_quantize::TileTime;
 use cytoscope_storage::Overwrite;
 use cytoscope_training_data::TrainingTask;
@@ -146,6 +147,10 @@ pub struct TrainReport {
     pub peak_rss_bytes: Option<u64>,
     /// Name of the device that the network was trained on; if others have continued after a failure, all names in order.
     pub device: String,
+    /// Traffic of the training steps between the host and the device since this process started or resumed the run, or since
+    /// the device continued it; `None` on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<DeviceTraffic>,
     /// Training loss and validation scores of the run.
     pub history: History,
 }

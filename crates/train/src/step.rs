@@ -10,7 +10,7 @@ use cytoscope_engine::{BoundSession, Buffers, TuningListener};
 use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
 use cytoscope_graph_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
-use cytoscope_profile::{Recorder, Stage};
+use cytoscope_profile::{DeviceTraffic, Recorder, Stage};
 use std::collections::BTreeMap;
 
 pub(crate) use build::{activation_budget, input_parts};
@@ -430,6 +430,13 @@ impl Stepper {
     /// Returns the number of trainable parameters.
     pub(crate) fn parameter_count(&self) -> usize {
         self.graph.parameters.iter().map(|p| p.shape.iter().product::<usize>()).sum()
+    }
+
+    /// Returns what its sessions and the reading of buffers have copied between the host and the device; `None` on the CPU.
+    pub(crate) fn traffic(&self) -> Option<DeviceTraffic> {
+        let sessions = [Some(&self.gradients), Some(&self.update), self.sum.as_ref(), self.averages.as_ref()];
+        let counted = sessions.into_iter().flatten().filter_map(BoundSession::traffic).reduce(DeviceTraffic::plus)?;
+        Some(counted.plus(self.buffers.downloads()))
     }
 
     /// Returns the memory of a step's activations in bytes.

@@ -191,6 +191,8 @@ pub(crate) struct LoopOutcome {
     pub(crate) state: TrainState,
     pub(crate) before: Option<ScoredNetwork>,
     pub(crate) parameters: usize,
+    /// Traffic between the host and the device; `None` on the CPU.
+    pub(crate) traffic: Option<cytoscope_profile::DeviceTraffic>,
 }
 
 /// The state to return to if a loss is not finite.
@@ -228,6 +230,8 @@ impl Phase {
 struct LoopState {
     state: TrainState,
     stepper: Stepper,
+    /// Traffic of the network with batch norms, before they were folded.
+    traffic_before: Option<cytoscope_profile::DeviceTraffic>,
     /// The scored start model, if it can be compared.
     before: Option<ScoredNetwork>,
     loader: Loader,
@@ -242,6 +246,12 @@ impl LoopState {
     /// Returns the current state as one to return to.
     fn rollback_point(&self) -> Result<RollbackPoint, JobError> {
         Ok(RollbackPoint { model: self.stepper.state()?, step: self.state.step })
+    }
+
+    /// Returns the traffic between the host and the device so far; `None` on the CPU.
+    fn traffic(&self) -> Option<cytoscope_profile::DeviceTraffic> {
+        let now = self.stepper.traffic()?;
+        Some(self.traffic_before.map_or(now, |before| now.plus(before)))
     }
 }
 
@@ -349,8 +359,9 @@ impl Training<'_> {
             }
             return Err(error);
         }
+        let traffic = run.traffic();
         let LoopState { state, before, .. } = run;
-        Ok(LoopOutcome { state, before, parameters })
+        Ok(LoopOutcome { state, before, parameters, traffic })
     }
 
     /// Runs the training loop until the budget is used up or the run is finished or cancelled.
@@ -449,6 +460,7 @@ impl Training<'_> {
         Ok(LoopState {
             state,
             stepper,
+            traffic_before: None,
             before,
             loader,
             window: LossWindow { loss, steps, ..LossWindow::default() },
@@ -567,6 +579,7 @@ impl Training<'_> {
         let stepper = self.stepper(run.stepper.folded()?, false)?;
         // Without this, the state to return to if the device fails would still be the network with norms.
         run.last_good = RollbackPoint { model: stepper.state()?, step: run.state.step };
+        run.traffic_before = run.traffic();
         run.stepper = stepper;
         run.state.folded = true;
         let note = format!("batch norms were folded into the convolutions at step {}", run.state.step);

@@ -411,6 +411,7 @@ mod tests {
             errors: None,
             ignored: None,
             notes: Vec::new(),
+            traffic: None,
         };
         let text = serde_json::to_string(&JobResult::Evaluate(Box::new(report))).unwrap();
         let JobResult::Evaluate(back) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };

@@ -85,7 +85,7 @@ pub(crate) struct Bench {
     /// same kind.
     #[arg(long, value_name = "STORED.json")]
     compare: Option<Option<PathBuf>>,
-    /// Continue after a task that fails; its entry in the results states the error.
+    /// Continue after a task that fails; its entry in the results states the error. If no task succeeds, the exit code is 1.
     #[arg(long)]
     skip_failed: bool,
     /// Number of runs of each task, by default 1; runs of the tasks alternate. At least 5 for --compare-opts; for --span-cost
@@ -177,7 +177,7 @@ impl Bench {
             (None, None) => {}
         }
         print(&format!("wrote {}", self.output.display()));
-        Ok(())
+        any_success(&done)
     }
 
     /// Runs the tasks of the table or of --quantization after their runs in `earlier` results, and prints their results.
@@ -311,6 +311,17 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Returns a failure if no task succeeded, as may happen with `--skip-failed`: a script must not take that for a measurement.
+fn any_success(results: &[TaskResult]) -> Outcome {
+    if results.is_empty() || results.iter().any(|result| result.success) {
+        return Ok(());
+    }
+    let tasks = if results.len() == 1 { "the task".to_owned() } else { format!("all {} tasks", results.len()) };
+    Err(Failure::other(format!(
+        "{tasks} failed; the results state the error of each, correct the table and run it again"
+    )))
 }
 
 /// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.

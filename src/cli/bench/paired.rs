@@ -60,15 +60,10 @@ pub(super) fn median_interval(values: &[f64]) -> Option<Spread> {
     Some(Spread { min: at(outside)?, median, max: at(1.0 - outside)? })
 }
 
-/// Returns the median, the mean of the middle two for an even number of values; changes their order.
+/// Returns the median of values, whose order changes.
 fn median(values: &mut [f64]) -> Option<f64> {
-    let middle = values.len() / 2;
     values.sort_by(f64::total_cmp);
-    let upper = *values.get(middle)?;
-    if values.len() % 2 == 1 {
-        return Some(upper);
-    }
-    Some((values.get(middle.checked_sub(1)?)? + upper) / 2.0)
+    cytoscope_profile::median(values)
 }
 
 /// Returns what an interval says about a limit.

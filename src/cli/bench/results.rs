@@ -386,21 +386,12 @@ fn signed(name: &str, value: f64) -> String {
     if name == RELATIVE_L2 { format!("{value:+.1e}") } else { format!("{value:+.4}") }
 }
 
-/// Formats a time so that it has at least three digits that say something: copying a tile to a device takes microseconds.
-fn time_text(secs: f64) -> String {
-    match secs.abs() {
-        size if size >= 1.0 || size == 0.0 => format!("{secs:.3} s"),
-        size if size >= 1e-3 => format!("{:.2} ms", 1e3 * secs),
-        _ => format!("{:.2} µs", 1e6 * secs),
-    }
-}
-
 /// Formats a figure in its unit.
 pub(super) fn amount(name: &str, value: f64) -> String {
     if name.ends_with("_bytes") {
         cytoscope_profile::bytes_text(value as u64)
     } else if name.ends_with("_secs") {
-        time_text(value)
+        cytoscope_profile::time_text(value)
     } else if name == RELATIVE_L2 {
         format!("{value:.1e}")
     } else if value.abs() >= NO_DECIMALS || name.ends_with("_steps") {

@@ -242,6 +242,7 @@ mod tests {
             errors: None,
             ignored: None,
             notes: Vec::new(),
+            traffic: None,
         };
         let text = scores_csv(&report);
         let lines: Vec<&str> = text.lines().collect();

@@ -9,6 +9,7 @@ use crate::steps::{ByteScale, ClearBorder, Copy, Pack, Reference, Unpack, copy_p
 use cytoscope_engine::OpFallback;
 use cytoscope_graph::{ElementType, Graph, Op, ValueId, op_name};
 use cytoscope_graph_passes::analysis;
+use cytoscope_profile::OperatorPrecision;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All steps and the arena that they run on.
@@ -99,7 +100,8 @@ impl<'a> Emitter<'a> {
     }
 
     fn push(&mut self, op: Box<dyn StepOp>, name: &str, macs: u64, bytes: u64) {
-        self.steps.push(ProgramStep { op, name: name.to_owned(), macs, bytes });
+        let precision = OperatorPrecision::Float;
+        self.steps.push(ProgramStep { op, name: name.to_owned(), precision, macs, bytes });
     }
 
     /// Returns the bytes of values in blocked form.
@@ -224,9 +226,9 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Emits the steps of a plan for the node of this name.
-    pub(crate) fn kernel(&mut self, node: &str, planned: KernelPlan) -> Result<(), LowerError> {
-        let name = format!("{} {node}", planned.label);
+    /// Emits the steps of a plan.
+    pub(crate) fn kernel(&mut self, planned: KernelPlan) -> Result<(), LowerError> {
+        let (name, precision, first) = (planned.name(), planned.precision(), self.steps.len());
         let weight_bytes = planned.weight_bytes();
         let KernelPlan { kind, inputs, output, macs, .. } = planned;
         match kind {
@@ -244,6 +246,9 @@ impl<'a> Emitter<'a> {
                 let of_output = output.map(|id| self.slot(id)).transpose()?;
                 let values: Vec<ValueId> = output.into_iter().chain(inputs).collect();
                 self.group(kind.into_steps(&slots, of_output)?, &values, &name, macs, weight_bytes)?;
+                // Other steps before the kernel clear borders.
+                let of_kernel = self.steps.iter_mut().skip(first).filter(|step| step.name == name);
+                of_kernel.for_each(|step| step.precision = precision);
                 self.blocked.extend(output);
                 Ok(())
             }

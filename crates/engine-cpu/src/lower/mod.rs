@@ -64,7 +64,7 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Resu
             Plan::Reference => emitter.reference(index)?,
             Plan::Kernel(planned) => {
                 weight_bytes += planned.weight_bytes();
-                emitter.kernel(&node.name, *planned)?;
+                emitter.kernel(*planned)?;
             }
         }
         // Gradients are appended to the graph after all losses.

@@ -17,6 +17,7 @@ use cytoscope_kernels::conv::{
 use cytoscope_kernels::pointwise::{Binary, Unary};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
+use cytoscope_profile::OperatorPrecision;
 
 /// The steps of one plan, in order.
 pub(super) type Steps = Vec<Box<dyn StepOp>>;
@@ -43,6 +44,8 @@ pub(crate) struct KernelPlan {
     pub borders: Vec<(ValueId, [usize; 3])>,
     /// Operators of the covered nodes, shown in profiles.
     pub label: String,
+    /// Name of the first of the covered nodes.
+    pub node: String,
     /// Multiply-accumulate operations of one run.
     pub macs: u64,
 }
@@ -305,7 +308,21 @@ pub(super) fn step(op: impl StepOp + 'static) -> Box<dyn StepOp> {
 impl KernelPlan {
     /// Returns the plan of a node without borders.
     pub(super) fn new(node: &Node, kind: PlanKind, inputs: Vec<ValueId>, output: Option<ValueId>) -> Self {
-        Self { kind, inputs, output, borders: Vec::new(), label: op_name(&node.op).to_owned(), macs: 0 }
+        let (label, node) = (op_name(&node.op).to_owned(), node.name.clone());
+        Self { kind, inputs, output, borders: Vec::new(), label, node, macs: 0 }
+    }
+
+    /// Returns operators and node, as profiles show them.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.label, self.node)
+    }
+
+    /// Returns the number format that the kernel multiplies in.
+    pub(crate) fn precision(&self) -> OperatorPrecision {
+        match &self.kind {
+            PlanKind::ConvInt8 { .. } | PlanKind::ConvTransposeInt8 { .. } => OperatorPrecision::Int8,
+            _ => OperatorPrecision::Float,
+        }
     }
 
     pub(crate) fn weight_bytes(&self) -> u64 {

@@ -20,6 +20,7 @@ use cytoscope_kernels::conv::{ConvShape, TransposedShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
 use cytoscope_kernels::{Blocked, Isa};
+use cytoscope_profile::OperatorPrecision;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -133,6 +134,8 @@ impl Work {
 pub(crate) struct RollingNode {
     /// Operator and node name, shown in profiles.
     pub name: String,
+    /// Number format that the node computes in.
+    pub precision: OperatorPrecision,
     /// How new planes of the outputs are computed.
     pub work: Work,
     /// Multiply-accumulate operations for the whole stack.
@@ -239,7 +242,7 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Resu
             }
             Plan::Kernel(planned) => {
                 weight_bytes += planned.weight_bytes();
-                lowering.node(index, *planned)?;
+                lowering.node(*planned)?;
             }
         }
     }
@@ -376,6 +379,7 @@ impl Lowering<'_> {
         self.flow.node(vec![(bytes, reads)], output);
         self.nodes.push(RollingNode {
             name: "DequantizeLinear".to_owned(),
+            precision: OperatorPrecision::Float,
             work: Work::Steps(vec![op]),
             macs: 0,
             moved_bytes: self.placement.value_bytes(id).saturating_add(self.placement.value_bytes(from.bytes)),
@@ -391,9 +395,8 @@ impl Lowering<'_> {
     }
 
     /// Adds a node that runs on kernels.
-    fn node(&mut self, index: usize, planned: KernelPlan) -> Result<(), NotRolling> {
-        let name = self.graph.nodes.get(index).map_or("", |n| n.name.as_str());
-        let name = format!("{} {name}", planned.label);
+    fn node(&mut self, planned: KernelPlan) -> Result<(), NotRolling> {
+        let (name, precision) = (planned.name(), planned.precision());
         let Some(of_output) = planned.output else { return Err(self.refuse(&planned.label, &planned.inputs)) };
         let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
         let output = self.add(of_output)?;
@@ -435,7 +438,8 @@ impl Lowering<'_> {
         };
         self.flow.node(values.into_iter().zip(reads).collect(), output);
         let macs = planned.macs;
-        self.nodes.push(RollingNode { name, work, macs, moved_bytes, weight_bytes, inputs, outputs: written });
+        let outputs = written;
+        self.nodes.push(RollingNode { name, precision, work, macs, moved_bytes, weight_bytes, inputs, outputs });
         Ok(())
     }
 

@@ -366,9 +366,10 @@ fn run_nodes(
         let extent = program.flow.values.get(flow.output).map_or(1, |v| v.extent.max(1));
         let of_slab = |whole: u64| whole / extent as u64 * new.len() as u64;
         let (macs, bytes) = (of_slab(node.macs), of_slab(node.moved_bytes).saturating_add(node.weight_bytes));
-        let span = recorder
-            .times_operators()
-            .then(|| recorder.span(Stage::Op, node.name.clone()).macs(macs).bytes(bytes as usize));
+        let span = recorder.times_operators().then(|| {
+            let span = recorder.span(Stage::Op, node.name.clone()).precision(node.precision);
+            span.macs(macs).bytes(bytes as usize)
+        });
         match &node.work {
             Work::Steps(steps) => steps.iter().try_for_each(|step| step.run(context)),
             other => {

@@ -15,6 +15,7 @@ use crate::{Context, JobError, Model, Note};
 use cytoscope_engine::{OpFallback, Precision};
 use cytoscope_formats::{Image, image_in_memory};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_profile::DeviceTraffic;
 use cytoscope_volume::{Array, Axes, Samples, VoxelSize};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,6 +74,8 @@ pub struct PredictedVolume {
     pub fallbacks: Vec<OpFallback>,
     /// Visibility of tile seams along X, 0 for none; `None` if there is a single tile.
     pub seam_energy: Option<f64>,
+    /// Traffic between the host and the device; `None` on the CPU.
+    pub traffic: Option<DeviceTraffic>,
     /// Notes for the user.
     pub notes: Vec<Note>,
 }
@@ -200,6 +203,7 @@ fn predict(
     let (_, mut prediction) = inference.predict(time, None)?;
     notes.extend(inference.notes());
     let seam_energy = inference.seams().energy();
+    let traffic = inference.release();
     drop(inference);
     let maps = if outputs.has_maps() { Some(all_maps(context, &mut prediction)?) } else { None };
     let mut labels = None;
@@ -223,6 +227,7 @@ fn predict(
         plan,
         fallbacks,
         seam_energy,
+        traffic,
         notes,
     })
 }

@@ -15,15 +15,15 @@ const NUMBER_WIDTH: f32 = 68.0;
 pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofline>, search: &str) {
     let query = search.to_lowercase();
     let whole: f64 = rows.iter().filter(|r| !r.stage.is_nested()).map(|r| r.seconds).sum();
-    let found: Vec<&SpanTotal> = rows.iter().filter(|r| is_found(r.stage, &r.name, &query)).collect();
+    let found: Vec<&SpanTotal> = rows.iter().filter(|r| is_found(r.stage, &r.shown_name(), &query)).collect();
     if found.is_empty() {
         weak(ui, nothing_matches(search));
         ui.allocate_space(ui.available_size());
         return;
     }
     let mut columns = vec!["Stage", "Name", "Count", "Time", "Share", "GMAC/s", "Bytes"];
-    let peak_shares: Option<BTreeMap<&str, f64>> =
-        roofline.map(|roofline| roofline.points.iter().map(|point| (point.name.as_str(), point.share)).collect());
+    let peak_shares: Option<BTreeMap<String, f64>> =
+        roofline.map(|roofline| roofline.points.iter().map(|point| (point.shown_name(), point.share)).collect());
     if peak_shares.is_some() {
         columns.push("Of peak");
     }
@@ -43,7 +43,7 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
                 let rate = row.macs as f64 / row.seconds.max(1e-12) / 1e9;
                 let mut cells = vec![
                     row.stage.name().to_owned(),
-                    row.name.clone(),
+                    row.shown_name(),
                     row.count.to_string(),
                     short_time(row.seconds),
                     format!("{:.1} %", row.seconds / whole.max(1e-12) * 100.0),
@@ -51,7 +51,7 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
                     if row.bytes > 0 { bytes_text(row.bytes) } else { String::new() },
                 ];
                 if let Some(shares) = &peak_shares {
-                    let share = shares.get(row.name.as_str()).filter(|_| row.stage == Stage::Op);
+                    let share = shares.get(&row.shown_name()).filter(|_| row.stage == Stage::Op);
                     cells.push(share.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share)));
                 }
                 for cell in cells {

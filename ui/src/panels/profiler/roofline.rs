@@ -48,7 +48,7 @@ pub(super) fn roofline(
         return;
     };
     let query = search.to_lowercase();
-    let found: Vec<&RooflinePoint> = points.iter().filter(|p| is_found(Stage::Op, &p.name, &query)).collect();
+    let found: Vec<&RooflinePoint> = points.iter().filter(|p| is_found(Stage::Op, &p.shown_name(), &query)).collect();
     let share =
         share_of_peak(points).map_or_else(String::new, |s| format!("All operators: {:.0} % of the peak. ", 100.0 * s));
     weak(ui, format!("{share}{}", peak_text(peak)));
@@ -130,7 +130,7 @@ fn hovered(series: &[Series<'_>; 2], name: &str, index: usize) -> Option<String>
     let intensity = point.macs_per_byte()?;
     Some(format!(
         "{}\n{:.1} GMAC/s at {intensity:.1} MAC/byte\n{:.1} % of the {} bound",
-        point.name,
+        point.shown_name(),
         point.macs_per_sec() / 1e9,
         100.0 * point.share,
         point.bound.name()
@@ -161,7 +161,7 @@ fn peak_text(peak: &MachinePeak) -> String {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_profile::OperatorTotal;
+    use cytoscope_profile::{OperatorPrecision, OperatorTotal};
 
     #[test]
     fn points_are_named_on_hover_and_lie_below_the_roof() {
@@ -178,8 +178,10 @@ mod tests {
             seconds: 1.0,
             macs,
             bytes: 1_000_000_000,
+            precision: None,
         };
-        let all = [operator("Conv a", 1_000_000_000), operator("Conv int8 b", 100_000_000_000), operator("Resize", 0)];
+        let int8 = OperatorTotal { precision: Some(OperatorPrecision::Int8), ..operator("Conv b", 100_000_000_000) };
+        let all = [operator("Conv a", 1_000_000_000), int8, operator("Resize", 0)];
         let points = cytoscope_profile::roofline(&all, &peak);
         let found: Vec<&RooflinePoint> = points.iter().collect();
         let series = [FLOAT, INT8].map(|name| Series::new(name, &found));
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(series[0].roof(&peak, 0.0, 3.0), [[0.0, 1.0], [1.0, 2.0], [3.0, 2.0]]);
         let text = hovered(&series, INT8, 0).unwrap();
         assert!(
-            text.starts_with("Conv int8 b\n100.0 GMAC/s") && text.contains("25.0 % of the compute bound"),
+            text.starts_with("Conv b (int8)\n100.0 GMAC/s") && text.contains("25.0 % of the compute bound"),
             "{text}"
         );
         assert_eq!((hovered(&series, "f32 roof", 0), hovered(&series, FLOAT, 7)), (None, None));

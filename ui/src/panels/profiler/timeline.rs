@@ -62,7 +62,8 @@ impl Lanes {
 
 /// Text of a span under the pointer: stage, name, time, bytes and rate.
 fn span_text(span: &SpanRecord) -> String {
-    let mut text = format!("{} · {}\n{}", span.stage.name(), span.name, super::short_time(span.duration_us / 1e6));
+    let mut text =
+        format!("{} · {}\n{}", span.stage.name(), span.shown_name(), super::short_time(span.duration_us / 1e6));
     if span.bytes > 0 {
         text.push_str(&format!("\n{}", bytes_text(span.bytes)));
     }

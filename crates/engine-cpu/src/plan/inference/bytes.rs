@@ -221,7 +221,7 @@ impl Planner<'_> {
         self.integer_convolutions += 1;
         let kind = PlanKind::ConvInt8 { weights, shape, epilogue, post };
         let planned = KernelPlan::new(node, kind, inputs, node.output(0));
-        Ok(Some((KernelPlan { borders, label: "Conv int8".to_owned(), ..planned }, Vec::new())))
+        Ok(Some((KernelPlan { borders, ..planned }, Vec::new())))
     }
 
     fn conv_transpose_int8(&mut self, node: &Node, attrs: &ConvTransposeAttrs) -> FusedPlanResult {
@@ -239,7 +239,7 @@ impl Planner<'_> {
         let kind = PlanKind::ConvTransposeInt8 { weights, shape, epilogue };
         self.integer_convolutions += 1;
         let planned = KernelPlan::new(node, kind, vec![from.bytes], node.output(0));
-        Ok(Some((KernelPlan { borders, label: "ConvTranspose int8".to_owned(), ..planned }, Vec::new())))
+        Ok(Some((KernelPlan { borders, ..planned }, Vec::new())))
     }
 }
 
