@@ -215,6 +215,11 @@ fn tuning_is_refused_before_the_runs_if_nothing_can_be_tried_or_saved() {
     std::fs::write(fixture.path("half.toml"), "precision = \"f16\"\n").unwrap();
     let training = ["tune", "--model", "scratch", "--training", "sim", "--config", "half.toml", "--device", "cpu"];
     fixture.fails(2, &training, &["precision", "--config"]);
+    // Data that cannot be used are reported once, and not by each candidate.
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    let empty = ["tune", "--model", "scratch", "--training", "empty", "--steps", "1", "--device", "cpu"];
+    let refused = fixture.fails(3, &empty, &["empty"]);
+    assert!(!refused.stderr.contains("round 1"), "{}", refused.stderr);
     std::fs::write(fixture.path("profiles.json"), "{}").unwrap();
     let saving = ["tune", "--model", "nuclei-dog", "--device", "cpu", "--save", "--profiles", "profiles.json"];
     let refused = fixture.fails(3, &saving, &["profiles.json", "tune --save"]);

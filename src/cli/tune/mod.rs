@@ -21,7 +21,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
-use cytoscope_train::{TrainConfig, TrainStart};
+use cytoscope_train::{CheckJob, TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Axes, Axis};
 use halving::{Candidate, Search, Trial, TrialEnd};
@@ -193,7 +193,7 @@ impl Tune {
             _ => None,
         };
         let (training, training_failure) = match &self.training {
-            Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel) {
+            Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context) {
                 Ok(tuned) => (Some(tuned), None),
                 // The predictions that were measured are reported.
                 Err(failure) if inference.is_some() => (None, Some(failure)),
@@ -317,9 +317,9 @@ impl Tune {
         model: Option<&Model>,
         devices: &[Device],
         scratch: &Scratch,
-        cancel: &CancelToken,
+        context: &Context,
     ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
-        check_cancelled(cancel)?;
+        check_cancelled(&context.cancel)?;
         let config = TrainConfig::read_with(self.config.as_deref(), &[])?;
         let task = match (self.task, model.map(|m| m.task)) {
             (Some(TuneTask::Labelfree), _) | (None, Some(ModelTask::LabelFree)) => TrainingTask::LabelFree,
@@ -331,9 +331,13 @@ impl Tune {
                 "none of the devices trains in the precision that --config states: choose another precision or --device",
             ));
         }
+        // Data that cannot be used would fail once for each candidate.
+        eprint_line("checking the training data");
+        let from = Some(self.model.clone());
+        CheckJob { task, data: data.to_owned(), config, seed: 0, from, details: None }.require_usable(context)?;
         let workload =
             TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
-        let search = training::run(candidates, &workload, scratch, &[SIMULATED], cancel)?;
+        let search = training::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
         Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }
 
