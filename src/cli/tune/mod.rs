@@ -366,13 +366,17 @@ fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
 /// Adds the settings to the profiles in a file, and returns the preset that is used without a request; `None` if there are no
 /// settings to add. Without a preset, that of the earlier profile stays.
 fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<Option<Preset>, Failure> {
-    let mut profiles = MachineProfiles::read(path)?;
+    Ok(MachineProfiles::update(path, |profiles| add(report, preset, profiles))?)
+}
+
+/// Adds the settings to these profiles, as [`save`] does to those in a file.
+fn add(report: &TuneReport, preset: Option<Preset>, profiles: &mut MachineProfiles) -> Option<Preset> {
     let earlier = profiles.find(&report.fingerprint, &report.machine);
     let inference = report.inference.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.inference)));
     let training = report.training.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.training)));
     let (inference, training) = (inference.unwrap_or_default(), training.unwrap_or_default());
     if !report.complete && inference.is_empty() && training.is_empty() {
-        return Ok(None);
+        return None;
     }
     let preset = preset.or(earlier.map(|profile| profile.preset)).unwrap_or(Preset::Fastest);
     profiles.put(MachineProfile {
@@ -385,8 +389,7 @@ fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<Opti
         inference,
         training,
     });
-    profiles.write(path)?;
-    Ok(Some(preset))
+    Some(preset)
 }
 
 /// Prints the report; `saving` says whether saving worked, if that was requested.
