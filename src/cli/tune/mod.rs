@@ -2,6 +2,7 @@
 
 mod halving;
 mod inference;
+mod progress;
 mod simulated;
 mod training;
 
@@ -10,7 +11,8 @@ use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
 use super::options::one_of;
-use super::{devices, eprint_line, parse_um, print, print_json, progress, signals};
+use super::progress::context;
+use super::{devices, parse_um, print, print_json, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
@@ -26,6 +28,7 @@ use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Axes, Axis};
 use halving::{Candidate, Search, Trial, TrialEnd};
 use inference::{InferenceCandidate, InferenceWorkload};
+use progress::TuneProgress;
 use serde::Serialize;
 use simulated::{SIMULATED, simulated_stack};
 use std::collections::BTreeMap;
@@ -98,6 +101,9 @@ pub(crate) struct Tune {
     /// Print the candidates and presets as one JSON object.
     #[arg(long)]
     json: bool,
+    /// Report progress as JSON lines on standard error.
+    #[arg(long)]
+    json_progress: bool,
 }
 
 /// Task of a training run.
@@ -185,7 +191,7 @@ impl Tune {
             TrainConfig::read_with(self.config.as_deref(), &[])?;
         }
         // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
-        let context = progress::context(false, true, Recorder::totals_only());
+        let context = context(false, true, Recorder::totals_only());
         let scratch = Scratch::create_temporary(&std::env::temp_dir(), FOLDER_KIND)?;
         let tried = self.tried_devices()?;
         let inference = match &model {
@@ -239,6 +245,11 @@ impl Tune {
         Err(Failure::new(JobErrorKind::Cancelled, problem))
     }
 
+    /// Returns how progress is shown.
+    fn progress(&self) -> TuneProgress {
+        if self.json_progress { TuneProgress::JsonLines } else { TuneProgress::Lines }
+    }
+
     /// Returns the devices to try, also those that cannot be used.
     fn tried_devices(&self) -> Result<Vec<Device>, Failure> {
         let available: Vec<Device> = devices::for_request(self.device).list().to_vec();
@@ -283,7 +294,8 @@ impl Tune {
         options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let of_file = self.shape_zyx(&data)?;
-        let workload = InferenceWorkload { model: self.model.as_str(), data, options };
+        let progress = self.progress();
+        let workload = InferenceWorkload { model: self.model.as_str(), data, options, progress };
         let (tiling, unit) = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
         let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
@@ -298,7 +310,7 @@ impl Tune {
             return Ok(Some(diameter));
         }
         if model.object_diameter_um.is_some() {
-            eprint_line("estimating the object diameter");
+            self.progress().preparing("estimating the object diameter");
         }
         let prediction = PredictJob {
             channels: self.channels.clone(),
@@ -332,11 +344,11 @@ impl Tune {
             ));
         }
         // Data that cannot be used would fail once for each candidate.
-        eprint_line("checking the training data");
+        self.progress().preparing("checking the training data");
         let from = Some(self.model.clone());
         CheckJob { task, data: data.to_owned(), config, seed: 0, from, details: None }.require_usable(context)?;
-        let workload =
-            TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
+        let (config, steps, progress) = (self.config.as_deref(), self.steps, self.progress());
+        let workload = TrainingWorkload { from: &self.model, task, data, config, steps, progress };
         let search = training::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
         Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }
