@@ -4,6 +4,7 @@ use crate::config::TrainPrecision;
 use crate::job::{TrainJob, TrainReport};
 use crate::score_name::ScoreName;
 use cytoscope_engine::{Device, DeviceRequest};
+use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_storage::Overwrite;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -55,6 +56,9 @@ impl TrainJob {
         {
             full.device = DeviceRequest::Device(device.id);
         }
+        // A machine profile may have completed the settings of the other run; the one of 32-bit floats might differ.
+        full.config.performance = PerformanceRequest::Off;
+        full.config.batch = Some((mixed.batch / self.config.accumulate.max(1)).max(1));
         full.config.budget.epochs = None;
         full.config.budget.minutes = None;
         full.config.budget.patience = 0;
@@ -109,7 +113,7 @@ mod tests {
     fn report(score: f64) -> TrainReport {
         serde_json::from_value(json!({
             "out": "m", "verdict": "trained", "metric": "Dice", "before": {}, "after": {"dice": score}, "after_int8": {},
-            "pairs_before": [], "pairs_after": [], "steps": 7, "epoch_steps": 1, "batch": 1, "patch_zyx": [1, 1, 1],
+            "pairs_before": [], "pairs_after": [], "steps": 7, "epoch_steps": 1, "batch": 6, "patch_zyx": [1, 1, 1],
             "parameters": 1, "train_pairs": 1, "validation_pairs": 1, "seconds": 1.0, "step_secs": 1.0,
             "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "", "history": History::default(),
         }))
@@ -120,12 +124,13 @@ mod tests {
     fn the_run_in_32_bits_has_as_many_steps_and_no_other_budget() {
         let mixed: TrainJob = serde_json::from_value(json!({
             "task": "segmentation", "data": "pairs", "from": "scratch", "out": "m", "resume": true, "seed": 5,
-            "config": {"precision": "f16", "budget": {"minutes": 3.0}},
+            "config": {"precision": "f16", "accumulate": 2, "budget": {"minutes": 3.0}},
         }))
         .unwrap();
         let full = mixed.in_full_precision(&report(0.5), &[], PathBuf::from("f"));
         assert!(mixed.is_mixed_precision() && !full.is_mixed_precision());
         assert_eq!((full.config.budget.steps, full.config.budget.minutes), (Some(7), None));
+        assert_eq!((full.config.batch, full.config.performance), (Some(3), PerformanceRequest::Off));
         assert_eq!((full.seed, full.resume, full.without_int8), (5, false, true));
         assert_eq!((full.data, full.out), (mixed.data, PathBuf::from("f")));
     }
