@@ -4,7 +4,7 @@ use super::eprint_line;
 use super::failure::Failure;
 use super::profile::read_run;
 use super::signals;
-use cytoscope_pipeline::{JobError, JobErrorKind, own_program};
+use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, own_program};
 use cytoscope_profile::StoredRun;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::folder::{clear_working, create_private, create_working, is_working, remove_working};
@@ -124,6 +124,11 @@ impl FinishedProcess {
         serde_json::from_slice(&self.stdout)
             .map_err(|error| Failure::other(format!("the report of the run cannot be read: {error}")))
     }
+
+    /// Returns the measurements of a run that wrote its trace to this path.
+    fn run<R: DeserializeOwned>(&self, trace: &Path) -> Result<ChildRun<R>, Failure> {
+        Ok(ChildRun { report: self.report()?, run: read_run(trace)?, total_secs: self.total_secs })
+    }
 }
 
 /// Runs this program with these arguments, among them `--json` and `--trace` with the path `trace`. A process that takes
@@ -136,10 +141,11 @@ pub(crate) fn run<R: DeserializeOwned>(
     trace: &Path,
     limit: Option<Duration>,
 ) -> Result<Option<ChildRun<R>>, Failure> {
-    run_program(&this_program()?, words, trace, limit)
+    let Some(finished) = finish(&this_program()?, &with_json_error(words), limit)? else { return Ok(None) };
+    finished.run(trace).map(Some)
 }
 
-/// Like [`run`], with another build of this program.
+/// Like [`run`], with another build of this program, which may be too old to report its error as an event.
 ///
 /// # Errors
 /// As [`run`].
@@ -150,8 +156,7 @@ pub(crate) fn run_program<R: DeserializeOwned>(
     limit: Option<Duration>,
 ) -> Result<Option<ChildRun<R>>, Failure> {
     let Some(finished) = finish(program, words, limit)? else { return Ok(None) };
-    let report = finished.report()?;
-    Ok(Some(ChildRun { report, run: read_run(trace)?, total_secs: finished.total_secs }))
+    finished.run(trace).map(Some)
 }
 
 /// Runs this program with these arguments, among them `--json`, and returns its report.
@@ -159,7 +164,16 @@ pub(crate) fn run_program<R: DeserializeOwned>(
 /// # Errors
 /// As [`run`].
 pub(crate) fn report<R: DeserializeOwned>(words: &[String]) -> Result<R, Failure> {
-    finish(&this_program()?, words, None)?.ok_or_else(|| Failure::other("the run was ended"))?.report()
+    finish(&this_program()?, &with_json_error(words), None)?
+        .ok_or_else(|| Failure::other("the run was ended"))?
+        .report()
+}
+
+/// Returns the arguments with the request to report an error as a [`ProcessEvent`]. It follows the command: what comes after
+/// `--` is a file.
+fn with_json_error(words: &[String]) -> Vec<String> {
+    let (command, options) = words.split_at(words.len().min(1));
+    command.iter().cloned().chain(["--json-error".to_owned()]).chain(options.iter().cloned()).collect()
 }
 
 /// Returns the path of this program.
@@ -235,8 +249,19 @@ fn terminate(child: &Child) {
 #[cfg(not(unix))]
 fn terminate(_child: &Child) {}
 
-/// Returns the failure of a process by its exit code and the error that it printed last.
+/// Returns the failure of a process, as it reported it in the last [`ProcessEvent::Error`].
 fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
+    let reported = stderr.lines().rev().find_map(|line| match ProcessEvent::parse(line) {
+        Some(ProcessEvent::Error { kind, message }) => Some((kind, message)),
+        _ => None,
+    });
+    let (kind, message) = reported.unwrap_or_else(|| failure_in_words(code, stderr));
+    if kind == JobErrorKind::Cancelled { JobError::Cancelled.into() } else { Failure::new(kind, message) }
+}
+
+/// Returns the kind and the message of the failure of a process that reported none as an event: it was ended from outside, it
+/// refused its arguments, or it is another build of this program. It has printed the error as text, if at all.
+fn failure_in_words(code: Option<i32>, stderr: &str) -> (JobErrorKind, String) {
     let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Cancelled];
     let kind = kinds.into_iter().find(|kind| code == Some(kind.exit_code()));
     let printed = stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
@@ -245,10 +270,7 @@ fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
         (None, Some(code)) => format!("the process ended with exit code {code} and no message"),
         (None, None) => "the process was ended by a signal, possibly for lack of memory".to_owned(),
     };
-    if kind == Some(JobErrorKind::Cancelled) {
-        return JobError::Cancelled.into();
-    }
-    Failure::new(kind.unwrap_or(JobErrorKind::Other), message)
+    (kind.unwrap_or(JobErrorKind::Other), message)
 }
 
 #[cfg(test)]
@@ -291,6 +313,18 @@ mod tests {
         drop((first, second));
         assert!(foreign.join("data").exists() && other.exists(), "folders of others stay");
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 2, "neither folders nor locks remain");
+    }
+
+    #[test]
+    fn a_reported_failure_is_taken_over_with_its_kind_and_whole_message() {
+        let error = ProcessEvent::Error {
+            kind: JobErrorKind::WouldOverwrite,
+            message: "a.tif exists\nerror: no line of its own".to_owned(),
+        };
+        let line = serde_json::to_string(&error).unwrap();
+        let failure = failure_of(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));
+        assert_eq!(failure.kind(), JobErrorKind::WouldOverwrite);
+        assert_eq!(failure.to_string(), "a.tif exists\nerror: no line of its own");
     }
 
     #[test]

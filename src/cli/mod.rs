@@ -37,7 +37,7 @@ mod worker;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
-use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel};
+use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel, ProcessEvent};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{io_advice, is_exhausted};
@@ -64,6 +64,9 @@ struct Arguments {
     /// Print the log in detail on standard error.
     #[arg(long, global = true)]
     verbose: bool,
+    /// Print the error as a JSON line, for a process of this program that started this one.
+    #[arg(long, global = true, hide = true)]
+    json_error: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -129,20 +132,26 @@ pub fn main() -> ExitCode {
     let _log = (!is_probe).then(|| log::start(arguments.verbose || leading_verbose)).flatten();
     let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
     tracing::info!(version, pid = std::process::id(), ?given, "started");
+    let json_error = arguments.json_error;
     let outcome = refuse_other_encodings().and_then(|()| match arguments.command {
         None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
     });
-    exit_code(outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout()))
+    let outcome = outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout());
+    exit_code(outcome, json_error)
 }
 
-/// Reports a failure, and returns the exit code.
-fn exit_code(outcome: Outcome) -> ExitCode {
+/// Reports a failure, as text or as a JSON line, and returns the exit code.
+fn exit_code(outcome: Outcome, json_error: bool) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             tracing::error!("{failure}");
-            eprint_line(&format!("error: {failure}"));
+            if json_error {
+                eprint_json(&ProcessEvent::Error { kind: failure.kind(), message: failure.to_string() });
+            } else {
+                eprint_line(&format!("error: {failure}"));
+            }
             ExitCode::from(failure.exit_code())
         }
     }
@@ -158,7 +167,7 @@ fn print_usage(usage: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     keep_stdout_error(printed.and_then(|()| std::io::stdout().flush()));
-    exit_code(check_stdout())
+    exit_code(check_stdout(), false)
 }
 
 /// Replaces what the standard library says about text that is no number by what is expected.

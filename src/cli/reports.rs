@@ -1,10 +1,9 @@
 //! The reports that `predict` and `train` print with `--json`: the commands write them, and `bench`, `tune` and `train
 //! --search` read the reports of the runs that they start.
 
-use super::train::PrecisionComparison;
 use cytoscope_pipeline::{AppliedProfile, Artifact, InputReport};
 use cytoscope_profile::{Advice, RunRecord};
-use cytoscope_train::TrainReport;
+use cytoscope_train::{PrecisionComparison, TrainReport};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;

@@ -24,8 +24,6 @@ use cytoscope_training_data::TrainingTask;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-pub(crate) use precision::PrecisionComparison;
-
 #[derive(Args)]
 #[command(
     after_help = "Ctrl-C saves a checkpoint; --resume continues from it. To end a training run early with the best network so \
@@ -228,7 +226,7 @@ impl Train {
             let MeasuredRun { record, advice } = run;
             print_json(&TrainCommandReport { report, full_precision, run: record, advice, profile })?;
         } else if let Some(compared) = &full_precision {
-            compared.print(&report);
+            precision::print_comparison(compared, &report);
         }
         ended
     }

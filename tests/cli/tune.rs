@@ -84,8 +84,21 @@ fn tuned_training_settings_are_used_by_later_training_runs() {
     simulate_pairs(&fixture, 2);
     write_settings(&fixture, "workers = 1\nprefetch = 9");
     let tune = ["tune", "--model", "scratch", "--training", "sim", "--config", "t.toml", "--steps", "3"];
-    let report = fixture.run(&[&tune[..], &["--device", "cpu", "--save", "--json"]].concat()).json();
+    let options = ["--device", "cpu", "--save", "--json", "--json-progress"];
+    let ran = fixture.run(&[&tune[..], &options].concat()).ok();
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["inference"], Value::Null);
+    let events: Vec<Value> = ran.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let named = |name: &str| events.iter().filter(|event| event["event"] == name).collect::<Vec<_>>();
+    assert_eq!(named("preparing").first().unwrap()["what"], "checking the training data");
+    assert_eq!(
+        named("round")[0],
+        &json!({"event": "round", "round": 1, "candidates": candidates(&report, "training").len()})
+    );
+    let tried = named("candidate");
+    assert!(tried.iter().all(|event| event["outcome"] == "measured" && event["secs"].is_number()), "{events:#?}");
+    assert!(tried.len() == 1 || tried[0]["eta_secs"].as_f64().unwrap() > 0.0, "{events:#?}");
+    assert_eq!(tried.last().unwrap()["eta_secs"], 0.0, "nothing is left");
     let all = candidates(&report, "training");
     assert!(all.iter().all(|c| c["workers"] == 1 && c["prefetch"] == 9 && c["batch"] == Value::Null), "{report:#}");
     let chosen = &report["training"]["presets"]["fastest"];
@@ -215,6 +228,11 @@ fn tuning_is_refused_before_the_runs_if_nothing_can_be_tried_or_saved() {
     std::fs::write(fixture.path("half.toml"), "precision = \"f16\"\n").unwrap();
     let training = ["tune", "--model", "scratch", "--training", "sim", "--config", "half.toml", "--device", "cpu"];
     fixture.fails(2, &training, &["precision", "--config"]);
+    // Data that cannot be used are reported once, and not by each candidate.
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    let empty = ["tune", "--model", "scratch", "--training", "empty", "--steps", "1", "--device", "cpu"];
+    let refused = fixture.fails(3, &empty, &["empty"]);
+    assert!(!refused.stderr.contains("round 1"), "{}", refused.stderr);
     std::fs::write(fixture.path("profiles.json"), "{}").unwrap();
     let saving = ["tune", "--model", "nuclei-dog", "--device", "cpu", "--save", "--profiles", "profiles.json"];
     let refused = fixture.fails(3, &saving, &["profiles.json", "tune --save"]);

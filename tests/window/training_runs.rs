@@ -6,11 +6,13 @@ use crate::training::{fixture, go_to_start_step, next_window};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::Note;
 use cytoscope_train::TrainPrecision;
+use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
 use eframe::egui::accesskit::Role;
 use eframe::egui::{ViewportCommand, ViewportEvent, ViewportId};
+use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
 
@@ -24,12 +26,25 @@ fn step_of(fixture: &Fixture) -> u64 {
     fixture.window.state().wizard().run.step()
 }
 
+/// The value of a figure on the training page, which follows its name.
+fn figure(fixture: &Fixture, name: &str) -> String {
+    let shown = fixture.on_screen();
+    shown.split(" | ").skip_while(|text| *text != name).nth(1).unwrap_or_default().to_owned()
+}
+
 #[test]
 fn paused_or_killed_training_continues() {
     let (mut fixture, data) = fixture(40_000);
     start_training(&mut fixture, &data);
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
     fixture.until("the monitor in the status bar", |w| sees(w, " % of the time waiting for data, "));
+    let figures = ["Samples/s", "Waiting for data"];
+    let has = |w: &Harness<'static, Workbench>, name: &str| w.query_all_by_label(name).next().is_some();
+    fixture.until("the figures of the page", |w| figures.iter().all(|name| has(w, name)));
+    let [rate, data_wait] = figures.map(|name| figure(&fixture, name));
+    assert!(rate.parse::<f64>().is_ok_and(|rate| rate > 0.0), "{rate}: {}", fixture.on_screen());
+    let percent = data_wait.strip_suffix(" %").and_then(|number| number.parse::<f64>().ok());
+    assert!(percent.is_some_and(|percent| (0.0..=100.0).contains(&percent)), "{data_wait}: {}", fixture.on_screen());
     assert!(fixture.sees("Pause the training run"), "the button in the status bar discards nothing");
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);

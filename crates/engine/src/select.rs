@@ -467,6 +467,23 @@ mod tests {
     }
 
     #[test]
+    fn two_processes_that_measure_keep_each_others_times() {
+        let folder = std::env::temp_dir().join(format!("cytoscope-two-writers-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("times.json");
+        let open = || Cache::open(&file, KernelVersions { cpu: "cpu 1", gpu: "gpu 1" });
+        let (mut one, mut other) = (open(), open());
+        chosen(&[fake(DeviceId::Cuda(0), &ALL)], &session, &mut one).unwrap();
+        chosen(&[fake(DeviceId::Cpu, &[Precision::F32, Precision::Int8])], &session, &mut other).unwrap();
+        assert_eq!(open().stored("m", &[], 1).len(), 5);
+        // What one of them forgets does not come back with the next time of the other.
+        one.forget("m");
+        other.put("another|cpu|cpu 1".to_owned(), Entry::Time(Timing { best_ms: 1.0, error: None, lowered: None }));
+        assert!(open().stored("m", &[], 1).is_empty());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn a_time_without_a_comparison_does_not_make_a_precision_eligible() {
         let mut cache = Cache::in_memory();
         // Measured because it was requested: there was nothing to compare it with.

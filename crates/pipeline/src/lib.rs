@@ -51,6 +51,7 @@ pub mod packages;
 pub mod predict;
 mod preprocess;
 mod probe_input;
+mod process_event;
 mod program;
 mod progress;
 pub mod provenance;
@@ -103,6 +104,7 @@ pub use predict::{
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use probe_input::join_tensors;
+pub use process_event::{CandidateOutcome, ProcessEvent};
 pub use program::{ChildProgram, folders_of_program, own_program};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;

@@ -3,6 +3,7 @@
 use crate::{JobError, machine_key, user_folder};
 use cytoscope_profile::MachinePeak;
 use cytoscope_storage::json::{read_json_of_format, write_json};
+use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -48,7 +49,7 @@ fn stored_or_measured(
     threads: usize,
     measure: impl FnOnce() -> MachinePeak,
 ) -> MachinePeak {
-    let mut all = read(path).unwrap_or_else(|error| {
+    let all = read(path).unwrap_or_else(|error| {
         tracing::warn!("the stored peaks of machines are not used: {error}");
         StoredPeaks { format: FORMAT, peaks: Vec::new() }
     });
@@ -61,10 +62,15 @@ fn stored_or_measured(
     }
     let peak = measure();
     tracing::info!(?peak, "measured the peak of this machine");
-    all.peaks.push(StoredPeak { machine: machine.to_owned(), peak: peak.clone() });
-    let surplus = all.peaks.len().saturating_sub(MAX_PEAKS);
-    all.peaks.drain(..surplus);
-    if let Err(error) = write_json(path, &all) {
+    let written = ResultsLock::for_update(path).and_then(|_lock| {
+        // Other processes may have stored peaks meanwhile; what cannot be read was reported above.
+        let mut all = read(path).unwrap_or_else(|_| StoredPeaks { format: FORMAT, peaks: Vec::new() });
+        all.peaks.push(StoredPeak { machine: machine.to_owned(), peak: peak.clone() });
+        let surplus = all.peaks.len().saturating_sub(MAX_PEAKS);
+        all.peaks.drain(..surplus);
+        write_json(path, &all)
+    });
+    if let Err(error) = written {
         tracing::warn!("the measured peak of this machine is not stored: {error}");
     }
     peak

@@ -5,6 +5,7 @@ use crate::predict::PredictJob;
 use crate::{JobError, Model, user_folder};
 use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
 use cytoscope_storage::json::{read_json_of_format, write_json};
+use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -374,6 +375,22 @@ impl MachineProfiles {
         Ok(write_json(path, self)?)
     }
 
+    /// Reads a file of profiles, changes them and writes them, if they have changed. Other processes that do so wait, so that
+    /// none loses what another one has added.
+    ///
+    /// # Errors
+    /// As [`Self::read`] and [`Self::write`], and [`JobError`] if the file cannot be locked.
+    pub fn update<R>(path: &Path, change: impl FnOnce(&mut Self) -> R) -> Result<R, JobError> {
+        let _lock = ResultsLock::for_update(path)?;
+        let mut profiles = Self::read(path)?;
+        let before = profiles.clone();
+        let result = change(&mut profiles);
+        if profiles != before {
+            profiles.write(path)?;
+        }
+        Ok(result)
+    }
+
     /// Adds a profile in place of an earlier one of the same model and machine. Settings of the earlier one for a kind of run
     /// that was not tuned again are kept.
     pub fn put(&mut self, mut profile: MachineProfile) {
@@ -558,6 +575,31 @@ mod tests {
             all.put(profile(&number.to_string()));
         }
         assert_eq!(all.profiles.len(), MAX_PROFILES);
+    }
+
+    #[test]
+    fn two_writers_keep_each_others_profiles() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/profiles.json");
+        std::thread::scope(|scope| {
+            for writer in ["a", "b"] {
+                let path = &path;
+                scope.spawn(move || {
+                    for number in 0..10 {
+                        let added = profile(&format!("{writer}{number}"));
+                        MachineProfiles::update(path, |profiles| profiles.put(added)).unwrap();
+                    }
+                });
+            }
+        });
+        let stored = MachineProfiles::read(&path).unwrap();
+        let all = ["a", "b"].into_iter().flat_map(|writer| (0..10).map(move |number| format!("{writer}{number}")));
+        let lost: Vec<String> = all.filter(|fingerprint| stored.find(fingerprint, "here").is_none()).collect();
+        assert_eq!(lost, Vec::<String>::new());
+        // A file that cannot be read stays as it is.
+        std::fs::write(&path, "no JSON").unwrap();
+        assert!(MachineProfiles::update(&path, |profiles| profiles.put(profile("a"))).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "no JSON");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::json::{read_json, write_json};
+use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -292,7 +293,16 @@ impl Cache {
     fn put(&mut self, key: String, verdict: Verification) {
         self.entries.insert(key, verdict);
         let Some(path) = &self.path else { return };
-        if let Err(error) = write_json(path, &self.entries) {
+        let written = ResultsLock::for_update(path).and_then(|_lock| {
+            // Other processes may have stored checks meanwhile.
+            let stored: BTreeMap<String, Verification> =
+                read_json(path, MAX_CACHE_BYTES).ok().flatten().unwrap_or_default();
+            for (key, verdict) in stored {
+                self.entries.entry(key).or_insert(verdict);
+            }
+            write_json(path, &self.entries)
+        });
+        if let Err(error) = written {
             tracing::warn!("the check of a network is not stored, and will be repeated: {error}");
         }
     }

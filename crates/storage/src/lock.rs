@@ -4,7 +4,12 @@ use crate::StorageError;
 use crate::write::{LOCK, register_unfinished, unregister_unfinished};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+/// Maximum time that [`ResultsLock::for_update`] waits for another process, which reads and writes one small file.
+const UPDATE_LIMIT: Duration = Duration::from_secs(10);
+/// Time between two attempts of [`ResultsLock::for_update`].
+const UPDATE_POLL: Duration = Duration::from_millis(5);
 /// Number of times a lock file that was deleted between opening and locking is opened again.
 const ATTEMPTS: usize = 16;
 
@@ -34,6 +39,24 @@ impl ResultsLock {
     /// As [`ResultsLock::acquire`].
     pub fn of_file(path: PathBuf, shown: &Path) -> Result<Self, StorageError> {
         Self::lock_file(path, shown, true)
+    }
+
+    /// Locks a file that is read, changed and written again, so that processes that do so at the same time keep each other's
+    /// changes. Creates the folder of the file, and waits while another process holds the lock, for at most 10 s.
+    ///
+    /// # Errors
+    /// As [`ResultsLock::acquire`], and [`StorageError::Io`] if the folder cannot be created.
+    pub fn for_update(path: &Path) -> Result<Self, StorageError> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        std::fs::create_dir_all(folder).map_err(StorageError::io(folder, "creating the folder"))?;
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let start = Instant::now();
+        loop {
+            match Self::acquire(folder, &name) {
+                Err(StorageError::Busy { .. }) if start.elapsed() < UPDATE_LIMIT => std::thread::sleep(UPDATE_POLL),
+                result => return result,
+            }
+        }
     }
 
     fn lock_file(path: PathBuf, shown: &Path, keep: bool) -> Result<Self, StorageError> {
@@ -99,6 +122,25 @@ fn same_file(_file: &File, path: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn writers_that_wait_for_each_other_lose_no_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/count");
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let _lock = ResultsLock::for_update(&path).unwrap();
+                        let count = std::fs::read_to_string(&path).map_or(0, |text| text.parse::<u32>().unwrap());
+                        std::fs::write(&path, (count + 1).to_string()).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "40");
+        assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 1, "no lock remains");
+    }
 
     #[test]
     fn one_lock_at_a_time_and_no_file_is_left_behind() {

@@ -1,7 +1,7 @@
 //! The job that checks a training set before training.
 
 use crate::config::TrainConfig;
-use crate::data::{check_pairs, find, split_pairs, typical_voxel_um, with_thickness};
+use crate::data::{DataRequest, check_pairs, find, load, split_pairs, typical_voxel_um, with_thickness};
 use crate::error::data_error;
 use crate::problems;
 use crate::start::TrainStart;
@@ -91,5 +91,22 @@ impl CheckJob {
         // If the list cannot be written, the report still contains every problem.
         let details = problems::list(&self.data, &report.problems, self.details.as_deref()).and_then(Result::ok);
         Ok(CheckReport { dataset, report, split: found, no_split, details })
+    }
+
+    /// Checks the data as the start of a training run does, and reports problems as notes. The file of [`Self::details`] is
+    /// not used.
+    ///
+    /// # Errors
+    /// The [`JobError`] with which a training run on these data would fail: the start model cannot be read, no pair is usable,
+    /// or the settings are invalid.
+    pub fn require_usable(&self, context: &Context) -> Result<(), JobError> {
+        let known = match &self.from {
+            Some(from) => TrainedImages::of_start(from)?,
+            None => TrainedImages::default(),
+        };
+        let wanted =
+            DataRequest { path: &self.data, task: self.task, config: &self.config, seed: self.seed, keep: None };
+        load(context, wanted, known, None)?;
+        Ok(())
     }
 }

@@ -487,6 +487,8 @@ mod tests {
             from: None,
         };
         assert_eq!(job.run(&context).unwrap().split, Some(first.split.clone()));
+        job.require_usable(&context).unwrap();
+        assert!(CheckJob { config: plain.clone(), ..job }.require_usable(&context).is_err());
         // Files that are added later go to the training set.
         let keep = first.split.validation_names();
         write_time_series(folder.path(), 5..12);

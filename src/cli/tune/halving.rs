@@ -1,10 +1,11 @@
 //! Successive halving: all candidates are run, the slower half is dropped, and so on until one is left.
 
-use crate::cli::eprint_line;
+use super::progress::TuneProgress;
 use crate::cli::failure::Failure;
-use cytoscope_pipeline::JobErrorKind;
+use cytoscope_pipeline::{CandidateOutcome, JobErrorKind, ProcessEvent};
 use serde::Serialize;
-use std::time::Duration;
+use std::iter::successors;
+use std::time::{Duration, Instant};
 
 /// A process is ended after this many times the duration of the fastest one so far, plus [`GRACE_SECS`].
 const TOO_SLOW: f64 = 4.0;
@@ -113,6 +114,7 @@ pub(super) fn time_limit(fastest_process_secs: f64) -> Duration {
 /// Cancellation before anything was measured, or the first failure if all candidates fail.
 pub(super) fn search<C: Candidate>(
     candidates: Vec<C>,
+    progress: TuneProgress,
     mut measure: impl FnMut(&C, Option<Duration>) -> Result<Option<Measured>, Failure>,
 ) -> Result<Search<C>, Failure> {
     let mut trials: Vec<Trial<C>> = candidates.into_iter().map(Trial::new).collect();
@@ -120,29 +122,37 @@ pub(super) fn search<C: Candidate>(
     let mut fastest_process_secs: Option<f64> = None;
     let mut first_failure = None;
     for round in 1.. {
-        eprint_line(&format!("[round {round}] {} candidates", active.len()));
+        let count = active.len();
+        progress.show(&ProcessEvent::Round { round, candidates: count });
+        let mut finished_secs = Vec::new();
         for (place, index) in active.iter().enumerate() {
             let Some(trial) = trials.get_mut(*index) else { continue };
-            let at = format!("  [{} of {}] {}", place + 1, active.len(), trial.candidate.label());
             let limit = fastest_process_secs.map(time_limit);
-            match measure(&trial.candidate, limit) {
+            let start = Instant::now();
+            let outcome = match measure(&trial.candidate, limit) {
                 Ok(Some(measured)) => {
-                    let secs = measured.process_secs;
-                    fastest_process_secs = Some(fastest_process_secs.map_or(secs, |fastest| fastest.min(secs)));
-                    eprint_line(&format!("{at}: {:.3} s", measured.secs));
+                    let (secs, process_secs) = (measured.secs, measured.process_secs);
+                    fastest_process_secs = Some(fastest_process_secs.map_or(process_secs, |f| f.min(process_secs)));
                     trial.add(measured);
+                    CandidateOutcome::Measured { secs }
                 }
                 Ok(None) => {
-                    eprint_line(&format!("{at}: ended, too slow"));
                     trial.end = TrialEnd::TooSlow { round };
+                    CandidateOutcome::TooSlow
                 }
                 Err(failure) if failure.kind() == JobErrorKind::Cancelled => return interrupted(trials, failure),
                 Err(failure) => {
-                    eprint_line(&format!("{at}: failed: {failure}"));
-                    trial.end = TrialEnd::Failed { error: failure.to_string() };
+                    let error = failure.to_string();
+                    trial.end = TrialEnd::Failed { error: error.clone() };
                     first_failure.get_or_insert(failure);
+                    CandidateOutcome::Failed { error }
                 }
-            }
+            };
+            finished_secs.push(start.elapsed().as_secs_f64());
+            let place = place + 1;
+            let eta_secs = eta_secs(&finished_secs, count - place, count);
+            let settings = trial.candidate.label();
+            progress.show(&ProcessEvent::Candidate { place, candidates: count, settings, outcome, eta_secs });
         }
         active.retain(|index| trials.get(*index).is_some_and(|trial| trial.end == TrialEnd::Fastest));
         let secs = |index: &usize| trials.get(*index).and_then(Trial::best_secs).unwrap_or(f64::INFINITY);
@@ -161,6 +171,18 @@ pub(super) fn search<C: Candidate>(
         Some(failure) if active.is_empty() => Err(failure),
         _ => Ok(Search { trials, is_complete: true }),
     }
+}
+
+/// Returns the seconds that a search still takes: `to_go` runs of the round with this number of candidates take as long as its
+/// finished runs on average, and those of later rounds, which only the faster half reaches, as long as the faster half of them.
+fn eta_secs(finished_secs: &[f64], to_go: usize, candidates: usize) -> f64 {
+    let mean = |secs: &[f64]| secs.iter().sum::<f64>() / secs.len().max(1) as f64;
+    let mut faster = finished_secs.to_vec();
+    faster.sort_by(f64::total_cmp);
+    faster.truncate(faster.len().div_ceil(2));
+    // A round with one candidate is not run.
+    let rounds = successors(Some(candidates.div_ceil(2)), |n| Some(n.div_ceil(2))).take_while(|n| *n > 1);
+    to_go as f64 * mean(finished_secs) + rounds.sum::<usize>() as f64 * mean(&faster)
 }
 
 /// Returns the measurements of an interrupted search; the failure if nothing was measured.
@@ -223,7 +245,7 @@ mod tests {
     fn the_slower_half_is_dropped_after_each_round() {
         let candidates = [5.0, 1.0, 8.0, 2.0, 3.0, 7.0, 6.0, 4.0].map(Takes).to_vec();
         let mut runs = 0;
-        let trials = search(candidates, |takes, _| {
+        let trials = search(candidates, TuneProgress::Lines, |takes, _| {
             runs += 1;
             // The second run of a candidate is disturbed; its shortest time counts.
             Ok(Some(measured(takes.0 + if runs > 8 { 0.5 } else { 0.0 })))
@@ -238,9 +260,19 @@ mod tests {
     }
 
     #[test]
+    fn the_time_left_counts_the_runs_of_all_later_rounds() {
+        // 8 candidates: 6 more runs in this round, then 4 and 2 of the faster ones.
+        assert_eq!(eta_secs(&[4.0, 2.0], 6, 8), 6.0 * 3.0 + 6.0 * 2.0);
+        // 5 candidates: then 3 and 2.
+        assert_eq!(eta_secs(&[1.0; 5], 0, 5), 5.0);
+        assert_eq!(eta_secs(&[1.0, 7.0], 0, 2), 0.0);
+        assert_eq!(eta_secs(&[3.0], 0, 1), 0.0);
+    }
+
+    #[test]
     fn failures_and_processes_beyond_the_limit_leave_the_search() {
         let candidates = [1.0, 100.0, -1.0].map(Takes).to_vec();
-        let trials = search(candidates, |takes, limit| {
+        let trials = search(candidates, TuneProgress::Lines, |takes, limit| {
             if takes.0 < 0.0 {
                 return Err(Failure::other("no memory"));
             }
@@ -257,7 +289,7 @@ mod tests {
     #[test]
     fn a_candidate_that_fails_in_a_later_round_is_in_no_preset() {
         let mut runs = 0;
-        let trials = search([1.0, 2.0, 3.0, 4.0].map(Takes).to_vec(), |takes, _| {
+        let trials = search([1.0, 2.0, 3.0, 4.0].map(Takes).to_vec(), TuneProgress::Lines, |takes, _| {
             runs += 1;
             // In its first run, the fastest candidate, which holds the least memory, has not failed yet.
             if takes.0 < 2.0 && runs > 4 { Err(Failure::other("no memory")) } else { Ok(Some(measured(takes.0))) }
@@ -274,7 +306,7 @@ mod tests {
     fn an_interrupted_search_ends_with_what_was_measured() {
         // The second round is interrupted after its first run.
         let mut runs = 0;
-        let found = search([4.0, 2.0, 3.0, 1.0].map(Takes).to_vec(), |takes, _| {
+        let found = search([4.0, 2.0, 3.0, 1.0].map(Takes).to_vec(), TuneProgress::Lines, |takes, _| {
             runs += 1;
             if runs > 5 { Err(Failure::new(JobErrorKind::Cancelled, "cancelled")) } else { Ok(Some(measured(takes.0))) }
         })
@@ -288,7 +320,7 @@ mod tests {
         assert_eq!(fastest(&all).map(|(trial, _)| trial.candidate.0), Some(1.0));
         // In the first round, candidates that were not reached have no times, and are in no preset.
         let mut runs = 0;
-        let found = search([4.0, 2.0, 1.0].map(Takes).to_vec(), |takes, _| {
+        let found = search([4.0, 2.0, 1.0].map(Takes).to_vec(), TuneProgress::Lines, |takes, _| {
             runs += 1;
             if runs > 2 { Err(Failure::new(JobErrorKind::Cancelled, "cancelled")) } else { Ok(Some(measured(takes.0))) }
         })
@@ -302,9 +334,11 @@ mod tests {
 
     #[test]
     fn the_search_fails_if_all_candidates_fail_or_it_is_cancelled_before_the_first_run() {
-        let all_fail = search(vec![Takes(1.0), Takes(2.0)], |takes, _| Err(Failure::bad_input(takes.label())));
+        let fail = |takes: &Takes, _: Option<Duration>| Err(Failure::bad_input(takes.label()));
+        let all_fail = search(vec![Takes(1.0), Takes(2.0)], TuneProgress::Lines, fail);
         assert_eq!(all_fail.unwrap_err().to_string(), "1");
-        let cancelled = search(vec![Takes(1.0)], |_, _| Err(Failure::new(JobErrorKind::Cancelled, "cancelled")));
+        let cancel = |_: &Takes, _: Option<Duration>| Err(Failure::new(JobErrorKind::Cancelled, "cancelled"));
+        let cancelled = search(vec![Takes(1.0)], TuneProgress::Lines, cancel);
         assert_eq!(cancelled.unwrap_err().exit_code(), 5);
     }
 }

@@ -4,8 +4,8 @@ use super::check_cancelled;
 use super::halving::{
     Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, time_limit, timed,
 };
+use super::progress::TuneProgress;
 use crate::cli::child::{self, ChildRun, Scratch};
-use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{maps_of, relative_l2};
 use crate::cli::measured::cores;
@@ -60,6 +60,8 @@ pub(super) struct InferenceWorkload<'a> {
     pub data: PathBuf,
     /// Further options of `predict`, such as the voxel size.
     pub options: Vec<String>,
+    /// How progress is shown.
+    pub progress: TuneProgress,
 }
 
 impl InferenceWorkload<'_> {
@@ -116,7 +118,7 @@ pub(super) fn tiling(
     for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
-        eprint_line(&format!("predicting once on {device}, to choose the tile sizes to try"));
+        workload.progress.preparing(format!("predicting once on {device}, to choose the tile sizes to try"));
         let candidate = InferenceCandidate { device, precision: Precision::F32, tile_zyx: None, threads: 0 };
         match run_once(&candidate, workload, scratch.path(), limit) {
             Ok(None) => {}
@@ -192,7 +194,7 @@ pub(super) fn run(
     let mut reference: Option<Vec<f32>> = None;
     // Differences in 32-bit floats by device and tile: a network that normalizes over the tile has other maps in each.
     let mut of_tiles: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
-    search(candidates, |candidate, limit| {
+    search(candidates, workload.progress, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let done = run_once(candidate, workload, scratch.path(), limit)?;

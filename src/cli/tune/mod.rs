@@ -2,6 +2,7 @@
 
 mod halving;
 mod inference;
+mod progress;
 mod simulated;
 mod training;
 
@@ -10,7 +11,8 @@ use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
 use super::measured::PROGRAM;
 use super::options::one_of;
-use super::{devices, eprint_line, parse_um, print, print_json, progress, signals};
+use super::progress::context;
+use super::{devices, parse_um, print, print_json, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
@@ -21,11 +23,12 @@ use cytoscope_pipeline::{
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
-use cytoscope_train::{TrainConfig, TrainStart};
+use cytoscope_train::{CheckJob, TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Axes, Axis};
 use halving::{Candidate, Search, Trial, TrialEnd};
 use inference::{InferenceCandidate, InferenceWorkload};
+use progress::TuneProgress;
 use serde::Serialize;
 use simulated::{SIMULATED, simulated_stack};
 use std::collections::BTreeMap;
@@ -98,6 +101,9 @@ pub(crate) struct Tune {
     /// Print the candidates and presets as one JSON object.
     #[arg(long)]
     json: bool,
+    /// Report progress as JSON lines on standard error.
+    #[arg(long)]
+    json_progress: bool,
 }
 
 /// Task of a training run.
@@ -185,7 +191,7 @@ impl Tune {
             TrainConfig::read_with(self.config.as_deref(), &[])?;
         }
         // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
-        let context = progress::context(false, true, Recorder::totals_only());
+        let context = context(false, true, Recorder::totals_only());
         let scratch = Scratch::create_temporary(&std::env::temp_dir(), FOLDER_KIND)?;
         let tried = self.tried_devices()?;
         let inference = match &model {
@@ -193,7 +199,7 @@ impl Tune {
             _ => None,
         };
         let (training, training_failure) = match &self.training {
-            Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context.cancel) {
+            Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context) {
                 Ok(tuned) => (Some(tuned), None),
                 // The predictions that were measured are reported.
                 Err(failure) if inference.is_some() => (None, Some(failure)),
@@ -237,6 +243,11 @@ impl Tune {
         }
         let problem = "tuning was interrupted before all candidates were compared; run it again for reliable settings";
         Err(Failure::new(JobErrorKind::Cancelled, problem))
+    }
+
+    /// Returns how progress is shown.
+    fn progress(&self) -> TuneProgress {
+        if self.json_progress { TuneProgress::JsonLines } else { TuneProgress::Lines }
     }
 
     /// Returns the devices to try, also those that cannot be used.
@@ -283,7 +294,8 @@ impl Tune {
         options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let of_file = self.shape_zyx(&data)?;
-        let workload = InferenceWorkload { model: self.model.as_str(), data, options };
+        let progress = self.progress();
+        let workload = InferenceWorkload { model: self.model.as_str(), data, options, progress };
         let (tiling, unit) = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
         let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
@@ -298,7 +310,7 @@ impl Tune {
             return Ok(Some(diameter));
         }
         if model.object_diameter_um.is_some() {
-            eprint_line("estimating the object diameter");
+            self.progress().preparing("estimating the object diameter");
         }
         let prediction = PredictJob {
             channels: self.channels.clone(),
@@ -317,9 +329,9 @@ impl Tune {
         model: Option<&Model>,
         devices: &[Device],
         scratch: &Scratch,
-        cancel: &CancelToken,
+        context: &Context,
     ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
-        check_cancelled(cancel)?;
+        check_cancelled(&context.cancel)?;
         let config = TrainConfig::read_with(self.config.as_deref(), &[])?;
         let task = match (self.task, model.map(|m| m.task)) {
             (Some(TuneTask::Labelfree), _) | (None, Some(ModelTask::LabelFree)) => TrainingTask::LabelFree,
@@ -331,9 +343,13 @@ impl Tune {
                 "none of the devices trains in the precision that --config states: choose another precision or --device",
             ));
         }
-        let workload =
-            TrainingWorkload { from: &self.model, task, data, config: self.config.as_deref(), steps: self.steps };
-        let search = training::run(candidates, &workload, scratch, &[SIMULATED], cancel)?;
+        // Data that cannot be used would fail once for each candidate.
+        self.progress().preparing("checking the training data");
+        let from = Some(self.model.clone());
+        CheckJob { task, data: data.to_owned(), config, seed: 0, from, details: None }.require_usable(context)?;
+        let (config, steps, progress) = (self.config.as_deref(), self.steps, self.progress());
+        let workload = TrainingWorkload { from: &self.model, task, data, config, steps, progress };
+        let search = training::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
         Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }
 
@@ -362,13 +378,17 @@ fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
 /// Adds the settings to the profiles in a file, and returns the preset that is used without a request; `None` if there are no
 /// settings to add. Without a preset, that of the earlier profile stays.
 fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<Option<Preset>, Failure> {
-    let mut profiles = MachineProfiles::read(path)?;
+    Ok(MachineProfiles::update(path, |profiles| add(report, preset, profiles))?)
+}
+
+/// Adds the settings to these profiles, as [`save`] does to those in a file.
+fn add(report: &TuneReport, preset: Option<Preset>, profiles: &mut MachineProfiles) -> Option<Preset> {
     let earlier = profiles.find(&report.fingerprint, &report.machine);
     let inference = report.inference.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.inference)));
     let training = report.training.as_ref().map(|tuned| tuned.to_save(earlier.map(|profile| &profile.training)));
     let (inference, training) = (inference.unwrap_or_default(), training.unwrap_or_default());
     if !report.complete && inference.is_empty() && training.is_empty() {
-        return Ok(None);
+        return None;
     }
     let preset = preset.or(earlier.map(|profile| profile.preset)).unwrap_or(Preset::Fastest);
     profiles.put(MachineProfile {
@@ -381,8 +401,7 @@ fn save(report: &TuneReport, preset: Option<Preset>, path: &Path) -> Result<Opti
         inference,
         training,
     });
-    profiles.write(path)?;
-    Ok(Some(preset))
+    Some(preset)
 }
 
 /// Prints the report; `saving` says whether saving worked, if that was requested.

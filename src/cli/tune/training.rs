@@ -2,6 +2,7 @@
 
 use super::check_cancelled;
 use super::halving::{Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
+use super::progress::TuneProgress;
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
 use crate::cli::measured::cores;
@@ -65,6 +66,8 @@ pub(super) struct TrainingWorkload<'a> {
     pub config: Option<&'a Path>,
     /// Optimizer steps of each run.
     pub steps: usize,
+    /// How progress is shown.
+    pub progress: TuneProgress,
 }
 
 impl TrainingWorkload<'_> {
@@ -156,7 +159,7 @@ pub(super) fn run(
     cancel: &CancelToken,
 ) -> Result<Search<TrainingCandidate>, Failure> {
     let (trace, out): (PathBuf, PathBuf) = (scratch.path().join("trace.json"), scratch.path().join("out"));
-    search(candidates, |candidate, limit| {
+    search(candidates, workload.progress, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let words = workload.words(candidate, &out, &trace);

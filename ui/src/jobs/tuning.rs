@@ -7,9 +7,9 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
-use crate::panels::capitalized;
+use crate::panels::{capitalized, seconds};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest};
+use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest, ProcessEvent};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
@@ -20,11 +20,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Maximum number of bytes of the process' messages that are kept.
-const MAX_MESSAGE_BYTES: usize = 1 << 20;
-
 /// Maximum length in bytes of a line that is read at once; longer ones are read in parts.
 const MAX_LINE_BYTES: u64 = 64 << 10;
+
+/// Options with which the process reports its progress and its error as [`ProcessEvent`]s.
+const EVENT_OPTIONS: [&str; 2] = ["--json-progress", "--json-error"];
 
 /// Tuning of this window.
 pub(super) struct Tuning {
@@ -134,7 +134,7 @@ impl Tuning {
         let program = self.program.as_ref().map(ChildProgram::path);
         let program = program.ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
         let mut command = Command::new(&program);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(arguments).args(EVENT_OPTIONS).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // The runs that it starts are in its group, and are cancelled with it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -151,11 +151,11 @@ impl Tuning {
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
                 wake();
             };
-            let messages = stderr.map_or_else(Vec::new, |pipe| read_messages(pipe, show));
+            let error = stderr.and_then(|pipe| read_events(pipe, show));
             let ended = waited_for.lock().unwrap_or_else(PoisonError::into_inner).wait();
             let result = match ended {
                 Ok(status) if status.success() => Ok(()),
-                Ok(status) => Err(reason(&messages).unwrap_or_else(|| format!("the process ended with {status}"))),
+                Ok(status) => Err(error.unwrap_or_else(|| format!("the process ended with {status}"))),
                 Err(error) => Err(error.to_string()),
             };
             // Sending fails only if the window is closed.
@@ -203,34 +203,32 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
-/// Reads the messages of the process until their end, and returns the first ones. Those that report progress are passed to
-/// `show`.
-fn read_messages(pipe: impl Read, show: impl Fn(String)) -> Vec<u8> {
+/// Reads the events of the process until their end, and passes progress to `show`. Returns its error, if it reports one.
+fn read_events(pipe: impl Read, show: impl Fn(String)) -> Option<String> {
     let mut reader = BufReader::new(pipe);
-    let (mut messages, mut line) = (Vec::new(), Vec::new());
-    // If reading fails, what was read so far is enough for a message.
+    let (mut error, mut line) = (None, Vec::new());
+    // If reading fails, the process ends without a known reason.
     while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        if let Some(text) = progress_of(&String::from_utf8_lossy(&line)) {
-            show(text);
-        }
-        if messages.len() + line.len() <= MAX_MESSAGE_BYTES {
-            messages.extend_from_slice(&line);
+        match ProcessEvent::parse(&String::from_utf8_lossy(&line)) {
+            Some(ProcessEvent::Error { message, .. }) => error = Some(message),
+            Some(event) => progress_of(&event).into_iter().for_each(&show),
+            // A message of a library.
+            None => {}
         }
         line.clear();
     }
-    messages
+    error
 }
 
-/// Returns the text of a message that reports progress, such as `[2 of 12] cpu int8: 0.53 s`, for display.
-fn progress_of(message: &str) -> Option<String> {
-    let (at, what) = message.trim().strip_prefix('[')?.split_once("] ")?;
-    Some(format!("{}: {what}", capitalized(at)))
-}
-
-/// Returns the last error among the messages of the process.
-fn reason(messages: &[u8]) -> Option<String> {
-    let messages = String::from_utf8_lossy(messages);
-    messages.lines().rev().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned)
+/// Returns progress for display, with the remaining time if it is known.
+fn progress_of(event: &ProcessEvent) -> Option<String> {
+    let text = capitalized(&event.progress_text()?);
+    match event {
+        ProcessEvent::Candidate { eta_secs, .. } if *eta_secs >= 1.0 => {
+            Some(format!("{text} · about {} remaining", seconds(*eta_secs)))
+        }
+        _ => Some(text),
+    }
 }
 
 impl Jobs {
@@ -355,6 +353,7 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_pipeline::{CandidateOutcome, JobErrorKind};
 
     #[cfg(unix)]
     #[test]
@@ -414,17 +413,26 @@ mod tests {
     }
 
     #[test]
-    fn messages_about_progress_are_shown_and_all_are_kept() {
+    fn events_of_the_process_are_shown_with_the_remaining_time_and_its_error_is_the_reason() {
+        let candidate = |place, eta_secs| ProcessEvent::Candidate {
+            place,
+            candidates: 2,
+            settings: "cpu int8".to_owned(),
+            outcome: CandidateOutcome::Measured { secs: 0.5321 },
+            eta_secs,
+        };
+        let error = ProcessEvent::Error { kind: JobErrorKind::OutOfResources, message: "no memory".to_owned() };
+        let round = ProcessEvent::Round { round: 1, candidates: 2 };
+        let lines: Vec<String> = [round, candidate(1, 150.0), candidate(2, 0.0), error]
+            .iter()
+            .map(|event| serde_json::to_string(event).unwrap())
+            .collect();
+        let text = format!("a library's message\n{}\n[1 of 9] error: another one\n", lines.join("\n"));
         let shown = std::cell::RefCell::new(Vec::new());
-        let text = "[round 1] 2 candidates\n  [1 of 2] cpu int8: 0.532 s\nnote: [x] y\nerror: no memory\n";
-        let messages = read_messages(text.as_bytes(), |line| shown.borrow_mut().push(line));
-        assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", "1 of 2: cpu int8: 0.532 s"]);
-        assert_eq!(messages, text.as_bytes());
-    }
-
-    #[test]
-    fn the_last_error_is_the_reason() {
-        assert_eq!(reason(b"note: a\nerror: first\nerror: no memory\nx"), Some("no memory".to_owned()));
-        assert_eq!(reason(b"note: a"), None);
+        let reason = read_events(text.as_bytes(), |line| shown.borrow_mut().push(line));
+        assert_eq!(reason.as_deref(), Some("no memory"));
+        let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
+        assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", first, "2 of 2: cpu int8: 0.532 s"]);
+        assert_eq!(read_events(&b"note: a"[..], |_| {}), None);
     }
 }

@@ -5,6 +5,7 @@
 //! [`crate::panels::train`].
 
 pub(crate) mod estimate;
+pub mod full_precision;
 pub mod models;
 pub mod plan;
 pub mod run;
@@ -24,6 +25,7 @@ use cytoscope_train::{
 };
 use cytoscope_training_data::{TargetKind, TrainingTask};
 use cytoscope_worker::JobId;
+use full_precision::FullPrecision;
 use models::Saving;
 use plan::{PlanStore, WizardPlan, WizardStep};
 use run::{RunState, TrainingRun};
@@ -80,6 +82,8 @@ pub struct Wizard {
     pub run: TrainingRun,
     /// Example outputs of the trained model on validation images.
     pub examples: Vec<ValidationPicture>,
+    /// Comparison of the last training run with one in 32-bit floats.
+    pub full_precision: FullPrecision,
     /// Start model from a file that is not an installed model.
     pub start_file: Option<Box<ModelCard>>,
     /// State of saving and exporting.
@@ -136,6 +140,7 @@ impl Wizard {
                 ..TrainingRun::default()
             },
             examples: Vec::new(),
+            full_precision: FullPrecision::None,
             start_file: None,
             saving: Saving::No,
             offer: in_progress,

@@ -60,7 +60,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
 }
 
 /// Removes a package that has been copied.
-fn remove(package: &Path) {
+pub(super) fn remove(package: &Path) {
     // A package that was changed or cannot be removed only takes disk space.
     if let Err(error) = remove_finished(package, PACKAGE_KIND) {
         tracing::warn!("the copied package of a training run was not removed: {error}");
@@ -133,6 +133,7 @@ impl Training {
     /// else under its training name.
     pub(super) fn retire_model(&mut self, called: Option<String>, jobs: &Jobs, effects: &mut Effects) {
         let Some(report) = self.wizard.report.take() else { return };
+        self.cancel_full_precision(jobs);
         let from = report.out.clone();
         let is_copied = self.wizard.plan.saved.take().is_some();
         let is_new = report.verdict == ChosenNetwork::Trained || report.only_segmentation_improved();

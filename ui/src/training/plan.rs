@@ -120,6 +120,8 @@ pub struct WizardPlan {
     pub performance: Option<PerformanceRequest>,
     /// Whether the trained network is left in float.
     pub without_int8: bool,
+    /// Whether a run in 16-bit floats is followed by one in 32-bit floats, to compare the scores.
+    pub compare_precision: bool,
     /// Name of the model.
     pub name: String,
     /// Job of an unfinished training run.
@@ -148,6 +150,7 @@ impl Default for WizardPlan {
             precision: None,
             performance: None,
             without_int8: false,
+            compare_precision: false,
             name: String::new(),
             job: None,
             saved: None,

@@ -70,6 +70,8 @@ pub(crate) enum TrainingAction {
     Performance(PerformanceRequest),
     /// Sets whether the next trained network is left in float.
     WithoutInt8(bool),
+    /// Sets whether the next run in 16-bit floats is followed by one in 32-bit floats, to compare the scores.
+    ComparePrecision(bool),
     /// Tunes the settings of training runs with the chosen data and start model.
     Tune,
     /// Sets the name of the model.
@@ -202,6 +204,7 @@ impl Training {
             TrainingAction::Precision(precision) => wizard.plan.precision = precision,
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
             TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
+            TrainingAction::ComparePrecision(compare) => wizard.plan.compare_precision = compare,
             TrainingAction::Tune => self.tune(jobs, &mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
@@ -414,9 +417,9 @@ impl Training {
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
         let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
-        let WizardPlan { accumulate, device, precision, performance, .. } = wizard.plan;
+        let WizardPlan { accumulate, device, precision, performance, compare_precision, .. } = wizard.plan;
         let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..WizardPlan::default() };
-        wizard.plan = WizardPlan { accumulate, device, precision, performance, ..kept };
+        wizard.plan = WizardPlan { accumulate, device, precision, performance, compare_precision, ..kept };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();
@@ -448,10 +451,13 @@ impl Training {
         &mut self,
         id: JobId,
         report: Box<TrainReport>,
-        jobs: &Jobs,
+        jobs: &mut Jobs,
         display: &Display,
         effects: &mut Effects,
     ) {
+        if self.is_of_full_precision(id) {
+            return self.compare_precisions(&report);
+        }
         if self.wizard.run.job() != Some(id) {
             return;
         }
@@ -462,9 +468,12 @@ impl Training {
             let plan = &self.wizard.plan;
             effects.success(format!("Training of {} finished", plan.name), summary_text(&report, &plan.from));
         }
-        self.wizard.plan.job = None;
+        let job = self.wizard.plan.job.take();
         self.wizard.plan.step = WizardStep::Results;
         self.wizard.report = Some(report);
+        if let Some(job) = job {
+            self.compare_with_full_precision(&job, jobs);
+        }
         self.wizard.load_examples();
         self.wizard.run.state = RunState::Idle;
         self.wizard.save_plan(true);
@@ -498,6 +507,7 @@ impl Training {
                 None => self.wizard.check = Check::Failed("the engine is not running".to_owned()),
             }
         }
+        self.poll_full_precision(jobs);
         if let Some(id) = self.wizard.run.job() {
             self.collect_notes(id, jobs);
             let state = jobs.get(id).map(|j| j.state.clone());

@@ -52,6 +52,8 @@ pub enum Purpose {
     Check,
     /// A training run.
     Training,
+    /// A training run in 32-bit floats, whose scores are compared with those of one in 16-bit floats.
+    PrecisionComparison,
     /// Work of the Models page.
     Model(ModelWork),
     /// Convert a file.
@@ -102,6 +104,7 @@ impl Purpose {
             Purpose::Diameter { .. }
             | Purpose::Check
             | Purpose::Training
+            | Purpose::PrecisionComparison
             | Purpose::Model(_)
             | Purpose::Convert
             | Purpose::Evaluate
@@ -115,6 +118,7 @@ impl Purpose {
         match self {
             Purpose::Keep { .. }
             | Purpose::Model(ModelWork::Quantize | ModelWork::Add | ModelWork::Export)
+            | Purpose::PrecisionComparison
             | Purpose::Convert
             | Purpose::Evaluate
             | Purpose::Mesh => true,
@@ -136,7 +140,7 @@ impl Purpose {
             Purpose::Measure { .. } => "measure",
             Purpose::Diameter { .. } => "diameter",
             Purpose::Check => "check",
-            Purpose::Training => "train",
+            Purpose::Training | Purpose::PrecisionComparison => "train",
             Purpose::Model(ModelWork::Test | ModelWork::Add) => "import",
             Purpose::Model(ModelWork::Measure) => "run",
             Purpose::Model(ModelWork::Quantize) => "quantize",

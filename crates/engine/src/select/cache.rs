@@ -4,6 +4,7 @@ use super::{Measurement, Probe, error_problem};
 use crate::{Device, DeviceId, EngineError, Precision};
 use cytoscope_graph::Tensor;
 use cytoscope_storage::json::{read_json, write_json};
+use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -118,18 +119,7 @@ impl Cache {
     /// Opens the cache in a file, which is created on the first write. `kernels` identifies the kernels of this build:
     /// what was measured on a device with others is forgotten, because they may have had other times and errors.
     pub fn open(path: &Path, kernels: KernelVersions) -> Self {
-        let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
-            tracing::warn!("the measured times in {} are not used: {error}", path.display());
-            None
-        });
-        let mut entries: BTreeMap<String, Entry> = read.unwrap_or_default();
-        let is_current = |key: &str| {
-            let (_, rest) = key.split_once('|')?;
-            let (_, used) = rest.rsplit_once('|')?;
-            Some(used == kernels.of(device_at_start(rest)?))
-        };
-        entries.retain(|key, _| is_current(key).unwrap_or(false));
-        Self { path: Some(path.to_owned()), kernels, entries }
+        Self { path: Some(path.to_owned()), kernels, entries: read_entries(path, kernels) }
     }
 
     /// Returns a cache that is not saved to a file.
@@ -141,7 +131,7 @@ impl Cache {
     pub fn forget(&mut self, fingerprint: &str) {
         let prefix = format!("{fingerprint}|");
         self.entries.retain(|key, _| !key.starts_with(&prefix));
-        self.save();
+        self.update_file(|stored| stored.retain(|key, _| !key.starts_with(&prefix)));
     }
 
     /// Returns the times that were measured for the model with this [`super::fingerprint`] on inputs of these shapes with
@@ -175,8 +165,10 @@ impl Cache {
     }
 
     pub(super) fn put(&mut self, key: String, entry: Entry) {
-        self.entries.insert(key, entry);
-        self.save();
+        self.entries.insert(key.clone(), entry);
+        self.update_file(|stored| {
+            stored.insert(key, entry);
+        });
     }
 
     /// Returns the cached time of a key, or the cached out-of-memory error; `None` if it must be measured now. If `compares`,
@@ -191,12 +183,34 @@ impl Cache {
         }
     }
 
-    fn save(&self) {
+    /// Changes what the file holds now: other processes may have written to it since it was read.
+    fn update_file(&self, change: impl FnOnce(&mut BTreeMap<String, Entry>)) {
         let Some(path) = &self.path else { return };
-        if let Err(error) = write_json(path, &self.entries) {
+        let written = ResultsLock::for_update(path).and_then(|_lock| {
+            let mut stored = read_entries(path, self.kernels);
+            change(&mut stored);
+            write_json(path, &stored)
+        });
+        if let Err(error) = written {
             tracing::warn!("measured times are not stored, and will be measured again: {error}");
         }
     }
+}
+
+/// Returns the entries in a file that were measured with these kernels; an unreadable file counts as empty.
+fn read_entries(path: &Path, kernels: KernelVersions) -> BTreeMap<String, Entry> {
+    let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
+        tracing::warn!("the measured times in {} are not used: {error}", path.display());
+        None
+    });
+    let mut entries: BTreeMap<String, Entry> = read.unwrap_or_default();
+    let is_current = |key: &str| {
+        let (_, rest) = key.split_once('|')?;
+        let (_, used) = rest.rsplit_once('|')?;
+        Some(used == kernels.of(device_at_start(rest)?))
+    };
+    entries.retain(|key, _| is_current(key).unwrap_or(false));
+    entries
 }
 
 /// Returns the device that a text begins with, up to the first bar; `None` if there is none.

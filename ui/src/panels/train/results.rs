@@ -6,9 +6,10 @@ use crate::engine_notes::note_in_window;
 use crate::panels::{seconds, weak};
 use crate::state::State;
 use crate::theme;
+use crate::training::full_precision::FullPrecision;
 use crate::training::{Wizard, summary_text};
 use cytoscope_profile::count_text;
-use cytoscope_train::{ChosenNetwork, ScoreName, TrainReport};
+use cytoscope_train::{ChosenNetwork, PairDifference, ScoreName, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -82,6 +83,9 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
         weak(ui, "More pairs, more time, or training from scratch may help.");
     }
     scores(ui, report);
+    if let Some(text) = full_precision_text(&wizard.full_precision) {
+        weak(ui, text);
+    }
     pairs(ui, report);
     examples(ui, wizard, report.before.is_empty());
     let [z, y, x] = report.patch_zyx;
@@ -102,6 +106,28 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
         note_label(ui, &note_in_window(note));
     }
     curves(ui, wizard, own, false);
+}
+
+/// How the scores differ from those of the same training in 32-bit floats; `None` if they were not to be compared.
+fn full_precision_text(state: &FullPrecision) -> Option<String> {
+    let compared = match state {
+        FullPrecision::None => return None,
+        FullPrecision::Running(..) => {
+            return Some("The same training in 32 bits is running or waits, to compare the scores.".to_owned());
+        }
+        FullPrecision::Failed(reason) => return Some(format!("The scores were not compared with 32 bits: {reason}.")),
+        FullPrecision::Compared(compared) => compared,
+    };
+    let of_score = |(name, difference): (&ScoreName, &f64)| {
+        let score = number(compared.scores.get(name));
+        format!("{} {score}, from which 16 bits differ by {difference:+.3}", score_name(name))
+    };
+    let mut parts: Vec<String> = compared.differences.iter().map(of_score).collect();
+    if let Some(PairDifference { count, mean, standard_error }) = compared.pairs {
+        let error = standard_error.map_or_else(String::new, |error| format!(" ± {error:.3} (standard error)"));
+        parts.push(format!("mean difference of {count} validation pairs {mean:+.3}{error}"));
+    }
+    Some(format!("The same training in 32 bits: {}.", parts.join("; ")))
 }
 
 /// Draws example outputs on validation images. `new` is set for models trained from scratch.
@@ -207,4 +233,29 @@ fn pairs(ui: &mut Ui, report: &TrainReport) {
             ui.end_row();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_train::PrecisionComparison;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_comparison_with_32_bits_states_scores_and_differences() {
+        let compared = PrecisionComparison {
+            steps: 7,
+            step_secs: 0.5,
+            scores: BTreeMap::from([(ScoreName::Dice, 0.8)]),
+            differences: BTreeMap::from([(ScoreName::Dice, 0.01)]),
+            pairs: Some(PairDifference { count: 2, mean: -0.02, standard_error: Some(0.005) }),
+        };
+        let text = full_precision_text(&FullPrecision::Compared(Box::new(compared)));
+        let expected = "The same training in 32 bits: Dice 0.800, from which 16 bits differ by +0.010; mean difference of 2 \
+                        validation pairs -0.020 ± 0.005 (standard error).";
+        assert_eq!(text.as_deref(), Some(expected));
+        let failed = full_precision_text(&FullPrecision::Failed("it was cancelled".to_owned()));
+        assert!(failed.is_some_and(|text| text.ends_with("32 bits: it was cancelled.")));
+        assert_eq!(full_precision_text(&FullPrecision::None), None);
+    }
 }

@@ -83,6 +83,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if theme::checkbox(ui, &mut without_int8, "Without int8 network").on_hover_text(hint).changed() {
         actions.send(TrainingAction::WithoutInt8(without_int8));
     }
+    compare_precision(ui, state, actions);
     if state.jobs.has_engine() && wizard.is_usable() && tune_button(ui, state, TUNE_HINT, actions) {
         actions.send(TrainingAction::Tune);
     }
@@ -143,6 +144,27 @@ pub(super) fn device_and_precision(ui: &mut Ui, state: State<'_>, row: SettingRo
     all.retain(|precision| *precision != Precision::Int8);
     if let Some(precision) = precision_list(ui, row, "training precision", &all, "Auto (32 bits)", plan.precision) {
         actions.send(TrainingAction::Precision(precision));
+    }
+}
+
+/// Whether a run in 16-bit floats is followed by one in 32-bit floats, if a device offers them.
+fn compare_precision(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let plan = &state.wizard().plan;
+    let is_half = |precision: Precision| matches!(precision, Precision::F16 | Precision::Bf16);
+    if !offered_precisions(state.jobs.devices(), plan.device).into_iter().any(is_half) {
+        return;
+    }
+    let mut compare = plan.compare_precision;
+    let checkbox = |ui: &mut Ui| theme::checkbox(ui, &mut compare, "Compare with 32 bits");
+    let response = ui.add_enabled_ui(plan.precision.is_some_and(is_half), checkbox).inner;
+    let response = response
+        .on_hover_text(
+            "After training, train again in 32-bit floats with the same seed and number of steps, and show how the scores \
+             differ. This takes as long as training in 32 bits.",
+        )
+        .on_disabled_hover_text("Choose f16 or bf16 as the precision to compare it with 32-bit floats");
+    if response.changed() {
+        actions.send(TrainingAction::ComparePrecision(compare));
     }
 }
 
