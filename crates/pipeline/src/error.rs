@@ -54,9 +54,19 @@ pub struct ExistingOutput {
     pub problem: String,
 }
 
-/// Prefixes a message with the name of a file or model, unless the message contains it already.
-pub fn with_name(name: &str, message: &str) -> String {
-    if message.contains(name) { message.to_owned() } else { format!("{name}: {message}") }
+/// Whether a path is a file or folder, or inside it.
+fn is_within(path: &Path, of: &Path) -> bool {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute(path).starts_with(absolute(of))
+}
+
+/// Prefixes the message of a model error with the model's path or name, unless the message names it or a file inside it.
+fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> String {
+    let message = model_error_message(error);
+    match model_error_path(error) {
+        Some(path) if is_within(path, Path::new(model)) => message,
+        _ => format!("{model}: {message}"),
+    }
 }
 
 /// Converts bytes to MiB, rounded up.
@@ -76,7 +86,7 @@ pub enum JobError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A model that cannot be loaded or run.
-    #[error("{}", with_name(.path, &model_error_message(.error.as_ref())))]
+    #[error("{}", model_message(.path, .error.as_ref()))]
     Model {
         /// Path or name of the model.
         path: String,
@@ -167,6 +177,35 @@ impl JobError {
         }
     }
 
+    /// Returns the file, folder or model that the message names first; `None` if it names none.
+    pub fn subject(&self) -> Option<&Path> {
+        match self {
+            Self::Format(error) => Some(error.file()),
+            Self::Model { path, .. } => Some(Path::new(path)),
+            Self::Mismatch { path, .. } | Self::Io { path, .. } => Some(path),
+            Self::Storage(error) => Some(error.path()),
+            Self::Engine(EngineError::Graph(GraphError::Io { path, .. })) => Some(path),
+            Self::Engine(_)
+            | Self::Objects(_)
+            | Self::Volume(_)
+            | Self::Budget { .. }
+            | Self::WrongUse(_)
+            | Self::Cancelled
+            | Self::Panicked(_)
+            | Self::Internal(_) => None,
+        }
+    }
+
+    /// Whether the message names the file or folder `path`, or a file inside it.
+    pub fn names(&self, path: &Path) -> bool {
+        self.subject().is_some_and(|subject| is_within(subject, path))
+    }
+
+    /// Returns the message, prefixed with the file or folder that it is about unless the message names it.
+    pub fn message_about(&self, path: &Path) -> String {
+        if self.names(path) { self.to_string() } else { format!("{}: {self}", path.display()) }
+    }
+
     /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of other kinds than
     /// [`JobErrorKind::WouldOverwrite`].
     pub fn existing_output(&self) -> Option<ExistingOutput> {
@@ -250,6 +289,17 @@ fn model_io<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std:
     }
 }
 
+/// Returns the path that the message of a model error names, if it names one.
+fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Path> {
+    if let Some(error) = error.downcast_ref::<PackageError>() {
+        return Some(error.path());
+    }
+    match error.downcast_ref::<GraphError>() {
+        Some(GraphError::Io { path, .. }) => Some(path),
+        _ => None,
+    }
+}
+
 /// Formats a model error; if an I/O error caused it, advice is appended.
 pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String {
     match model_io(error) {
@@ -281,6 +331,33 @@ impl From<GraphError> for JobError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_named_once_whatever_else_the_message_contains() {
+        let input = Path::new("a.tif");
+        let named = JobError::unreadable(input, ErrorKind::NotFound.into());
+        assert_eq!(named.message_about(input), "a.tif: no such file or folder; check the path");
+        // The name of the input is part of another name.
+        let of_other = JobError::unreadable(Path::new("data.tif"), ErrorKind::NotFound.into());
+        assert_eq!(of_other.message_about(input), "a.tif: data.tif: no such file or folder; check the path");
+        let unnamed = JobError::Internal("a.tif".to_owned());
+        assert_eq!(unnamed.subject(), None);
+        assert_eq!(unnamed.message_about(input), "a.tif: internal error (a.tif); please report it");
+        let of_chunk = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
+        assert!(of_chunk.names(Path::new("a.zarr")) && !of_chunk.names(Path::new("a.zarr/0/c/0/1")));
+    }
+
+    #[test]
+    fn a_model_is_named_once() {
+        let missing = |path: &str| PackageError::Missing { path: path.into(), name: "w.onnx".to_owned() };
+        let message = |error: PackageError| JobError::model("models/n", error).to_string();
+        for path in ["models/n", "models/n/rdf.yaml"] {
+            assert_eq!(message(missing(path)), missing(path).to_string());
+        }
+        assert_eq!(message(missing("models/nuclei")), format!("models/n: {}", missing("models/nuclei")));
+        let text = JobError::model("n", "no network").to_string();
+        assert_eq!(text, "n: no network", "a text names no path");
+    }
 
     #[test]
     fn only_errors_that_the_user_can_allow_name_what_would_be_overwritten() {

@@ -61,6 +61,18 @@ impl StorageError {
     pub fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), doing, source }
     }
+
+    /// Returns the file or folder that the message names.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. }
+            | Self::Exists { path }
+            | Self::IsInput { path }
+            | Self::NotReplaceable { path, .. }
+            | Self::Extension { path, .. }
+            | Self::Busy { path } => path,
+        }
+    }
 }
 
 /// Whether the disk, a quota or the memory is exhausted.
