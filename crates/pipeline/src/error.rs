@@ -103,6 +103,14 @@ pub enum JobError {
         /// Advice on how to fix it.
         next_step: String,
     },
+    /// An error in the work on an input, which is not the input's fault; it keeps its kind.
+    #[error("{}", .error.message_about(.path))]
+    Input {
+        /// The input file.
+        path: PathBuf,
+        /// The cause.
+        error: Box<JobError>,
+    },
     /// An error of the engine that runs the network.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -182,7 +190,7 @@ impl JobError {
         match self {
             Self::Format(error) => Some(error.file()),
             Self::Model { path, .. } => Some(Path::new(path)),
-            Self::Mismatch { path, .. } | Self::Io { path, .. } => Some(path),
+            Self::Mismatch { path, .. } | Self::Input { path, .. } | Self::Io { path, .. } => Some(path),
             Self::Storage(error) => Some(error.path()),
             Self::Engine(EngineError::Graph(GraphError::Io { path, .. })) => Some(path),
             Self::Engine(_)
@@ -210,6 +218,7 @@ impl JobError {
     /// [`JobErrorKind::WouldOverwrite`].
     pub fn existing_output(&self) -> Option<ExistingOutput> {
         match self {
+            Self::Input { error, .. } => error.existing_output(),
             Self::Storage(StorageError::Exists { path }) => {
                 Some(ExistingOutput { path: path.clone(), problem: "already exists".to_owned() })
             }
@@ -243,6 +252,7 @@ impl JobError {
             },
             Self::Model { error, .. } => model_kind(error.as_ref()),
             Self::Mismatch { .. } => JobErrorKind::BadInput,
+            Self::Input { error, .. } => error.kind(),
             Self::Engine(EngineError::OutOfMemory { .. }) | Self::Budget { .. } => JobErrorKind::OutOfResources,
             Self::Engine(
                 EngineError::BadDevice { .. }
@@ -345,6 +355,18 @@ mod tests {
         assert_eq!(unnamed.message_about(input), "a.tif: internal error (a.tif); please report it");
         let of_chunk = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
         assert!(of_chunk.names(Path::new("a.zarr")) && !of_chunk.names(Path::new("a.zarr/0/c/0/1")));
+    }
+
+    #[test]
+    fn an_error_with_an_input_keeps_its_kind() {
+        let path = PathBuf::from("a.tif");
+        let of = |error: JobError| JobError::Input { path: path.clone(), error: Box::new(error) };
+        let full = of(JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "x".to_owned() });
+        assert_eq!((full.kind(), full.subject()), (JobErrorKind::OutOfResources, Some(path.as_path())));
+        assert!(full.to_string().starts_with("a.tif: the job needs about 2 MiB"), "{full}");
+        let existing = of(StorageError::Exists { path: PathBuf::from("b.tif") }.into());
+        assert_eq!(existing.kind(), JobErrorKind::WouldOverwrite);
+        assert!(existing.existing_output().is_some_and(|output| output.path == Path::new("b.tif")));
     }
 
     #[test]
