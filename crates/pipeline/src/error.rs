@@ -219,12 +219,11 @@ impl JobError {
     pub fn existing_output(&self) -> Option<ExistingOutput> {
         match self {
             Self::Input { error, .. } => error.existing_output(),
-            Self::Storage(StorageError::Exists { path }) => {
-                Some(ExistingOutput { path: path.clone(), problem: "already exists".to_owned() })
-            }
-            Self::Storage(StorageError::NotReplaceable { path, problem, can_force: true }) => {
-                Some(ExistingOutput { path: path.clone(), problem: problem.clone() })
-            }
+            Self::Storage(error) | Self::Format(FormatError::Storage(error)) => existing_target(error),
+            Self::Model { error, .. } => match error.downcast_ref::<PackageError>() {
+                Some(PackageError::Storage(error)) => existing_target(error),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -232,6 +231,7 @@ impl JobError {
     /// Returns the kind of the error.
     pub fn kind(&self) -> JobErrorKind {
         match self {
+            Self::Storage(error) | Self::Format(FormatError::Storage(error)) => storage_kind(error),
             Self::Format(e) => match e.kind() {
                 FormatErrorKind::Malformed | FormatErrorKind::Unsupported | FormatErrorKind::OverLimit => {
                     JobErrorKind::BadInput
@@ -272,15 +272,38 @@ impl JobError {
             Self::Objects(ObjectsError::Option { .. } | ObjectsError::Parameter { .. }) => JobErrorKind::WrongUse,
             Self::Io { error, .. } if refusal(error).is_some() => JobErrorKind::BadInput,
             Self::Io { error, .. } if is_exhausted(error) => JobErrorKind::OutOfResources,
-            Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
-            Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
-            Self::Storage(StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. }) => {
-                JobErrorKind::WouldOverwrite
-            }
-            Self::Storage(_) | Self::WrongUse(_) => JobErrorKind::WrongUse,
+            Self::WrongUse(_) => JobErrorKind::WrongUse,
             Self::Cancelled => JobErrorKind::Cancelled,
             _ => JobErrorKind::Other,
         }
+    }
+}
+
+/// Returns the file or folder that writing would replace if the user allowed it.
+fn existing_target(error: &StorageError) -> Option<ExistingOutput> {
+    match error {
+        StorageError::Exists { path } => {
+            Some(ExistingOutput { path: path.clone(), problem: "already exists".to_owned() })
+        }
+        StorageError::NotReplaceable { path, problem, can_force: true } => {
+            Some(ExistingOutput { path: path.clone(), problem: problem.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the kind of an error of writing, replacing or removing a file or folder.
+fn storage_kind(error: &StorageError) -> JobErrorKind {
+    match error {
+        StorageError::Io { source, .. } if is_exhausted(source) => JobErrorKind::OutOfResources,
+        StorageError::Io { .. } => JobErrorKind::Other,
+        StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. } => {
+            JobErrorKind::WouldOverwrite
+        }
+        StorageError::IsInput { .. }
+        | StorageError::NotReplaceable { can_force: false, .. }
+        | StorageError::Extension { .. }
+        | StorageError::Busy { .. } => JobErrorKind::WrongUse,
     }
 }
 
@@ -322,6 +345,9 @@ pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String 
 fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
     if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
         return JobErrorKind::OutOfResources;
+    }
+    if let Some(PackageError::Storage(error)) = error.downcast_ref::<PackageError>() {
+        return storage_kind(error);
     }
     let Some(io) = model_io(error) else { return JobErrorKind::BadInput };
     match io.kind() {
@@ -386,17 +412,25 @@ mod tests {
         let path = PathBuf::from("o/a.tif");
         let refused =
             |can_force| StorageError::NotReplaceable { path: path.clone(), problem: "is other".to_owned(), can_force };
+        let check = |error: JobError, expected: Option<&str>| {
+            let existing = error.existing_output();
+            assert_eq!(existing.as_ref().map(|existing| existing.problem.as_str()), expected, "{error}");
+            assert!(existing.is_none_or(|existing| existing.path == path), "{error}");
+            let kind = if expected.is_some() { JobErrorKind::WouldOverwrite } else { JobErrorKind::WrongUse };
+            assert_eq!(error.kind(), kind, "{error}");
+        };
         for (error, expected) in [
             (StorageError::Exists { path: path.clone() }, Some("already exists")),
             (refused(true), Some("is other")),
             (refused(false), None),
             (StorageError::IsInput { path: path.clone() }, None),
         ] {
-            let error = JobError::from(error);
-            let existing = error.existing_output();
-            assert_eq!(existing.as_ref().map(|existing| existing.problem.as_str()), expected, "{error}");
-            assert!(existing.is_none_or(|existing| existing.path == path), "{error}");
-            assert_eq!(error.kind() == JobErrorKind::WouldOverwrite, expected.is_some(), "{error}");
+            check(JobError::from(error), expected);
         }
+        // The same, from writing a stack or a package.
+        let exists = || StorageError::Exists { path: path.clone() };
+        check(FormatError::from(exists()).into(), Some("already exists"));
+        check(JobError::model("m", PackageError::from(exists())), Some("already exists"));
+        check(FormatError::from(refused(false)).into(), None);
     }
 }
