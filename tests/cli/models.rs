@@ -5,7 +5,7 @@ mod weights;
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
 use cytoscope_builders::{DynUNet, Weights, dynunet};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];
@@ -150,21 +150,24 @@ fn a_package_survives_export_and_import() {
     // Documentation that the description names but the package lacks is reported.
     std::fs::rename(fixture.path("pkg/README.md"), fixture.path("README.md")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "undocumented", "--json"]).json();
-    let left_out = report["left_out"][0].as_str().unwrap();
-    assert!(left_out.starts_with("README.md: ") && left_out.contains("lacks the file"), "{report}");
+    let left_out = &report["left_out"][0];
+    assert!(
+        left_out["file"] == "README.md" && left_out["reason"].as_str().unwrap().contains("lacks the file"),
+        "{report}"
+    );
     std::fs::rename(fixture.path("README.md"), fixture.path("pkg/README.md")).unwrap();
     // So is a section of another form than a map.
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\nconfig:\n", "\nconfig: [1]\nunused:\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "unconfigured", "--json"]).json();
-    assert_eq!(report["left_out"][0], "config: it is not a map", "{report}");
+    assert_eq!(report["left_out"][0], json!({"file": "config", "reason": "it is not a map"}), "{report}");
     // And an entry of a list that says nothing.
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\ntags:\n", "\ntags:\n- 3\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "untagged", "--json"]).json();
-    assert_eq!(report["left_out"][0], "tags[0]: it is not text", "{report}");
+    assert_eq!(report["left_out"][0], json!({"file": "tags[0]", "reason": "it is not text"}), "{report}");
     // And text where a list belongs.
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\ntags:\n", "\ntags: nuclei\nunused:\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "unlisted", "--json"]).json();
-    assert_eq!(report["left_out"][0], "tags: it is not a list", "{report}");
+    assert_eq!(report["left_out"][0], json!({"file": "tags", "reason": "it is not a list"}), "{report}");
     // A task of another program is not taken for segmentation.
     let other = rdf.replace("task: segmentation", "task: tracking");
     std::fs::write(fixture.path("pkg/rdf.yaml"), &other).unwrap();

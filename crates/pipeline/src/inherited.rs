@@ -1,7 +1,9 @@
 //! Parts that a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
 use cytoscope_model_package::{InheritedContent, Package, is_reserved};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::fmt;
 
 /// Maximum number of cover images taken over.
 const MAX_COVERS: usize = 16;
@@ -35,12 +37,33 @@ const FIELDS: [&str; 11] = [
 /// Fields taken over from version 0.5 only; they have another form in 0.4.
 const FIELDS_05: [&str; 2] = ["training_data", "parent"];
 
+/// A part of a package that is not taken over into another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Name of the file, or the place in the description, such as `authors[0]`.
+    pub file: String,
+    /// Why it is left out.
+    pub reason: String,
+}
+
+impl LeftOut {
+    pub(crate) fn new(file: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { file: file.into(), reason: reason.into() }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.reason)
+    }
+}
+
 /// Parts that are taken over from a package, and those that are left out.
 pub(crate) struct Inherited {
     /// Fields, settings, attachments and sample files, in the form of the new package.
     pub content: InheritedContent,
-    /// Each file or section that is left out, with the reason: `NAME: REASON`.
-    pub left_out: Vec<String>,
+    /// Each file or section that is left out.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// Returns the file that an entry names, either as text or as `source` of a mapping.
@@ -60,11 +83,10 @@ fn free_name(file: &str) -> String {
     if is_reserved(name) { format!("attached_{name}") } else { name.to_owned() }
 }
 
-/// Returns a reason for each of these keys of a description whose value is something other than a list, so that it is left
-/// out.
-pub(crate) fn not_lists(rdf: &Value, keys: &[&str]) -> Vec<String> {
+/// Returns those of these keys of a description whose value is something other than a list, so that it is left out.
+pub(crate) fn not_lists(rdf: &Value, keys: &[&str]) -> Vec<LeftOut> {
     let is_other = |key: &str| rdf.get(key).is_some_and(|value| !value.is_null() && !value.is_array());
-    keys.iter().filter(|key| is_other(key)).map(|key| format!("{key}: it is not a list")).collect()
+    keys.iter().filter(|key| is_other(key)).map(|key| LeftOut::new(*key, "it is not a list")).collect()
 }
 
 /// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
@@ -85,13 +107,14 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
     let has_text = |entry: &Value, key: &str| entry.get(key).is_some_and(Value::is_string);
     let is_named = |author: &Value| has_text(author, "name");
     let unnamed = list("authors").enumerate().filter(|(_, author)| !is_named(author));
-    files.left_out.extend(unnamed.map(|(index, _)| format!("authors[{index}]: there is no name")));
+    files.left_out.extend(unnamed.map(|(index, _)| LeftOut::new(format!("authors[{index}]"), "there is no name")));
     let authors: Vec<&Value> = list("authors").filter(|author| is_named(author)).collect();
     fields.insert("authors".to_owned(), json!(authors));
     // The specification requires a DOI or a URL for each citation.
     let is_linked = |work: &Value| has_text(work, "doi") || has_text(work, "url");
     let unlinked = list("cite").enumerate().filter(|(_, work)| !is_linked(work));
-    files.left_out.extend(unlinked.map(|(index, _)| format!("cite[{index}]: there is neither a DOI nor a URL")));
+    let no_link = "there is neither a DOI nor a URL";
+    files.left_out.extend(unlinked.map(|(index, _)| LeftOut::new(format!("cite[{index}]"), no_link)));
     let cited: Vec<&Value> = list("cite").filter(|work| is_linked(work)).collect();
     fields.insert("cite".to_owned(), json!(cited));
     let license = match some("license") {
@@ -120,7 +143,7 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
     let mut config = match some("config") {
         Some(Value::Object(config)) => config,
         Some(_) => {
-            files.left_out.push("config: it is not a map".to_owned());
+            files.left_out.push(LeftOut::new("config", "it is not a map"));
             Map::new()
         }
         None => Map::new(),
@@ -146,7 +169,7 @@ struct Attachments<'a> {
     read: usize,
     files: Vec<(String, Vec<u8>)>,
     bytes: u64,
-    left_out: Vec<String>,
+    left_out: Vec<LeftOut>,
 }
 
 impl<'a> Attachments<'a> {
@@ -157,7 +180,7 @@ impl<'a> Attachments<'a> {
     /// Reads a file and returns it with a name that is not reserved in packages.
     fn read(&mut self, file: &str) -> Option<(String, Vec<u8>)> {
         let name = free_name(file);
-        let mut leave_out = |why: String| self.left_out.push(format!("{name}: {why}"));
+        let mut leave_out = |why: String| self.left_out.push(LeftOut::new(name.as_str(), why));
         self.read += 1;
         if self.read > MAX_ATTACHMENTS {
             leave_out(format!("more than {MAX_ATTACHMENTS} files are attached"));

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+pub use crate::inherited::LeftOut;
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
 pub use cytoscope_checkpoint_import::Architecture;
 
@@ -79,7 +80,7 @@ pub struct ImportReport {
     pub assumptions: Vec<String>,
     /// Files and sections of the package that were not taken over, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<String>,
+    pub left_out: Vec<LeftOut>,
     /// Where an existing folder was moved to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
@@ -284,19 +285,19 @@ pub fn save_quantized(
     write_with(&new_builder, &content, to, overwrite)
 }
 
-fn log_left_out(to: &Path, files: &[String]) {
+fn log_left_out(to: &Path, files: &[LeftOut]) {
     files.iter().for_each(|file| tracing::warn!("left out of the package {}: {file}", to.display()));
 }
 
 /// Returns the documentation of a package, or a page with its name and description if it has none. A file that cannot
 /// be used is added to `left_out` with the reason.
-fn documentation(package: &Package, left_out: &mut Vec<String>) -> String {
+fn documentation(package: &Package, left_out: &mut Vec<LeftOut>) -> String {
     let mut text = format!("# {}\n\n{}\n", package.name, package.description);
     if let Some(file) = file_name(package.rdf.get("documentation")) {
         let bytes = package.files().read(file).map_err(|e| e.to_string());
         match bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())) {
             Ok(page) => text = page,
-            Err(reason) => left_out.push(format!("{file}: {reason}")),
+            Err(reason) => left_out.push(LeftOut::new(file, reason)),
         }
     }
     text
@@ -317,19 +318,19 @@ fn builder(
     package: &Package,
     test_inputs: Vec<Tensor>,
     test_outputs: Vec<Tensor>,
-    left_out: &mut Vec<String>,
+    left_out: &mut Vec<LeftOut>,
 ) -> PackageBuilder {
     let list = |key: &str| package.rdf.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let documentation = documentation(package, left_out);
     left_out.extend(not_lists(&package.rdf, &["tags", "covers"]));
     let listed = list("tags");
     let others = listed.iter().enumerate().filter(|(_, tag)| !tag.is_string());
-    left_out.extend(others.map(|(index, _)| format!("tags[{index}]: it is not text")));
+    left_out.extend(others.map(|(index, _)| LeftOut::new(format!("tags[{index}]"), "it is not text")));
     let tags = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let config = match package.config() {
         config @ (Value::Null | Value::Object(_)) => config.clone(),
         _ => {
-            left_out.push("config.cytoscope: it is not a map".to_owned());
+            left_out.push(LeftOut::new("config.cytoscope", "it is not a map"));
             Value::Null
         }
     };
