@@ -264,12 +264,21 @@ impl RunCommand {
                     ))
                 })?;
                 let tensor = npy::read(&read_file(&path)?)
-                    .map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+                    .map_err(|e| Failure::bad_input(format!("{}: {}", path.display(), array_problem(e))))?;
                 check_array(graph.value(*id), &tensor, &path)?;
                 Ok(tensor)
             })
             .collect()
     }
+}
+
+/// Returns why a file is no array, and what to give instead.
+fn array_problem(error: GraphError) -> String {
+    let problem = match error {
+        GraphError::Malformed { what } => what,
+        other => other.to_string(),
+    };
+    format!("the array cannot be read ({problem}); give a NumPy file (.npy) of numbers")
 }
 
 /// Refuses an array that does not have the type and shape of an input of the network.

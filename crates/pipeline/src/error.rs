@@ -161,6 +161,14 @@ impl JobError {
         Self::Model { path: path.into(), error: error.into() }
     }
 
+    /// Returns the error for a network that cannot be written to the file `path`.
+    pub fn unwritable(path: &Path, error: GraphError) -> Self {
+        match error {
+            GraphError::Io { path, source } => Self::Io { path, error: source },
+            error => Self::model(path.display().to_string(), error),
+        }
+    }
+
     /// Returns the error for an input file or folder that is missing or cannot be read.
     pub fn unreadable(path: &Path, error: std::io::Error) -> Self {
         if error.kind() != std::io::ErrorKind::NotFound {
@@ -300,7 +308,8 @@ fn storage_kind(error: &StorageError) -> JobErrorKind {
         StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. } => {
             JobErrorKind::WouldOverwrite
         }
-        StorageError::IsInput { .. }
+        StorageError::NoFolder { .. }
+        | StorageError::IsInput { .. }
         | StorageError::NotReplaceable { can_force: false, .. }
         | StorageError::Extension { .. }
         | StorageError::Busy { .. } => JobErrorKind::WrongUse,

@@ -86,8 +86,7 @@ impl ExportJob {
         let writing = context.recorder.span(Stage::Write, "model");
         let moved_to = match self.format {
             ExportFormat::Onnx => {
-                cytoscope_onnx::save(&package.graph, &self.out)
-                    .map_err(|e| JobError::model(self.out.display().to_string(), e))?;
+                cytoscope_onnx::save(&package.graph, &self.out).map_err(|e| JobError::unwritable(&self.out, e))?;
                 None
             }
             ExportFormat::Bioimageio => match save(&package, &self.out, self.overwrite)? {

@@ -16,6 +16,14 @@ pub enum StorageError {
         /// The system's error.
         source: io::Error,
     },
+    /// The folder of an output does not exist.
+    #[error("{path}: the folder {folder} does not exist; create it, or choose another folder")]
+    NoFolder {
+        /// Path of the output.
+        path: PathBuf,
+        /// The missing folder.
+        folder: PathBuf,
+    },
     /// The output file exists already and replacing it was not requested.
     #[error("{path} already exists; choose another name, or replace it with --force")]
     Exists {
@@ -66,6 +74,7 @@ impl StorageError {
     pub fn path(&self) -> &Path {
         match self {
             Self::Io { path, .. }
+            | Self::NoFolder { path, .. }
             | Self::Exists { path }
             | Self::IsInput { path }
             | Self::NotReplaceable { path, .. }
