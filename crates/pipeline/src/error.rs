@@ -270,11 +270,9 @@ impl JobError {
                 | EngineError::NoPrecision { .. },
             ) => JobErrorKind::WrongUse,
             Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Cancelled,
+            Self::Engine(EngineError::Graph(error)) => model_kind(error),
             Self::Engine(
-                EngineError::Graph(_)
-                | EngineError::NotQuantized { .. }
-                | EngineError::Input { .. }
-                | EngineError::UnsupportedOp { .. },
+                EngineError::NotQuantized { .. } | EngineError::Input { .. } | EngineError::UnsupportedOp { .. },
             ) => JobErrorKind::BadInput,
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
             Self::Objects(ObjectsError::Option { .. } | ObjectsError::Parameter { .. }) => JobErrorKind::WrongUse,
@@ -361,7 +359,7 @@ fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
     let Some(io) = model_io(error) else { return JobErrorKind::BadInput };
     match io.kind() {
         _ if refusal(io).is_some() => JobErrorKind::BadInput,
-        ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+        _ if is_exhausted(io) => JobErrorKind::OutOfResources,
         ErrorKind::NotFound | ErrorKind::UnexpectedEof => JobErrorKind::BadInput,
         _ => JobErrorKind::Other,
     }
@@ -402,6 +400,19 @@ mod tests {
         let existing = of(StorageError::Exists { path: PathBuf::from("b.tif") }.into());
         assert_eq!(existing.kind(), JobErrorKind::WouldOverwrite);
         assert!(existing.existing_output().is_some_and(|output| output.path == Path::new("b.tif")));
+    }
+
+    #[test]
+    fn an_exhausted_quota_is_no_fault_of_the_model() {
+        let kind =
+            |kind: ErrorKind| JobError::model("m", PackageError::Io { path: "m/a".into(), error: kind.into() }).kind();
+        assert_eq!(kind(ErrorKind::StorageFull), JobErrorKind::OutOfResources);
+        assert_eq!(kind(ErrorKind::QuotaExceeded), JobErrorKind::OutOfResources);
+        assert_eq!(kind(ErrorKind::NotFound), JobErrorKind::BadInput);
+        assert_eq!(kind(ErrorKind::PermissionDenied), JobErrorKind::Other);
+        let engine = |kind: ErrorKind| JobError::from(GraphError::Io { path: "a".into(), source: kind.into() }).kind();
+        assert_eq!(engine(ErrorKind::StorageFull), JobErrorKind::OutOfResources);
+        assert_eq!(JobError::from(GraphError::malformed("x")).kind(), JobErrorKind::BadInput);
     }
 
     #[test]
