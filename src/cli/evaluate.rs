@@ -41,7 +41,7 @@ pub(crate) struct Evaluate {
     precision: Option<PrecisionName>,
     /// Median diameter of the objects in µm for --model (in voxels if the voxel size is unknown), or auto to estimate it from
     /// each stack; by default auto.
-    #[arg(long, value_name = "UM|auto", requires = "model")]
+    #[arg(long, value_name = "UM|auto", requires = "model", allow_negative_numbers = true)]
     diameter: Option<DiameterRequest>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.

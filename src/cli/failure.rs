@@ -5,9 +5,8 @@ use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, model_error_message};
-use cytoscope_storage::StorageError;
 use cytoscope_storage::read::refusal;
-use std::io::ErrorKind;
+use cytoscope_storage::{StorageError, is_exhausted};
 
 /// Result of a command.
 pub(crate) type Outcome = Result<(), Failure>;
@@ -84,14 +83,20 @@ impl From<cytoscope_volume::VolumeError> for Failure {
 
 impl From<cytoscope_objects::ObjectsError> for Failure {
     fn from(error: cytoscope_objects::ObjectsError) -> Self {
-        Self::bad_input(error.to_string())
+        let error = JobError::from(error);
+        let kind = match error.kind() {
+            // Images of shapes that do not fit each other.
+            JobErrorKind::Other => JobErrorKind::BadInput,
+            kind => kind,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 
 impl From<GraphError> for Failure {
     fn from(error: GraphError) -> Self {
         let kind = match &error {
-            GraphError::Io { source, .. } if source.kind() == ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+            GraphError::Io { source, .. } if is_exhausted(source) => JobErrorKind::OutOfResources,
             GraphError::Io { source, .. } if refusal(source).is_none() => JobErrorKind::Other,
             _ => JobErrorKind::BadInput,
         };

@@ -1,7 +1,7 @@
 //! Shows a job's events on a terminal, or as JSON lines on stderr.
 
 use super::{eprint_json, eprint_line, note_line, signals};
-use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress, with_name};
+use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress};
 use cytoscope_profile::Recorder;
 use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
@@ -109,8 +109,9 @@ fn print_event(event: &Event) {
         Event::Started { input, index, count } => eprint_line(&format!("[{}/{count}] {}", index + 1, input.display())),
         Event::Planned { plan, .. } => eprint_line(&format!("planned: {}", plan.text())),
         Event::Note(note) => eprint_line(&note_line(note)),
-        Event::Failed { input, reason } => {
-            eprint_line(&format!("failed: {}", with_name(&input.display().to_string(), reason)))
+        Event::Failed { reason, names_input: true, .. } => eprint_line(&format!("failed: {reason}")),
+        Event::Failed { input, reason, names_input: false } => {
+            eprint_line(&format!("failed: {}: {reason}", input.display()))
         }
         Event::Device(_) | Event::DeviceLost { .. } | Event::Finished { .. } | Event::Progress(_) => {}
     }

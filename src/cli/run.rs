@@ -12,15 +12,13 @@ use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{Dim, ElementType, Graph, GraphError, GraphLimits, Tensor, Value, ValueId, npy};
 use cytoscope_model_package::{Package, refuse_inside_package};
-use cytoscope_pipeline::{Context, JobError, find_model, with_name};
+use cytoscope_pipeline::{Context, JobError, find_model};
 use cytoscope_profile::{RunFacts, Stage};
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::read::refusal;
 use cytoscope_storage::target::{check_extension, check_file, extension, resolved};
 use cytoscope_storage::write::write_checked;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
@@ -271,12 +269,21 @@ impl RunCommand {
                     ))
                 })?;
                 let tensor = npy::read(&read_file(&path)?)
-                    .map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+                    .map_err(|e| Failure::bad_input(format!("{}: {}", path.display(), array_problem(e))))?;
                 check_array(graph.value(*id), &tensor, &path)?;
                 Ok(tensor)
             })
             .collect()
     }
+}
+
+/// Returns why a file is no array, and what to give instead.
+fn array_problem(error: GraphError) -> String {
+    let problem = match error {
+        GraphError::Malformed { what } => what,
+        other => other.to_string(),
+    };
+    format!("the array cannot be read ({problem}); give a NumPy file (.npy) of numbers")
 }
 
 /// Refuses an array that does not have the type and shape of an input of the network.
@@ -335,15 +342,8 @@ fn is_misused(error: &GraphError) -> bool {
 
 /// Loads an ONNX file. An invalid or missing file is bad input; other I/O errors are not.
 fn load_file(path: &Path) -> Result<Graph, Failure> {
-    cytoscope_onnx::load(path, &GraphLimits::default()).map_err(|e| {
-        let message = with_name(&path.display().to_string(), &e.to_string());
-        match &e {
-            GraphError::Io { source, .. } if source.kind() != ErrorKind::NotFound && refusal(source).is_none() => {
-                Failure::other(message)
-            }
-            _ => Failure::bad_input(message),
-        }
-    })
+    cytoscope_onnx::load(path, &GraphLimits::default())
+        .map_err(|error| JobError::model(path.display().to_string(), error).into())
 }
 
 /// Returns the file for each graph value in `ids`: named files by name, the others in order for the remaining values.

@@ -139,6 +139,24 @@ fn a_folder_that_cannot_be_written_is_code_1() {
 }
 
 #[test]
+fn a_missing_folder_of_a_result_is_code_2_and_named() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let labels = "sim/nuclei_1_labels.tif";
+    for arguments in [
+        ["convert", &raw, "no/a.npy"].as_slice(),
+        &["convert", &raw, "no/a.zarr"],
+        &["segment", &raw, "--out", "no/l.tif"],
+        &["measure", labels, "--out", "no/t.csv"],
+        &["mesh", labels, "--out", "no/m.stl"],
+        &["export", "nuclei-dog", "--out", "no/m.onnx"],
+    ] {
+        fixture.fails(2, arguments, &["no/", "the folder no does not exist; create it"]);
+    }
+    assert!(!fixture.path("no").exists());
+}
+
+#[test]
 fn too_little_memory_is_code_4_and_states_the_required_amount() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);

@@ -31,6 +31,9 @@ fn segment_finds_the_objects_of_a_map() {
     let report =
         fixture.run(&[&common[..], &["--out", "l.tif", "--min-volume-um3", "0", "--drop-border"]].concat()).json();
     assert_eq!(report["objects"], 2);
+    let negative = ["segment", "--force", "map.tif", "--threshold", "-1", "--method", "components", "--json"];
+    let report = fixture.run(&[&negative[..], &["--out", "l.tif"]].concat()).json();
+    assert_eq!(report["objects"], 1, "the whole stack is above a negative threshold");
     fixture.fails(3, &["segment", "map.tif", "--out", "x.tif", "--channel", "2"], &["map.tif", "channel 2"]);
     fixture.fails(3, &["segment", "nothere.tif", "--out", "x.tif"], &["nothere.tif"]);
     assert!(!fixture.path("x.tif").exists());

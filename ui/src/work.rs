@@ -521,8 +521,14 @@ impl Work {
             Reply::Failed { id, message, existing, .. } => {
                 self.looking = self.looking.filter(|query| *query != id);
                 // Problems with training data are shown in the wizard, which words them itself.
-                let is_check = self.job(id)?.purpose == Purpose::Check;
-                let message = if is_check { message } else { in_window(&message) };
+                let purpose = self.job(id)?.purpose.clone();
+                let is_check = purpose == Purpose::Check;
+                let message = match &existing {
+                    _ if is_check => message,
+                    // The message names an option of the command line.
+                    Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
+                    _ => in_window(&message),
+                };
                 let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
                 (!is_check).then(|| self.failed(id, title, message, existing))
             }

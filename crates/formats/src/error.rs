@@ -22,7 +22,8 @@ pub enum FormatErrorKind {
     Unsupported,
     /// The file exceeds a limit in [`crate::Limits`].
     OverLimit,
-    /// The call does not match the file (a region outside it, a series that does not exist, a wrong extension).
+    /// The call does not match the file (a region outside it, a series that does not exist, a wrong extension), or the
+    /// file may not be written there.
     Misused,
     /// The disk, a quota or the memory is exhausted.
     OutOfResources,
@@ -84,6 +85,9 @@ pub enum FormatError {
         #[source]
         source: io::Error,
     },
+    /// A file or folder may not be written where it was requested.
+    #[error(transparent)]
+    Storage(StorageError),
 }
 
 impl FormatError {
@@ -96,6 +100,11 @@ impl FormatError {
             FormatError::Misused { .. } => FormatErrorKind::Misused,
             FormatError::Io { source, .. } if is_exhausted(source) => FormatErrorKind::OutOfResources,
             FormatError::Io { .. } => FormatErrorKind::Io,
+            FormatError::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => {
+                FormatErrorKind::OutOfResources
+            }
+            FormatError::Storage(StorageError::Io { .. }) => FormatErrorKind::Io,
+            FormatError::Storage(_) => FormatErrorKind::Misused,
         }
     }
 
@@ -107,6 +116,7 @@ impl FormatError {
             | FormatError::OverLimit { file, .. }
             | FormatError::Misused { file, .. }
             | FormatError::Io { file, .. } => file,
+            FormatError::Storage(error) => error.path(),
         }
     }
 
@@ -127,15 +137,7 @@ impl From<StorageError> for FormatError {
     fn from(error: StorageError) -> Self {
         match error {
             StorageError::Io { path, doing, source } => FormatError::Io { file: path, doing, source },
-            StorageError::Exists { path } | StorageError::IsInput { path } | StorageError::Busy { path } => {
-                FormatError::misused(&path, "the file exists or is in use", "write to another path")
-            }
-            StorageError::NotReplaceable { path, problem, .. } => {
-                FormatError::misused(&path, problem, "write to another path")
-            }
-            StorageError::Extension { path, found, expected } => {
-                FormatError::misused(&path, found, format!("choose another name: {expected}"))
-            }
+            other => FormatError::Storage(other),
         }
     }
 }
@@ -220,6 +222,16 @@ mod tests {
     fn text_from_a_file_is_escaped_in_messages() {
         let error = Fault::malformed("its name is \u{1b}[2J").at(Path::new("a\u{202e}\n.tif")).to_string();
         assert!(error.starts_with("a\\u{202e}\\u{a}.tif: its name is \\u{1b}[2J; "), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_would_be_replaced_is_reported_as_such() {
+        let error = FormatError::from(StorageError::Exists { path: "a.tif".into() });
+        assert!(matches!(error, FormatError::Storage(StorageError::Exists { .. })), "{error:?}");
+        assert_eq!((error.kind(), error.file()), (FormatErrorKind::Misused, Path::new("a.tif")));
+        assert!(error.to_string().ends_with("or replace it with --force"), "{error}");
+        let full = StorageError::io(Path::new("a.tif"), "writing")(io::ErrorKind::StorageFull.into());
+        assert_eq!(FormatError::from(full).kind(), FormatErrorKind::OutOfResources);
     }
 
     #[test]

@@ -200,6 +200,9 @@ fn listed(meta: &ImageMeta) -> String {
     };
     let count = meta.series_count.max(1);
     let labels: Vec<String> = (0..count.min(LISTED)).map(label).collect();
+    if let [only] = labels.as_slice() {
+        return format!("choose {only}");
+    }
     let more = if count > LISTED { format!(" to {}", count - 1) } else { String::new() };
     format!("choose one of {}{more}", labels.join(", "))
 }

@@ -94,6 +94,21 @@ pub enum PackageError {
 }
 
 impl PackageError {
+    /// Returns the file or folder that the message names.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::NotAPackage { path }
+            | Self::Missing { path, .. }
+            | Self::Bad { path, .. }
+            | Self::NoOnnxWeights { path, .. }
+            | Self::Checksum { path, .. }
+            | Self::TooLarge { path, .. }
+            | Self::Graph { path, .. }
+            | Self::Io { path, .. } => path,
+            Self::Storage(error) => error.path(),
+        }
+    }
+
     pub(crate) fn bad(path: &Path, part: &str, problem: impl Into<String>) -> Self {
         Self::Bad { path: path.to_owned(), part: part.to_owned(), problem: problem.into() }
     }

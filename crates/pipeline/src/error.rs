@@ -54,9 +54,20 @@ pub struct ExistingOutput {
     pub problem: String,
 }
 
-/// Prefixes a message with the name of a file or model, unless the message contains it already.
-pub fn with_name(name: &str, message: &str) -> String {
-    if message.contains(name) { message.to_owned() } else { format!("{name}: {message}") }
+/// Whether a path is a file or folder, or inside it.
+fn is_within(path: &Path, of: &Path) -> bool {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute(path).starts_with(absolute(of))
+}
+
+/// Prefixes the message of a model error with the model's path or name, unless the message names it or a file inside it.
+fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> String {
+    let message = model_error_message(error);
+    match model_error_path(error) {
+        // The model's path is text, in which bytes that are no Unicode are replaced.
+        Some(path) if is_within(Path::new(&*path.to_string_lossy()), Path::new(model)) => message,
+        _ => format!("{model}: {message}"),
+    }
 }
 
 /// Converts bytes to MiB, rounded up.
@@ -76,7 +87,7 @@ pub enum JobError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A model that cannot be loaded or run.
-    #[error("{}", with_name(.path, &model_error_message(.error.as_ref())))]
+    #[error("{}", model_message(.path, .error.as_ref()))]
     Model {
         /// Path or name of the model.
         path: String,
@@ -92,6 +103,14 @@ pub enum JobError {
         problem: String,
         /// Advice on how to fix it.
         next_step: String,
+    },
+    /// An error in the work on an input, which is not the input's fault; it keeps its kind.
+    #[error("{}", .error.message_about(.path))]
+    Input {
+        /// The input file.
+        path: PathBuf,
+        /// The cause.
+        error: Box<JobError>,
     },
     /// An error of the engine that runs the network.
     #[error(transparent)]
@@ -143,6 +162,14 @@ impl JobError {
         Self::Model { path: path.into(), error: error.into() }
     }
 
+    /// Returns the error for a network that cannot be written to the file `path`.
+    pub fn unwritable(path: &Path, error: GraphError) -> Self {
+        match error {
+            GraphError::Io { path, source } => Self::Io { path, error: source },
+            error => Self::model(path.display().to_string(), error),
+        }
+    }
+
     /// Returns the error for an input file or folder that is missing or cannot be read.
     pub fn unreadable(path: &Path, error: std::io::Error) -> Self {
         if error.kind() != std::io::ErrorKind::NotFound {
@@ -167,16 +194,45 @@ impl JobError {
         }
     }
 
+    /// Returns the file, folder or model that the message names first; `None` if it names none.
+    pub fn subject(&self) -> Option<&Path> {
+        match self {
+            Self::Format(error) => Some(error.file()),
+            Self::Model { path, .. } => Some(Path::new(path)),
+            Self::Mismatch { path, .. } | Self::Input { path, .. } | Self::Io { path, .. } => Some(path),
+            Self::Storage(error) => Some(error.path()),
+            Self::Engine(EngineError::Graph(GraphError::Io { path, .. })) => Some(path),
+            Self::Engine(_)
+            | Self::Objects(_)
+            | Self::Volume(_)
+            | Self::Budget { .. }
+            | Self::WrongUse(_)
+            | Self::Cancelled
+            | Self::Panicked(_)
+            | Self::Internal(_) => None,
+        }
+    }
+
+    /// Whether the message names the file or folder `path`, or a file inside it.
+    pub fn names(&self, path: &Path) -> bool {
+        self.subject().is_some_and(|subject| is_within(subject, path))
+    }
+
+    /// Returns the message, prefixed with the file or folder that it is about unless the message names it.
+    pub fn message_about(&self, path: &Path) -> String {
+        if self.names(path) { self.to_string() } else { format!("{}: {self}", path.display()) }
+    }
+
     /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of other kinds than
     /// [`JobErrorKind::WouldOverwrite`].
     pub fn existing_output(&self) -> Option<ExistingOutput> {
         match self {
-            Self::Storage(StorageError::Exists { path }) => {
-                Some(ExistingOutput { path: path.clone(), problem: "already exists".to_owned() })
-            }
-            Self::Storage(StorageError::NotReplaceable { path, problem, can_force: true }) => {
-                Some(ExistingOutput { path: path.clone(), problem: problem.clone() })
-            }
+            Self::Input { error, .. } => error.existing_output(),
+            Self::Storage(error) | Self::Format(FormatError::Storage(error)) => existing_target(error),
+            Self::Model { error, .. } => match error.downcast_ref::<PackageError>() {
+                Some(PackageError::Storage(error)) => existing_target(error),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -184,6 +240,7 @@ impl JobError {
     /// Returns the kind of the error.
     pub fn kind(&self) -> JobErrorKind {
         match self {
+            Self::Storage(error) | Self::Format(FormatError::Storage(error)) => storage_kind(error),
             Self::Format(e) => match e.kind() {
                 FormatErrorKind::Malformed | FormatErrorKind::Unsupported | FormatErrorKind::OverLimit => {
                     JobErrorKind::BadInput
@@ -204,6 +261,7 @@ impl JobError {
             },
             Self::Model { error, .. } => model_kind(error.as_ref()),
             Self::Mismatch { .. } => JobErrorKind::BadInput,
+            Self::Input { error, .. } => error.kind(),
             Self::Engine(EngineError::OutOfMemory { .. }) | Self::Budget { .. } => JobErrorKind::OutOfResources,
             Self::Engine(
                 EngineError::BadDevice { .. }
@@ -213,25 +271,47 @@ impl JobError {
                 | EngineError::NoPrecision { .. },
             ) => JobErrorKind::WrongUse,
             Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Cancelled,
+            Self::Engine(EngineError::Graph(error)) => model_kind(error),
             Self::Engine(
-                EngineError::Graph(_)
-                | EngineError::NotQuantized { .. }
-                | EngineError::Input { .. }
-                | EngineError::UnsupportedOp { .. },
+                EngineError::NotQuantized { .. } | EngineError::Input { .. } | EngineError::UnsupportedOp { .. },
             ) => JobErrorKind::BadInput,
             Self::Objects(ObjectsError::TooManyObjects { .. }) => JobErrorKind::OutOfResources,
             Self::Objects(ObjectsError::Option { .. } | ObjectsError::Parameter { .. }) => JobErrorKind::WrongUse,
             Self::Io { error, .. } if refusal(error).is_some() => JobErrorKind::BadInput,
             Self::Io { error, .. } if is_exhausted(error) => JobErrorKind::OutOfResources,
-            Self::Storage(StorageError::Io { source, .. }) if is_exhausted(source) => JobErrorKind::OutOfResources,
-            Self::Storage(StorageError::Io { .. }) => JobErrorKind::Other,
-            Self::Storage(StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. }) => {
-                JobErrorKind::WouldOverwrite
-            }
-            Self::Storage(_) | Self::WrongUse(_) => JobErrorKind::WrongUse,
+            Self::WrongUse(_) => JobErrorKind::WrongUse,
             Self::Cancelled => JobErrorKind::Cancelled,
             _ => JobErrorKind::Other,
         }
+    }
+}
+
+/// Returns the file or folder that writing would replace if the user allowed it.
+fn existing_target(error: &StorageError) -> Option<ExistingOutput> {
+    match error {
+        StorageError::Exists { path } => {
+            Some(ExistingOutput { path: path.clone(), problem: "already exists".to_owned() })
+        }
+        StorageError::NotReplaceable { path, problem, can_force: true } => {
+            Some(ExistingOutput { path: path.clone(), problem: problem.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the kind of an error of writing, replacing or removing a file or folder.
+fn storage_kind(error: &StorageError) -> JobErrorKind {
+    match error {
+        StorageError::Io { source, .. } if is_exhausted(source) => JobErrorKind::OutOfResources,
+        StorageError::Io { .. } => JobErrorKind::Other,
+        StorageError::Exists { .. } | StorageError::NotReplaceable { can_force: true, .. } => {
+            JobErrorKind::WouldOverwrite
+        }
+        StorageError::NoFolder { .. }
+        | StorageError::IsInput { .. }
+        | StorageError::NotReplaceable { can_force: false, .. }
+        | StorageError::Extension { .. }
+        | StorageError::Busy { .. } => JobErrorKind::WrongUse,
     }
 }
 
@@ -250,6 +330,17 @@ fn model_io<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std:
     }
 }
 
+/// Returns the path that the message of a model error names, if it names one.
+fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Path> {
+    if let Some(error) = error.downcast_ref::<PackageError>() {
+        return Some(error.path());
+    }
+    match error.downcast_ref::<GraphError>() {
+        Some(GraphError::Io { path, .. }) => Some(path),
+        _ => None,
+    }
+}
+
 /// Formats a model error; if an I/O error caused it, advice is appended.
 pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String {
     match model_io(error) {
@@ -263,10 +354,13 @@ fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
     if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
         return JobErrorKind::OutOfResources;
     }
+    if let Some(PackageError::Storage(error)) = error.downcast_ref::<PackageError>() {
+        return storage_kind(error);
+    }
     let Some(io) = model_io(error) else { return JobErrorKind::BadInput };
     match io.kind() {
         _ if refusal(io).is_some() => JobErrorKind::BadInput,
-        ErrorKind::StorageFull => JobErrorKind::OutOfResources,
+        _ if is_exhausted(io) => JobErrorKind::OutOfResources,
         ErrorKind::NotFound | ErrorKind::UnexpectedEof => JobErrorKind::BadInput,
         _ => JobErrorKind::Other,
     }
@@ -283,21 +377,81 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_is_named_once_whatever_else_the_message_contains() {
+        let input = Path::new("a.tif");
+        let named = JobError::unreadable(input, ErrorKind::NotFound.into());
+        assert_eq!(named.message_about(input), "a.tif: no such file or folder; check the path");
+        // The name of the input is part of another name.
+        let of_other = JobError::unreadable(Path::new("data.tif"), ErrorKind::NotFound.into());
+        assert_eq!(of_other.message_about(input), "a.tif: data.tif: no such file or folder; check the path");
+        let unnamed = JobError::Internal("a.tif".to_owned());
+        assert_eq!(unnamed.subject(), None);
+        assert_eq!(unnamed.message_about(input), "a.tif: internal error (a.tif); please report it");
+        let of_chunk = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
+        assert!(of_chunk.names(Path::new("a.zarr")) && !of_chunk.names(Path::new("a.zarr/0/c/0/1")));
+    }
+
+    #[test]
+    fn an_error_with_an_input_keeps_its_kind() {
+        let path = PathBuf::from("a.tif");
+        let of = |error: JobError| JobError::Input { path: path.clone(), error: Box::new(error) };
+        let full = of(JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "x".to_owned() });
+        assert_eq!((full.kind(), full.subject()), (JobErrorKind::OutOfResources, Some(path.as_path())));
+        assert!(full.to_string().starts_with("a.tif: the job needs about 2 MiB"), "{full}");
+        let existing = of(StorageError::Exists { path: PathBuf::from("b.tif") }.into());
+        assert_eq!(existing.kind(), JobErrorKind::WouldOverwrite);
+        assert!(existing.existing_output().is_some_and(|output| output.path == Path::new("b.tif")));
+    }
+
+    #[test]
+    fn an_exhausted_quota_is_no_fault_of_the_model() {
+        let kind =
+            |kind: ErrorKind| JobError::model("m", PackageError::Io { path: "m/a".into(), error: kind.into() }).kind();
+        assert_eq!(kind(ErrorKind::StorageFull), JobErrorKind::OutOfResources);
+        assert_eq!(kind(ErrorKind::QuotaExceeded), JobErrorKind::OutOfResources);
+        assert_eq!(kind(ErrorKind::NotFound), JobErrorKind::BadInput);
+        assert_eq!(kind(ErrorKind::PermissionDenied), JobErrorKind::Other);
+        let engine = |kind: ErrorKind| JobError::from(GraphError::Io { path: "a".into(), source: kind.into() }).kind();
+        assert_eq!(engine(ErrorKind::StorageFull), JobErrorKind::OutOfResources);
+        assert_eq!(JobError::from(GraphError::malformed("x")).kind(), JobErrorKind::BadInput);
+    }
+
+    #[test]
+    fn a_model_is_named_once() {
+        let missing = |path: &str| PackageError::Missing { path: path.into(), name: "w.onnx".to_owned() };
+        let message = |error: PackageError| JobError::model("models/n", error).to_string();
+        for path in ["models/n", "models/n/rdf.yaml"] {
+            assert_eq!(message(missing(path)), missing(path).to_string());
+        }
+        assert_eq!(message(missing("models/nuclei")), format!("models/n: {}", missing("models/nuclei")));
+        let text = JobError::model("n", "no network").to_string();
+        assert_eq!(text, "n: no network", "a text names no path");
+    }
+
+    #[test]
     fn only_errors_that_the_user_can_allow_name_what_would_be_overwritten() {
         let path = PathBuf::from("o/a.tif");
         let refused =
             |can_force| StorageError::NotReplaceable { path: path.clone(), problem: "is other".to_owned(), can_force };
+        let check = |error: JobError, expected: Option<&str>| {
+            let existing = error.existing_output();
+            assert_eq!(existing.as_ref().map(|existing| existing.problem.as_str()), expected, "{error}");
+            assert!(existing.is_none_or(|existing| existing.path == path), "{error}");
+            let kind = if expected.is_some() { JobErrorKind::WouldOverwrite } else { JobErrorKind::WrongUse };
+            assert_eq!(error.kind(), kind, "{error}");
+        };
         for (error, expected) in [
             (StorageError::Exists { path: path.clone() }, Some("already exists")),
             (refused(true), Some("is other")),
             (refused(false), None),
             (StorageError::IsInput { path: path.clone() }, None),
         ] {
-            let error = JobError::from(error);
-            let existing = error.existing_output();
-            assert_eq!(existing.as_ref().map(|existing| existing.problem.as_str()), expected, "{error}");
-            assert!(existing.is_none_or(|existing| existing.path == path), "{error}");
-            assert_eq!(error.kind() == JobErrorKind::WouldOverwrite, expected.is_some(), "{error}");
+            check(JobError::from(error), expected);
         }
+        // The same, from writing a stack or a package.
+        let exists = || StorageError::Exists { path: path.clone() };
+        check(FormatError::from(exists()).into(), Some("already exists"));
+        check(JobError::model("m", PackageError::from(exists())), Some("already exists"));
+        check(FormatError::from(refused(false)).into(), None);
     }
 }

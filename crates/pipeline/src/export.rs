@@ -100,8 +100,7 @@ impl ExportJob {
         let mut report = ExportReport { output: self.out.clone(), left_out: Vec::new(), moved_to: None };
         match self.format {
             ExportFormat::Onnx => {
-                cytoscope_onnx::save(&package.graph, &self.out)
-                    .map_err(|e| JobError::model(self.out.display().to_string(), e))?;
+                cytoscope_onnx::save(&package.graph, &self.out).map_err(|e| JobError::unwritable(&self.out, e))?;
             }
             ExportFormat::Bioimageio => {
                 let Saved { replaced, left_out } = save(&package, &self.out, self.overwrite)?;

@@ -134,6 +134,9 @@ pub enum Event {
         input: PathBuf,
         /// The error message.
         reason: String,
+        /// Whether the message names the input.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        names_input: bool,
     },
 }
 
@@ -148,7 +151,7 @@ impl Event {
             Event::Note(Note { level: NoteLevel::Info, message }) => tracing::info!("note: {message}"),
             Event::Note(Note { level: NoteLevel::Warning, message }) => tracing::warn!("{message}"),
             Event::Finished { input, outputs } => tracing::info!(?input, ?outputs, "input finished"),
-            Event::Failed { input, reason } => tracing::error!(?input, "input failed: {reason}"),
+            Event::Failed { input, reason, .. } => tracing::error!(?input, "input failed: {reason}"),
             Event::Progress(_) => {}
         }
     }

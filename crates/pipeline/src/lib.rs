@@ -75,7 +75,7 @@ pub use convert::ConvertJob;
 pub use convert_series::ConvertedSeries;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
 pub use engine_memory::engine_memory;
-pub use error::{ExistingOutput, JobError, JobErrorKind, model_error_message, with_name};
+pub use error::{ExistingOutput, JobError, JobErrorKind, model_error_message};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};
 pub use evaluation::{Evaluation, ScoredImage};
 pub use export::{ExportFormat, ExportJob, ExportReport};

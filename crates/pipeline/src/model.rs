@@ -50,8 +50,8 @@ cytoscope_storage::parsed_by_name!(ModelTask, "unknown task");
 pub struct Model {
     /// Name of the model, from its package.
     pub name: String,
-    /// Description from the package.
-    pub description: String,
+    /// Keywords of the package, such as `nuclei`.
+    pub tags: Vec<String>,
     /// Path of the package, a folder or a zip.
     pub path: PathBuf,
     /// The network; for a quantized model, the one with QuantizeLinear and DequantizeLinear nodes. Several inputs are
@@ -270,6 +270,8 @@ impl Model {
             }
         }
         let voxel_um = package.inputs.iter().find_map(TensorSpec::voxel_um);
+        let listed = package.rdf.get("tags").and_then(Value::as_array).into_iter().flatten();
+        let tags = listed.filter_map(Value::as_str).map(str::to_owned).collect();
         Ok(Self {
             fingerprint: fingerprint(&package),
             on_disk: on_disk(&package.path).map_err(|error| JobError::Io { path: package.path.clone(), error })?,
@@ -282,7 +284,7 @@ impl Model {
             has_joined_outputs: false,
             output_index: 0,
             name: package.name,
-            description: package.description,
+            tags,
             path: package.path,
             has_int8: has_quantized_layers(&package.graph),
             graph: package.graph,

@@ -60,7 +60,7 @@ pub(crate) struct TestRun {
 /// # Errors
 /// [`JobError::Model`] if a test tensor is malformed, a step is not supported, or the network does not run.
 pub fn test(package: &Package) -> Result<TestResult, JobError> {
-    let stored = package.test_tensors().map_err(|e| model_error(package, &e))?;
+    let stored = package.test_tensors().map_err(|e| model_error(package, e))?;
     if stored.is_none() { Ok(TestResult::None) } else { run(package).map(|run| run.result) }
 }
 
@@ -98,8 +98,8 @@ pub fn test_outputs(
     postprocess(name, outputs, computed, inputs, test_inputs)
 }
 
-fn model_error(package: &Package, error: &dyn fmt::Display) -> JobError {
-    JobError::model(package.path.display().to_string(), error.to_string())
+fn model_error(package: &Package, error: impl std::error::Error + Send + Sync + 'static) -> JobError {
+    JobError::model(package.path.display().to_string(), error)
 }
 
 /// Like [`test`], with the tensors of all stages; a package without test tensors is run on synthetic inputs.
@@ -107,16 +107,15 @@ fn model_error(package: &Package, error: &dyn fmt::Display) -> JobError {
 /// # Errors
 /// As [`test`].
 pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
-    let bad = |e: &dyn fmt::Display| model_error(package, e);
     let name = package.path.display().to_string();
-    let stored = package.test_tensors().map_err(|e| bad(&e))?;
+    let stored = package.test_tensors().map_err(|e| model_error(package, e))?;
     let declared = package.declared_graph();
     let (inputs, expected) = match stored {
         Some((inputs, expected)) => (inputs, Some(expected)),
         None => (synthetic_inputs(package)?, None),
     };
     let network_inputs = preprocess(&name, &package.inputs, declared, &inputs)?;
-    let network_outputs = run_reference(declared, network_inputs.clone()).map_err(|e| bad(&e))?;
+    let network_outputs = run_reference(declared, network_inputs.clone()).map_err(|e| model_error(package, e))?;
     let computed = postprocess(&name, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
     let result = match &expected {
         None => TestResult::None,
@@ -157,7 +156,7 @@ fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]
 /// # Errors
 /// [`JobError::Model`] if a test tensor is malformed or the network's inputs would be too large.
 pub fn test_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
-    match package.test_tensors().map_err(|e| model_error(package, &e))? {
+    match package.test_tensors().map_err(|e| model_error(package, e))? {
         Some((inputs, _)) => Ok(inputs),
         None => synthetic_inputs(package),
     }
@@ -167,7 +166,7 @@ fn synthetic_inputs(package: &Package) -> Result<Vec<Tensor>, JobError> {
     let graph = package.declared_graph();
     let one = |(spec, id): (&TensorSpec, &ValueId)| synthetic_input(spec, graph, *id);
     let computed: Result<Vec<_>, _> = package.inputs.iter().zip(&graph.inputs).map(one).collect();
-    computed.map_err(|e| model_error(package, &e))
+    computed.map_err(|e| model_error(package, e))
 }
 
 /// Returns a reproducible test input, with the data type that the tensor declares.

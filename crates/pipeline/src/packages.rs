@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+pub use crate::inherited::LeftOut;
 pub use crate::package_test::{TestResult, network_inputs, network_test, test, test_inputs, test_outputs};
 pub use cytoscope_checkpoint_import::Architecture;
 

@@ -29,7 +29,7 @@ impl QuantizeJob {
             let meter = context.meter(ProgressStage::Write, 1, ProgressUnit::Steps);
             // A quantization can take hours, in which a file may have appeared at the path.
             target::check_file(&self.out, &[], self.overwrite)?;
-            cytoscope_onnx::save(&graph, &self.out).map_err(|e| JobError::model(self.out.display().to_string(), e))?;
+            cytoscope_onnx::save(&graph, &self.out).map_err(|e| JobError::unwritable(&self.out, e))?;
             meter.finish();
             return Ok(());
         }

@@ -16,6 +16,14 @@ pub enum StorageError {
         /// The system's error.
         source: io::Error,
     },
+    /// The folder of an output does not exist.
+    #[error("{path}: the folder {folder} does not exist; create it, or choose another folder")]
+    NoFolder {
+        /// Path of the output.
+        path: PathBuf,
+        /// The missing folder.
+        folder: PathBuf,
+    },
     /// The output file exists already and replacing it was not requested.
     #[error("{path} already exists; choose another name, or replace it with --force")]
     Exists {
@@ -60,6 +68,19 @@ impl StorageError {
     /// Returns a function that converts an [`io::Error`], for `map_err`.
     pub fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), doing, source }
+    }
+
+    /// Returns the file or folder that the message names.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. }
+            | Self::NoFolder { path, .. }
+            | Self::Exists { path }
+            | Self::IsInput { path }
+            | Self::NotReplaceable { path, .. }
+            | Self::Extension { path, .. }
+            | Self::Busy { path } => path,
+        }
     }
 }
 

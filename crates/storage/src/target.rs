@@ -27,8 +27,8 @@ impl Overwrite {
 /// replaced.
 ///
 /// # Errors
-/// [`StorageError::IsInput`], [`StorageError::NotReplaceable`] for a folder, [`StorageError::Exists`], [`StorageError::Io`]
-/// if its folder does not exist.
+/// [`StorageError::IsInput`], [`StorageError::NotReplaceable`] for a folder, [`StorageError::Exists`], and those of
+/// [`check_parent`].
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     check_parent(path)?;
@@ -78,12 +78,15 @@ pub fn check_extension(path: &Path, known: &[&str]) -> Result<(), StorageError> 
 /// Checks that the folder of an output path exists, before work is done that could not be saved.
 ///
 /// # Errors
-/// [`StorageError::Io`] if it does not exist or is not a folder.
+/// [`StorageError::NoFolder`] if it does not exist; [`StorageError::Io`] if it is not a folder or cannot be read.
 pub fn check_parent(path: &Path) -> Result<(), StorageError> {
     let folder = crate::write::parent_of(path);
     match std::fs::metadata(folder) {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(StorageError::io(path, "creating the file")(ErrorKind::NotADirectory.into())),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(StorageError::NoFolder { path: path.to_owned(), folder: folder.to_owned() })
+        }
         Err(error) => Err(StorageError::io(path, "creating the file")(error)),
     }
 }
@@ -147,6 +150,18 @@ mod tests {
             matches!(refuse_input(folder.path(), &[&input]), Err(StorageError::IsInput { .. })),
             "a folder that contains the input"
         );
+    }
+
+    #[test]
+    fn a_missing_folder_of_an_output_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("no");
+        let refused = check_file(&missing.join("a.tif"), &[], Overwrite::Replace).unwrap_err();
+        assert!(matches!(&refused, StorageError::NoFolder { folder, .. } if *folder == missing), "{refused}");
+        assert!(refused.to_string().ends_with("does not exist; create it, or choose another folder"), "{refused}");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(matches!(check_parent(&file.join("a.tif")), Err(StorageError::Io { .. })), "a file is no folder");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod optimization;
 
 use crate::data_config::DataConfig;
-use crate::error::wrong_use;
+use crate::error::{toml_problem, wrong_use};
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
 use cytoscope_model_package::license_problem;
@@ -200,7 +200,7 @@ impl TrainConfig {
 
     /// Reads the settings from the text of a TOML file; errors name its path.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, JobError> {
-        let invalid = |e: toml::de::Error| wrong_use(format!("{}: {e}", path.display()));
+        let invalid = |e: toml::de::Error| wrong_use(format!("{}: {}", path.display(), toml_problem(text, &e)));
         let config: Self = toml::from_str(text).map_err(invalid)?;
         let given: Table = text.parse().map_err(invalid)?;
         config.refuse_unknown(&given).map_err(|e| wrong_use(format!("{}: {e}", path.display())))?;

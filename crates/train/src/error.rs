@@ -50,6 +50,19 @@ pub(crate) fn problem_of(error: JobError, file: &Path) -> String {
     }
 }
 
+/// Returns what is wrong with settings in TOML, and where, in one line; `text` is what was parsed.
+pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
+    /// Maximum number of characters of the line that are shown.
+    const SHOWN: usize = 60;
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return format!("{}; correct the settings", one_line(&error.to_string()));
+    };
+    let index = before.matches('\n').count();
+    let line: String = text.split('\n').nth(index).unwrap_or_default().trim().chars().take(SHOWN).collect();
+    format!("line {} (\"{line}\"): {}; correct the settings", index + 1, one_line(error.message()))
+}
+
 /// Returns a converter for graph errors of the model `name`.
 pub(crate) fn model_error(name: &str) -> impl Fn(GraphError) -> JobError + '_ {
     move |e| JobError::model(name, e)
@@ -68,6 +81,17 @@ pub(crate) fn io_error(path: &Path) -> impl Fn(std::io::Error) -> JobError + '_ 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invalid_toml_is_described_in_one_line_with_its_place() {
+        for (text, line) in
+            [("ema = 0.5\nhello\n", "line 2 (\"hello\"): "), ("a = 1\n\n b = = 2", "line 3 (\"b = = 2\"): ")]
+        {
+            let problem = toml_problem(text, &text.parse::<toml::Table>().unwrap_err());
+            assert!(problem.starts_with(line) && problem.ends_with("; correct the settings"), "{problem}");
+            assert!(!problem.contains('\n'), "{problem}");
+        }
+    }
 
     #[test]
     fn errors_name_their_file_and_next_step_once() {

@@ -1,7 +1,7 @@
 //! Search for training settings: ranges of settings, the settings of a trial, and the rungs of successive halving.
 
 use crate::assign::SettingAssignment;
-use crate::error::wrong_use;
+use crate::error::{toml_problem, wrong_use};
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::read::open_regular;
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ impl SearchSpace {
     }
 
     fn parse(text: &str) -> Result<Self, JobError> {
-        let table: Table = text.parse().map_err(|e: toml::de::Error| wrong_use(e.to_string()))?;
+        let table: Table = text.parse().map_err(|e: toml::de::Error| wrong_use(toml_problem(text, &e)))?;
         let mut ranges = BTreeMap::new();
         collect_ranges("", table, &mut ranges)?;
         if ranges.is_empty() {

@@ -291,7 +291,8 @@ impl Validator {
     /// Predicts a case.
     ///
     /// # Errors
-    /// [`JobError::Mismatch`] with the image's path if it cannot be predicted; [`JobError::Cancelled`].
+    /// [`JobError::Mismatch`] with the image's path if it does not fit; [`JobError::Input`] with the image's path for errors
+    /// of other kinds, such as too little memory; [`JobError::Cancelled`].
     pub(crate) fn predict(
         &self,
         cancel: &CancelToken,
@@ -305,14 +306,7 @@ impl Validator {
         let predicted = self
             .preprocessing(cancel, candidate, case)
             .and_then(|whole| candidate.predict(cancel, &case.open()?, case.options(), outputs, whole.as_ref()));
-        predicted.map_err(|error| match error.kind() {
-            JobErrorKind::Cancelled => JobError::Cancelled,
-            _ => JobError::Mismatch {
-                path: path.clone(),
-                problem: problem_of(error, path),
-                next_step: "correct the pair, or remove it from the data".to_owned(),
-            },
-        })
+        predicted.map_err(|error| image_error(path, error))
     }
 
     /// Predicts the labels or the stain of a case, axes Z, Y, X.
@@ -400,6 +394,21 @@ impl Validator {
     }
 }
 
+/// Returns the error of a prediction with the image's path. What the image itself is to blame for becomes a mismatch.
+fn image_error(path: &Path, error: JobError) -> JobError {
+    match error.kind() {
+        JobErrorKind::Cancelled => JobError::Cancelled,
+        JobErrorKind::OutOfResources | JobErrorKind::Other => {
+            JobError::Input { path: path.to_owned(), error: Box::new(error) }
+        }
+        JobErrorKind::BadInput | JobErrorKind::WrongUse | JobErrorKind::WouldOverwrite => JobError::Mismatch {
+            path: path.to_owned(),
+            problem: problem_of(error, path),
+            next_step: "correct the pair, or remove it from the data".to_owned(),
+        },
+    }
+}
+
 /// Returns at most `count` of the pairs, spread over all of them: the one with the most objects of each run of successive
 /// pairs, because a score of few objects says little.
 fn representatives<'a>(
@@ -420,6 +429,23 @@ mod tests {
     use crate::score_name::ScoreName;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::{Array, Axes};
+
+    #[test]
+    fn only_what_an_image_is_to_blame_for_is_bad_input() {
+        let path = Path::new("a.tif");
+        let failed = |error| {
+            let error = image_error(path, error);
+            assert!(matches!(error, JobError::Cancelled) || error.names(path), "{error}");
+            error.kind()
+        };
+        let io = |kind: std::io::ErrorKind| JobError::Io { path: "/tmp/x".into(), error: kind.into() };
+        let memory = JobError::Budget { needed_bytes: 2, budget_bytes: 1, next_step: String::new() };
+        assert_eq!(failed(memory), JobErrorKind::OutOfResources);
+        assert_eq!(failed(io(std::io::ErrorKind::StorageFull)), JobErrorKind::OutOfResources);
+        assert_eq!(failed(io(std::io::ErrorKind::PermissionDenied)), JobErrorKind::Other);
+        assert_eq!(failed(JobError::Cancelled), JobErrorKind::Cancelled);
+        assert_eq!(failed(JobError::WrongUse("it has several time points".to_owned())), JobErrorKind::BadInput);
+    }
 
     #[test]
     fn pairs_with_many_objects_are_validated() {

@@ -23,6 +23,8 @@ fn invalid_numbers_are_refused_by_name() {
         assert!(ran.stderr.contains(option), "{option} {value}: {}", ran.stderr);
         assert!(!fixture.path("l.tif").exists(), "{option} {value}");
     }
+    fixture.fails(2, &["segment", &raw, "--out", "l.tif", "--smooth-um", "-1"], &["--smooth-um is -1"]);
+    fixture.fails(2, &["predict", &raw, "--out", "o", "--diameter", "-3"], &["-3", "object diameter"]);
     let max_u64 = u64::MAX.to_string();
     fixture.fails(3, &["predict", &raw, "--channel", &max_u64, "--out", "o"], &[&raw, "channel"]);
     fixture.fails(3, &["predict", &raw, "--time", &max_u64, "--out", "o"], &[&raw, "time point"]);

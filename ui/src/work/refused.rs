@@ -1,6 +1,6 @@
 //! Jobs that were refused because they would overwrite files that Cytoscope did not write.
 
-use super::{JobState, Outcome, RepeatableJob, Work};
+use super::{JobState, Outcome, Purpose, RepeatableJob, Work};
 use crate::document::file_name;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::predict::input_facts;
@@ -21,6 +21,13 @@ pub struct RefusedJob {
     pub again: RepeatableJob,
     /// The prediction of all series of a file that it is a part of.
     pub part_of: Option<JobId>,
+}
+
+/// Returns why a job was refused that cannot be repeated, and what to do in the window.
+pub(super) fn reason(existing: &ExistingOutput, purpose: &Purpose) -> String {
+    let ExistingOutput { path, problem } = existing;
+    let replacing = if *purpose == Purpose::Convert { ", or check \"Replace existing files\"" } else { "" };
+    format!("{} {problem}; choose another name or folder{replacing}", path.display())
 }
 
 impl Work {
@@ -82,5 +89,23 @@ impl Work {
             Some(RefusedJob { title, existing, again, part_of: Some(id) })
         };
         refused.filter_map(question).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn a_refusal_names_what_the_window_offers_and_no_option_of_the_command_line() {
+        let existing = ExistingOutput { path: PathBuf::from("a.ome.tif"), problem: "already exists".to_owned() };
+        let converted = reason(&existing, &Purpose::Convert);
+        assert!(
+            converted.starts_with("a.ome.tif already exists; ") && converted.contains("\"Replace existing files\"")
+        );
+        for text in [converted, reason(&existing, &Purpose::Mesh)] {
+            assert!(text.contains("choose another name") && !text.contains("--"), "{text}");
+        }
     }
 }

@@ -56,8 +56,16 @@ pub fn load(path: &Path, limits: &GraphLimits) -> Result<Graph> {
 /// If the bytes are malformed, exceed a limit, or use an unsupported feature.
 pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Graph> {
     check_limit("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
-    let model = ModelProto::decode(bytes, limits)?;
-    let proto = model.graph.ok_or_else(|| GraphError::malformed("the file contains no graph"))?;
+    let model = ModelProto::decode(bytes, limits).map_err(|error| match error {
+        GraphError::Malformed { what } => {
+            let advice = "export or copy the model again";
+            GraphError::malformed(format!("the file is not ONNX, or it is damaged ({what}); {advice}"))
+        }
+        other => other,
+    })?;
+    let proto = model
+        .graph
+        .ok_or_else(|| GraphError::malformed("the file contains no graph; export or copy the model again"))?;
     check_limit("nodes", "the graph", proto.nodes.len() as u128, limits.nodes as u128)?;
     let opset = match model.opsets.iter().find(|(d, _)| is_default(d)) {
         Some((_, version)) => *version,

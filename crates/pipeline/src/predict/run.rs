@@ -9,7 +9,6 @@ use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutc
 use super::{expand_inputs, files, one, only_stacks, panic_text, zarr};
 use crate::devices::{Devices, SelectedEngine};
 use crate::diameter;
-use crate::error::with_name;
 use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, Note, preprocess, results};
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
@@ -175,9 +174,13 @@ impl PredictJob {
                 Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(error) => {
                     let of_series = if number > 0 { format!("series {number}: ") } else { String::new() };
-                    context.emit(&Event::Failed { input: input.clone(), reason: format!("{of_series}{error}") });
+                    context.emit(&Event::Failed {
+                        input: input.clone(),
+                        reason: format!("{of_series}{error}"),
+                        names_input: error.names(&input),
+                    });
                     let fatal = count > 1 && is_full_disk(&error);
-                    let named = with_name(&input.display().to_string(), &error.to_string());
+                    let named = error.message_about(&input);
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
                     let (kind, existing) = (error.kind(), error.existing_output());
                     outcome.failed.push(InputFailure { input, series: number, kind, message, existing });
