@@ -281,6 +281,30 @@ fn cells_of_a_membrane_stain_are_measured_in_small_stacks() {
     assert!(near >= 3, "{shown:#?}");
 }
 
+/// Cells of various sizes in voxels of various sizes: most estimates are right, and the others are not said to be certain.
+#[test]
+fn cells_of_various_sizes_are_measured_in_a_membrane_stain() {
+    let fixture = Fixture::new();
+    let simulate = ["simulate", "--kind", "cells", "--varied", "--shape", "24,128,128", "--seed", "208"];
+    fixture.run(&[&simulate[..], &["--count", "8", "--out", "cells"][..]].concat()).ok();
+    let mut near = 0;
+    let mut shown = Vec::new();
+    for seed in 208..216 {
+        let name = |part: &str| format!("cells/cells_{seed}_{part}.tif");
+        let settings: Value = serde_json::from_slice(&fixture.bytes(&format!("cells/cells_{seed}.json"))).unwrap();
+        let voxel = ["z", "y", "x"].map(|axis| settings["voxel_size_um"][axis].as_f64().unwrap());
+        let found = fixture.run(&["diameter", &name("raw"), "--model", "cells", "--device", "cpu", "--json"]).json();
+        let found = found["inputs"][0]["object_diameter"].clone();
+        let truth = median_diameter(&fixture.labels(&name("labels")), [24, 128, 128], voxel);
+        let ratio = found["diameter"].as_f64().unwrap() / truth;
+        let is_certain = found["estimate"]["certainty"] == "high";
+        near += usize::from(ratio.ln().abs() < 1.15f64.ln());
+        assert!(!is_certain || ratio.ln().abs() < 1.35f64.ln(), "seed {seed}: {found:#} for {truth:.1}");
+        shown.push(format!("seed {seed}: {ratio:.2} of the true diameter"));
+    }
+    assert!(near >= 6, "{shown:#?}");
+}
+
 #[test]
 fn estimates_are_close_to_the_truth_on_real_stacks() {
     let Some(data) = shared_data() else { return };

@@ -6,8 +6,12 @@
 //! few objects were found in a tile that is smaller than the stack, a larger part is predicted: such a tile leaves out most
 //! of the large objects, which its border cuts. If there are few objects in the middle of a large stack, they are looked for
 //! where the contrast is highest.
+//!
+//! Objects that are darker than their outlines, as in images of membranes, are not blobs, so the first guess says little about
+//! them: their diameter is estimated from short predictions at many scales (see `scales`).
 
 mod objects;
+mod scales;
 
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
 use crate::ops::{self, Statistics};
@@ -25,7 +29,7 @@ use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELON
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
-use objects::{Measured, measured};
+use objects::{Measured, appearance, measured};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -38,6 +42,8 @@ struct Coarsening {
     factor: f64,
     /// Factor by which objects appear larger on that grid.
     growth: f64,
+    /// Factor of the model's seed height.
+    seed_height_factor: f64,
     /// Ratio of two measurements below which the second one is not repeated.
     close_ratio: f64,
     /// Ratio of two measurements below which they agree, for [`Certainty::High`].
@@ -50,15 +56,33 @@ struct Coarsening {
 ///
 /// How far out labels reach differs between data sets, so the growth is between the values of embryos 1 to 9 of BBBC050
 /// (1.09), of nuclei of an independent generator (1.12) and of `simulate` (1.2).
-const COARSE: Coarsening = Coarsening { factor: 2.0, growth: 1.135, close_ratio: 1.25, certain_ratio: 1.25 };
+const COARSE: Coarsening = Coarsening {
+    factor: 2.0,
+    growth: 1.135,
+    seed_height_factor: SEED_HEIGHT_FACTOR,
+    close_ratio: 1.25,
+    certain_ratio: 1.25,
+};
 /// Number of objects below which the coarse grid is not used: there, single objects can merge with their surroundings, and
 /// the estimate runs away.
 const FEW_OBJECTS: usize = 4;
 /// For stacks of few objects, and if the slice spacing is estimated, too: objects need enough slices then. They
 /// grow about 3 % less than on the coarse grid.
-const FINE: Coarsening = Coarsening { factor: 1.3, growth: 1.1, close_ratio: 1.15, certain_ratio: 1.125 };
+const FINE: Coarsening = Coarsening {
+    factor: 1.3,
+    growth: 1.1,
+    seed_height_factor: SEED_HEIGHT_FACTOR,
+    close_ratio: 1.15,
+    certain_ratio: 1.125,
+};
 /// For flat stacks ([`FLAT_SLICES`]): predicting a plane takes little time, and a section has too few voxels on a coarse grid.
-const FLAT: Coarsening = Coarsening { factor: 1.0, growth: 1.05, close_ratio: 1.1, certain_ratio: 1.125 };
+const FLAT: Coarsening = Coarsening {
+    factor: 1.0,
+    growth: 1.05,
+    seed_height_factor: SEED_HEIGHT_FACTOR,
+    close_ratio: 1.1,
+    certain_ratio: 1.125,
+};
 /// Factor of the first guess on flat stacks, where noise is averaged less and sections are small. A start that is too large is
 /// corrected at once, because objects of half the size are still found; from one that is too small, the texture inside of
 /// objects may be measured.
@@ -69,8 +93,8 @@ const FLAT_START: f64 = 2.0;
 const TEXTURE_START: f64 = 1.5;
 /// Ratio of the diameters of two estimates from which on the objects of the smaller one may be texture.
 const TEXTURE_RATIO: f64 = 1.5;
-/// Factor of the model's seed height in short predictions: objects that merge on the coarse grid make the estimate run
-/// away, split ones change the median little.
+/// Factor of the model's seed height in short predictions that follow one another: objects that merge on the coarse grid make
+/// the estimate run away, split ones change the median little.
 const SEED_HEIGHT_FACTOR: f64 = 0.6;
 /// Tile size Z, Y, X of a short prediction.
 const TILE: [usize; 3] = [40, 96, 96];
@@ -122,6 +146,9 @@ pub(crate) struct SizeEstimate {
     pub estimate: DiameterEstimate,
     /// Voxel size Z, Y, X in the same unit.
     pub voxel: [f64; 3],
+    /// How bright the objects are in the middle compared to their outlines: a correlation from -1 to 1 with the heights that
+    /// the network finds. `None` without objects, or if they are uniform.
+    brightness: Option<f64>,
 }
 
 /// Where and on which grid a short prediction is made.
@@ -160,7 +187,7 @@ impl Estimator<'_> {
                 Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
             }
             (DiameterRequest::Auto, _) => {
-                let SizeEstimate { estimate, voxel } = self.estimate(nominal_um, None)?;
+                let SizeEstimate { estimate, voxel, .. } = self.estimate(nominal_um, None)?;
                 Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
             }
         }
@@ -205,7 +232,17 @@ impl Estimator<'_> {
         let guess = self.guess(&stack, voxel)?;
         let factor = if is_flat { FLAT_START } else { 1.0 };
         let found = self.estimate_from(&stack, (guess, factor), nominal_um, given)?;
-        if is_flat || given.is_some() || !guess.is_some_and(|guess| guess.is_smallest) {
+        if is_flat || given.is_some() {
+            return Ok(found);
+        }
+        let is_smallest = guess.is_some_and(|guess| guess.is_smallest);
+        if is_smallest || found.brightness.is_some_and(scales::is_dark) {
+            let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
+            if let Some(of_scales) = self.estimate_over_scales(&stack, found.voxel, center, nominal_um)? {
+                return Ok(of_scales);
+            }
+        }
+        if !is_smallest {
             return Ok(found);
         }
         let coarser = self.coarser_guess(&stack, voxel)?;
@@ -250,6 +287,7 @@ impl Estimator<'_> {
                 last = Some((measured, change));
             }
         }
+        let brightness = last.as_ref().and_then(|(measured, _)| measured.appearance.brightness);
         let estimate = last.map_or_else(
             || {
                 // Assume that the objects have the guessed or nominal size.
@@ -258,7 +296,7 @@ impl Estimator<'_> {
             },
             |(measured, change)| measured.estimate(at.diameter, change, at.coarsening),
         );
-        Ok(SizeEstimate { estimate, voxel: at.voxel })
+        Ok(SizeEstimate { estimate, voxel: at.voxel, brightness })
     }
 
     /// Measures the objects of a small part of a stack, at the diameter of `at` and again while they have another one. Sets
@@ -411,16 +449,19 @@ impl Estimator<'_> {
             return Ok(Measured::default());
         }
         OutputCheck::new(self.engine.device().id, self.options.precision).add(&values)?;
-        let measured = self.measure(values, shape, tile, work, at)?;
+        // The first channel, without the slices that only pad the tile.
+        let intensities = slab.get(..shape.iter().product::<usize>()).unwrap_or_default();
+        let measured = self.measure(values, intensities, [shape, tile], work, at)?;
         Ok(Measured { is_complete: shape == grid, ..measured })
     }
 
-    /// Segments a network's output on a tile and measures the objects.
+    /// Segments a network's output on a tile, of which the first voxels (`shape`) are those of the stack, and measures the
+    /// objects. `intensities` are those of the stack's first channel.
     fn measure(
         &self,
         mut values: Vec<f32>,
-        shape: [usize; 3],
-        tile: [usize; 3],
+        intensities: &[f32],
+        [shape, tile]: [[usize; 3]; 2],
         work: [f64; 3],
         at: &ShortPrediction,
     ) -> Result<Measured, JobError> {
@@ -446,7 +487,7 @@ impl Estimator<'_> {
         let mut foreground = maps.into_iter().nth(channel).ok_or_else(|| no_channel(channel))?;
         let mut options = model.segment.scaled(at.diameter / at.nominal_um);
         // Seeds of components in tissue are low already.
-        options.seed_height *= SEED_HEIGHT_FACTOR;
+        options.seed_height *= at.coarsening.seed_height_factor;
         if at.is_flat {
             // Fragments are ignored anyway, and objects may be much smaller than the start.
             options.min_volume_um3 = 0.0;
@@ -456,7 +497,9 @@ impl Estimator<'_> {
             tissue.outline = None;
         }
         let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
-        Ok(measured(&labels, count, shape, work, at))
+        let heights = seeds.as_deref().unwrap_or(&foreground);
+        let appearance = appearance(&labels, count, heights, intensities);
+        Ok(Measured { appearance, ..measured(&labels, count, shape, work, at) })
     }
 }
 

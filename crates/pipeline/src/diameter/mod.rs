@@ -123,7 +123,8 @@ impl DiameterUnit {
     }
 }
 
-/// How far an estimated object diameter can be relied on.
+/// How far an estimated object diameter can be relied on. For objects that are darker than their outlines, two measurements are
+/// those at neighboring scales, and the certainty is lower if objects of another size look as clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Certainty {

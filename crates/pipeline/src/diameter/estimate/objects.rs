@@ -13,6 +13,17 @@ pub(super) struct Measured {
     pub(super) elongation: Option<f64>,
     /// Whether the tile covered the whole stack.
     pub(super) is_complete: bool,
+    pub(super) appearance: Appearance,
+}
+
+/// How the objects of a short prediction look in the heights that the network finds, and in the image.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Appearance {
+    /// Mean of the objects' largest heights: the higher, the clearer the network sees them.
+    pub(super) peak: f64,
+    /// Correlation of heights and intensities inside the objects: positive for those that are brightest in the middle, negative
+    /// for those with bright outlines. `None` without objects, or if they are uniform.
+    pub(super) brightness: Option<f64>,
 }
 
 impl Measured {
@@ -99,5 +110,49 @@ pub(super) fn measured(
     let mut ratios: Vec<f64> = chosen.iter().map(ratio).filter(|r| r.is_finite()).collect();
     ratios.sort_by(f64::total_cmp);
     let elongation = ratios.get(ratios.len() / 2).copied().filter(|_| !at.is_flat);
-    Measured { diameters, elongation, is_complete: false }
+    Measured { diameters, elongation, is_complete: false, appearance: Appearance::default() }
+}
+
+/// Returns how `count` objects look.
+pub(super) fn appearance(labels: &[u32], count: u32, heights: &[f32], intensities: &[f32]) -> Appearance {
+    let mut peaks = vec![0.0f32; count as usize];
+    // Number of voxels, sums and sums of products of heights and intensities.
+    let (mut n, mut sums, mut squares, mut product) = (0.0f64, [0.0f64; 2], [0.0f64; 2], 0.0f64);
+    for ((label, height), intensity) in labels.iter().zip(heights).zip(intensities) {
+        let Some(peak) = label.checked_sub(1).and_then(|i| peaks.get_mut(i as usize)) else { continue };
+        *peak = peak.max(*height);
+        let values = [f64::from(*height), f64::from(*intensity)];
+        n += 1.0;
+        product += values[0] * values[1];
+        for a in 0..2 {
+            sums[a] += values[a];
+            squares[a] += values[a] * values[a];
+        }
+    }
+    let covariance = product - sums[0] * sums[1] / n;
+    let deviations = ((squares[0] - sums[0] * sums[0] / n) * (squares[1] - sums[1] * sums[1] / n)).sqrt();
+    Appearance {
+        peak: peaks.iter().copied().map(f64::from).sum::<f64>() / peaks.len().max(1) as f64,
+        brightness: (deviations > 0.0).then(|| covariance / deviations),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outlines_that_are_brighter_than_the_middle_are_told_from_darker_ones() {
+        // Two objects with heights of 0.2, 0.8 and 0.2, and 0.2, 0.4 and 0.2, between background of any values.
+        let labels = [0, 1, 1, 1, 0, 2, 2, 2];
+        let heights = [0.9, 0.2, 0.8, 0.2, 0.9, 0.2, 0.4, 0.2];
+        let of = |intensities: [f32; 8]| appearance(&labels, 2, &heights, &intensities);
+        let nuclei = of([0.0, 1.0, 5.0, 1.0, 9.0, 1.0, 3.0, 1.0]);
+        let membranes = of([9.0, 5.0, 1.0, 5.0, 0.0, 5.0, 2.0, 5.0]);
+        assert!((nuclei.peak - 0.6).abs() < 1e-6, "{}", nuclei.peak);
+        assert!(nuclei.brightness.is_some_and(|b| b > 0.8), "{:?}", nuclei.brightness);
+        assert!(membranes.brightness.is_some_and(|b| b < -0.8), "{:?}", membranes.brightness);
+        assert_eq!(of([7.0; 8]).brightness, None, "uniform");
+        assert_eq!(appearance(&[0; 8], 0, &heights, &[1.0; 8]).brightness, None, "no objects");
+    }
 }
