@@ -2,7 +2,7 @@
 
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
-use crate::inherited::{Inherited, LeftOut, covers, file_name, inherit, not_lists};
+use crate::inherited::{Inherited, covers, file_name, inherit, not_lists};
 use crate::job_record::{recorded, recorded_training};
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;

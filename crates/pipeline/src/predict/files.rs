@@ -77,7 +77,7 @@ impl Paths {
         let (mut maps, mut labels) = (vec![&self.maps], vec![&self.labels, &self.labels_wide]);
         if let Some(zarr) = &self.zarr {
             if is_zarr_zip_name(zarr) {
-                results::check(zarr, inputs, overwrite)?;
+                results::check(context, zarr, inputs, overwrite)?;
             } else {
                 results::check_folder(context, zarr, inputs, overwrite)?;
             }
