@@ -49,15 +49,22 @@ pub struct Recorded {
 
 /// The valid bytes from the start of a file.
 struct Valid {
-    /// A handle of its own; its position is the end of the valid bytes.
+    /// A handle of its own.
     reader: File,
     checksum: crc32fast::Hasher,
     bytes: u64,
+    /// Bytes that the record lists: fewer if it could not be written.
+    recorded_bytes: u64,
 }
 
 impl Valid {
     /// Adds the bytes of the file up to `end`, unless `is_abandoned` becomes true.
     fn add(&mut self, end: u64, is_abandoned: &AtomicBool) -> io::Result<()> {
+        if self.bytes >= end {
+            return Ok(());
+        }
+        // A read that failed has left the position anywhere.
+        self.reader.seek(SeekFrom::Start(self.bytes))?;
         let mut buffer = vec![0u8; BYTES_AT_ONCE];
         while self.bytes < end && !is_abandoned.load(Ordering::Relaxed) {
             let count = usize::try_from(end - self.bytes).map_or(BYTES_AT_ONCE, |left| left.min(BYTES_AT_ONCE));
@@ -104,6 +111,7 @@ impl Shared {
         let record = Record { fingerprint, bytes: valid.bytes, crc32: valid.crc32(), about };
         let text = serde_json::to_vec(&record).map_err(io::Error::from);
         atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)?;
+        valid.recorded_bytes = valid.bytes;
         self.is_recorded.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -159,7 +167,7 @@ impl GrowingFile {
         let open = || open_or_create(&path).map_err(StorageError::io(&path, "opening the file"));
         let (reader, writer) = (open()?, open()?);
         let record = read_record(&record_path).filter(|record| record.fingerprint == fingerprint);
-        let mut valid = Valid { reader, checksum: crc32fast::Hasher::new(), bytes: 0 };
+        let mut valid = Valid { reader, checksum: crc32fast::Hasher::new(), bytes: 0, recorded_bytes: 0 };
         let is_recorded = record.is_some_and(|record| {
             valid.add(record.bytes, &AtomicBool::new(false)).is_ok() && valid.crc32() == record.crc32
         });
@@ -167,12 +175,12 @@ impl GrowingFile {
             let mut empty = || {
                 remove_if_present(&record_path)?;
                 writer.set_len(0)?;
-                valid.reader.seek(SeekFrom::Start(0))?;
                 (valid.checksum, valid.bytes) = (crc32fast::Hasher::new(), 0);
                 Ok(())
             };
             empty().map_err(StorageError::io(&path, "emptying the file"))?;
         }
+        valid.recorded_bytes = valid.bytes;
         let shared = Shared {
             path,
             record_path,
@@ -191,9 +199,9 @@ impl GrowingFile {
         Some(Recorded { fingerprint, about })
     }
 
-    /// Returns the number of valid bytes from the start of the file, once those are recorded that are to be.
+    /// Returns the number of recorded bytes from the start of the file, once those are recorded that are to be.
     pub fn kept_bytes(&self) -> u64 {
-        self.shared.valid().bytes
+        self.shared.valid().recorded_bytes
     }
 
     /// Records that the first `bytes` bytes are written and valid, and what the job states `about` them. They must not change
@@ -226,11 +234,13 @@ impl GrowingFile {
             return Ok(false);
         }
         self.wait()?;
-        let shared = Arc::clone(&self.shared);
+        let (shared, of_thread) = (Arc::clone(&self.shared), about.clone());
         let thread = std::thread::Builder::new().name("keep slices".to_owned());
-        let recording = thread.spawn(move || shared.record(bytes, &about));
-        self.recording =
-            Some(recording.map_err(StorageError::io(&self.shared.path, "starting a thread that records"))?);
+        match thread.spawn(move || shared.record(bytes, &of_thread)) {
+            Ok(recording) => self.recording = Some(recording),
+            // Without another thread, it is done in this one.
+            Err(_) => self.shared.record(bytes, &about)?,
+        }
         Ok(true)
     }
 
@@ -373,6 +383,25 @@ mod tests {
         assert!(file.keep(10, "ten").is_err());
         file.abandon();
         assert_eq!(kept(folder.path(), "a job"), 9);
+    }
+
+    #[test]
+    fn bytes_that_could_not_be_recorded_are_recorded_by_the_next_call() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut file, mut writer) = GrowingFile::open(folder.path(), "stack", "a job").unwrap();
+        writer.write_all(b"0123").unwrap();
+        assert!(file.keep(6, "more than there are").is_err());
+        writer.write_all(b"456789").unwrap();
+        // A folder takes the place of the record.
+        let record = paths(folder.path(), "stack").1;
+        std::fs::create_dir(&record).unwrap();
+        assert!(file.keep(8, "eight").is_err());
+        assert_eq!(file.kept_bytes(), 0);
+        std::fs::remove_dir(&record).unwrap();
+        file.keep(8, "eight").unwrap();
+        assert_eq!(file.kept_bytes(), 8);
+        drop(file);
+        assert_eq!(kept(folder.path(), "a job"), 8);
     }
 
     #[cfg(unix)]
