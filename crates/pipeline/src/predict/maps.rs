@@ -106,7 +106,7 @@ impl Store<'_> {
             return ended;
         }
         let result = kept.keep(self.prediction.complete());
-        if matches!(ended, Err(JobError::Cancelled))
+        if let (Err(JobError::Cancelled), Ok(())) = (&ended, &result)
             && let Some(name) = kept.kept_name()
         {
             self.context.note(format!(
