@@ -7,10 +7,10 @@ use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::resolve::regions_note;
-use crate::predict::zarr::labels_of;
+use crate::predict::zarr::{labels_of, pack};
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
-use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, open, pack_zarr};
+use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_volume::{DType, Region, Samples, with_samples};
@@ -87,7 +87,7 @@ pub(crate) fn run(
     let finished = writer.finish()?;
     if is_zip {
         let mut publication = Publication::default();
-        publication.add(pack_zarr(finished, &|| context.check().is_ok())?.ok_or(JobError::Cancelled)?);
+        publication.add(pack(context, finished)?);
         record.refuse_changed()?;
         publication.publish(job.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         return Ok(());

@@ -12,7 +12,7 @@ use cytoscope_formats::{
 };
 pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, labels_of_prediction as labels_of};
 use cytoscope_storage::folder::{content_of_finished_while, is_finished};
-use cytoscope_storage::partial_folder::FinishedFolder;
+use cytoscope_storage::partial_folder::{FinishedFolder, PartialFolder};
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_volume::{DType, Samples};
 use serde::{Deserialize, Serialize};
@@ -297,7 +297,7 @@ impl ZarrLabels {
     /// # Errors
     /// As [`Self::finish`], and [`JobError::Cancelled`].
     pub(crate) fn finish_zip(self, context: &Context) -> Result<FinishedFile, JobError> {
-        pack_zarr(self.writer.finish()?, &|| context.check().is_ok())?.ok_or(JobError::Cancelled)
+        pack(context, self.writer.finish()?)
     }
 }
 
@@ -318,10 +318,18 @@ fn label_spec(meta: &ImageMeta, [depth, height, width]: [usize; 3], times: usize
 pub(super) fn finish(context: &Context, writer: ZarrWriter) -> Result<FinishedResult, JobError> {
     let folder = writer.finish()?;
     if is_zarr_zip_name(folder.target()) {
-        let packed = pack_zarr(folder, &|| context.check().is_ok())?;
-        return packed.map(FinishedResult::File).ok_or(JobError::Cancelled);
+        return pack(context, folder).map(FinishedResult::File);
     }
     Ok(FinishedResult::Folder(folder.finish(FOLDER_KIND)?))
+}
+
+/// Stores a folder in one zip file, which is completed under its hidden name.
+///
+/// # Errors
+/// [`JobError::Format`] if a file cannot be read or written; [`JobError::Cancelled`].
+pub(crate) fn pack(context: &Context, folder: PartialFolder) -> Result<FinishedFile, JobError> {
+    let goes_on = || context.check().is_ok();
+    context.report_alive(ProgressStage::Write, || pack_zarr(folder, &goes_on))?.ok_or(JobError::Cancelled)
 }
 
 /// Returns labels as samples of 16 or 32 bits.
