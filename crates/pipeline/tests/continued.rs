@@ -108,6 +108,18 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
     let (unused, continued) = ("predicted from the beginning: the slices", "continued after");
     assert!(report.notes.iter().any(|note| note.message.starts_with(unused)), "{:?}", report.notes);
     assert!(!report.notes.iter().any(|note| note.message.starts_with(continued)), "{:?}", report.notes);
+    // The same holds if their file has changed.
+    stop_after_a_third(&job(true, KeepSlices::Auto), CancelToken::cancel);
+    let mut paths = std::fs::read_dir(fixture.path("out")).unwrap().map(|entry| entry.unwrap().path());
+    let kept = paths.find(|path| path.to_string_lossy().ends_with(".cytoscope-growing")).unwrap();
+    let mut bytes = std::fs::read(&kept).unwrap();
+    bytes[0] ^= 1;
+    std::fs::write(&kept, bytes).unwrap();
+    let outcome = job(true, KeepSlices::Auto).run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let report = &outcome.done[0];
+    let changed = "the slices that were finished before are computed again";
+    assert!(report.notes.iter().any(|note| note.message.starts_with(changed)), "{:?}", report.notes);
+    assert!(fixture.maps("out") == expected, "the maps differ");
 }
 
 /// Cropped tiles, and windows that overlap along Z.

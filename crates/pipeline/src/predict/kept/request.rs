@@ -16,6 +16,10 @@ use std::time::Instant;
 const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
                          computed again; to continue them, use the same --diameter, --tile and --precision";
 
+/// The note about slices of the same job whose file has changed since they were recorded.
+const CHANGED: &str =
+    "the slices that were finished before are computed again, because their file was changed or damaged";
+
 /// Voxels on the model's grid, of all time points, from which on a prediction takes so long that its finished slices are
 /// kept.
 const LARGE_VOXELS: usize = 64 << 20;
@@ -213,7 +217,9 @@ impl KeptRequest<'_, '_> {
         let slice_bytes = (slice_len * channels * size_of::<f32>()).max(1) as u64;
         let all_slices = resolved.times.len().saturating_mul(grid[0]);
         let described = earlier.iter().fold(0usize, |sum, part| sum.saturating_add(part.slices));
-        let stored = usize::try_from(growing.kept_bytes() / slice_bytes).unwrap_or(0).min(described).min(all_slices);
+        let kept_bytes = growing.kept_bytes();
+        let stored = usize::try_from(kept_bytes / slice_bytes).unwrap_or(0).min(described).min(all_slices);
+        let is_changed = described > 0 && kept_bytes == 0;
         let is_for_attempts = self.keeping() == Keeping::ForAttempts;
         Ok(KeptSlices {
             growing,
@@ -236,7 +242,7 @@ impl KeptRequest<'_, '_> {
             has_fallback: resolved.engine.has_fallback(),
             resumes: job.resume,
             is_later: *is_later,
-            discarded,
+            discarded: discarded.or_else(|| is_changed.then(|| CHANGED.to_owned())),
             recorded: Instant::now(),
         })
     }
