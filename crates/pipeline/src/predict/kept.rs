@@ -321,8 +321,10 @@ impl KeptSlices {
 
     /// As [`KeptSlices::keep_complete`], in another thread, unless that still records earlier slices.
     fn keep_soon(&mut self) -> Result<(), JobError> {
-        let (bytes, _, about) = self.next_record()?;
-        if self.growing.state_soon(bytes, about)? {
+        let (bytes, has_bands, about) = self.next_record()?;
+        // A record without slices and bands would keep the file of a job that is cancelled, for nothing.
+        let is_empty = bytes == 0 && !has_bands;
+        if is_empty || self.growing.state_soon(bytes, about)? {
             self.recorded = Instant::now();
         }
         Ok(())
@@ -408,7 +410,7 @@ impl KeptSlices {
         slices.into_iter().chain(bands).chain(self.discarded.clone()).collect()
     }
 
-    /// As [`KeptSlices::remove`], for slices that may still be being recorded.
+    /// Ends the recording of the slices, and removes them as [`KeptSlices::remove`] does.
     pub(super) fn abandon(self, folder: &Path, stem: &str) {
         let Self { growing, file, .. } = self;
         drop(file);

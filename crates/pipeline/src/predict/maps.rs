@@ -325,8 +325,8 @@ impl<'a> Inference<'a> {
         &self.seams
     }
 
-    /// Ends the job, of which the results `folder/stem_*` are or are not published: finished slices that are not recorded
-    /// yet are recorded if they are not, and no slices are kept if they are.
+    /// Ends the job. If its results `folder/stem_*` are published, no slices are kept; otherwise those that are finished but
+    /// not recorded yet are recorded.
     pub(super) fn end(&mut self, is_published: bool, folder: &Path, stem: &str) {
         match self.kept.take() {
             Some(mut kept) if !is_published => kept.keep_rest(self.context.cancel.is_discarding()),
