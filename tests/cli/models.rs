@@ -5,7 +5,7 @@ mod weights;
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
 use cytoscope_builders::{DynUNet, Weights, dynunet};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 const SHAPE: [usize; 5] = [1, 1, 9, 21, 26];

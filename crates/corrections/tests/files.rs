@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::{python, run_python};
+use common::python;
 use cytoscope_corrections::{
     CorrectionError, KnownVoxels, LabelVolume, Limits, LoadOptions, RawSource, SliceAxis, UNKNOWN_LABEL, export_pair,
     export_part,
 };
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_testkit::run_python;
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

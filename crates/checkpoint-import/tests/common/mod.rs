@@ -1,5 +1,5 @@
 //! Writes weight files as `torch.save` does, byte by byte.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -8,8 +8,6 @@ use cytoscope_corrections::{
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
 
-pub use cytoscope_testkit::run_python;
-
 pub const SHAPE: [usize; 3] = [34, 70, 66];
 
 /// Two labels in background.

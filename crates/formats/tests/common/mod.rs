@@ -1,6 +1,6 @@
 //! Helpers of the integration tests: files in memory, and where the real files and Python are, with a report of the skip if
 //! they are missing.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
 pub mod zarr;
 

@@ -1,5 +1,5 @@
 //! Shared test helpers: location of external data, and comparison of tensors.
-#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(dead_code, unused_imports, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Helpers of the pipeline's tests: external data, reproducible noise, small packages, Python.
-#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(dead_code, unused_imports, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use cytoscope_graph::{Graph, Tensor};
