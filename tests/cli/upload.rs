@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 32] = [
+const CHANGES: [(&str, &str, Option<&str>); 35] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -54,6 +54,9 @@ const CHANGES: [(&str, &str, Option<&str>); 32] = [
     ("license: MIT", "license: MIT\nlicence: MIT", Some("licence")),
     ("  email: ada@example.org", "  mail: ada@example.org", Some("authors[0].mail")),
     ("license: MIT", "license: MIT\nuploader: {email: ada}", Some("uploader.email")),
+    ("license: MIT", "license: MIT\nversion_number: 3", None),
+    ("license: MIT", "license: MIT\nicon: cover.png", None),
+    ("license: MIT", "license: MIT\nicon: missing.png", Some("icon")),
 ];
 
 /// Prints, for each package, whether bioimageio.spec finds its description valid.

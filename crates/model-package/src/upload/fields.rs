@@ -4,8 +4,9 @@ use super::people::is_email;
 use super::{Checker, RESOURCE_ID_RULE, given, is_resource_id};
 use serde_json::Value;
 
-/// Fields of a description of a model (`ModelDescr` of bioimageio.spec 0.5).
-const MODEL_FIELDS: [&str; 29] = [
+/// Fields of a description of a model (`ModelDescr` of bioimageio.spec 0.5), and `version_number`, which it reads as the
+/// version.
+const MODEL_FIELDS: [&str; 30] = [
     "attachments",
     "authors",
     "cite",
@@ -34,6 +35,7 @@ const MODEL_FIELDS: [&str; 29] = [
     "uploader",
     "version",
     "version_comment",
+    "version_number",
     "weights",
 ];
 /// Fields of authors, maintainers and packagers.
@@ -44,6 +46,8 @@ const CITE_FIELDS: [&str; 3] = ["doi", "text", "url"];
 const VERSION_COMMENT_LENGTH: usize = 512;
 /// Maximum number of characters of an icon that is a text.
 const ICON_LENGTH: usize = 2;
+/// The first patch of format 0.5 in which the file of an icon is the source of an entry. Before, it could be the name alone.
+const ICON_ENTRY_PATCH: u32 = 11;
 
 impl<'a> Checker<'a> {
     /// Checks the names of fields, and the fields that no other check covers.
@@ -79,6 +83,13 @@ impl<'a> Checker<'a> {
         self.rdf.get("format_version").and_then(Value::as_str).is_some_and(|version| version.starts_with("0.5"))
     }
 
+    /// Whether the icon may be the name of a file.
+    fn takes_icon_name(&self) -> bool {
+        let version = self.rdf.get("format_version").and_then(Value::as_str).unwrap_or_default();
+        let patch = version.strip_prefix("0.5.").and_then(|patch| patch.parse::<u32>().ok());
+        patch.is_none_or(|patch| patch < ICON_ENTRY_PATCH)
+    }
+
     /// Refuses fields of an object that are not known; `path` begins their names.
     fn known_fields(&mut self, path: &str, object: &'a Value, known: &[&str]) {
         for key in object.as_object().into_iter().flat_map(|object| object.keys()) {
@@ -112,6 +123,7 @@ impl<'a> Checker<'a> {
         let Some(icon) = given(self.rdf, PART) else { return };
         match icon.as_str().map(|text| text.chars().count()) {
             Some(1..=ICON_LENGTH) => {}
+            Some(1..) if self.takes_icon_name() => _ = self.file(PART, icon),
             Some(_) => {
                 let message = format!("is {icon}: give one emoji, or the file of a picture as the source of an entry");
                 self.refuse(PART, message);
