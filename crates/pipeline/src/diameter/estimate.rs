@@ -169,6 +169,15 @@ struct ShortPrediction {
     coarsening: Coarsening,
     /// Whether the stack has so few slices that only sections of objects can be measured ([`FLAT_SLICES`]).
     is_flat: bool,
+    /// Whether objects that are clearly darker than their outlines are not measured again.
+    stops_if_dark: bool,
+}
+
+impl ShortPrediction {
+    /// Returns whether these objects are not measured again because they are darker than their outlines.
+    fn stops_at(&self, measured: &Measured) -> bool {
+        self.stops_if_dark && measured.appearance.brightness.is_some_and(scales::is_clearly_dark)
+    }
 }
 
 /// The compiled network of short predictions and its tile shape.
@@ -231,7 +240,7 @@ impl Estimator<'_> {
         let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
         let guess = self.guess(&stack, voxel)?;
         let factor = if is_flat { FLAT_START } else { 1.0 };
-        let found = self.estimate_from(&stack, (guess, factor), nominal_um, given)?;
+        let mut found = self.estimate_from(&stack, (guess, factor), nominal_um, given, true)?;
         if is_flat || given.is_some() {
             return Ok(found);
         }
@@ -241,25 +250,31 @@ impl Estimator<'_> {
             if let Some(of_scales) = self.estimate_over_scales(&stack, found.voxel, center, nominal_um)? {
                 return Ok(of_scales);
             }
+            if found.brightness.is_some_and(scales::is_clearly_dark) {
+                found = self.estimate_from(&stack, (guess, factor), nominal_um, given, false)?;
+            }
         }
         if !is_smallest {
             return Ok(found);
         }
         let coarser = self.coarser_guess(&stack, voxel)?;
-        let other = self.estimate_from(&stack, (coarser, TEXTURE_START), nominal_um, given)?;
+        let other = self.estimate_from(&stack, (coarser, TEXTURE_START), nominal_um, given, false)?;
         Ok(if is_texture(&found.estimate, &other.estimate) { other } else { found })
     }
 
-    /// Estimates the diameter in a part of the stack from a first guess, which is multiplied by a factor.
+    /// Estimates the diameter in a part of the stack from a first guess, which is multiplied by a factor. If `stops_if_dark`, the
+    /// first objects that are clearly darker than their outlines end it: their diameter is estimated in another way.
     fn estimate_from(
         &self,
         stack: &Stack,
         (guess, factor): (Option<BlobSize>, f64),
         nominal_um: f64,
         given: Option<f64>,
+        stops_if_dark: bool,
     ) -> Result<SizeEstimate, JobError> {
         let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
         let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
+        let stops_if_dark = stops_if_dark && !is_flat && given.is_none();
         let guessed = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um);
         let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
         // At least the guess, and no more than half the image.
@@ -267,8 +282,17 @@ impl Estimator<'_> {
         let diameter = given.unwrap_or(start);
         let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
         let (tile, coarsening) = if is_flat { (FLAT_TILE, FLAT) } else { (TILE, COARSE) };
-        let first =
-            ShortPrediction { voxel, diameter, nominal_um, center, tile, budget_bytes: None, coarsening, is_flat };
+        let first = ShortPrediction {
+            voxel,
+            diameter,
+            nominal_um,
+            center,
+            tile,
+            budget_bytes: None,
+            coarsening,
+            is_flat,
+            stops_if_dark,
+        };
         let (mut at, mut last) = (first, None);
         if is_flat || self.voxel_um.is_some() {
             last = self.measure_around(stack, &mut at, given)?;
@@ -279,7 +303,7 @@ impl Estimator<'_> {
         }
         if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
             && few.diameters.len() < ENOUGH_OBJECTS
-            && !(few.is_complete || is_flat)
+            && !(few.is_complete || is_flat || at.stops_at(few))
         {
             let large = ShortPrediction { tile: LARGE_TILE, budget_bytes: Some(self.budget_bytes), ..at };
             if let Some((measured, change, found)) = self.measure_more(stack, large, few.diameters.len())? {
@@ -344,9 +368,10 @@ impl Estimator<'_> {
                 return Ok(None);
             }
             let change = (found / at.diameter).ln().abs();
+            let is_last = change < at.coarsening.close_ratio.ln() || at.stops_at(&measured);
             last = Some((measured, change));
             at.diameter = found;
-            if change < at.coarsening.close_ratio.ln() {
+            if is_last {
                 break;
             }
         }
