@@ -78,7 +78,6 @@ fn object_diameter(
     let channels = channels(context, chosen, model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;
     let voxel = voxel_size(given.voxel_um, input, &mut meta, model, &mut notes)?;
-    notes.into_iter().for_each(|note| context.note(note));
     let options = context.compile_options(engine.precision(model, job.precision), job.threads);
     let estimator = SeriesEstimator {
         context,
@@ -92,6 +91,7 @@ fn object_diameter(
         budget_bytes: job.memory_budget_bytes.unwrap_or(u64::MAX),
     };
     let SeriesDiameter { diameter, note, .. } = estimator.resolve(&times, job.diameter, nominal_um)?;
-    note.into_iter().for_each(|note| context.note(note));
+    // Another device may have failed before, so they are only given now.
+    notes.into_iter().chain(note).for_each(|note| context.note(note));
     Ok(diameter)
 }
