@@ -90,7 +90,8 @@ impl ModelTestJob {
     /// [`JobError::WrongUse`] for settings that do not apply to the model; [`JobError::Cancelled`].
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelTestReport, JobError> {
         let loading = context.recorder.span(Stage::Load, "package");
-        let Opened { package, architecture, assumptions } = checkpoints::open(&self.file, &self.settings)?;
+        let open = || checkpoints::open(&self.file, &self.settings);
+        let Opened { package, architecture, assumptions } = context.report_alive(ProgressStage::Check, open)?;
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");

@@ -122,7 +122,8 @@ impl ImportJob {
         check_destination(out, &[file], *overwrite)?;
         let file_text = file.display().to_string();
         let loading = context.recorder.span(Stage::Load, "package");
-        let Opened { package, architecture, assumptions } = checkpoints::open(file, settings)?;
+        let open = || checkpoints::open(file, settings);
+        let Opened { package, architecture, assumptions } = context.report_alive(ProgressStage::Check, open)?;
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");

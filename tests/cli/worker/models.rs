@@ -220,7 +220,7 @@ fn invalid_quantizations_and_imports_fail_with_a_typed_error() {
         (import(&fixture, "broken.onnx", "q"), bad_input, "broken.onnx"),
         (import(&fixture, "nothere.zip", "q"), bad_input, "nothere.zip"),
         (import(&fixture, "net.onnx", "net.onnx"), wrong_use, "is an input"),
-        (import(&fixture, "net.onnx", "nofolder/q"), JobErrorKind::Other, "nofolder"),
+        (import(&fixture, "net.onnx", "nofolder/q"), wrong_use, "nofolder"),
     ];
     for (id, (job, expected, word)) in (1..).zip(jobs) {
         let (kind, message, _) = failure(&mut engine, id, job);
