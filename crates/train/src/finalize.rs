@@ -47,8 +47,8 @@ const INT8_LOSS: f64 = 0.005;
 const TUNING_SHARE: f64 = 0.3;
 
 /// Note about a package without a license.
-const NO_LICENSE: &str = "the package states no license, so others may not use the model; to allow it, state one with --license \
-                          (license in the settings), such as --license CC-BY-4.0";
+const NO_LICENSE: &str = "the package states no license, so others may not use the model; its authors can state one (--license, \
+                          or license in the settings, such as CC-BY-4.0)";
 
 /// Returns the time at which `share` of the time from now until `end` has passed.
 fn deadline_for_share(end: Instant, share: f64) -> Instant {
