@@ -122,7 +122,7 @@ fn print_training_event(event: &TrainEvent) {
     match event {
         TrainEvent::Validated(ValidationPoint { step, score, scores, best }) => {
             let all: Vec<String> = scores.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
-            let mark = if *best { ", best so far" } else { "" };
+            let mark = if *best { ", kept so far" } else { "" };
             eprint_line(&format!("step {step}: validation score {score:.4} ({}){mark}", all.join(", ")));
         }
         TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, .. } => {

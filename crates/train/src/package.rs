@@ -293,7 +293,7 @@ pub(crate) fn card(
     text.push_str(&format!("\n## Validation ({metric})\n\n| step | score | |\n|---|---|---|\n"));
     for v in &history.validations {
         let all: Vec<String> = v.scores.iter().map(|(n, s)| format!("{n} {s:.3}")).collect();
-        let mark = if v.best { " (best so far)" } else { "" };
+        let mark = if v.best { " (kept so far)" } else { "" };
         text.push_str(&format!("| {} | {:.4}{mark} | {} |\n", v.step, v.score, all.join(", ")));
     }
     text.push_str("\n## Loss\n\n| step | loss | rate |\n|---|---|---|\n");
