@@ -54,15 +54,28 @@ pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
 
 /// The text without the parentheses that name an option.
 fn without_options(mut text: String) -> String {
-    while let Some(option) = text.find(" --").or_else(|| text.find("(--")) {
+    let mut from = 0;
+    while let Some(option) = next_option(&text, from) {
         // The parenthesis may begin with the option.
         let (before, after) = text.split_at(option + 1);
         let start = before.rfind(" (").filter(|start| before.rfind(')').is_none_or(|closed| closed < *start));
         let end = after.find(')').map(|end| before.len() + end);
-        let (Some(start), Some(end)) = (start, end) else { break };
-        text.replace_range(start..=end, "");
+        from = match (start, end) {
+            (Some(start), Some(end)) => {
+                text.replace_range(start..=end, "");
+                start
+            }
+            _ => option + 1,
+        };
     }
     text
+}
+
+/// Returns the position before the next option from a position on.
+fn next_option(text: &str, from: usize) -> Option<usize> {
+    let rest = text.get(from..)?;
+    let at = [" --", "(--"].into_iter().filter_map(|beginning| rest.find(beginning)).min()?;
+    Some(from + at)
 }
 
 /// The text with the numbers of time points increased by one.
@@ -111,6 +124,8 @@ mod tests {
             "read from their channels (choose others with \"Channels\"); dna is used (choose another with \"Channel\")"
         );
         assert_eq!(in_window("not read (--keep reads it), 1 left"), "not read, 1 left");
+        // An option outside of parentheses is kept; a later one in parentheses is not.
+        assert_eq!(in_window("use --keep (slow); 3 are left (--drop removes them)"), "use --keep (slow); 3 are left");
         assert_eq!(
             in_window("give a larger --memory-budget or a smaller --tile, or close other programs"),
             "give a larger \"Memory budget\", or close other programs"
