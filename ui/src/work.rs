@@ -6,6 +6,8 @@ mod view;
 
 pub use refused::RefusedJob;
 pub use subject::JobSubject;
+#[cfg(test)]
+pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
 use crate::engine_notes::{in_window, note_in_window};

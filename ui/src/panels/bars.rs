@@ -490,23 +490,12 @@ fn position_sliders(ui: &mut Ui, document: &Document, actions: &mut Actions) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::sample_status;
     use cytoscope_engine::DeviceId;
 
     #[test]
     fn advice_on_the_batch_names_the_settings_of_the_window() {
-        let status = TrainStatus {
-            device: DeviceId::Cpu,
-            step: 1,
-            samples_per_sec: 8.0,
-            data_wait_share: 0.0,
-            device_share: None,
-            resident_bytes: None,
-            device_memory: None,
-            activation_bytes: 1 << 20,
-            batch: 4,
-            batch_advice: None,
-            recomputed_share: None,
-        };
+        let status = sample_status(DeviceId::Cpu, 4);
         let figures = status_text(&status);
         assert!(figures.starts_with("8.0 samples/s") && !figures.contains(';'), "{figures}");
         let larger = TrainStatus { batch_advice: Some(BatchAdvice::Larger { batch: 8 }), ..status.clone() };

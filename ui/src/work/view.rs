@@ -421,6 +421,24 @@ impl JobView {
     }
 }
 
+/// A status without advice, for tests.
+#[cfg(test)]
+pub(crate) fn sample_status(device: cytoscope_engine::DeviceId, batch: usize) -> TrainStatus {
+    TrainStatus {
+        device,
+        step: 1,
+        samples_per_sec: 8.0,
+        data_wait_share: 0.0,
+        device_share: None,
+        resident_bytes: None,
+        device_memory: None,
+        activation_bytes: 1 << 20,
+        batch,
+        batch_advice: None,
+        recomputed_share: None,
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 mod tests {
@@ -469,19 +487,7 @@ mod tests {
     }
 
     fn status(device: &str, batch: usize) -> TrainStatus {
-        TrainStatus {
-            device: device.parse().unwrap(),
-            step: 1,
-            samples_per_sec: 8.0,
-            data_wait_share: 0.0,
-            device_share: None,
-            resident_bytes: None,
-            device_memory: None,
-            activation_bytes: 1 << 20,
-            batch,
-            batch_advice: None,
-            recomputed_share: None,
-        }
+        sample_status(device.parse().unwrap(), batch)
     }
 
     /// The rules that give advice for the job.

@@ -7,7 +7,7 @@ use cytoscope_profile::{DeviceMemory, bytes_text};
 use eframe::egui::{self, Ui};
 use egui_plot::{Legend, Line, Plot, PlotPoints};
 
-/// Maximum number of points of a line; more could not be told apart, and would take long to draw.
+/// Maximum number of points of a line: more than the plot has pixels would only slow down drawing.
 const MAX_POINTS: usize = 4000;
 
 /// At most [`MAX_POINTS`] of the samples, among them the highest: of neighboring samples, the one with the most bytes.
