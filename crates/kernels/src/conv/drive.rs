@@ -244,6 +244,8 @@ impl Core for PackedConvInt8 {
 pub(crate) struct Plan {
     /// Position of each tap, in input values from the position that [`Plan::geometry`] gives.
     pub taps: Vec<usize>,
+    /// If the input's slices form a ring, the position of each tap for each output slice, in place of `taps`; else empty.
+    pub ring_taps: Vec<Vec<usize>>,
     /// Number of successive taps that are one voxel apart along W.
     pub adjacent: usize,
     /// Which outputs are computed, and where their inputs are.
@@ -253,6 +255,19 @@ pub(crate) struct Plan {
     /// For transposed convolutions, whose weights of all taps along W are consecutive output blocks, the number of
     /// blocks of one tap: block `b` is block `b % fold` of the voxel `b / fold` positions further on.
     pub fold: Option<usize>,
+}
+
+impl Plan {
+    /// Returns the position of each tap for an output slice.
+    pub(crate) fn taps_of(&self, slice: usize) -> &[usize] {
+        self.ring_taps.get(slice).unwrap_or(&self.taps)
+    }
+
+    /// Returns the positions of the taps for all output slices: more than one list if the input's slices form a ring.
+    pub(crate) fn all_taps(&self) -> impl Iterator<Item = &[usize]> {
+        let shared = self.ring_taps.is_empty().then_some(&self.taps);
+        self.ring_taps.iter().chain(shared).map(Vec::as_slice)
+    }
 }
 
 /// Positions of the outputs of one pass, in voxels, and of the inputs that they read, in values.
@@ -354,7 +369,7 @@ pub(crate) fn drive<C: Core>(
         values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, out_layout.channels))
     };
     let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
-    let fresh = fresh_taps(plan);
+    let fresh: Vec<Vec<usize>> = plan.all_taps().map(|taps| fresh_taps(taps, plan)).collect();
     let row = Row {
         isa,
         core,
@@ -401,10 +416,10 @@ pub(crate) fn drive<C: Core>(
     stats
 }
 
-/// Returns the taps that read a row of inputs that the previous row of outputs did not read: the first of each run of adjacent
-/// taps.
-fn fresh_taps(plan: &Plan) -> Vec<usize> {
-    let firsts: Vec<usize> = plan.taps.iter().step_by(plan.adjacent.max(1)).copied().collect();
+/// Returns those of `taps` that read a row of inputs that the previous row of outputs did not read: the first of each run of
+/// adjacent taps.
+fn fresh_taps(taps: &[usize], plan: &Plan) -> Vec<usize> {
+    let firsts: Vec<usize> = taps.iter().step_by(plan.adjacent.max(1)).copied().collect();
     let is_fresh = |tap: &usize| !firsts.contains(&(tap + plan.geometry.in_step[1]));
     firsts.iter().filter(|tap| is_fresh(tap)).copied().collect()
 }
@@ -418,8 +433,9 @@ struct Row<'a, C: Core> {
     input: &'a [C::In],
     in_layout: &'a Blocked,
     out_layout: &'a Blocked,
-    /// Taps whose inputs are prefetched for the next row of outputs, see [`fresh_taps`].
-    fresh: &'a [usize],
+    /// Taps whose inputs are prefetched for the next row of outputs, see [`fresh_taps`]: for each list of
+    /// [`Plan::all_taps`].
+    fresh: &'a [Vec<usize>],
     scale: &'a [f32],
     bias: &'a [f32],
     target: &'a SharedTarget<'a>,
@@ -477,7 +493,7 @@ impl<C: Core> Row<'_, C> {
                 in_blocks: group.in_blocks,
                 in_per_block: self.in_layout.block,
                 last_in_per_block,
-                taps: &self.plan.taps,
+                taps: self.plan.taps_of(d),
                 adjacent: self.plan.adjacent,
                 weights: self.core.weights()[group.at..].as_ptr(),
                 excess: self.core.excess(group),
@@ -492,7 +508,7 @@ impl<C: Core> Row<'_, C> {
                     self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
                 }
             }
-            self.fetch_inputs(from + geometry.in_step[1], group.in_blocks, len);
+            self.fetch_inputs(from + geometry.in_step[1], d, group.in_blocks, len);
             // SAFETY: `assert_in_bounds` has shown that all reads of the pass lie in the input, the weights and the
             // initial sums, which were packed for this instruction set. The scratch holds the run, as the assertion
             // above shows, and whole tiles of 16 voxels. `prepare` was called on this thread.
@@ -525,16 +541,17 @@ impl<C: Core> Row<'_, C> {
         let _ = (at, len);
     }
 
-    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, except those that the
-    /// current row has read. Rows are so short that the CPU's own prefetching would start over with each of them.
-    fn fetch_inputs(&self, from: usize, in_blocks: usize, len: usize) {
+    /// Prefetches the inputs of a run of the next row of outputs in slice `slice`, which starts at value `from`, except those
+    /// that the current row has read. Rows are so short that the CPU's own prefetching would start over with each of them.
+    fn fetch_inputs(&self, from: usize, slice: usize, in_blocks: usize, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let values = (len - 1) * self.plan.geometry.in_step[2] + self.plan.adjacent * self.in_layout.block;
             let line = 64 / size_of::<C::In>();
+            let fresh = self.fresh.get(slice).or(self.fresh.first()).map_or(&[][..], Vec::as_slice);
             for block in 0..in_blocks {
-                for tap in self.fresh {
+                for tap in fresh {
                     let first = from + block * self.in_layout.block_stride() + tap;
                     for at in (first..first + values).step_by(line) {
                         // SAFETY: prefetching reads nothing and accepts any address: after the last row, this one is
@@ -545,7 +562,7 @@ impl<C: Core> Row<'_, C> {
             }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (from, in_blocks, len);
+        let _ = (from, slice, in_blocks, len);
     }
 
     /// Applies the epilogue to a run of one output block that starts at `[block, d, h, w]`.

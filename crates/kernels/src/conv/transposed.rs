@@ -301,6 +301,7 @@ fn row_plans(
     }
     let plan = |row: usize| Plan {
         taps: vec![0],
+        ring_taps: Vec::new(),
         adjacent: 1,
         geometry: Geometry {
             in_start: in_layout.row_start(0, 0, 0),
@@ -336,6 +337,7 @@ fn phase_plans(in_layout: &Blocked, shape: &TransposedShape, out_layout: &Blocke
         let start = |axis: usize| in_layout.halo[axis].saturating_add_signed(along[axis].input) * steps[axis];
         Plan {
             taps,
+            ring_taps: Vec::new(),
             adjacent: w,
             geometry: Geometry {
                 in_start: start(0) + start(1) + start(2),

@@ -173,6 +173,7 @@ pub fn conv_input_gradient(
         let along = &phase.reads[2];
         let plan = Plan {
             taps,
+            ring_taps: Vec::new(),
             adjacent: if along.windows(2).all(|p| p[1] == p[0] + 1) { along.len() } else { 1 },
             geometry: Geometry {
                 in_start: (0..3).map(|a| (out_layout.halo[a] as isize + first[a]) as usize * steps[a]).sum(),
