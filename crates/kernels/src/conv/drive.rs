@@ -69,6 +69,16 @@ enum SharedTarget<'a> {
     U8(Shared<'a, u8>, super::Quantizer),
 }
 
+impl<'a> SharedTarget<'a> {
+    fn new(target: &'a mut Target<'_>) -> Self {
+        match target {
+            Target::F32(v) => Self::F32(Shared::new(v)),
+            Target::F16(v) => Self::F16(Shared::new(v)),
+            Target::U8(v, q) => Self::U8(Shared::new(v), *q),
+        }
+    }
+}
+
 /// Number of rows of a task, and its largest number of slices.
 const TASK_ROWS: usize = 16;
 const TASK_SLICES: usize = 8;
@@ -113,11 +123,7 @@ pub(crate) fn drive<C: Core>(
     let out_blocks = out_layout.channels.div_ceil(CHANNEL_BLOCK);
     let mut stats = if end.moments { vec![LaneStats::NEW; depth * chunks * out_blocks] } else { Vec::new() };
     let shared_stats = Shared::new(&mut stats);
-    let shared = match target {
-        Target::F32(v) => SharedTarget::F32(Shared::new(v)),
-        Target::F16(v) => SharedTarget::F16(Shared::new(v)),
-        Target::U8(v, q) => SharedTarget::U8(Shared::new(v), *q),
-    };
+    let shared = SharedTarget::new(target);
     let padded = |values: Option<&[f32]>, none: f32| -> Vec<f32> {
         values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, out_layout.channels))
     };
