@@ -2,8 +2,8 @@
 
 use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Tensor;
+use cytoscope_storage::sha256_of_bytes;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -68,9 +68,11 @@ pub struct Choice {
     pub measurements: Vec<Measurement>,
 }
 
-/// Returns the first 128 bits of the SHA-256 of a model's bytes as hex.
-pub fn fingerprint(model: &[u8]) -> String {
-    Sha256::digest(model).iter().take(16).map(|b| format!("{b:02x}")).collect()
+/// Returns the first 128 bits of the SHA-256 of bytes, such as those of a model, as hex.
+pub fn fingerprint(bytes: &[u8]) -> String {
+    let mut digits = sha256_of_bytes(bytes);
+    digits.truncate(32);
+    digits
 }
 
 /// Compiles a model for an engine in a precision.

@@ -23,7 +23,6 @@ use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
 use lookup::record_listing;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -126,7 +125,7 @@ pub struct ModelRecord {
 pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> Result<String, JobError> {
     let text = serde_json::to_string(&(job, model, files))
         .map_err(|e| JobError::WrongUse(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
-    Ok(Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect())
+    Ok(cytoscope_engine::select::fingerprint(text.as_bytes()))
 }
 
 /// Returns the name and version of this program, as in a record.
