@@ -242,7 +242,7 @@ impl PartialFile {
             // Elsewhere a lock prevents reading, even by this process.
             let _ = file.unlock();
         }
-        Ok(FinishedFile { file: Some(file), syncing: None, is_lost: false, partial, target })
+        Ok(FinishedFile { file: Some(file), syncing: None, has_sync_failed: false, partial, target })
     }
 }
 
@@ -270,7 +270,7 @@ pub struct FinishedFile {
     /// Flushes the file to disk.
     syncing: Option<JoinHandle<io::Result<()>>>,
     /// Whether flushing has failed, so that the file must not be published.
-    is_lost: bool,
+    has_sync_failed: bool,
     partial: PathBuf,
     target: PathBuf,
 }
@@ -313,12 +313,12 @@ impl FinishedFile {
     /// # Errors
     /// The system's error of flushing it. Later calls and [`FinishedFile::publish`] then fail, too.
     pub fn sync(&mut self) -> io::Result<()> {
-        if self.is_lost {
+        if self.has_sync_failed {
             return Err(io::Error::other("flushing the file to disk has failed before"));
         }
         let Some(thread) = self.syncing.take() else { return Ok(()) };
         let synced = thread.join().unwrap_or_else(|_| Err(io::Error::other("flushing the file to disk panicked")));
-        self.is_lost = synced.is_err();
+        self.has_sync_failed = synced.is_err();
         synced
     }
 
