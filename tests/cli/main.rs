@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod advice;
+mod bench;
 #[cfg(unix)]
 mod bench_branches;
 mod bench_resume;

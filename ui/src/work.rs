@@ -10,13 +10,13 @@ pub use subject::JobSubject;
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::{in_window, note_in_window};
+use crate::engine_notes::in_window;
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{
-    ChildProgram, Event, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome,
-    SegmentJob, SegmentReport,
+    ChildProgram, ExistingOutput, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob,
+    PredictOutcome, SegmentJob, SegmentReport,
 };
 use cytoscope_profile::SpanRecord;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
@@ -477,15 +477,7 @@ impl Work {
                 None
             }
             Reply::Progress { id, event } => {
-                let job = self.job(id)?;
-                match event {
-                    Event::Progress(progress) => job.record_progress(progress),
-                    Event::Note(note) => job.notes.push(note_in_window(&note)),
-                    Event::Device(device) => job.device = Some(device),
-                    Event::Planned { plan, .. } => job.plan = Some(*plan),
-                    Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),
-                    Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
-                }
+                self.job(id)?.record_event(event);
                 None
             }
             Reply::Training { id, event } => {
@@ -520,25 +512,28 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, message, existing, .. } => {
-                self.looking = self.looking.filter(|query| *query != id);
-                // Problems with training data are shown in the wizard, which words them itself.
-                let purpose = self.job(id)?.purpose.clone();
-                let is_check = purpose == Purpose::Check;
-                let message = match &existing {
-                    _ if is_check => message,
-                    // The message names an option of the command line.
-                    Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
-                    _ => in_window(&message),
-                };
-                let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
-                (!is_check).then(|| self.failed(id, title, message, existing))
-            }
+            Reply::Failed { id, message, existing, .. } => self.handle_failure(id, message, existing),
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;
                 Some(Outcome::Cancelled)
             }
         }
+    }
+
+    /// Handles the failure of a job or query.
+    fn handle_failure(&mut self, id: JobId, message: String, existing: Option<ExistingOutput>) -> Option<Outcome> {
+        self.looking = self.looking.filter(|query| *query != id);
+        // Problems with training data are shown in the wizard, which words them itself.
+        let purpose = self.job(id)?.purpose.clone();
+        let is_check = purpose == Purpose::Check;
+        let message = match &existing {
+            _ if is_check => message,
+            // The message names an option of the command line.
+            Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
+            _ => in_window(&message),
+        };
+        let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
+        (!is_check).then(|| self.failed(id, title, message, existing))
     }
 
     /// Handles the result of a job.

@@ -1,6 +1,7 @@
 //! The measurement table of objects, accumulated slice by slice.
 
 use crate::ObjectColumn;
+use crate::components::label_runs;
 use crate::diameter::{of_circle, of_sphere};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,21 +88,11 @@ impl Measurer {
         self.next_z += 1;
         let channels = self.channels.len();
         for y in 0..ny {
-            let row = &labels[y * nx..(y + 1) * nx];
-            let mut x = 0;
-            while x < nx {
-                let label = row[x];
-                let start = x;
-                while x < nx && row[x] == label {
-                    x += 1;
-                }
-                if label == 0 {
-                    continue;
-                }
-                let sums = self.sums.entry(label).or_insert_with(|| Sums::new(channels, [z, y, start]));
-                sums.add_run(z, y, start, x);
+            for (label, run) in label_runs(&labels[y * nx..(y + 1) * nx]) {
+                let sums = self.sums.entry(label).or_insert_with(|| Sums::new(channels, [z, y, run.start]));
+                sums.add_run(z, y, run.start, run.end);
                 for (c, plane) in intensities.iter().take(channels).enumerate() {
-                    sums.add_values(c, plane.get(y * nx + start..y * nx + x).unwrap_or_default());
+                    sums.add_values(c, plane.get(y * nx + run.start..y * nx + run.end).unwrap_or_default());
                 }
             }
         }
@@ -112,13 +103,10 @@ impl Measurer {
     /// Adds the intensities of further channels, from number `first` on, in a slice with these labels that was added.
     pub fn add_channels(&mut self, labels: &[u32], first: usize, intensities: &[&[f32]]) {
         let channels = self.channels.len();
-        let mut start = 0;
-        for run in labels.chunk_by(|a, b| a == b) {
-            let at = start..start + run.len();
-            start = at.end;
-            let Some(sums) = run.first().and_then(|label| self.sums.get_mut(label)) else { continue };
+        for (label, run) in label_runs(labels) {
+            let Some(sums) = self.sums.get_mut(&label) else { continue };
             for (c, plane) in (first..channels).zip(intensities) {
-                sums.add_values(c, plane.get(at.clone()).unwrap_or_default());
+                sums.add_values(c, plane.get(run.clone()).unwrap_or_default());
             }
         }
     }

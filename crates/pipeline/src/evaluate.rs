@@ -164,7 +164,7 @@ impl EvaluateReport {
 }
 
 /// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
-/// none if it cannot be read. Those without a name in the file have one made of their number.
+/// none if it cannot be read. Channels without a name are named by their number.
 pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
     let file = match by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
         _ if is_image(path) => path.to_owned(),
@@ -184,16 +184,16 @@ fn options_for(file: &Path, given: &Path) -> OpenOptions {
     OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }
 
-/// Returns whether two images are of one slice each, or would be if they were opened without the other files of their
-/// numbered series, which do not have the same number of slices.
+/// Returns whether two images differ in depth only because one or both were opened as numbered series: each is a single slice,
+/// or would be if its file was opened alone.
 fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     let depth = |image: &Image| Extents::of(image.meta()).zyx[0];
     let can_be_slice = |image: &Image| depth(image) == 1 || image.meta().is_numbered_series();
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
-/// Returns the note that a label image is compared by intensity, because the prediction holds no labels, as if a map had
-/// been given in place of the labels that were found in it.
+/// Returns a note if true labels are compared by intensity because the prediction is no label image, for example because a map
+/// was given in place of the labels.
 fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
     let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);
     is_map.then(|| {

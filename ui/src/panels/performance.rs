@@ -75,8 +75,8 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
     let enabled = state.jobs.can_tune();
     let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Tune settings", icon::GAUGE)));
     button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
-    let waits = "Wait until the running jobs have finished; they would distort the timing";
-    button.on_hover_text(hint).on_disabled_hover_text(waits).clicked()
+    let disabled_hint = "Wait until the running jobs have finished; they would distort the timing";
+    button.on_hover_text(hint).on_disabled_hover_text(disabled_hint).clicked()
 }
 
 /// The settings of predictions in one line.
@@ -86,7 +86,7 @@ pub(super) fn inference_text(settings: &InferenceSettings) -> String {
     format!("{}, {}{tile}: {:.2} s{memory} when tuned", settings.device, settings.precision, settings.secs)
 }
 
-/// The peak memory after a time, if it is known.
+/// The peak memory as text that follows a time; empty if it is unknown.
 fn memory_text(peak_bytes: Option<u64>) -> String {
     peak_bytes.map_or_else(String::new, |bytes| format!(" and {}", bytes_text(bytes)))
 }

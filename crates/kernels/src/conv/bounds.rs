@@ -1,6 +1,7 @@
 //! Bounds that the micro-kernels rely on, asserted once per pass: they check no index themselves.
 
-use super::drive::{Core, Plan};
+use super::drive::Plan;
+use super::micro::Core;
 use super::{Target, WeightShape};
 use crate::int8::pairs::Excess;
 use crate::{Blocked, CHANNEL_BLOCK, Isa};

@@ -15,6 +15,7 @@ mod dot;
 mod drive;
 mod few;
 mod finish;
+mod micro;
 mod pack;
 mod portable;
 mod ring;
@@ -24,13 +25,14 @@ pub use pack::{PackedConv, PackedConvInt8, WeightShape};
 pub use ring::{conv_in_ring, conv_int8_in_ring};
 pub use transposed::{Transposed, TransposedShape, conv_transpose, conv_transpose_int8};
 
-pub(crate) use drive::{AVX2_VOXELS, Geometry, Micro, Plan, drive};
+pub(crate) use drive::{Geometry, Plan, drive};
 pub(crate) use finish::LaneStats;
+pub(crate) use micro::{AVX2_VOXELS, Micro};
 
 use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 use dot::End;
-use drive::Core;
+use micro::Core;
 
 /// Activation after bias and residual.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -1,7 +1,8 @@
 //! Transposed convolutions: the input voxel `i` adds its products with tap `t` to the output voxel
 //! `i · stride + t − pad_before`, along each axis.
 
-use super::drive::{Core, Geometry, Plan, drive};
+use super::drive::{Geometry, Plan, drive};
+use super::micro::Core;
 use super::pack::{NO_LANE, by_block};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, check_io};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};

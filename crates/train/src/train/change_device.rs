@@ -1,6 +1,7 @@
 //! Continuing a training run on another device after one has failed.
 
-use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
+use super::run_loop::{LoopState, RollbackPoint};
+use super::{Checkpoint, LoopOutcome, Training};
 use crate::config::TrainPrecision;
 use crate::device_choice::{StepDevice, choose_except, finding, has_failed, step_precision};
 use crate::job::TrainJob;
