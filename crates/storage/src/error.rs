@@ -1,5 +1,6 @@
 //! Errors of writing, replacing and removing files and folders.
 
+use crate::setting::FORCE;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ pub enum StorageError {
         folder: PathBuf,
     },
     /// The output file exists already and replacing it was not requested.
-    #[error("{path} already exists; choose another name, or replace it with --force")]
+    #[error("{path} already exists; choose another name, or replace it with {option}", option = FORCE)]
     Exists {
         /// Path of the file.
         path: PathBuf,
@@ -37,7 +38,7 @@ pub enum StorageError {
         path: PathBuf,
     },
     /// A folder (or archive) with this name exists that this program did not create, or that was changed afterwards.
-    #[error("{path} {problem}; choose another path{}", if *.can_force { ", or use --force to move it aside and write here" } else { "" })]
+    #[error("{path} {problem}; choose another path{}", force_advice(*.can_force))]
     NotReplaceable {
         /// The folder or file.
         path: PathBuf,
@@ -82,6 +83,11 @@ impl StorageError {
             | Self::Busy { path } => path,
         }
     }
+}
+
+/// Returns the end of the advice for a path that is not replaced.
+fn force_advice(can_force: bool) -> String {
+    if can_force { format!(", or use {FORCE} to move it aside and write here") } else { String::new() }
 }
 
 /// Whether the disk, a quota or the memory is exhausted.

@@ -4,6 +4,7 @@ use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::split::series_suffix;
 use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
+use cytoscope_storage::setting::SERIES;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -53,7 +54,7 @@ fn all_of(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
             return Err(TrainingDataError::Data {
                 file: other.path.clone(),
                 problem: format!("it has {found} series, but {} has {}", pair.image.path.display(), wanted.len()),
-                next_step: "give files with the same number of series, or choose one with --series".to_owned(),
+                next_step: format!("give files with the same number of series, or choose one with {SERIES}"),
             });
         }
     }
