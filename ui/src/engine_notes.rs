@@ -1,6 +1,7 @@
 //! Notes and failures of the engine in the words of the window. The engine words them for the command line, too: they name
 //! its options, and count time points from 0.
 
+use crate::panels::capitalized;
 use cytoscope_pipeline::Note;
 use cytoscope_storage::setting::Setting;
 use std::ops::Range;
@@ -84,6 +85,15 @@ pub(crate) fn in_window(note: &str) -> String {
     with_controls(without_missing(counted_from_one(note)))
 }
 
+/// Returns a failure as [`in_window`] returns it. What to do next, which is the end of its message, gets a line of its own.
+pub(crate) fn failure_in_window(message: &str, next_step: Option<&str>) -> String {
+    let problem = next_step.and_then(|step| message.strip_suffix(step)?.strip_suffix("; "));
+    match (problem, next_step) {
+        (Some(problem), Some(step)) => format!("{}\n{}", in_window(problem), capitalized(&in_window(step))),
+        _ => in_window(message),
+    }
+}
+
 /// Returns a note with its message as [`in_window`] returns it.
 pub(crate) fn note_in_window(note: &Note) -> Note {
     Note { level: note.level, message: in_window(&note.message) }
@@ -147,6 +157,18 @@ fn counted_from_one(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_step_of_a_failure_has_a_line_of_its_own() {
+        let message = "a.tif: time point 2 does not exist; it has 2; leave out the choice, or use --axes";
+        assert_eq!(
+            failure_in_window(message, Some("leave out the choice, or use --axes")),
+            "a.tif: time point 3 does not exist; it has 2\nLeave out the choice, or use \"Axes…\""
+        );
+        for other in [None, Some("something else")] {
+            assert_eq!(failure_in_window("the GPU failed; restart it", other), "the GPU failed; restart it");
+        }
+    }
 
     #[test]
     fn notes_name_controls_and_count_time_points_from_one() {

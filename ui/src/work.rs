@@ -10,7 +10,7 @@ pub use subject::JobSubject;
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::{in_window, note_in_window};
+use crate::engine_notes::{failure_in_window, note_in_window};
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -520,7 +520,7 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, message, existing, .. } => {
+            Reply::Failed { id, message, next_step, existing, .. } => {
                 self.looking = self.looking.filter(|query| *query != id);
                 // Problems with training data are shown in the wizard, which words them itself.
                 let purpose = self.job(id)?.purpose.clone();
@@ -529,7 +529,7 @@ impl Work {
                     _ if is_check => message,
                     // The message names an option of the command line.
                     Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
-                    _ => in_window(&message),
+                    _ => failure_in_window(&message, next_step.as_deref()),
                 };
                 let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
                 (!is_check).then(|| self.failed(id, title, message, existing))
@@ -546,7 +546,9 @@ impl Work {
         let (title, purpose) = self.end(id, JobState::Done)?;
         match result {
             JobResult::Predict(mut outcome) => {
-                outcome.failed.iter_mut().for_each(|failed| failed.message = in_window(&failed.message));
+                for failed in &mut outcome.failed {
+                    failed.message = failure_in_window(&failed.message, failed.next_step.as_deref());
+                }
                 Some(self.predicted(id, title, purpose.document()?, outcome))
             }
             JobResult::Segment(report) => {

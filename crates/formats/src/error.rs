@@ -120,6 +120,18 @@ impl FormatError {
         }
     }
 
+    /// What was expected, or what to do next: the end of the message.
+    pub fn next_step(&self) -> String {
+        match self {
+            FormatError::Malformed { next_step, .. }
+            | FormatError::Unsupported { next_step, .. }
+            | FormatError::OverLimit { next_step, .. }
+            | FormatError::Misused { next_step, .. } => printable(next_step).into_owned(),
+            FormatError::Io { source, .. } => io_advice(source).to_owned(),
+            FormatError::Storage(error) => error.next_step(),
+        }
+    }
+
     pub(crate) fn io(file: &Path, doing: &'static str, source: io::Error) -> Self {
         FormatError::Io { file: file.to_owned(), doing, source }
     }

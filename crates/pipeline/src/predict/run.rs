@@ -185,8 +185,8 @@ impl PredictJob {
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = error.message_about(&input);
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
-                    let (kind, existing) = (error.kind(), error.existing_output());
-                    outcome.failed.push(InputFailure { input, series: number, kind, message, existing });
+                    let (kind, next_step, existing) = (error.kind(), error.next_step(), error.existing_output());
+                    outcome.failed.push(InputFailure { input, series: number, kind, message, next_step, existing });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
