@@ -144,7 +144,7 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
     fixture.window.state_mut().open_run(path);
     fixture.click("Training steps");
     // A quarter of the run is spent in the forward pass.
-    for text in ["500 ms", "50 %", "25 %"] {
+    for text in ["500.00 ms", "50 %", "25 %"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
     }
     fixture.click("Advice (1)");
