@@ -542,7 +542,7 @@ mod tests {
         let options = commands.get_subcommands().flat_map(|command| command.get_arguments());
         let known: std::collections::BTreeSet<&str> = options.filter_map(clap::Arg::get_long).collect();
         for setting in Setting::ALL {
-            for name in setting.option().split_whitespace().filter_map(|word| word.strip_prefix("--")) {
+            for name in setting.text().split_whitespace().filter_map(|word| word.strip_prefix("--")) {
                 assert!(known.contains(name), "{setting}");
             }
         }

@@ -82,7 +82,12 @@ fn in_place_of(setting: Setting) -> InWindow {
 /// Returns a note or failure with the controls of the window in place of options, and time points counted from 1. Advice in
 /// parentheses about an option that the window lacks is left out.
 pub(crate) fn in_window(note: &str) -> String {
-    with_controls(without_missing(counted_from_one(note)))
+    options_in_window(counted_from_one(note))
+}
+
+/// Returns a text as [`in_window`] does, with its numbers of time points.
+pub(crate) fn options_in_window(text: String) -> String {
+    with_controls(without_missing(text))
 }
 
 /// Returns a failure as [`in_window`] returns it. What to do next, which is the end of its message, gets a line of its own.
