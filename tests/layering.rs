@@ -1,6 +1,7 @@
 //! Checks the layering: the dependencies between our crates, unsafe code, and calls that replace or remove files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+use cytoscope_storage::setting::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -400,4 +401,14 @@ fn messages_name_options_by_the_list_that_the_window_translates() {
         }
     }
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+#[test]
+fn advice_about_drivers_names_options_that_the_window_translates() {
+    let path = root().join("crates/engine-burn/src/explain.rs");
+    let mut spelled = spelled_options(&std::fs::read_to_string(path).unwrap());
+    // An option of NVIDIA's compiler.
+    assert!(spelled.remove("--gpu-architecture"));
+    let is_known = |option: &String| Setting::ALL.iter().any(|setting| setting.text() == option);
+    assert!(!spelled.is_empty() && spelled.iter().all(is_known), "{spelled:?}");
 }

@@ -82,7 +82,7 @@ fn in_place_of(setting: Setting) -> InWindow {
 /// Returns a note or failure with the controls of the window in place of options, and time points counted from 1. Advice in
 /// parentheses about an option that the window lacks is left out.
 pub(crate) fn in_window(note: &str) -> String {
-    options_in_window(counted_from_one(note))
+    options_in_window(time_points_from_one(note))
 }
 
 /// Returns a text as [`in_window`] does, with its numbers of time points.
@@ -141,7 +141,7 @@ fn with_controls(mut text: String) -> String {
 }
 
 /// The text with the numbers of time points increased by one.
-fn counted_from_one(text: &str) -> String {
+pub(crate) fn time_points_from_one(text: &str) -> String {
     const BEFORE: &str = "time point ";
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

@@ -31,6 +31,9 @@ pub enum FormatErrorKind {
     Io,
 }
 
+/// The operation of [`FormatError::Io`] that opens a file.
+pub const OPENING: &str = "opening";
+
 /// A failed read or write, with the file, the problem and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {

@@ -1,7 +1,7 @@
 //! The error of a job, and its kind, which determines the exit code of the command line.
 
 use cytoscope_engine::EngineError;
-use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
+use cytoscope_formats::{FormatError, FormatErrorKind, OPENING, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
@@ -272,7 +272,7 @@ impl JobError {
                     FormatError::Io { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
                         JobErrorKind::BadInput
                     }
-                    FormatError::Io { doing: "opening", source, .. } if source.kind() == ErrorKind::NotFound => {
+                    FormatError::Io { doing: OPENING, source, .. } if source.kind() == ErrorKind::NotFound => {
                         JobErrorKind::BadInput
                     }
                     _ => JobErrorKind::Other,
@@ -428,7 +428,10 @@ mod tests {
         for error in errors {
             let (message, next_step) = (error.to_string(), error.next_step());
             let step = next_step.unwrap_or_else(|| panic!("{message}"));
-            assert!(message.strip_suffix(step.as_str()).is_some_and(|problem| problem.ends_with("; ")), "{message}: {step}");
+            assert!(
+                message.strip_suffix(step.as_str()).is_some_and(|problem| problem.ends_with("; ")),
+                "{message}: {step}"
+            );
         }
         assert_eq!(mismatch().next_step().as_deref(), Some("give a stack"));
         assert_eq!(JobError::WrongUse("invalid".to_owned()).next_step(), None);

@@ -1,7 +1,7 @@
 //! The settings of the Data page: channels, time point, axes, voxel size and labels of the files.
 
 use crate::action::Actions;
-use crate::engine_notes::options_in_window;
+use crate::engine_notes::{options_in_window, time_points_from_one};
 use crate::panels::{number_field, weak};
 use crate::state::State;
 use crate::theme;
@@ -40,15 +40,15 @@ fn name_on_page(setting: DataSetting) -> &'static str {
 
 /// A message of a check with numbers of time points as this page has them, from 1; the configuration counts from 0.
 pub(super) fn counted_from_one(text: &str) -> String {
-    let mut shown = text.to_owned();
-    for before in ["time point ", "data.time in the settings to one of 0 to "] {
-        let Some((head, tail)) = shown.split_once(before) else { continue };
-        let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
-        if let Ok(number) = number.parse::<usize>() {
-            shown = format!("{head}{}{}{rest}", before.replace("0 to ", "1 to "), number.saturating_add(1));
-        }
+    const OF_SETTING: &str = " in the settings to one of 0 to ";
+    let before = format!("{}{OF_SETTING}", DataSetting::Time);
+    let shown = time_points_from_one(text);
+    let Some((head, tail)) = shown.split_once(&before) else { return shown };
+    let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+    match number.parse::<usize>() {
+        Ok(number) => format!("{head}{}{}{rest}", before.replace("0 to ", "1 to "), number.saturating_add(1)),
+        Err(_) => shown,
     }
-    shown
 }
 
 /// Advice of a check with the names and numbers of this page in place of those of the configuration, and with controls in
