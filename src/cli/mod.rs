@@ -35,7 +35,7 @@ mod tune;
 mod window;
 mod worker;
 
-use clap::error::ContextKind;
+use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel, ProcessEvent};
@@ -180,6 +180,29 @@ fn with_expected_number(usage: clap::Error) -> clap::Error {
     let message =
         format!("invalid value '{value}' for '{argument}': {expected}\n\nFor more information, try '--help'.\n");
     clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
+}
+
+/// Returns what is wrong with arguments in one line, without the usage.
+fn usage_problem(usage: &clap::Error) -> String {
+    let text = |kind: ContextKind| usage.get(kind).map(ToString::to_string);
+    match (usage.kind(), text(ContextKind::InvalidArg), text(ContextKind::InvalidValue)) {
+        (UsageErrorKind::ValueValidation, Some(argument), Some(value)) => {
+            let why = usage.source().map_or_else(String::new, |source| match expected_number(source, &value) {
+                Some(expected) => format!(": {expected}"),
+                None => format!(": {source}"),
+            });
+            format!("invalid value '{value}' for '{argument}'{why}")
+        }
+        (UsageErrorKind::InvalidValue, Some(argument), Some(value)) => {
+            let expected = text(ContextKind::ValidValue).filter(|values| !values.is_empty());
+            let expected = expected.map_or_else(String::new, |values| format!(": expected one of {values}"));
+            format!("invalid value '{value}' for '{argument}'{expected}")
+        }
+        (UsageErrorKind::MissingRequiredArgument, Some(arguments), _) => format!("{arguments} is required"),
+        (UsageErrorKind::UnknownArgument, Some(argument), _) => format!("unexpected argument '{argument}'"),
+        (kind, Some(argument), _) => format!("{kind}: {argument}"),
+        (kind, None, _) => kind.to_string(),
+    }
 }
 
 /// Returns what is expected in place of a value that is no number, or why the number cannot be used; `None` if the error is
@@ -530,6 +553,20 @@ mod tests {
             assert!(text.starts_with(&start), "{text}");
             assert!(text.ends_with(&format!(": {expected}\n\nFor more information, try '--help'.\n")), "{text}");
         }
+        let problem = |arguments: &[&str]| {
+            let words = ["cytoscope"].iter().chain(arguments).copied();
+            usage_problem(&Arguments::try_parse_from(words).err().unwrap())
+        };
+        for (arguments, expected) in [
+            (
+                &["--channel", "1st"][..],
+                "invalid value '1st' for '--channel <CHANNEL>': expected a whole number without a unit",
+            ),
+            (&["--color"][..], "unexpected argument '--color'"),
+        ] {
+            assert_eq!(problem(&[&predict[..], arguments].concat()), expected);
+        }
+        assert!(problem(&["predict", "a.tif"]).starts_with("--out <OUT>"));
         // Other refusals are those of clap.
         let text = refusal(&[&predict[..], &["--blend", "smear"]].concat());
         assert!(text.contains("smear") && text.contains("gaussian"), "{text}");
