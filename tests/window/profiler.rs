@@ -115,7 +115,7 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.click("Use tiles of 1 × 8 × 8");
     assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
     fixture.click("Predict this stack");
-    fixture.until("the refusal of the tiles", |w| sees(w, "the tile [1, 8, 8] is too small"));
+    fixture.until("the refusal of the tiles", |w| sees(w, "tile size [1, 8, 8] is too small"));
     fixture.click("Automatic tiles");
     assert!(!is_disabled(&fixture, "Use tiles of 1 × 8 × 8") && !fixture.sees("Automatic tiles"));
     fixture.click("Close report.json · predict");
@@ -142,7 +142,7 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
     fixture.window.state_mut().open_run(path);
     fixture.click("Training steps");
     // A quarter of the run is spent in the forward pass.
-    for text in ["500 ms", "50 %", "25 %"] {
+    for text in ["500.00 ms", "50 %", "25 %"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
     }
     fixture.click("Advice (1)");

@@ -10,7 +10,7 @@ pub use subject::JobSubject;
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::in_window;
+use crate::engine_notes::failure_in_window;
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -512,7 +512,9 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, message, existing, .. } => self.handle_failure(id, message, existing),
+            Reply::Failed { id, message, next_step, existing, .. } => {
+                self.handle_failure(id, &message, next_step.as_deref(), existing)
+            }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;
                 Some(Outcome::Cancelled)
@@ -521,16 +523,22 @@ impl Work {
     }
 
     /// Handles the failure of a job or query.
-    fn handle_failure(&mut self, id: JobId, message: String, existing: Option<ExistingOutput>) -> Option<Outcome> {
+    fn handle_failure(
+        &mut self,
+        id: JobId,
+        message: &str,
+        next_step: Option<&str>,
+        existing: Option<ExistingOutput>,
+    ) -> Option<Outcome> {
         self.looking = self.looking.filter(|query| *query != id);
         // Problems with training data are shown in the wizard, which words them itself.
         let purpose = self.job(id)?.purpose.clone();
         let is_check = purpose == Purpose::Check;
         let message = match &existing {
-            _ if is_check => message,
+            _ if is_check => message.to_owned(),
             // The message names an option of the command line.
             Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
-            _ => in_window(&message),
+            _ => failure_in_window(message, next_step),
         };
         let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
         (!is_check).then(|| self.failed(id, title, message, existing))
@@ -541,7 +549,9 @@ impl Work {
         let (title, purpose) = self.end(id, JobState::Done)?;
         match result {
             JobResult::Predict(mut outcome) => {
-                outcome.failed.iter_mut().for_each(|failed| failed.message = in_window(&failed.message));
+                for failed in &mut outcome.failed {
+                    failed.message = failure_in_window(&failed.message, failed.next_step.as_deref());
+                }
                 Some(self.predicted(id, title, purpose.document()?, outcome))
             }
             JobResult::Segment(report) => {

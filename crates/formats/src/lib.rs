@@ -60,7 +60,7 @@ mod write;
 pub use channels::{ChannelRef, find_channels};
 pub use cytoscope_storage::io_advice;
 pub use derived::{DerivedPixels, DerivedSpec};
-pub use error::{FormatError, FormatErrorKind};
+pub use error::{FormatError, FormatErrorKind, OPENING};
 pub use file_format::{FileFormat, StoredCompression};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;

@@ -13,6 +13,7 @@ use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess,
 use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, open};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
+use cytoscope_storage::setting::{LIKE, PREPROCESS};
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 
@@ -152,9 +153,10 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
-            problem: "its regions were drawn on the stack before --preprocess crops or warps it".to_owned(),
-            next_step: "convert the set to a label image with --like STACK and the same crop, and give that image"
-                .to_owned(),
+            problem: format!("its regions were drawn on the stack before {PREPROCESS} crops or warps it"),
+            next_step: format!(
+                "convert the set to a label image with {LIKE} STACK and the same crop, and give that image"
+            ),
         });
     }
     let meta = labels.meta();

@@ -8,7 +8,7 @@ use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
 use crate::predict::is_raster;
-use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
+use crate::predict::resolve::{OtherSeries, check_given_axes, check_voxel_size, first_series_note, regions_note};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
@@ -20,6 +20,7 @@ use cytoscope_objects::segmentation_errors::ErrorSummary;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
+use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL};
 use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
 use pairing::by_key;
@@ -291,7 +292,7 @@ impl EvaluateJob {
         }
         opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
-            let of_series = first_series_note(&self.series, image.meta(), "is scored", ANOTHER_SERIES);
+            let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
             for note in regions_note(image.meta()).into_iter().chain(of_series) {
                 evaluation.add_note(format!("{}: {note}", absolute(path).display()));
             }
@@ -303,14 +304,14 @@ impl EvaluateJob {
             path: prediction,
             image: &a,
             channel: self.prediction_channel.as_ref(),
-            option: "--pred-channel",
+            option: PRED_CHANNEL,
             are_labels: false,
         };
         let truth = ScoredImage {
             path: truth,
             image: &b,
             channel: self.truth_channel.as_ref(),
-            option: "--truth-channel",
+            option: TRUTH_CHANNEL,
             are_labels: looks_like_labels(truth),
         };
         evaluation.score(prediction, truth)

@@ -6,6 +6,7 @@ use crate::{JobError, Model, user_folder};
 use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
 use cytoscope_storage::json::{read_json_of_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::setting::SAVE_TUNING;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -73,7 +74,7 @@ impl PerformanceRequest {
         let Self::Preset(preset) = self else { return None };
         Some(format!(
             "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
-             device and precision, or all of them are given (cytoscope tune --save measures and stores them)"
+             device and precision, or all of them are given ({SAVE_TUNING} measures and stores them)"
         ))
     }
 
@@ -255,8 +256,8 @@ impl AppliedProfile {
         };
         let measured = self.device_name.as_ref().filter(|measured| **measured != device.name)?;
         Some(format!(
-            "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run cytoscope tune \
-             --save again",
+            "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run \
+             {SAVE_TUNING} again",
             device.name
         ))
     }
@@ -362,9 +363,9 @@ impl MachineProfiles {
     /// # Errors
     /// [`JobError`] if the file cannot be read, is too large, or was written by another version.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let next_step = "remove the file, and run cytoscope tune --save again";
+        let next_step = format!("remove the file, and run {SAVE_TUNING} again");
         let read = read_json_of_format(path, MAX_FILE_BYTES, MACHINE_PROFILES_FORMAT);
-        Ok(read.map_err(JobError::stored(path, "machine profiles", next_step))?.unwrap_or_default())
+        Ok(read.map_err(JobError::stored(path, "machine profiles", &next_step))?.unwrap_or_default())
     }
 
     /// Writes the profiles, and creates the folder.

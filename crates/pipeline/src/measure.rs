@@ -4,7 +4,7 @@ use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::predict::files::table_text;
 use crate::predict::resolve::{
-    ALONE_BY_AXES, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
+    FilePart, OtherSeries, SliceAlone, channel_name, check_voxel_size, first_series_note, one_of_several_note,
     reading_notes, regions_note, unknown_voxel_size_note,
 };
 use crate::predict::zarr::labels_of;
@@ -151,9 +151,9 @@ impl MeasureJob {
             table: self.table.clone(),
             record: records.into_iter().next(),
             voxel_um,
-            notes: reading_notes(&image, ALONE_BY_AXES)
+            notes: reading_notes(&image, SliceAlone::ByAxes)
                 .into_iter()
-                .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
+                .chain(first_series_note(&self.series, image.meta(), "is measured", OtherSeries::One))
                 .chain(of_regions)
                 .map(Note::from)
                 .chain(check.note())

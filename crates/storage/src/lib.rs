@@ -15,6 +15,7 @@
 //! - [`names`] gives the variants of enums the names that files and the command line state.
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
+//! - [`setting`] lists the options and commands that notes and errors name.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
@@ -47,6 +48,7 @@ pub mod names;
 pub mod npy;
 pub mod partial_folder;
 pub mod read;
+pub mod setting;
 pub mod space;
 pub mod target;
 pub mod write;

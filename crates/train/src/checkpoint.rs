@@ -24,6 +24,7 @@ use cytoscope_pipeline::{Context, JobError};
 use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::setting::{RESTART, RESUME};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{MARKER, Manifest, StorageError, folder, sha256_of_bytes, target};
 use serde::{Deserialize, Serialize};
@@ -478,7 +479,7 @@ fn bad(path: &Path, problem: String) -> JobError {
     JobError::Mismatch {
         path: path.to_owned(),
         problem,
-        next_step: "use --restart instead of --resume to start over".to_owned(),
+        next_step: format!("use {RESTART} instead of {RESUME} to start over"),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Check, Training, Wizard};
 use crate::engine_notes::in_window;
 use crate::jobs::Jobs;
 use crate::work::{JobState, Purpose};
-use cytoscope_profile::{bytes_text, count_text};
+use cytoscope_profile::{bytes_text, count_text, time_text};
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
 
@@ -51,9 +51,9 @@ impl Wizard {
             Cost::Unknown => String::new(),
             Cost::Measuring(_) => "Timing a few training steps on this machine…".to_owned(),
             Cost::Known(cost) => format!(
-                "On this machine a step takes {:.2} s and {} of memory: about {} steps in {minutes:.0} minutes, with \
+                "On this machine a step takes {} and {} of memory: about {} steps in {minutes:.0} minutes, with \
                  validation in between. Training can be paused at any time.",
-                cost.step_secs,
+                time_text(cost.step_secs),
                 bytes_text(cost.bytes()),
                 count_text(cost.steps_in(minutes))
             ),

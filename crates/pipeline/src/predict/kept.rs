@@ -21,6 +21,7 @@ use crate::{JobError, JobErrorKind, provenance};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::setting::{DEVICE, MEMORY_BUDGET, PRECISION};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -200,10 +201,13 @@ pub(super) struct KeptSlices {
     recorded: Instant,
 }
 
-/// The note about bands of the same job that are not continued.
-const DISCARDED_BANDS: &str = "the bands that were finished are computed again, because the bands, the device or the precision \
-                               differ, or their values were changed; --memory-budget, --device and --precision keep them \
-                               the same";
+/// Returns the note about bands of the same job that are not continued.
+fn discarded_bands_note() -> String {
+    format!(
+        "the bands that were finished are computed again, because the bands, the device or the precision differ, or their \
+         values were changed; {MEMORY_BUDGET}, {DEVICE} and {PRECISION} keep them the same"
+    )
+}
 
 impl KeptSlices {
     /// Returns the number of slices of a time point that are finished and continued; the time point is given by its index
@@ -238,7 +242,7 @@ impl KeptSlices {
         let is_continued =
             self.bands.as_mut().is_some_and(|progress| progress.continue_after(&earlier, &mut self.file));
         if !is_continued && self.discarded.is_none() {
-            self.discarded = Some(DISCARDED_BANDS.to_owned());
+            self.discarded = Some(discarded_bands_note());
         }
     }
 

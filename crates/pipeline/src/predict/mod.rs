@@ -273,6 +273,9 @@ pub struct InputFailure {
     /// The error message, which names the input.
     #[serde(rename = "sentence")]
     pub message: String,
+    /// What to do next, which is the end of the message after `; `, if the error states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
     /// The file that the job would replace if the user allowed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<ExistingOutput>,

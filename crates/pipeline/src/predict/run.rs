@@ -13,6 +13,7 @@ use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, Note, pr
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
+use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, OUTPUT_PREPROCESSED, PREPROCESS};
 use cytoscope_storage::{StorageError, target};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -80,14 +81,16 @@ impl PredictJob {
     pub(crate) fn check(&self) -> Result<(), JobError> {
         self.options().check()?;
         if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
-            let problem = "--input cannot be combined with --channel or --channels";
-            return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
+            return Err(JobError::WrongUse(format!(
+                "{INPUT} cannot be combined with {CHANNEL} or {CHANNELS}: give the channels of the inputs with {INPUT}"
+            )));
         }
         check_given_axes(self.voxel_axes_um)?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
-            let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
-            return Err(JobError::WrongUse(format!("{problem}: give them with --preprocess")));
+            return Err(JobError::WrongUse(format!(
+                "{OUTPUT_PREPROCESSED} writes the preprocessed stack, but there are no steps: give them with {PREPROCESS}"
+            )));
         }
         Ok(())
     }
@@ -182,8 +185,8 @@ impl PredictJob {
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = error.message_about(&input);
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
-                    let (kind, existing) = (error.kind(), error.existing_output());
-                    outcome.failed.push(InputFailure { input, series: number, kind, message, existing });
+                    let (kind, next_step, existing) = (error.kind(), error.next_step(), error.existing_output());
+                    outcome.failed.push(InputFailure { input, series: number, kind, message, next_step, existing });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;

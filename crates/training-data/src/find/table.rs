@@ -6,6 +6,7 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
+use crate::setting::{LABELS_CHANNEL, SPLIT_COLUMN};
 use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, labels_of_prediction, open};
 use std::path::{Path, PathBuf};
 
@@ -157,17 +158,19 @@ fn columns_of(
     let Some(at) = header(&first, task, options) else {
         let shown: Vec<&str> = first.iter().take(12).collect();
         let next_step = match task {
-            TrainingTask::Segmentation => {
-                "name two columns raw and seg, with the image and its labels, or set data.labels_channel in the settings \
-                 to the column with the labels"
+            TrainingTask::Segmentation => format!(
+                "name two columns raw and seg, with the image and its labels, or set {LABELS_CHANNEL} in the settings to the \
+                 column with the labels"
+            ),
+            TrainingTask::LabelFree => {
+                "name two columns brightfield and signal, with the image and its stain".to_owned()
             }
-            TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain",
         };
         return Err(TrainingDataError::data(path, format!("its columns are {shown:?}"), next_step));
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
-        let next_step = "set data.split_column in the settings to one of its columns, or remove the setting";
+        let next_step = format!("set {SPLIT_COLUMN} in the settings to one of its columns, or remove the setting");
         return Err(TrainingDataError::data(path, problem, next_step));
     }
     Ok(at)

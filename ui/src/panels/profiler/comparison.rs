@@ -1,9 +1,9 @@
 //! Two runs side by side.
 
-use super::{nothing_matches, short_time};
+use super::nothing_matches;
 use crate::panels::weak;
 use crate::runs::ShownRun;
-use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals};
+use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals, time_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 
@@ -60,8 +60,8 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
                 let cells = [
                     (*kind).to_owned(),
                     time.name.clone(),
-                    short_time(time.first_secs),
-                    short_time(time.second_secs),
+                    time_text(time.first_secs),
+                    time_text(time.second_secs),
                     ratio,
                 ];
                 for cell in cells {

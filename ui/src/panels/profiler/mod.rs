@@ -22,7 +22,7 @@ use crate::work::{JobState, JobView};
 use comparison::RunComparison;
 use cytoscope_profile::{
     Advice, MachinePeak, Slowdown, SpanTotal, Stage, StageTotal, advise, bytes_text, operator_totals, span_totals,
-    step_durations_secs, total_bytes,
+    step_durations_secs, time_text, total_bytes,
 };
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
@@ -194,15 +194,6 @@ impl ProfilerPanel {
 /// Whether spans of this stage and name match a search in lower case.
 fn is_found(stage: Stage, name: &str, query: &str) -> bool {
     query.is_empty() || name.to_lowercase().contains(query) || stage.name().contains(query)
-}
-
-/// A time with about three digits: operators may take microseconds.
-fn short_time(secs: f64) -> String {
-    match secs.abs() {
-        size if size >= 0.0995 || size == 0.0 => seconds(secs),
-        size if size >= 1e-3 => format!("{:.1} ms", 1e3 * secs),
-        _ => format!("{:.1} µs", 1e6 * secs),
-    }
 }
 
 /// What is shown if a search leaves nothing.
@@ -496,22 +487,11 @@ fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
             painter.galley(at, galley, egui::Color32::BLACK);
         }
         if response.hover_pos().is_some_and(|p| part.contains(p)) {
-            under = Some(format!("{}: {}, {}", stage.name(), short_time(*time), bytes_text(*moved)));
+            under = Some(format!("{}: {}, {}", stage.name(), time_text(*time), bytes_text(*moved)));
         }
         left += width;
     }
     if let Some(text) = under {
         response.on_hover_text(text);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::short_time;
-
-    #[test]
-    fn short_times_keep_their_digits() {
-        let texts = [0.0, 7.36e-6, 0.0004, 0.0234, 0.1, 0.5, 4.0].map(short_time);
-        assert_eq!(texts, ["0 ms", "7.4 µs", "400.0 µs", "23.4 ms", "100 ms", "500 ms", "4.0 s"]);
     }
 }

@@ -9,12 +9,17 @@ use crate::predict::resolve::Resolved;
 use crate::{JobError, ProgressStage};
 use cytoscope_engine::Precision;
 use cytoscope_storage::growing::GrowingFile;
+use cytoscope_storage::setting::{DIAMETER, PRECISION, TILE};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// The note about slices of the same job that are not continued.
-const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
-                         computed again; to continue them, use the same --diameter, --tile and --precision";
+/// Returns the note about slices of the same job that are not continued.
+fn discarded_note() -> String {
+    format!(
+        "the slices that were finished on another grid, in other blended tiles or in another precision are computed again; \
+         to continue them, use the same {DIAMETER}, {TILE} and {PRECISION}"
+    )
+}
 
 /// The note about slices of the same job whose file has changed since they were recorded.
 const CHANGED: &str =
@@ -203,9 +208,7 @@ impl KeptRequest<'_, '_> {
         };
         let (earlier, bands, discarded) = match earlier {
             Some(earlier) if can_continue(&earlier) => (earlier.1.parts, earlier.1.bands, None),
-            Some((found, _)) => {
-                (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(|| DISCARDED.to_owned()))
-            }
+            Some((found, _)) => (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(discarded_note)),
             None => (Vec::new(), None, None),
         };
         if discarded.is_some() {
