@@ -56,7 +56,8 @@ pub enum WorkerEvent {
 }
 
 /// A job whose process has ended, and which continues in the next one: a prediction after its finished slices, a training
-/// run from its checkpoint; others that write nothing before their end start again. That happens once for each job.
+/// run from its checkpoint; others that write nothing before their end start again. That happens once for each job, and once
+/// more for each GPU that was in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContinuedJob {
     /// Number of the job, which stays the same.
@@ -132,6 +133,7 @@ impl Worker {
                 inbox: Inbox::default(),
                 open: VecDeque::new(),
                 has_gpu: None,
+                failed: Vec::new(),
                 line: None,
                 process: None,
                 retiring: None,
@@ -234,6 +236,9 @@ impl ClientShared {
                 drop(state);
                 (self.wake)();
                 continue;
+            }
+            if !state.ending && !ending.is_final {
+                state.leave_out_used_gpu(&ending.reason);
             }
             let running = state.take_running();
             deaths.push_back(Instant::now());
@@ -363,14 +368,16 @@ impl ClientShared {
         let pid = process.pid();
         tracing::info!(pid, "worker started");
         let line = process.line();
-        {
+        let failed = {
             let mut state = self.state();
             state.process = Some(process);
             if state.dropped || state.ending {
                 state.process.iter_mut().for_each(Process::close);
             }
-        }
-        let hello = serde_json::to_string(&Request::Hello { version: PROTOCOL_VERSION }).unwrap_or_default();
+            state.failed.clone()
+        };
+        let hello = Request::Hello { version: PROTOCOL_VERSION, failed };
+        let hello = serde_json::to_string(&hello).unwrap_or_default();
         // If the process is gone, its output ends, which is handled below.
         let _ = line.send(hello);
         let mut output = BufReader::with_capacity(1 << 16, output);
