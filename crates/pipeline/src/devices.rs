@@ -289,7 +289,7 @@ impl Devices {
         request: DeviceRequest,
         options: &PredictOptions,
     ) -> Result<SelectedEngine, JobError> {
-        if let Some(failed) = self.failed_choice(context, request, options.precision) {
+        if let Some(failed) = self.failed_choice(request, options.precision) {
             return self.after_failure(context, model, options, failed);
         }
         let is_requested = request != DeviceRequest::Auto;
@@ -333,6 +333,8 @@ impl Devices {
                 choice.why = requested_text(&choice);
                 let shape = model.tensor_shape(model.input_channels, edge);
                 add_stored(&mut choice, cache.stored(&model.fingerprint, &[&shape], options.threads));
+            } else {
+                choice.why.push_str(&self.failed_text());
             }
             let engine = engines.iter().find(|e| e.device().id == choice.device);
             let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;

@@ -1,7 +1,6 @@
 //! GPUs that are not used, because an earlier process has ended while it used them.
 
 use super::Devices;
-use crate::Context;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +14,8 @@ pub struct FailedDevice {
 }
 
 impl Devices {
-    /// Returns the devices without these GPUs, which stay in the list, with the reason why they are not used. A job that
-    /// requests one of them runs on the next device.
+    /// Returns the devices without these GPUs, which stay in the list, with the reason why they are not used.
+    /// [`Devices::for_model`] selects the next device in place of one of them.
     #[must_use]
     pub fn without(mut self, failed: &[FailedDevice]) -> Self {
         self.failed = failed.iter().filter(|failed| failed.id != DeviceId::Cpu).cloned().collect();
@@ -36,25 +35,26 @@ impl Devices {
     }
 
     /// Returns the GPU in whose place another device has to run a job: the requested one, or one of those that have failed
-    /// if a 16-bit precision is requested that none of the others has. If there is none, but the job chooses among devices,
-    /// emits a note about each GPU that it does not use.
-    pub(super) fn failed_choice(
-        &self,
-        context: &Context,
-        request: DeviceRequest,
-        precision: Option<Precision>,
-    ) -> Option<&FailedDevice> {
+    /// if a 16-bit precision is requested that none of the others has.
+    pub(super) fn failed_choice(&self, request: DeviceRequest, precision: Option<Precision>) -> Option<&FailedDevice> {
         if let DeviceRequest::Device(id) = request {
             return self.failed.iter().find(|failed| failed.id == id);
         }
         let is_there = |precision: Precision| self.all.iter().any(|d| d.usable && d.precisions.contains(&precision));
-        if precision.is_some_and(|precision| precision.is_half() && !is_there(precision)) {
-            return self.failed.first();
-        }
-        for FailedDevice { id, reason } in &self.failed {
-            context.note(format!("{id} is not used: {reason}"));
-        }
-        None
+        let is_missing = precision.is_some_and(|precision| precision.is_half() && !is_there(precision));
+        self.failed.first().filter(|_| is_missing)
+    }
+
+    /// Returns the end of the sentence about a choice among the devices, which names those that have failed.
+    pub(super) fn failed_text(&self) -> String {
+        self.failed.iter().map(|failed| format!("; {}", failed.sentence())).collect()
+    }
+}
+
+impl FailedDevice {
+    /// Says that the GPU is not used, and why.
+    pub(super) fn sentence(&self) -> String {
+        format!("{} is not used: {}", self.id, self.reason)
     }
 }
 
@@ -87,13 +87,14 @@ mod tests {
         let all = vec![gpu(0, &[Precision::F32, Precision::F16]), gpu(1, &[Precision::F32])];
         let failed = FailedDevice { id: DeviceId::Cuda(0), reason: "it was in use".to_owned() };
         let devices = Devices { all, ..Devices::cpu_only() }.without(std::slice::from_ref(&failed));
-        let replaced =
-            |request, precision: Option<Precision>| devices.failed_choice(&Context::default(), request, precision);
+        let replaced = |request, precision: Option<Precision>| devices.failed_choice(request, precision);
         let (first, second) = (DeviceRequest::Device(DeviceId::Cuda(0)), DeviceRequest::Device(DeviceId::Cuda(1)));
         assert_eq!(replaced(first, None), Some(&failed));
         assert_eq!(replaced(second, Some(Precision::F16)), None, "the requested GPU says that it lacks f16");
         assert_eq!(replaced(DeviceRequest::Auto, Some(Precision::F16)), Some(&failed));
         assert_eq!(replaced(DeviceRequest::Auto, Some(Precision::F32)), None);
         assert_eq!(replaced(DeviceRequest::Auto, None), None);
+        assert_eq!(devices.failed_text(), "; cuda:0 is not used: it was in use");
+        assert_eq!(Devices::cpu_only().failed_text(), "");
     }
 }

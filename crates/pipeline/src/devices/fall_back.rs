@@ -49,12 +49,11 @@ impl Devices {
     ) -> Result<SelectedEngine, JobError> {
         let shape = model.tensor_shape(model.input_channels, probe_edge(model));
         let stored = measurements("device-times.json").stored(&model.fingerprint, &[&shape], options.threads);
-        let why = format!("{} is not used: {}", failed.id, failed.reason);
         let name = self.all.iter().find(|device| device.id == failed.id).map(|device| device.name.clone());
         let (id, name) = (failed.id, name.unwrap_or_default());
         let choice = DeviceChoice { id, name, why: String::new(), measurements: stored };
         let gpus = self.next_gpus(&choice, false, &[]);
-        self.take_over(context, model, options, &choice, why, &gpus)
+        self.take_over(context, model, options, &choice, failed.sentence(), &gpus)
     }
 
     /// Selects the first of the `gpus` that computes the network correctly, or else the CPU, in place of the device of a
