@@ -484,7 +484,10 @@ impl Work {
                     Event::Device(device) => job.device = Some(device),
                     Event::Planned { plan, .. } => job.plan = Some(*plan),
                     Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),
-                    Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
+                    Event::DeviceTried { .. }
+                    | Event::DeviceLost { .. }
+                    | Event::Finished { .. }
+                    | Event::Failed { .. } => {}
                 }
                 None
             }

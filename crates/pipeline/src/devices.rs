@@ -310,6 +310,7 @@ impl Devices {
             cache.forget(&model.fingerprint);
         }
         let compile = |engine: &dyn Engine, precision: Precision| {
+            context.report_tried_device(engine.device().id);
             model.compile(engine, &shape, &probe_options(context, precision, options.threads))
         };
         announce(context, &engines, edge, may_compare && is_of_package);
@@ -389,7 +390,11 @@ impl Devices {
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
         for device in &self.all {
-            match device.usable.then(|| (self.open)(device)) {
+            let open = || {
+                context.report_tried_device(device.id);
+                (self.open)(device)
+            };
+            match device.usable.then(open) {
                 Some(Ok(engine)) => engines.push(engine),
                 Some(Err(error)) => {
                     context.report_lost_device(&error);

@@ -57,7 +57,7 @@ impl fmt::Display for UsedGpu {
 
 /// Device and progress of a job according to its replies.
 pub(super) struct Activity {
-    /// The device that it computes on, once it is chosen.
+    /// The device that it computes on, or that it tries before one is chosen.
     device: Option<DeviceId>,
     /// The seconds for which the GPU has been tuned or has compiled kernels, as reported last; `None` if it does neither.
     prepared_secs: Option<u64>,
@@ -107,6 +107,7 @@ impl Activity {
     pub(super) fn receive(&mut self, reply: &Reply) {
         match reply {
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
+            Reply::Progress { event: Event::DeviceTried { id }, .. } => self.device = Some(*id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
                 self.is_on_cpu = matches!(progress.stage, ProgressStage::Objects | ProgressStage::Write);
                 let is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
@@ -199,6 +200,12 @@ mod tests {
         unknown.cancel();
         assert!(hangs(&unknown, &import, Some(true)));
         assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)), Some(UsedGpu::Known(DeviceId::Wgpu(1))));
+        // Devices are compared before one is chosen.
+        let mut comparing = Activity::new();
+        for (id, expected) in [(DeviceId::Cuda(0), Some(UsedGpu::Known(DeviceId::Cuda(0)))), (DeviceId::Cpu, None)] {
+            comparing.receive(&event(Event::DeviceTried { id }));
+            assert_eq!(comparing.gpu(&predict(), Some(true)), expected);
+        }
         assert_eq!(Activity::new().gpu(&predict(), None), Some(UsedGpu::Unknown));
         let requested =
             job(r#"{"predict":{"prediction":{"inputs":["a.tif"],"model":"m","out":"o","device":"cuda:1"}}}"#);

@@ -75,6 +75,7 @@ impl Devices {
             };
             let choice = Choice { device: device.id, precision, why: why.clone(), measurements: measurements.clone() };
             let forced = options.precision.map(|_| precision);
+            context.report_tried_device(device.id);
             let opened =
                 (self.open)(device).inspect_err(|error| context.report_lost_device(error)).map_err(JobError::from);
             let checked =
