@@ -413,6 +413,13 @@ fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
     assert!(reason.contains("the cancelled job on cuda:0 did not stop"), "{reason}");
     assert!(lost.is_empty() && again.is_empty(), "{lost:?} {again:?}");
     engine.wait("the next process", |event| (*event == WorkerEvent::Restarted).then_some(()));
+    // The next job may use the GPU.
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let device = engine.reply("the next device", |reply| match reply {
+        Reply::Progress { event: cytoscope_pipeline::Event::Device(device), .. } => Some(device.id),
+        _ => None,
+    });
+    assert_eq!(device, cytoscope_engine::DeviceId::Cuda(0));
 }
 
 #[cfg(unix)]
