@@ -12,9 +12,9 @@ use state::ClientState;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +27,10 @@ const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 const BACK_OFF: Duration = Duration::from_millis(200);
 /// Time that a process may take to end when the client is dropped; then it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
+/// Time after which the client looks whether a process without replies was killed long ago.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Number of replies that are read in advance.
+const READ_AHEAD: usize = 64;
 
 /// Event of the client: a reply of the process, or its end or restart.
 #[derive(Debug, Clone, PartialEq)]
@@ -359,6 +363,22 @@ impl ClientShared {
         state.open.retain(|o| !unsent.contains(&o.id));
     }
 
+    /// Waits for the next reply of the process; `None` at the end of its output, or if that does not end although the process
+    /// was killed.
+    fn next_reply(&self, replies: &Receiver<Reply>) -> Option<Reply> {
+        loop {
+            match replies.recv_timeout(SILENCE) {
+                Ok(reply) => return Some(reply),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.state().process.as_ref().is_some_and(Process::is_given_up) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
     /// Starts one process, handles its replies until it ends, then removes the files it left.
     fn run_process(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let (process, output) = match Process::start(command()) {
@@ -380,10 +400,10 @@ impl ClientShared {
         let hello = serde_json::to_string(&hello).unwrap_or_default();
         // If the process is gone, its output ends, which is handled below.
         let _ = line.send(hello);
-        let mut output = BufReader::with_capacity(1 << 16, output);
+        let replies = read_replies(output);
         let mut refused = None;
         let mut parent = std::env::temp_dir();
-        while let Some(reply) = next_reply(&mut output) {
+        while let Some(reply) = self.next_reply(&replies) {
             let mut state = self.state();
             match &reply {
                 Reply::Ready { pid, folder, .. } => {
@@ -423,6 +443,20 @@ impl ClientShared {
             None => Ending { reason: ended, is_final: false },
         }
     }
+}
+
+/// Reads the replies of a process in a thread of its own, which lasts as long as the process keeps its output open.
+fn read_replies(output: ChildStdout) -> Receiver<Reply> {
+    let (sender, replies) = sync_channel(READ_AHEAD);
+    std::thread::spawn(move || {
+        let mut output = BufReader::with_capacity(1 << 16, output);
+        while let Some(reply) = next_reply(&mut output) {
+            if sender.send(reply).is_err() {
+                return;
+            }
+        }
+    });
+    replies
 }
 
 /// Reads the next reply of the process; `None` at the end of its output.

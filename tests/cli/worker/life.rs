@@ -424,6 +424,21 @@ fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
 
 #[cfg(unix)]
 #[test]
+fn a_process_whose_output_stays_open_after_it_was_killed_is_replaced() {
+    let fixture = Fixture::new();
+    let started = "{\"reply\":\"started\",\"id\":1}";
+    // The first process starts another one, which keeps the output open.
+    let first = format!("touch first; sleep 100 & echo '{started}'; exec sleep 1000");
+    let script = format!("read -r run || exit; [ -e first ] || {{ {first}; }}; echo '{RAN_ON_CPU}'; exec sleep 1000");
+    let mut engine = Engine::start_with(&shell(&fixture, &script), short_timeouts());
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let (reason, lost, again) = engine.wait("the first process", died);
+    assert!(reason.contains("showed no progress") && lost.is_empty() && again.len() == 1, "{reason}: {lost:?}");
+    assert_ran_on_cpu(&mut engine);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_process_that_retires_is_replaced_and_the_next_one_gets_the_waiting_jobs() {
     let fixture = Fixture::new();
     let retiring = "{\"reply\":\"retiring\",\"reason\":\"cuda:0 has failed\"}";
