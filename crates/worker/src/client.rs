@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started.
+/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started, besides those of which a GPU is left out.
 const MAX_DEATHS: usize = 3;
 /// See [`MAX_DEATHS`].
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
@@ -241,11 +241,12 @@ impl ClientShared {
                 (self.wake)();
                 continue;
             }
-            if !state.ending && !ending.is_final {
-                state.leave_out_used_gpu(&ending.reason);
-            }
+            let is_of_gpu = !state.ending && !ending.is_final && state.leave_out_used_gpu(&ending.reason);
             let running = state.take_running();
-            deaths.push_back(Instant::now());
+            // A GPU that is left out from now on ends no further process.
+            if !is_of_gpu {
+                deaths.push_back(Instant::now());
+            }
             while deaths.front().is_some_and(|d| d.elapsed() > DEATHS_WITHIN) {
                 deaths.pop_front();
             }

@@ -153,13 +153,16 @@ impl ClientState {
 
     /// Leaves the GPU that the running job uses out of the next processes, because this one has ended for this reason. The
     /// driver of a GPU that hangs would hang in them, too. A job that was cancelled may only take long to save its state.
-    pub(super) fn leave_out_used_gpu(&mut self, reason: &str) {
+    /// Returns whether there is such a GPU that was not left out before.
+    pub(super) fn leave_out_used_gpu(&mut self, reason: &str) -> bool {
         let mut going_on = self.open.iter().filter(|open| !open.is_cancelled);
-        let Some(gpu) = going_on.find_map(|open| open.used_gpu(self.has_gpu)) else { return };
-        if !self.failed.iter().any(|failed| failed.id == gpu) {
-            let reason = format!("it was in use when {reason}; look for devices again to use it");
-            self.failed.push(FailedDevice { id: gpu, reason });
+        let Some(gpu) = going_on.find_map(|open| open.used_gpu(self.has_gpu)) else { return false };
+        if self.failed.iter().any(|failed| failed.id == gpu) {
+            return false;
         }
+        let reason = format!("it was in use when {reason}; look for devices again to use it");
+        self.failed.push(FailedDevice { id: gpu, reason });
+        true
     }
 
     /// Removes and returns the jobs that were running in a process that has ended.
