@@ -113,7 +113,11 @@ fn print_event(event: &Event) {
         Event::Failed { input, reason, names_input: false } => {
             eprint_line(&format!("failed: {}: {reason}", input.display()))
         }
-        Event::Device(_) | Event::DeviceLost { .. } | Event::Finished { .. } | Event::Progress(_) => {}
+        Event::Device(_)
+        | Event::DeviceTried { .. }
+        | Event::DeviceLost { .. }
+        | Event::Finished { .. }
+        | Event::Progress(_) => {}
     }
 }
 

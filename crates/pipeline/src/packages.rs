@@ -197,6 +197,7 @@ pub(crate) fn check_engines(
                 .report_alive(ProgressStage::Check, || run_reference(&graph, inputs.clone()))
                 .map_err(EngineError::from)
         };
+        context.report_tried_device(device.id);
         let compare = || {
             devices.engine(device.id).and_then(|engine| {
                 verify::compare_with_reference(context, &graph, &inputs, &expected?, engine.as_ref(), precision, 0)

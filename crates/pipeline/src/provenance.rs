@@ -65,7 +65,7 @@ pub struct Provenance {
     /// Precision of the network; earlier versions do not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// The devices and precisions that computed the slices, in order, if there were several.
+    /// The devices and precisions that computed the slices, in order, unless `device` computed all of them in `precision`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PredictedSlices>,
     /// Which settings of the job came from a machine profile.

@@ -229,6 +229,7 @@ pub(crate) fn verify(
         process_cache().insert(key, verdict.clone());
         return Ok(verdict.clone());
     }
+    context.report_tried_device(device.id);
     let verdict = run(context, model, engine, precision, threads).inspect_err(|error| context.report_lost(error))?;
     // A skipped check is not cached, so that the note appears with every run.
     let Some(verdict) = verdict else { return Ok(Verification::Agrees) };

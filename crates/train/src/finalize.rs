@@ -150,6 +150,7 @@ impl Training<'_> {
             stalled_secs: recent_mean(steps, |p| p.stalled_secs).unwrap_or(0.0),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
             device: self.device_names(),
+            device_id: Some(self.engine.device().id),
             traffic,
             history: state.history,
         })

@@ -6,6 +6,7 @@
 use super::{Job, JobResult};
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::devices::FailedDevice;
 use cytoscope_pipeline::{DeviceInUse, Event, ExistingOutput, JobError, JobErrorKind};
 use cytoscope_profile::{MemoryMark, MemorySample, SpanRecord, StageTotal};
 use cytoscope_train::TrainEvent;
@@ -53,6 +54,9 @@ pub enum Request {
     Hello {
         /// Protocol version of the client.
         version: u32,
+        /// GPUs that were in use when earlier processes ended. They are not used until the devices are listed again.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failed: Vec<FailedDevice>,
     },
     /// Lists the devices of this machine ([`Reply::Devices`]). GPUs are probed in child processes, for the first query and
     /// for those with `again`.

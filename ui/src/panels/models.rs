@@ -121,7 +121,8 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         let is_possible = state.jobs.has_engine() && !is_looking;
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
-        let hint = "For a GPU that was connected, or whose driver was installed, since the program was started.";
+        let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
+                    that is not used because it hung.";
         if button.on_hover_text(hint).clicked() {
             actions.send(JobsAction::LookForDevices);
         }

@@ -353,7 +353,10 @@ impl JobView {
             Event::Device(device) => self.device = Some(device),
             Event::Planned { plan, .. } => self.plan = Some(*plan),
             Event::Started { index, count, .. } => self.input_of = Some([index + 1, count]),
-            Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
+            Event::DeviceTried { .. }
+            | Event::DeviceLost { .. }
+            | Event::Finished { .. }
+            | Event::Failed { .. } => {}
         }
     }
 

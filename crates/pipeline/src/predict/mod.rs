@@ -213,8 +213,8 @@ pub struct InputReport {
     pub device: DeviceChoice,
     /// Precision in which the network ran; the existing results of a skipped input may have another one.
     pub precision: Precision,
-    /// The devices and precisions that computed the slices, in order, if there were several because one failed or an
-    /// interrupted run was continued; the last ones are `device` and `precision`.
+    /// The devices and precisions that computed the slices, in order, if some were not computed on `device` in `precision`,
+    /// because another device failed or an interrupted run was continued.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PredictedSlices>,
     /// The object diameter used; absent for models that declare none.

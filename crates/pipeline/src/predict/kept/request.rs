@@ -153,8 +153,9 @@ impl KeptRequest<'_, '_> {
         is_int8(earlier) == is_int8(now) && (earlier == now || self.run.job.precision.is_none_or(is_allowed))
     }
 
-    /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them. At
-    /// least one slice is left to compute. `None` if the job starts over, or if slices depend on the plan.
+    /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them.
+    /// `None` if the job starts over, or if slices depend on the plan. If all slices are finished, the plan is that of a whole
+    /// pass, which is stated but not run.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
@@ -189,16 +190,12 @@ impl KeptRequest<'_, '_> {
                 self.open(&self.of_blended(tile, overlap), Some(tile))?
             }
         };
-        if !tiles.is_pass() {
-            kept.finished = kept.stored;
-        }
         let bands: &[PassBand] = if let Runner::Pass { bands, .. } = &tiles.runner { bands } else { &[] };
         self.run.context.report_alive(ProgressStage::Check, || kept.continue_bands(bands));
         Ok(Some(kept))
     }
 
-    /// Opens the slices with this fingerprint, of which at least one is computed, so that there is a pass to run. `tile` is
-    /// the size of blended tiles.
+    /// Opens the slices with this fingerprint. `tile` is the size of blended tiles.
     fn open(&self, fingerprint: &str, tile: Option<[usize; 3]>) -> Result<KeptSlices, JobError> {
         let (InputRun { job, context, stem, is_later, .. }, resolved) = (self.run, self.resolved);
         let (folder, grid) = (job.folder(), resolved.grid);
@@ -236,8 +233,7 @@ impl KeptRequest<'_, '_> {
             slice_len,
             slice_bytes,
             complete: 0,
-            stored,
-            finished: stored.min(all_slices.saturating_sub(1)),
+            finished: stored,
             record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, bands, is_for_attempts },
             bands: None,
             device: resolved.engine.choice.id,
