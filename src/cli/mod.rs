@@ -35,7 +35,7 @@ mod tune;
 mod window;
 mod worker;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel, ProcessEvent};
 use cytoscope_storage::read::open_regular;
@@ -123,7 +123,7 @@ enum Command {
 /// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
     let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
-    let arguments = match Arguments::try_parse_from(words) {
+    let arguments = match parse(words) {
         Ok(arguments) => arguments,
         Err(error) => return print_usage(&error),
     };
@@ -139,6 +139,21 @@ pub fn main() -> ExitCode {
     });
     let outcome = outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout());
     exit_code(outcome, json_error)
+}
+
+/// Parses the words of the command line.
+fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
+    let mut matches = allow_negative_numbers(Arguments::command()).try_get_matches_from(words)?;
+    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Arguments::command()))
+}
+
+/// Reads `-1` after an option as its value, also in subcommands, so that the error says what the option expects.
+fn allow_negative_numbers(command: clap::Command) -> clap::Command {
+    let allow = |option: clap::Arg| {
+        let has_value = option.get_long().is_some() && option.get_action().takes_values();
+        option.allow_negative_numbers(has_value)
+    };
+    command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
 
 /// Reports a failure, as text or as a JSON line, and returns the exit code.
@@ -458,7 +473,6 @@ mod tests {
 
     #[test]
     fn the_guide_locates_every_option_in_the_window_or_says_that_it_is_not_there() {
-        use clap::CommandFactory;
         use std::collections::BTreeSet;
         let commands = Arguments::command();
         for name in ["predict", "convert", "segment", "mesh", "evaluate", "quantize", "train"] {
@@ -484,7 +498,6 @@ mod tests {
 
     #[test]
     fn the_guide_locates_every_command_in_the_window() {
-        use clap::CommandFactory;
         use std::collections::BTreeSet;
         let rows: Vec<(&str, &str)> = COMMANDS_PAGE
             .lines()
@@ -505,7 +518,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        use clap::CommandFactory;
-        Arguments::command().debug_assert();
+        allow_negative_numbers(Arguments::command()).debug_assert();
     }
 }

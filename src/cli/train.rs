@@ -69,7 +69,7 @@ pub(crate) struct Train {
     /// Median diameter of the objects in µm (in voxels if the files give no voxel size), or auto to measure it on the
     /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter. By default as in
     /// --config, or else auto.
-    #[arg(long, value_name = "UM|auto", allow_negative_numbers = true)]
+    #[arg(long, value_name = "UM|auto")]
     diameter: Option<DiameterRequest>,
     /// Batch size: patches per step; by default as in --config, or else 2.
     #[arg(long)]
