@@ -404,7 +404,10 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     let value: f64 = number.parse().map_err(|_| invalid())?;
     let bytes = (value * factor as f64) as u64;
     if factor == 1 && (1..1 << 20).contains(&bytes) {
-        return Err(format!("\"{text}\" stands for {bytes} bytes: give a unit, such as {text}G or {text}M"));
+        return Err(format!(
+            "\"{text}\" stands for {}: give a unit, such as {text}G or {text}M",
+            counted(bytes, "byte")
+        ));
     }
     Ok(bytes)
 }
