@@ -31,7 +31,7 @@ pub(crate) struct Evaluate {
           conflicts_with_all = ["pred", "truth", "series", "pred_channel", "truth_channel"])]
     model: Option<String>,
     /// Pairs of images and ground truth for --model: a folder or table (.csv) as for train.
-    #[arg(long, value_name = "DIR|FILE.csv", requires = "model")]
+    #[arg(long, value_name = "DIR|FILE.csv", requires = "model", conflicts_with_all = ["pred", "truth"])]
     data: Option<PathBuf>,
     /// Device of --model: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i]; by default auto.
     #[arg(long, requires = "model")]

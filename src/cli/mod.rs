@@ -520,6 +520,38 @@ mod tests {
     }
 
     #[test]
+    fn options_that_would_have_no_effect_are_refused() {
+        let refused = |line: &str| {
+            let words = ["cytoscope"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            parse(words).err().map(|error| error.to_string())
+        };
+        let bench = "bench --output r.json";
+        let opts = format!("{bench} --compare-opts m --data s.tif");
+        for (command, options) in [
+            (
+                format!("{bench} --config t.csv"),
+                ["--accuracy-budget 0.1", "--qat-steps 3", "--qat-minutes 1", "--seconds 3"],
+            ),
+            (opts, ["--accuracy-budget 0.1", "--resume", "--batch-sizes 1,2", "--seconds 3"]),
+        ] {
+            assert_eq!(refused(&command), None);
+            for option in options {
+                let (name, _) = option.split_once(' ').unwrap_or((option, ""));
+                let error = refused(&format!("{command} {option}")).unwrap_or_default();
+                assert!(error.contains(name) && error.contains("cannot be used with"), "{command} {option}: {error}");
+            }
+        }
+        for line in [
+            "evaluate --pred a.tif --truth b.tif --data d",
+            "profile run.json --json --table stages",
+            "train --task segmentation --data d --out m --epochs 3 --trials 4",
+            "train --task segmentation --data d --out m --search s.toml --trials 4 --steps 8 --stages-only",
+        ] {
+            assert!(refused(line).unwrap_or_default().contains("cannot be used with"), "{line}: {:?}", refused(line));
+        }
+    }
+
+    #[test]
     fn the_command_line_is_well_formed() {
         allow_negative_numbers(Arguments::command()).debug_assert();
     }
