@@ -182,7 +182,7 @@ impl Bench {
             (None, None) => {}
         }
         print(&format!("wrote {}", self.output.display()));
-        any_success(&done)
+        any_success(&done, self.config.is_some())
     }
 
     /// Runs the tasks of the table or of --quantization after their runs in `earlier` results, and prints their results.
@@ -319,14 +319,13 @@ impl Bench {
 }
 
 /// Returns a failure if no task succeeded, as may happen with `--skip-failed`: a script must not take that for a measurement.
-fn any_success(results: &[TaskResult]) -> Outcome {
+fn any_success(results: &[TaskResult], has_table: bool) -> Outcome {
     if results.is_empty() || results.iter().any(|result| result.success) {
         return Ok(());
     }
     let tasks = if results.len() == 1 { "the task".to_owned() } else { format!("all {} tasks", results.len()) };
-    Err(Failure::other(format!(
-        "{tasks} failed; the results state the error of each, correct the table and run it again"
-    )))
+    let next_step = if has_table { "correct the table, and continue with --resume" } else { "try again with --force" };
+    Err(Failure::other(format!("{tasks} failed; the results state why: {next_step}")))
 }
 
 /// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.
