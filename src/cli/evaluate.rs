@@ -31,7 +31,7 @@ pub(crate) struct Evaluate {
           conflicts_with_all = ["pred", "truth", "series", "pred_channel", "truth_channel"])]
     model: Option<String>,
     /// Pairs of images and ground truth for --model: a folder or table (.csv) as for train.
-    #[arg(long, value_name = "DIR|FILE.csv", requires = "model")]
+    #[arg(long, value_name = "DIR|FILE.csv", requires = "model", conflicts_with_all = ["pred", "truth"])]
     data: Option<PathBuf>,
     /// Device of --model: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i]; by default auto.
     #[arg(long, requires = "model")]
@@ -41,7 +41,7 @@ pub(crate) struct Evaluate {
     precision: Option<PrecisionName>,
     /// Median diameter of the objects in µm for --model (in voxels if the voxel size is unknown), or auto to estimate it from
     /// each stack; by default auto.
-    #[arg(long, value_name = "UM|auto", requires = "model", allow_negative_numbers = true)]
+    #[arg(long, value_name = "UM|auto", requires = "model")]
     diameter: Option<DiameterRequest>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.
@@ -50,7 +50,7 @@ pub(crate) struct Evaluate {
     /// Label of voxels in the ground truth that are not annotated: they count neither as background nor as part of an object.
     /// Predicted objects do not count if only their rim is annotated, as background. By default, the label that --data
     /// states, if any.
-    #[arg(long, value_name = "LABEL", allow_negative_numbers = true)]
+    #[arg(long, value_name = "LABEL")]
     ignore_label: Option<i64>,
     /// Series of predictions and ground truth, by number from 0 or by name; ignored for files with a single series.
     #[arg(long, default_value = "0", value_name = "N|NAME")]

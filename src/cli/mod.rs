@@ -36,7 +36,7 @@ mod window;
 mod worker;
 
 use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel, ProcessEvent};
 use cytoscope_storage::read::open_regular;
@@ -126,7 +126,7 @@ enum Command {
 /// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
     let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
-    let arguments = match Arguments::try_parse_from(words) {
+    let arguments = match parse(words) {
         Ok(arguments) => arguments,
         Err(error) => return print_usage(error),
     };
@@ -142,6 +142,21 @@ pub fn main() -> ExitCode {
     });
     let outcome = outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout());
     exit_code(outcome, json_error)
+}
+
+/// Parses the words of the command line.
+fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
+    let mut matches = allow_negative_numbers(Arguments::command()).try_get_matches_from(words)?;
+    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Arguments::command()))
+}
+
+/// Reads `-1` after an option as its value, also in subcommands, so that the error says what the option expects.
+fn allow_negative_numbers(command: clap::Command) -> clap::Command {
+    let allow = |option: clap::Arg| {
+        let has_value = option.get_long().is_some() && option.get_action().takes_values();
+        option.allow_negative_numbers(has_value)
+    };
+    command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
 
 /// Reports a failure, as text or as a JSON line, and returns the exit code.
@@ -423,7 +438,10 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     let value: f64 = number.parse().map_err(|_| invalid())?;
     let bytes = (value * factor as f64) as u64;
     if factor == 1 && (1..1 << 20).contains(&bytes) {
-        return Err(format!("\"{text}\" stands for {bytes} bytes: give a unit, such as {text}G or {text}M"));
+        return Err(format!(
+            "\"{text}\" stands for {}: give a unit, such as {text}G or {text}M",
+            counted(bytes, "byte")
+        ));
     }
     Ok(bytes)
 }
@@ -586,7 +604,39 @@ mod tests {
     }
 
     #[test]
+    fn options_that_would_have_no_effect_are_refused() {
+        let refused = |line: &str| {
+            let words = ["cytoscope"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            parse(words).err().map(|error| error.to_string())
+        };
+        let bench = "bench --output r.json";
+        let opts = format!("{bench} --compare-opts m --data s.tif");
+        for (command, options) in [
+            (
+                format!("{bench} --config t.csv"),
+                ["--accuracy-budget 0.1", "--qat-steps 3", "--qat-minutes 1", "--seconds 3"],
+            ),
+            (opts, ["--accuracy-budget 0.1", "--resume", "--batch-sizes 1,2", "--seconds 3"]),
+        ] {
+            assert_eq!(refused(&command), None);
+            for option in options {
+                let (name, _) = option.split_once(' ').unwrap_or((option, ""));
+                let error = refused(&format!("{command} {option}")).unwrap_or_default();
+                assert!(error.contains(name) && error.contains("cannot be used with"), "{command} {option}: {error}");
+            }
+        }
+        for line in [
+            "evaluate --pred a.tif --truth b.tif --data d",
+            "profile run.json --json --table stages",
+            "train --task segmentation --data d --out m --epochs 3 --trials 4",
+            "train --task segmentation --data d --out m --search s.toml --trials 4 --steps 8 --stages-only",
+        ] {
+            assert!(refused(line).unwrap_or_default().contains("cannot be used with"), "{line}: {:?}", refused(line));
+        }
+    }
+
+    #[test]
     fn the_command_line_is_well_formed() {
-        Arguments::command().debug_assert();
+        allow_negative_numbers(Arguments::command()).debug_assert();
     }
 }

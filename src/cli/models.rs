@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::packages::{Architecture, ImportJob};
 use cytoscope_pipeline::{ExportFormat, ExportJob, FinalActivation, ImportSettings, ModelTask, find_model};
-use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::extension;
+use cytoscope_storage::target::{check_extension, extension};
+use cytoscope_storage::{Overwrite, StorageError};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -139,7 +139,7 @@ impl Export {
     pub(crate) fn run(self) -> Outcome {
         let job = ExportJob {
             model: self.package,
-            format: self.format.map_or_else(|| format_of(&self.out), Format::format),
+            format: self.format.map_or_else(|| format_of(&self.out), |format| Ok(format.format()))?,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
@@ -166,10 +166,14 @@ impl Export {
     }
 }
 
-/// Returns the format that the extension of an output stands for; for other extensions that of a package, which refuses
-/// them.
-fn format_of(out: &Path) -> ExportFormat {
+/// Returns the format that the extension of an output stands for.
+///
+/// # Errors
+/// The extension is that of no format.
+fn format_of(out: &Path) -> Result<ExportFormat, StorageError> {
+    let known: Vec<&str> = ExportFormat::ALL.iter().flat_map(|format| format.extensions()).copied().collect();
+    check_extension(out, &known)?;
     let extension = extension(out).unwrap_or_default();
-    let known = ExportFormat::ALL.into_iter().find(|format| format.extensions().contains(&extension.as_str()));
-    known.unwrap_or(ExportFormat::Bioimageio)
+    let format = ExportFormat::ALL.into_iter().find(|format| format.extensions().contains(&extension.as_str()));
+    Ok(format.unwrap_or(ExportFormat::Bioimageio))
 }

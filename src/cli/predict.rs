@@ -147,7 +147,7 @@ pub(crate) struct Predict {
     image: ImageOptions,
     /// Median diameter of the objects in µm (in voxels if the voxel size is unknown), or auto to estimate it from each
     /// stack. Stacks are rescaled so that objects have the size the model was trained on.
-    #[arg(long, value_name = "UM|auto", default_value = "auto", allow_negative_numbers = true)]
+    #[arg(long, value_name = "UM|auto", default_value = "auto")]
     diameter: DiameterRequest,
     /// Steps that are applied to the stacks first, in order, such as gaussian:sigma=1um,tophat:radius=15um; can be
     /// repeated. Steps and their parameters: gaussian:sigma, median:radius, tophat:radius, rolling-ball:radius[:height],

@@ -51,7 +51,7 @@ pub(crate) struct Profile {
     #[arg(long, value_name = "OUT.csv", conflicts_with_all = ["leaks", "json"])]
     csv: Option<PathBuf>,
     /// Table that --csv writes, by default operators. All but stages and advice need a trace.
-    #[arg(long, value_enum, requires = "csv", conflicts_with = "compare")]
+    #[arg(long, value_enum, requires = "csv", conflicts_with_all = ["compare", "leaks", "json"])]
     table: Option<TableName>,
     /// Overwrite an existing table; a stored run is never overwritten.
     #[arg(long, requires = "csv")]

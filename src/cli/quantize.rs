@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
-use super::{note_line, print, progress};
+use super::{counted, note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{PredictJob, find_model};
@@ -129,7 +129,7 @@ fn print_report(report: &QuantizeReport) {
     let (before, after) = (bytes_text(report.float_bytes), bytes_text(report.int8_bytes));
     print(&format!("  network: {before} as float, {after} as int8 ({share:.0} %)"));
     for t in &report.tile_times {
-        let threads = if t.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", t.threads) };
+        let threads = counted(t.threads, "thread");
         print(&format!(
             "  tile {:?}, {threads}: CPU time {:.1} ms as float, {:.1} ms as int8 (wall time {:.1} and {:.1} ms)",
             report.tile_shape, t.f32_cpu_ms, t.int8_cpu_ms, t.f32_wall_ms, t.int8_wall_ms
@@ -138,9 +138,12 @@ fn print_report(report: &QuantizeReport) {
     let metric = report.agreement_metric.name();
     for o in &report.outputs {
         print(&format!(
-            "  {}: relative L2 error {:.5}, maximum error {:.4}, {metric} {:.5} against the float network ({} \
-             held-out tiles)",
-            o.name, o.error.relative_l2, o.error.max_abs, o.error.agreement, report.held_out_tiles
+            "  {}: relative L2 error {:.5}, maximum error {:.4}, {metric} {:.5} against the float network ({})",
+            o.name,
+            o.error.relative_l2,
+            o.error.max_abs,
+            o.error.agreement,
+            counted(report.held_out_tiles, "held-out tile")
         ));
     }
     let chosen = Candidate { method: report.method, equalized: report.equalized, relative_l2: 0.0 };
@@ -156,15 +159,18 @@ fn print_report(report: &QuantizeReport) {
     if let Some(t) = &report.qat {
         let kept = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
         print(&format!(
-            "  quantization-aware training, {} steps in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
-            t.steps, t.seconds, t.before, t.after
+            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
+            counted(t.steps, "step"),
+            t.seconds,
+            t.before,
+            t.after
         ));
     }
     if !report.bias_corrected.is_empty() {
         print(&format!("  bias corrected: {}", report.bias_corrected.join(", ")));
     }
-    let all = report.quantized_layers;
-    print(&format!("  {all} layers in int8, {:.1} % of the operations in float", 100.0 * report.float_share_of_work));
+    let all = counted(report.quantized_layers, "layer");
+    print(&format!("  {all} in int8, {:.1} % of the operations in float", 100.0 * report.float_share_of_work));
     for l in &report.left_float {
         print(&format!("    {} in float: {}", l.name, l.why));
     }

@@ -35,7 +35,7 @@ pub(crate) struct Segment {
     model: Option<String>,
     /// Object diameter of the prediction in µm (in voxels if the voxel size is unknown), to which the settings of --model are
     /// scaled; by default the one in the provenance record beside the map, or else the model's own.
-    #[arg(long, value_name = "UM", requires = "model", value_parser = parse_diameter, allow_negative_numbers = true)]
+    #[arg(long, value_name = "UM", requires = "model", value_parser = parse_diameter)]
     diameter: Option<f64>,
     /// How objects are found: watershed separates touching objects (the default); components labels each connected region as
     /// one object.
@@ -45,17 +45,17 @@ pub(crate) struct Segment {
     #[arg(long, value_enum)]
     height: Option<HeightName>,
     /// Foreground threshold: a number, or otsu (the default).
-    #[arg(long, value_parser = parse_threshold, allow_negative_numbers = true)]
+    #[arg(long, value_parser = parse_threshold)]
     threshold: Option<Threshold>,
     /// Sigma in µm of the Gaussian that smooths the map; by default 0.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long)]
     smooth_um: Option<f64>,
     /// Minimum height of a seed above its surroundings, in µm if --height is distance; by default 0.5. A higher value
     /// splits touching objects less often.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long)]
     seed_height: Option<f64>,
     /// Drop objects smaller than this volume in µm³; by default 20.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long)]
     min_volume_um3: Option<f64>,
     /// Drop objects that touch the border of the stack.
     #[arg(long)]

@@ -69,7 +69,7 @@ pub(crate) struct Train {
     /// Median diameter of the objects in µm (in voxels if the files give no voxel size), or auto to measure it on the
     /// labels of each pair. Images are rescaled so that objects have the model's nominal diameter. By default as in
     /// --config, or else auto.
-    #[arg(long, value_name = "UM|auto", allow_negative_numbers = true)]
+    #[arg(long, value_name = "UM|auto")]
     diameter: Option<DiameterRequest>,
     /// Batch size: patches per step; by default as in --config, or else 2.
     #[arg(long)]
@@ -99,10 +99,11 @@ pub(crate) struct Train {
     /// continues with twice the steps, until one is left, which trains for --steps and writes the package. All trials are
     /// listed in OUT.search.csv and plotted in OUT.search.svg; --resume continues the search.
     #[arg(long, value_name = "SPACE.toml", requires_all = ["trials", "steps"],
-          conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
+          conflicts_with_all = ["trace", "stages_only", "epochs", "minutes", "json_progress"])]
     search: Option<PathBuf>,
     /// Number of trials of --search.
-    #[arg(long, value_name = "N", requires = "search")]
+    #[arg(long, value_name = "N", requires = "search",
+          conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
     trials: Option<usize>,
     /// Random seed; the same seed gives the same split of the data and the same patches.
     #[arg(long, default_value_t = 0)]

@@ -130,3 +130,15 @@ fn pairs_are_stored_if_the_cost_of_recording_is_interrupted() {
     assert!(results.iter().all(|r| r["runs"].as_u64() > Some(0) && is_measured(r)), "{results:#?}");
     assert_eq!(fixture.leftovers(), Vec::<std::path::PathBuf>::new());
 }
+
+#[test]
+fn resume_without_a_table_replaces_no_file() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    std::fs::write(fixture.path("notes.json"), "{}").unwrap();
+    for option in ["--compare-opts", "--quantization", "--span-cost"] {
+        let words = ["bench", option, "nuclei-dog", "--data", &raw, "--output", "notes.json", "--resume"];
+        fixture.fails(2, &words, &[option, "--resume"]);
+    }
+    assert_eq!(fixture.bytes("notes.json"), b"{}");
+}

@@ -299,3 +299,18 @@ fn records_are_not_written_over_files_of_others_and_other_files_are_no_records()
     fixture.run(&["evaluate", "--pred", LABELS, "--truth", LABELS]).ok();
     assert_eq!(fixture.names("sim"), before);
 }
+
+#[test]
+fn the_record_of_an_ome_zarr_is_found_from_its_name() {
+    let fixture = prepared();
+    for (out, name) in [("o.zarr", "o_provenance.json"), ("z.ozx", "z_provenance.json")] {
+        fixture.run(&["predict", RAW, "--model", "nuclei-dog", "--device", "cpu", "--out", out]).ok();
+        let record: Value = serde_json::from_slice(&fixture.bytes(name)).unwrap();
+        let shown = fixture.run(&["provenance", out, "--json"]).json();
+        assert_eq!((&shown["record"], &shown["differences"]), (&record, &json!([])), "{out}");
+        let again = format!("again/{out}");
+        let report = fixture.run(&["provenance", out, "--rerun", "--out", &again, "--json"]).json();
+        assert!(report["outputs"].as_array().unwrap().iter().all(|output| output["identical"] == true), "{report:#}");
+        assert!(fixture.path(&again).exists());
+    }
+}

@@ -8,7 +8,7 @@
 
 use crate::folder_digest::{changed_error, file_record, input_record};
 use crate::installed_models::recorded_model;
-use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_of};
+use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_listing};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
@@ -276,7 +276,7 @@ pub fn record_for(path: &Path) -> PathBuf {
     };
     let wrote = |record: &JobRecord| record.outputs.first().is_some_and(|file| file.matches(path));
     let is_current = || matches!(read_any(&own), Ok(AnyRecord::Job(record)) if wrote(&record));
-    match record_of(path).filter(|record| record.is_file()) {
+    match record_listing(path).filter(|record| record.is_file()) {
         // A prediction may have replaced the result of the job.
         Some(of_prediction) if !is_current() => of_prediction,
         _ if own.is_file() && !of_other() => own,

@@ -10,11 +10,13 @@ use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{Blend, KeepSlices, LiveSink, LiveVolume, TileRequest};
 use cytoscope_pipeline::{
-    CancelToken, Context, Event, JobError, JobErrorKind, PredictJob, PredictOutcome, ProgressStage, ResultFormat,
+    CancelToken, Context, DiameterRequest, Event, JobError, JobErrorKind, Output, PredictJob, PredictOutcome,
+    ProgressStage, ResultFormat,
 };
 use cytoscope_profile::Stage;
 use cytoscope_volume::Array;
 use fixture::Fixture;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -89,6 +91,37 @@ fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
     let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
     let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
     assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+}
+
+#[test]
+fn a_note_says_that_slices_are_kept_whenever_a_prediction_is_cancelled() {
+    let fixture = Fixture::new([64, 48, 48], 4);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+    // While it predicts, and while it finds objects in the complete map.
+    for stage in [ProgressStage::Predict, ProgressStage::Objects] {
+        let job = PredictJob {
+            outputs: [Output::Labels].into(),
+            voxel_um: Some([1.2, 0.6, 0.6]),
+            diameter: DiameterRequest::Given(12.0),
+            keep_slices: KeepSlices::Always,
+            ..fixture.job(&model, TileRequest { tile: Some([32, 48, 48]), ..TileRequest::default() }, "out")
+        };
+        let (cancel, notes) = (CancelToken::default(), Arc::new(Mutex::new(0)));
+        let (of_sink, counted) = (cancel.clone(), Arc::clone(&notes));
+        let sink = move |event: &Event| match event {
+            Event::Progress(progress) if progress.stage == stage && progress.done * 3 > progress.total => {
+                of_sink.cancel();
+            }
+            Event::Note(note) if note.message.contains("slices are kept beside the results") => {
+                *counted.lock().unwrap() += 1;
+            }
+            _ => {}
+        };
+        let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
+        let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
+        assert_eq!((stopped.kind(), *notes.lock().unwrap()), (JobErrorKind::Cancelled, 1), "{stage:?}");
+        assert_eq!(std::fs::read_dir(fixture.path("out")).unwrap().count(), 2, "the slices and their record");
+    }
 }
 
 #[test]

@@ -37,6 +37,11 @@ use tasks::{Task, TaskKind};
 const FOLDER_KIND: &str = "bench";
 /// Upper limit of `--repeat`.
 const MAX_REPEAT: usize = 1000;
+/// Options that measure something else than the tasks of a table. Options of the table conflict with them, too: clap does not
+/// demand a required option that conflicts with a given one.
+const WITHOUT_TABLE: [&str; 3] = ["quantization", "compare_opts", "span_cost"];
+/// Options that measure something else than a quantization.
+const NO_QUANTIZATION: [&str; 3] = ["config", "compare_opts", "span_cost"];
 
 /// Options of `bench`.
 #[derive(Args)]
@@ -51,7 +56,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "TASKS.csv", required_unless_present_any = ["quantization", "compare_opts", "span_cost"])]
     config: Option<PathBuf>,
     /// Run each training task of the table once with each of these batch sizes.
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "config")]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "config", conflicts_with_all = WITHOUT_TABLE)]
     batch_sizes: Vec<usize>,
     /// Instead of a table: predict --data with this model in float and quantized in the modes dynamic, static and qat, and
     /// compare the sizes of the networks, the times, and the maps.
@@ -70,13 +75,13 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     data: Option<PathBuf>,
     /// Maximum relative L2 error of an output for --quantization; layers are kept in float until it is met.
-    #[arg(long, default_value_t = ACCURACY_BUDGET, requires = "quantization")]
+    #[arg(long, default_value_t = ACCURACY_BUDGET, requires = "quantization", conflicts_with_all = NO_QUANTIZATION)]
     accuracy_budget: f64,
     /// Maximum steps of quantization-aware training for --quantization, one tile per step; by default 240.
-    #[arg(long, requires = "quantization")]
+    #[arg(long, requires = "quantization", conflicts_with_all = NO_QUANTIZATION)]
     qat_steps: Option<u64>,
     /// Maximum minutes of quantization-aware training for --quantization; by default unlimited.
-    #[arg(long, requires = "quantization")]
+    #[arg(long, requires = "quantization", conflicts_with_all = NO_QUANTIZATION)]
     qat_minutes: Option<f64>,
     /// File to write the results to.
     #[arg(long, value_name = "RESULTS.json")]
@@ -93,11 +98,11 @@ pub(crate) struct Bench {
     #[arg(long)]
     repeat: Option<usize>,
     /// Duration of --span-cost in seconds, by default 120; --repeat sets the number of pairs instead.
-    #[arg(long, requires = "span_cost", conflicts_with = "repeat")]
+    #[arg(long, requires = "span_cost", conflicts_with_all = ["repeat", "config", "quantization", "compare_opts"])]
     seconds: Option<u64>,
     /// Continue an interrupted run of the same table: the finished tasks in the results are kept, and tasks that failed run
     /// again.
-    #[arg(long, requires = "config", conflicts_with = "force")]
+    #[arg(long, requires = "config", conflicts_with_all = ["force", "quantization", "compare_opts", "span_cost"])]
     resume: bool,
     /// Overwrite existing results; an input is never overwritten.
     #[arg(long)]
@@ -142,7 +147,7 @@ impl Bench {
         let inputs: Vec<&Path> = given.into_iter().flatten().chain(models.iter().map(PathBuf::as_path)).collect();
         let table = self.table()?;
         // Only results of a bench are continued.
-        let is_continued = self.resume && self.output.exists();
+        let is_continued = self.resume && self.config.is_some() && self.output.exists();
         let overwrite = Overwrite::from_force(self.force || is_continued);
         check_file(&self.output, &inputs, overwrite)?;
         check_extension(&self.output, &["json"])?;
@@ -177,7 +182,7 @@ impl Bench {
             (None, None) => {}
         }
         print(&format!("wrote {}", self.output.display()));
-        any_success(&done)
+        any_success(&done, self.config.is_some())
     }
 
     /// Runs the tasks of the table or of --quantization after their runs in `earlier` results, and prints their results.
@@ -314,14 +319,13 @@ impl Bench {
 }
 
 /// Returns a failure if no task succeeded, as may happen with `--skip-failed`: a script must not take that for a measurement.
-fn any_success(results: &[TaskResult]) -> Outcome {
+fn any_success(results: &[TaskResult], has_table: bool) -> Outcome {
     if results.is_empty() || results.iter().any(|result| result.success) {
         return Ok(());
     }
     let tasks = if results.len() == 1 { "the task".to_owned() } else { format!("all {} tasks", results.len()) };
-    Err(Failure::other(format!(
-        "{tasks} failed; the results state the error of each, correct the table and run it again"
-    )))
+    let next_step = if has_table { "correct the table, and continue with --resume" } else { "try again with --force" };
+    Err(Failure::other(format!("{tasks} failed; the results state why: {next_step}")))
 }
 
 /// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.

@@ -4,8 +4,8 @@ use super::metrics::Figures;
 use super::results::{GitInfo, Origin, TaskResult};
 use super::tasks::Task;
 use super::{Progress, TaskRun};
-use crate::cli::eprint_line;
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::{counted, eprint_line};
 use cytoscope_engine::select::fingerprint;
 use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_pipeline::{input_record, own_program};
@@ -85,7 +85,7 @@ pub(super) fn restore(all: &mut [Progress], earlier: &[TaskResult], origin: &Ori
     }
     let runs: usize = all.iter().map(|progress| progress.runs.len()).sum();
     if !earlier.is_empty() {
-        eprint_line(&format!("continuing after {runs} finished runs"));
+        eprint_line(&format!("continuing after {}", counted(runs, "finished run")));
     }
     Ok(())
 }

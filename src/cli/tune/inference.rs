@@ -157,24 +157,29 @@ pub(super) fn candidates(model: &Model, devices: &[Device], tiling: &Tiling) -> 
     all
 }
 
-/// Returns the tile sizes to try on a device: multiples of the model's step that are not larger than the stack and keep
-/// voxels after their halo is cropped. A prediction refuses tiles that exceed its memory budget, which ends their candidate.
+/// Returns the tile sizes to try on a device: multiples of the model's step that keep voxels after their halo is cropped and
+/// cut the stack. They are not cut to the length of the stack: on a longer one, such tiles would keep almost nothing. Of sizes
+/// that cut this stack into the same tiles, the first is tried. A prediction refuses tiles that exceed its memory budget, which
+/// ends their candidate.
 fn tile_sizes(model: &Model, device: DeviceId, tiling: &Tiling) -> Vec<Option<[usize; 3]>> {
     let shape_zyx = tiling.grid_zyx;
     // On the CPU, most stacks pass through the network once, which is faster than tiles.
     let runs_in_tiles = device != DeviceId::Cpu || model.reach.is_none() || tiling.no_pass_on_cpu.is_some();
     let further = FURTHER_TILES.into_iter().filter(|_| runs_in_tiles);
-    let mut tiles = vec![None];
-    for tile in TILES.into_iter().chain(further) {
-        let fitted: [usize; 3] = std::array::from_fn(|a| {
-            if a == 0 && model.spatial_axes == 2 {
-                return 1;
-            }
-            model.tile_length(tile[a].min(shape_zyx[a]), a)
-        });
-        let least = |a: usize| model.reach.map_or(1, |reach| 2 * reach[a] + model.step[a]);
-        if (0..3).all(|a| fitted[a] >= shape_zyx[a].min(least(a))) && !tiles.contains(&Some(fitted)) {
-            tiles.push(Some(fitted));
+    let length = |wanted: usize, a: usize| match (a, model.spatial_axes) {
+        (0, 2) => 1,
+        _ => model.tile_length(wanted, a),
+    };
+    let least = |a: usize| model.reach.map_or(1, |reach| 2 * reach[a] + model.step[a]);
+    let (mut tiles, mut fitted_tiles) = (vec![None], Vec::new());
+    for wanted in TILES.into_iter().chain(further) {
+        let tile: [usize; 3] = std::array::from_fn(|a| length(wanted[a], a));
+        let fitted: [usize; 3] = std::array::from_fn(|a| length(wanted[a].min(shape_zyx[a]), a));
+        let is_whole = (0..3).all(|a| fitted[a] >= shape_zyx[a]);
+        let is_large_enough = (0..3).all(|a| tile[a] >= least(a));
+        if is_large_enough && !is_whole && !fitted_tiles.contains(&fitted) {
+            fitted_tiles.push(fitted);
+            tiles.push(Some(tile));
         }
     }
     tiles
@@ -319,8 +324,9 @@ mod tests {
         let on_cpu = |grid_zyx| tile_sizes(&model, DeviceId::Cpu, &Tiling { grid_zyx, no_pass_on_cpu: None });
         let tiles = on_cpu([100, 400, 400]);
         assert_eq!(tiles, [None, Some([32, 128, 128]), Some([64, 128, 128]), Some([64, 256, 256])]);
-        let whole = on_cpu([10, 90, 90]);
-        assert_eq!(whole, [None, Some([10, 96, 96])], "the whole stack");
+        assert_eq!(on_cpu([10, 90, 90]), [None], "the others hold the whole stack");
+        // On this stack, 32 and 64 slices are the same.
+        assert_eq!(on_cpu([20, 400, 400]), [None, Some([32, 128, 128]), Some([64, 256, 256])]);
     }
 
     #[test]
@@ -333,7 +339,7 @@ mod tests {
             tile_sizes(model, device, &tiling).into_iter().flatten().collect()
         };
         let on = |model: &Model, device, shape| in_tiles(model, device, shape, None);
-        let further = [[64, 64, 64], [96, 96, 96], [100, 128, 128], [16, 256, 256], [16, 400, 400]];
+        let further = [[64, 64, 64], [96, 96, 96], [128, 128, 128], [16, 256, 256], [16, 512, 512]];
         let on_gpu = on(&model, DeviceId::Cuda(0), [100, 400, 400]);
         assert!(further.iter().all(|tile| on_gpu.contains(tile)), "{on_gpu:?}");
         let on_cpu = on(&model, DeviceId::Cpu, [100, 400, 400]);
@@ -349,7 +355,7 @@ mod tests {
         model.reach = None;
         assert_eq!(on(&model, DeviceId::Cpu, [100, 400, 400]), on_gpu);
         let small = on(&model, DeviceId::Cpu, [10, 90, 90]);
-        assert!(small.iter().all(|[z, y, x]| *z <= 10 && *y <= 96 && *x <= 96), "not larger than the stack: {small:?}");
+        assert_eq!(small, [[64, 64, 64]], "the others hold the whole stack");
     }
 
     #[test]

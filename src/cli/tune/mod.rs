@@ -64,7 +64,7 @@ pub(crate) struct Tune {
     voxel_size: Option<[f64; 3]>,
     /// Median diameter of the objects in the stack in µm (in voxels if the voxel size is unknown), or auto to estimate it;
     /// by default auto.
-    #[arg(long, value_name = "UM|auto", requires = "data", allow_negative_numbers = true)]
+    #[arg(long, value_name = "UM|auto", requires = "data")]
     diameter: Option<DiameterRequest>,
     /// Steps that are applied to the stack first, as for cytoscope predict; can be repeated.
     #[arg(long, value_name = "STEP", value_delimiter = ',', requires = "data")]

@@ -25,6 +25,10 @@ fn invalid_numbers_are_refused_by_name() {
     }
     fixture.fails(2, &["segment", &raw, "--out", "l.tif", "--smooth-um", "-1"], &["--smooth-um is -1"]);
     fixture.fails(2, &["predict", &raw, "--out", "o", "--diameter", "-3"], &["-3", "object diameter"]);
+    fixture.fails(2, &["predict", &raw, "--out", "o", "--overlap", "-0.5"], &["invalid --overlap -0.5"]);
+    fixture.fails(2, &["predict", &raw, "--out", "o", "--threads", "-1"], &["--threads", "number of threads \"-1\""]);
+    let quantize = ["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "q", "--accuracy-budget", "-1"];
+    fixture.fails(2, &quantize, &["accuracy budget -1"]);
     let max_u64 = u64::MAX.to_string();
     fixture.fails(3, &["predict", &raw, "--channel", &max_u64, "--out", "o"], &[&raw, "channel"]);
     fixture.fails(3, &["predict", &raw, "--time", &max_u64, "--out", "o"], &[&raw, "time point"]);

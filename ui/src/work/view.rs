@@ -353,10 +353,7 @@ impl JobView {
             Event::Device(device) => self.device = Some(device),
             Event::Planned { plan, .. } => self.plan = Some(*plan),
             Event::Started { index, count, .. } => self.input_of = Some([index + 1, count]),
-            Event::DeviceTried { .. }
-            | Event::DeviceLost { .. }
-            | Event::Finished { .. }
-            | Event::Failed { .. } => {}
+            Event::DeviceTried { .. } | Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
         }
     }
 

@@ -105,15 +105,7 @@ impl Store<'_> {
         if !kept.outlives(&ended, self.context.cancel.is_discarding()) {
             return ended;
         }
-        let result = kept.keep(self.prediction.complete());
-        if let (Err(JobError::Cancelled), Ok(())) = (&ended, &result)
-            && let Some(name) = kept.kept_name()
-        {
-            self.context.note(format!(
-                "the finished {name} are kept beside the results, so that the prediction can be resumed"
-            ));
-        }
-        ended.and(result)
+        ended.and(kept.keep(self.prediction.complete()))
     }
 }
 
@@ -332,10 +324,19 @@ impl<'a> Inference<'a> {
     }
 
     /// Ends the job. If its results `folder/stem_*` are published, no slices are kept; otherwise those that are finished but
-    /// not recorded yet are recorded.
+    /// not recorded yet are recorded, and a note says what is kept of a cancelled job.
     pub(super) fn end(&mut self, is_published: bool, folder: &Path, stem: &str) {
+        let cancel = &self.context.cancel;
         match self.kept.take() {
-            Some(mut kept) if !is_published => kept.keep_rest(self.context.cancel.is_discarding()),
+            Some(mut kept) if !is_published => {
+                kept.keep_rest(cancel.is_discarding());
+                let outlives = kept.outlives(&Err(JobError::Cancelled), cancel.is_discarding());
+                if let Some(name) = kept.kept_name().filter(|_| outlives && cancel.is_cancelled()) {
+                    self.context.note(format!(
+                        "the finished {name} are kept beside the results, so that the prediction can be resumed"
+                    ));
+                }
+            }
             Some(kept) => kept.abandon(folder, stem),
             None if is_published => KeptSlices::remove(folder, stem),
             None => {}

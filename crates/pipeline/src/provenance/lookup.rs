@@ -48,7 +48,7 @@ fn record_of_zip(file: &Path) -> Option<PathBuf> {
 
 /// Returns the path of the record that lists a result. An OME-Zarr folder may have a name that says nothing about its record: it
 /// is then the newest one in the same folder that lists this name.
-pub(super) fn record_listing(file: &Path) -> Option<PathBuf> {
+pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
     if is_zarr_zip_name(file) {
         return record_of_zip(file);
     }
