@@ -31,6 +31,9 @@ pub(crate) const FOOT: f32 = 56.0;
 /// Maximum width of a page in points; longer lines are hard to read.
 const PAGE_WIDTH: f32 = 900.0;
 
+/// Width in points that the field of the model's name leaves to the button that saves the model, with the space between them.
+const SAVE_BUTTON_WIDTH: f32 = 200.0;
+
 /// State that the pages keep between frames.
 pub(crate) struct TrainPanel {
     /// Thumbnails of the training pairs.
@@ -68,9 +71,6 @@ fn named(response: egui::Response, enabled: bool, name: &str) -> egui::Response 
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
     response
 }
-
-/// Width in points that the field of the model's name leaves to the button that saves the model, with the space between them.
-const SAVE_BUTTON_WIDTH: f32 = 200.0;
 
 /// A text field for the name of the model.
 fn name_field(ui: &mut Ui, name: &str, enabled: bool, margin: egui::Vec2, actions: &mut Actions) {
