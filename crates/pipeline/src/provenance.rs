@@ -6,7 +6,9 @@ mod lookup;
 pub use crate::image_files::{FileSum, ImageFiles};
 pub use inputs::{InputRecord, InputTensorRecord};
 pub use lookup::diameter_of_map;
-pub(crate) use lookup::{is_of_prediction, is_zip_of_prediction, lists, lists_content, lists_while, record_of};
+pub(crate) use lookup::{
+    is_of_prediction, is_zip_of_prediction, lists, lists_content, lists_while, record_listing, record_of,
+};
 
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
@@ -21,7 +23,6 @@ use cytoscope_formats::is_zarr_zip_name;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
-use lookup::record_listing;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -304,8 +304,11 @@ fn progress_text(job: &JobView) -> String {
     let of_several = job.input_of.filter(|[_, count]| *count > 1);
     let mut parts: Vec<String> = of_several.map(|[number, count]| format!("{number} of {count}")).into_iter().collect();
     parts.push(progress.stage.to_string());
-    if progress.share() > 0.0 {
-        parts.push(format!("{:.0} %", progress.share() * 100.0));
+    match job.preparing_secs() {
+        // How long it takes is unknown.
+        Some((_, secs)) => parts.push(format!("{secs} s")),
+        None if progress.share() > 0.0 => parts.push(format!("{:.0} %", progress.share() * 100.0)),
+        None => {}
     }
     parts.extend(remaining_text(progress));
     parts.join(" · ")

@@ -230,6 +230,7 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
 /// Draws a waiting or running job below the page, where it moves none of the buttons.
 fn job_panel(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
     egui::Panel::bottom("model job").frame(egui::Frame::NONE).resizable(false).show(ui, |ui| {
+        ui.add_space(theme::GAP);
         ui.horizontal(|ui| {
             ui.spinner();
             ui.label(&job.title);

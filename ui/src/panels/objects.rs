@@ -22,6 +22,12 @@ use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 /// Number of histogram bars.
 const BARS: usize = 30;
 
+/// Width in points of the columns of labels and time points.
+const SHORT_WIDTH: f32 = 56.0;
+
+/// Width in points of other columns: two fit beside the labels without being cut off.
+const MEASUREMENT_WIDTH: f32 = 104.0;
+
 /// Columns shown first, followed by all others.
 const FIRST: [ObjectColumn; 5] = [
     ObjectColumn::Time,
@@ -197,6 +203,7 @@ fn position(document: &Document, results: &Results, row: usize, axis: usize) -> 
 fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool, actions: &mut Actions) {
     let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
+    let time_column = results.column_of(ObjectColumn::Time);
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         // The fill of a checkbox under the pointer is too close to the color of text to be behind it.
         let hovered = &mut ui.visuals_mut().widgets.hovered;
@@ -204,8 +211,12 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
         let mut table = TableBuilder::new(ui)
             .striped(true)
             .sense(egui::Sense::click())
-            .cell_layout(egui::Layout::right_to_left(egui::Align::Center))
-            .columns(Column::initial(92.0).at_least(48.0).clip(true).resizable(true), columns.len());
+            .cell_layout(egui::Layout::right_to_left(egui::Align::Center));
+        for column in &columns {
+            let is_short = *column == results.label_column || Some(*column) == time_column;
+            let width = if is_short { SHORT_WIDTH } else { MEASUREMENT_WIDTH };
+            table = table.column(Column::initial(width).at_least(48.0).clip(true).resizable(true));
+        }
         if reveal {
             if let Some(at) = selected.and_then(|row| results.order.iter().position(|r| *r == row)) {
                 table = table.scroll_to_row(at, Some(egui::Align::Center));

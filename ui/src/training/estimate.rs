@@ -51,15 +51,23 @@ impl Wizard {
             Cost::Unknown => String::new(),
             Cost::Measuring(_) => "Timing a few training steps on this machine…".to_owned(),
             Cost::Known(cost) => format!(
-                "On this machine a step takes {} and {} of memory: about {} steps in {minutes:.0} minutes, with \
-                 validation in between. Training can be paused at any time.",
+                "On this machine a step takes {} and {} of memory: about {} steps in {}, with validation in between. \
+                 Training can be paused at any time.",
                 time_text(cost.step_secs),
                 bytes_text(cost.bytes()),
-                count_text(cost.steps_in(minutes))
+                count_text(cost.steps_in(minutes)),
+                minutes_text(minutes)
             ),
             Cost::Failed(reason) => format!("The time per step could not be measured: {reason}"),
         }
     }
+}
+
+/// A time budget with at most one decimal, as its field shows it: budgets may be shorter than a minute.
+fn minutes_text(minutes: f64) -> String {
+    let rounded = (minutes * 10.0).round() / 10.0;
+    let unit = if (rounded - 1.0).abs() < 0.05 { "minute" } else { "minutes" };
+    format!("{rounded} {unit}")
 }
 
 impl Training {
@@ -101,5 +109,15 @@ impl Training {
         if self.wizard.costing.cost == Cost::Measuring(id) {
             self.wizard.costing.cost = Cost::Known(estimate);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_below_a_minute_is_not_rounded_to_none() {
+        assert_eq!([0.5, 1.0, 5.0, 12.34].map(minutes_text), ["0.5 minutes", "1 minute", "5 minutes", "12.3 minutes"]);
     }
 }

@@ -43,6 +43,8 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
     }
     TableBuilder::new(ui)
         .striped(true)
+        // Otherwise the table would make a low panel higher.
+        .min_scrolled_height(0.0)
         .column(Column::initial(72.0))
         .column(Column::remainder().at_least(120.0).clip(true))
         .columns(Column::initial(150.0).clip(true), 2)

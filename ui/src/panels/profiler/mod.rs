@@ -280,10 +280,15 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Optio
                     actions.send(JobsAction::CloseRun(file.number));
                 }
             }
+            // Runs of the same stack have the same title, and a long title leaves no room for more in its button.
+            let time = seconds(run.wall_secs());
+            ui.label(RichText::new(&time).weak().size(12.0));
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
-                let text = format!("{}  {}", run.title(), seconds(run.wall_secs()));
                 let is_shown = Some(run.id()) == shown;
-                let response = ui.add(egui::Button::selectable(is_shown, RichText::new(text).size(12.5)).truncate());
+                let title = RichText::new(run.title()).size(12.5);
+                let response = ui.add(egui::Button::selectable(is_shown, title).truncate());
+                let name = format!("{}  {time}", run.title());
+                response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, true, is_shown, &name));
                 let response = match run {
                     ShownRun::Job(
                         JobView { state: JobState::Failed(why), .. } | JobView { continued: Some(why), .. },

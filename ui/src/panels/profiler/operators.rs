@@ -29,6 +29,8 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
     }
     TableBuilder::new(ui)
         .striped(true)
+        // Otherwise the table would make a low panel higher.
+        .min_scrolled_height(0.0)
         .column(Column::initial(84.0))
         .column(Column::remainder().at_least(120.0).clip(true))
         .columns(Column::initial(NUMBER_WIDTH), columns.len() - 2)

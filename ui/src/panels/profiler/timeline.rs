@@ -190,7 +190,7 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], lanes: &Lanes, window:
             let right = right.max(left + MIN_POINTS);
             drawn_to[lane] = right;
             let bar = Rect::from_min_max(pos2(left, top), pos2(right, top + LANE - 2.0));
-            let found = super::is_found(s.stage, &s.name, &query);
+            let found = super::is_found(s.stage, &s.shown_name(), &query);
             let color = theme::stage_color(s.stage).gamma_multiply(if found { 1.0 } else { 0.25 });
             painter.rect_filled(bar, 2.0, color);
             if bar.width() > 44.0 {
