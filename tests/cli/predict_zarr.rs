@@ -245,6 +245,8 @@ fn an_output_that_ends_in_ozx_is_one_file_with_maps_and_labels() {
         fixture.run(&["mesh", labels, "--objects", "1", "--out", out]).ok();
     }
     assert!(fixture.bytes("zip.stl") == fixture.bytes("tiff.stl"));
+    fixture.run(&["convert", &raw, "with.zarr", "--labels", "out/seg.ozx"]).ok();
+    assert_eq!(fixture.labels("with.zarr/labels/seg"), fixture.labels("labels.tif"));
     // It is a result: the same job skips it with --resume, replaces it without, and does not predict it.
     let ran = fixture.run(&predict(&raw, "out/seg.ozx", &["--resume"])).ok();
     assert!(ran.stderr.contains("already exist") || ran.stdout.contains("already exist"), "{}", ran.stderr);
