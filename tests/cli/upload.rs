@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 68] = [
+const CHANGES: [(&str, &str, Option<&str>); 69] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -66,6 +66,11 @@ const CHANGES: [(&str, &str, Option<&str>); 68] = [
     ("      axis_id: z\n", "      axis_id: w\n", Some("outputs[0].axes[2].size")),
     ("      offset: 0\n", "      offset: 0.5\n", Some("outputs[0].axes[2].size.offset")),
     ("      offset: 0\n", "      offset: 0\n    halo: 4\n", Some("outputs[0].axes[2].halo")),
+    (
+        "      tensor_id: stack\n      axis_id: z\n      offset: 0\n",
+        "      min: 1\n      step: 1\n",
+        Some("outputs[0].axes[2].size"),
+    ),
     ("    type: float32\n", "    type: float32\n    min: 0\n", Some("inputs[0].data.min")),
     ("      eps: 1e-6\n", "      eps: 0.5\n", Some("inputs[0].preprocessing[0].kwargs.eps")),
     ("      eps: 1e-6\n", "      mode: per_sample\n", Some("inputs[0].preprocessing[0].kwargs.mode")),

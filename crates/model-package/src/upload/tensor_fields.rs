@@ -326,10 +326,14 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks the size of an axis as a smallest size with a step, or of an output, which may depend on the data.
+    /// Checks the size of an axis as a smallest size with a step, which inputs may have, or as one that depends on the data.
     fn own_size(&mut self, part: &str, kind: &str, size: &'a Value, is_output: bool) {
-        if is_output && kind == "index" && size.get("step").is_none() {
+        if is_output && kind == "index" {
             return self.known_fields(&format!("{part}."), size, &["max", "min"]);
+        }
+        if is_output {
+            let next = "give a number, or the tensor_id and axis_id of the axis that decides it";
+            return self.refuse(part, format!("is neither fixed nor refers to another axis: {next}"));
         }
         self.known_fields(&format!("{part}."), size, &["min", "step"]);
         if given(size, "min").is_none() {

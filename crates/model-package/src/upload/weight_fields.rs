@@ -115,6 +115,9 @@ impl<'a> Checker<'a> {
             self.refuse(format!("{part}.kwargs"), "is not a mapping: write the arguments by name, or remove it");
         }
         if is_file {
+            if architecture.get("source").and_then(Value::as_str).is_some_and(|name| !name.ends_with(".py")) {
+                self.refuse(format!("{part}.source"), "is not Python: give a file that ends in .py");
+            }
             self.file(&part, architecture);
         }
     }
