@@ -14,6 +14,7 @@ mod failures;
 mod help;
 mod hostile;
 mod images;
+mod import_networks;
 mod log;
 mod memory;
 mod mesh;
