@@ -45,6 +45,8 @@ pub(super) const PERSON_FIELDS: [&str; 5] = ["affiliation", "email", "github_use
 const CITE_FIELDS: [&str; 3] = ["doi", "text", "url"];
 /// Fields of the model that a model was derived from.
 const LINK_FIELDS: [&str; 3] = ["id", "version", "version_number"];
+/// Fields of the dataset that a model was trained on, if it has an id of bioimage.io.
+const DATASET_FIELDS: [&str; 2] = ["id", "version"];
 /// Fields of the entry of a file.
 const FILE_FIELDS: [&str; 2] = ["sha256", "source"];
 /// Fields that may be left out, but not be empty.
@@ -141,7 +143,7 @@ impl<'a> Checker<'a> {
         if let Some(emoji) = given(rdf, "id_emoji").filter(|emoji| !emoji.as_str().is_some_and(is_short)) {
             self.refuse("id_emoji", format!("is {emoji}: give one emoji, or remove it"));
         }
-        for (key, known) in [("parent", LINK_FIELDS.as_slice()), ("training_data", &["id", "version"])] {
+        for (key, known) in [("parent", LINK_FIELDS.as_slice()), ("training_data", DATASET_FIELDS.as_slice())] {
             // A dataset that is described here has fields of its own.
             let Some(link) = given(rdf, key).filter(|link| link.get("type").is_none()) else { continue };
             self.known_fields(&format!("{key}."), link, known);
