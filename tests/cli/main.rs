@@ -15,6 +15,7 @@ mod failures;
 mod help;
 mod hostile;
 mod images;
+mod import_networks;
 mod log;
 mod memory;
 mod mesh;

@@ -71,5 +71,5 @@ pub use ome_zarr::{
     is_zarr_zip_name, labels_of_prediction, pack_zarr, zarr_folder_of,
 };
 pub use preview::{label_color, preview_png};
-pub use series_choice::{SeriesChoice, any_series};
+pub use series_choice::{SeriesChoice, any_series, label_series};
 pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

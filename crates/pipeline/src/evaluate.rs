@@ -8,12 +8,14 @@ use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
 use crate::predict::is_raster;
-use crate::predict::resolve::{OtherSeries, check_given_axes, check_voxel_size, first_series_note, regions_note};
+use crate::predict::resolve::{
+    OtherSeries, check_given_axes, check_voxel_size, first_series_note, label_series_note, regions_note,
+};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
-use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
+use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder, label_series, open};
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
@@ -41,7 +43,8 @@ pub struct EvaluateJob {
     /// True label of voxels that are not annotated: they count neither way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_label: Option<i64>,
-    /// Series of predictions and ground truth, by number or name; ignored for files with a single series.
+    /// Series of predictions and ground truth, by number or name; ignored for files with a single series. If none is chosen,
+    /// an OME-Zarr with one label image is scored by it against labels.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
     /// Channel of the predictions to score, by name or number. Without a choice for predictions or ground truth, all channels
@@ -173,8 +176,12 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
         None => return Vec::new(),
     };
     let file = if role == PairRole::Prediction { labels_of(&file) } else { file };
-    let options = options_for(&file, path);
-    let Ok(image) = SeriesChoice::default().open_or_only(&file, &options) else { return Vec::new() };
+    let (options, first) = (options_for(&file, path), SeriesChoice::default());
+    let opened = match role {
+        PairRole::Prediction => first.open_labels(&file, &options),
+        PairRole::Truth => first.open_or_only(&file, &options),
+    };
+    let Ok(image) = opened else { return Vec::new() };
     let meta = image.meta();
     (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect()
 }
@@ -290,10 +297,12 @@ impl EvaluateJob {
             let alone = OpenOptions { single_file: true, ..OpenOptions::default() };
             (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
         }
+        let (a, b) = self.labels_in((prediction, a), (truth, b))?;
         opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
-            for note in regions_note(image.meta()).into_iter().chain(of_series) {
+            let of_labels = label_series_note(&self.series, image.meta(), "is scored");
+            for note in regions_note(image.meta()).into_iter().chain(of_series).chain(of_labels) {
                 evaluation.add_note(format!("{}: {note}", absolute(path).display()));
             }
         }
@@ -319,11 +328,35 @@ impl EvaluateJob {
 
     /// Opens an image of a pair, with the voxel size of the job.
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Image, JobError> {
-        let image = self.series.open_or_only(path, options)?;
-        Ok(match self.voxel_um {
+        Ok(self.with_voxel_size(&self.series.open_or_only(path, options)?))
+    }
+
+    /// Returns an image with the voxel size of the job.
+    fn with_voxel_size(&self, image: &Image) -> Image {
+        match self.voxel_um {
             Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
             None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
-        })
+        }
+    }
+
+    /// Returns the images to score: those of a pair or, if no series was chosen, the label image that an OME-Zarr holds beside
+    /// its image, if it is compared with integers or with another such label image.
+    fn labels_in(
+        &self,
+        (prediction, a): (&Path, Image),
+        (truth, b): (&Path, Image),
+    ) -> Result<(Image, Image), JobError> {
+        let series_in = |path: &Path| label_series(path).filter(|_| self.series.is_first());
+        let (of_prediction, of_truth) = (series_in(prediction), series_in(truth));
+        let labels = |path: &Path, series: Option<usize>, may_be: bool| -> Result<Option<Image>, JobError> {
+            let Some(series) = series.filter(|_| may_be) else { return Ok(None) };
+            let image = open(path, &OpenOptions { series, ..OpenOptions::default() })?;
+            Ok(Some(self.with_voxel_size(&image)))
+        };
+        let holds_labels = |image: &Image, series: Option<usize>| series.is_some() || !image.meta().dtype.is_float();
+        let labels_of_prediction = labels(prediction, of_prediction, holds_labels(&b, of_truth))?;
+        let labels_of_truth = labels(truth, of_truth, holds_labels(&a, of_prediction))?;
+        Ok((labels_of_prediction.unwrap_or(a), labels_of_truth.unwrap_or(b)))
     }
 
     /// Opens both images of a pair. Regions of interest have no extents of their own: they are drawn on the extents of the

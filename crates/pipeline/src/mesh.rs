@@ -6,7 +6,7 @@ use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::resolve::{
-    FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, check_voxel_size, first_series_note,
+    FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, check_voxel_size, first_series_note, label_series_note,
     one_of_several_note, reading_notes, used_voxel_um,
 };
 use crate::predict::zarr::labels_of;
@@ -113,10 +113,12 @@ impl MeshJob {
         check_extension(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
-        // The image of a prediction's folder is its maps.
-        let path = if self.series.is_first() { labels_of(&self.labels) } else { self.labels.clone() };
         let opening = context.recorder.span(Stage::Read, "open");
-        let image = self.series.open(&path, &OpenOptions::default())?;
+        let image = match self.series.is_first() {
+            // The image of a prediction is its maps.
+            true => self.series.open_labels(&labels_of(&self.labels), &OpenOptions::default())?,
+            false => self.series.open(&self.labels, &OpenOptions::default())?,
+        };
         opening.finish();
         let extents = Extents::of(image.meta());
         if extents.channels > 1 {
@@ -174,7 +176,8 @@ impl MeshJob {
         writing.finish();
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
         let of_series = first_series_note(&self.series, image.meta(), "is written", OtherSeries::One);
-        let of_reading = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(of_series);
+        let of_labels = label_series_note(&self.series, image.meta(), "is written");
+        let of_reading = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(of_series).chain(of_labels);
         let of_size = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
         let notes = of_reading.chain(of_size).chain(of_time).map(Note::from).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })

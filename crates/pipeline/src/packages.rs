@@ -44,7 +44,7 @@ pub fn is_model(path: &Path) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportJob {
     /// Model to import: a bioimage.io folder or zip, an ONNX file, or PyTorch weights (`.pt`, `.pth`, `.ckpt`,
-    /// `.safetensors`).
+    /// `.p`, `.safetensors`).
     pub file: PathBuf,
     /// Package to write: a folder or a zip.
     pub out: PathBuf,

@@ -461,6 +461,15 @@ pub(crate) fn first_series_note(
     })
 }
 
+/// Returns the note that the label image of a file is used, as the predicate `used` says, because no series was chosen and the
+/// first one is no label image. `None` if the first or the chosen one is used.
+pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<String> {
+    (choice.is_first() && meta.series > 0).then(|| {
+        let name = meta.series_name(meta.series);
+        format!("the label image {name} {used}, and not the first image of the file ({ANOTHER_SERIES})")
+    })
+}
+
 /// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.
 ///
 /// # Errors

@@ -7,7 +7,9 @@ use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
 use crate::setting::{LABELS_CHANNEL, SPLIT_COLUMN};
-use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, labels_of_prediction, open};
+use cytoscope_formats::{
+    FormatError, OpenOptions, is_zarr_folder, is_zarr_zip_name, label_series, labels_of_prediction, open,
+};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -215,7 +217,7 @@ impl Row<'_> {
                 return Ok(());
             }
         }
-        // The image of a prediction's folder is its maps.
+        // The image of a prediction is its maps.
         let target = if task == TrainingTask::Segmentation { labels_of_prediction(&target) } else { target };
         let of_row = self.part(found);
         let weight = self.weight(found);
@@ -224,6 +226,12 @@ impl Row<'_> {
         }
         let stem = stem(&image);
         found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
+        if task == TrainingTask::Segmentation
+            && is_zarr_zip_name(&target)
+            && let (Some(series), Some(pair)) = (label_series(&target), found.pairs.last_mut())
+        {
+            pair.target.series = series;
+        }
         if self.at.is_chosen {
             found.named_labels.insert(target);
         }
