@@ -466,7 +466,7 @@ pub(crate) fn first_series_note(
 pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<String> {
     (choice.is_first() && meta.series > 0).then(|| {
         let name = meta.series_name(meta.series);
-        format!("the label image {name} {used}, and not the first image of the file ({ANOTHER_SERIES})")
+        format!("the label image {name} {used}, and not the first image of the file ({})", OtherSeries::One)
     })
 }
 
