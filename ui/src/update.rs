@@ -34,10 +34,10 @@ impl Workbench {
         let effects = match action.into() {
             Action::Documents(action) => self.documents.apply(action),
             Action::Jobs(action) => self.jobs.apply(action, &self.documents, &self.corrections, &self.display),
-            Action::Training(action) => self.training.apply(action, &mut self.jobs, &self.display),
+            Action::Training(action) => self.training.apply(action, &self.jobs, &self.display),
             Action::Corrections(action) => self.corrections.apply(action, &self.documents, &self.jobs, &self.display),
-            Action::Models(action) => self.models.apply(action, &mut self.jobs),
-            Action::Batch(action) => self.batch.apply(action, &mut self.jobs, &self.documents),
+            Action::Models(action) => self.models.apply(action, &self.jobs),
+            Action::Batch(action) => self.batch.apply(action, &self.jobs, &self.documents),
             Action::Display(action) => self.display.apply(action),
             Action::Chosen(request, files) => self.chosen(request, files),
         };
@@ -76,11 +76,11 @@ impl Workbench {
             }
             DiskEvent::Visited(visited) => self.display.visited(visited),
             DiskEvent::ModelReady { place, out } => {
-                self.models.ready(place, out, &mut self.jobs, &self.documents, self.display.settings())
+                self.models.ready(place, out, &self.jobs, &self.documents, self.display.settings())
             }
             DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result),
             DiskEvent::Document { document, event } => self.handle_document_event(document, event),
-            DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),
+            DiskEvent::TrainingReady(job) => self.training.ready(job, &self.jobs),
             DiskEvent::FinishRequested { paused, requested } => {
                 self.training.finish_requested(paused, requested, &self.jobs)
             }
