@@ -164,7 +164,7 @@ impl Workbench {
                 None => not_saved(&mut effects),
             },
             FileRequest::AnnData(document) => match self.results_of(document).cloned() {
-                Some(table) => effects.act(save(first, move || Ok(table.anndata_csv().into_bytes()))),
+                Some(table) => effects.act(save(first, move || Ok(table.table().anndata_csv().into_bytes()))),
                 None => not_saved(&mut effects),
             },
             FileRequest::Mesh(document) => effects.act(JobsAction::SaveMesh { document, out: first }),
@@ -337,7 +337,7 @@ impl Workbench {
 /// The bytes of an object table in the format of the extension of `path`: Parquet, or else CSV as it was measured.
 fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
     match extension(path).as_deref() {
-        Some(PARQUET_EXTENSION) => parquet_table(&table.columns, &table.rows),
+        Some(PARQUET_EXTENSION) => parquet_table(&table.table()),
         _ => std::fs::read(&table.path).map_err(|error| format!("{}: {error}", table.path.display())),
     }
 }
