@@ -56,12 +56,36 @@ pub enum StorageError {
         /// The extensions that can be written, as text.
         expected: String,
     },
-    /// Another process is writing results with the same name.
-    #[error("{path}: another run of Cytoscope is writing these results; wait for it, or write to another folder")]
+    /// Another process holds the lock.
+    #[error("{path}: another run of Cytoscope is {locked}")]
     Busy {
-        /// Path of the results.
+        /// Path of what is locked.
         path: PathBuf,
+        /// What is locked.
+        locked: Locked,
     },
+}
+
+/// What a lock protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// Results that begin with the same name.
+    Results,
+    /// A file that is read, changed and written again, such as one of settings.
+    File,
+    /// A folder of a single run, such as that of a training run.
+    Folder,
+}
+
+impl std::fmt::Display for Locked {
+    /// Writes what the other run does, and the next step.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Results => "writing these results; wait for it, or write to another folder",
+            Self::File => "changing this file; wait until it has ended, then try again",
+            Self::Folder => "using this folder; wait for it, or choose another one",
+        })
+    }
 }
 
 impl StorageError {
@@ -79,7 +103,7 @@ impl StorageError {
             | Self::IsInput { path }
             | Self::NotReplaceable { path, .. }
             | Self::Extension { path, .. }
-            | Self::Busy { path } => path,
+            | Self::Busy { path, .. } => path,
         }
     }
 }

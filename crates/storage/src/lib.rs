@@ -51,7 +51,7 @@ pub mod space;
 pub mod target;
 pub mod write;
 
-pub use error::{StorageError, io_advice, is_exhausted};
+pub use error::{Locked, StorageError, io_advice, is_exhausted};
 pub use manifest::{
     MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,
 };

@@ -320,7 +320,7 @@ impl RunFolder {
     /// Creates the folder if it does not exist, and locks it against other runs.
     pub(crate) fn lock(&self) -> Result<ResultsLock, JobError> {
         folder::create_working(&self.path, KIND)?;
-        Ok(ResultsLock::of_file(self.path.join(LOCK), &self.path)?)
+        Ok(ResultsLock::in_folder(&self.path, LOCK)?)
     }
 
     /// Removes the files of an earlier run from the folder.
