@@ -1,5 +1,7 @@
 //! Errors of segmentation and scoring.
 
+use cytoscope_volume::number_text;
+
 /// Sizes that do not match, or parameters out of range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ObjectsError {
@@ -53,11 +55,6 @@ pub enum ObjectsError {
         /// Maximum number of objects.
         limit: u32,
     },
-}
-
-/// Formats a number; very large ones have an exponent.
-fn number_text(number: f64) -> String {
-    if number.is_finite() && number.abs() >= 1e9 { format!("{number:e}") } else { number.to_string() }
 }
 
 /// Checks that a volume has as many voxels as its shape.
