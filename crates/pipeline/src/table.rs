@@ -67,7 +67,7 @@ impl TableFormat {
     pub(crate) fn file(self, path: &Path, table: &ObjectTable) -> Result<Vec<u8>, JobError> {
         self.check_path(path)?;
         if is_parquet(path) {
-            let wrong = |problem| JobError::WrongUse(format!("{}: {problem}", path.display()));
+            let wrong = |problem: String| JobError::WrongUse(format!("{}: {problem}", path.display()));
             return parquet_table(table).map_err(wrong);
         }
         let text = if self == Self::AnnData { table.anndata_csv() } else { table.csv() };

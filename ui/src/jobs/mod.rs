@@ -60,7 +60,7 @@ pub(crate) struct Jobs {
     questions_asked: u64,
     /// Summary lines of the finished predictions of a running batch.
     batch_done: Vec<String>,
-    /// Documents whose results folder is being created for a prediction.
+    /// Documents whose results folder is being checked for a prediction.
     preparing: BTreeSet<u64>,
     /// The documents among them for which all series of their file will be predicted.
     all_series: BTreeSet<u64>,
