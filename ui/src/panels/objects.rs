@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
         assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
-        assert_eq!([0.000_123_45, -0.004, 0.0].map(number), ["0.0001235", "-0.004", "0"]);
+        assert_eq!([0.000_123_46, -0.004, 0.0].map(number), ["0.0001235", "-0.004", "0"]);
     }
 
     #[test]
