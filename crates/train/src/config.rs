@@ -262,7 +262,7 @@ impl TrainConfig {
             )));
         }
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
-            return Err(wrong_use(format!("clip_norm is {}: expected 0 or more", number_text(self.clip_norm))));
+            return Err(wrong_use(format!("clip_norm is {}: expected 0 or more", self.clip_norm)));
         }
         for edge in self.patch_zyx.into_iter().flatten() {
             within("an edge of patch_zyx", edge, MAX_PATCH_EDGE)?;
