@@ -22,7 +22,7 @@ pub enum FullPrecision {
 }
 
 impl Training {
-    /// Requests the run in 32-bit floats that follows a training run, if the user asked for it and the run was in 16-bit floats.
+    /// Requests the run in 32-bit floats that follows a training run in 16-bit floats, if the user asked for it.
     pub(super) fn compare_with_full_precision(&mut self, job: &TrainJob, jobs: &Jobs, effects: &mut Effects) {
         let wizard = &mut self.wizard;
         wizard.full_precision = FullPrecision::None;
