@@ -25,7 +25,7 @@ use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{MARKER, Manifest, StorageError, folder, sha256_of_bytes, target};
+use cytoscope_storage::{MARKER, Manifest, ResultsFolder, StorageError, folder, sha256_of_bytes, target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -315,6 +315,12 @@ impl RunFolder {
     /// Returns whether the folder was created by a training run.
     pub(crate) fn is_of_run(&self) -> bool {
         folder::is_working(&self.path, KIND)
+    }
+
+    /// Creates the folders around it. Those that did not exist are removed if they are empty when the result is dropped.
+    pub(crate) fn create_parents(&self) -> Result<ResultsFolder, JobError> {
+        let parent = self.path.parent().unwrap_or(Path::new(""));
+        ResultsFolder::create(parent).map_err(io_error(parent))
     }
 
     /// Creates the folder if it does not exist, and locks it against other runs.

@@ -57,7 +57,9 @@ fn invalid_numbers_are_refused_by_name() {
     for bad in ["--shape=99999,99999,99999", "--trace=t.tif"] {
         fixture.fails(2, &["simulate", "--kind", "nuclei", bad, "--out", "new/inner"], &["choose"]);
     }
-    assert!(!fixture.path("new").exists(), "refused simulations leave no folder");
+    let train = ["train", "--task", "segmentation", "--data", "sim", "--out", "new/m", "--steps", "1"];
+    fixture.fails(2, &[&train[..], &["--device", "cuda:99"]].concat(), &["cuda:99"]);
+    assert!(!fixture.path("new").exists(), "refused simulations and training runs leave no folder");
     // Folders that exist are kept.
     std::fs::create_dir(fixture.path("new")).unwrap();
     fixture.fails(2, &["predict", &raw, "--voxel-size", "1e9,1,1", "--out", "new"], &["µm"]);
