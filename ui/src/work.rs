@@ -1,10 +1,12 @@
 //! Client of the engine process: jobs and their results.
 
 mod refused;
+mod reserved;
 mod subject;
 mod view;
 
 pub use refused::RefusedJob;
+pub(crate) use reserved::NewJob;
 pub use subject::JobSubject;
 #[cfg(test)]
 pub(crate) use view::sample_status;
@@ -23,6 +25,7 @@ use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
 };
+use reserved::JobIds;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -183,7 +186,9 @@ pub enum Outcome {
 /// The engine process and its jobs.
 pub struct Work {
     worker: Option<Worker>,
-    next: u64,
+    ids: JobIds,
+    /// Requests another frame of the window.
+    wake: Arc<dyn Fn() + Send + Sync>,
     /// Jobs of this window, oldest first.
     pub jobs: Vec<JobView>,
     /// Compute devices of this machine; empty until the worker has listed them.
@@ -203,6 +208,7 @@ pub struct Work {
 impl Work {
     /// Starts the engine process, if there is a program. It also looks for models in the folder `models`.
     pub fn new(program: Option<&Path>, models: Option<PathBuf>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        let wake_for_worker = Arc::clone(&wake);
         let start = |program: &Path| {
             let program = ChildProgram::new(program);
             let command = move || {
@@ -213,11 +219,12 @@ impl Work {
                 }
                 command
             };
-            Worker::start_with(command, wake)
+            Worker::start_with(command, wake_for_worker)
         };
         let mut work = Self {
             worker: program.map(start),
-            next: 1,
+            ids: JobIds::default(),
+            wake,
             jobs: Vec::new(),
             repeatable: BTreeMap::new(),
             devices: Vec::new(),
@@ -232,7 +239,7 @@ impl Work {
 
     /// Requests the lists of devices and models.
     pub fn request_lists(&mut self) {
-        let (devices, models) = (self.next_id(), self.next_id());
+        let (devices, models) = (self.ids.next(), self.ids.next());
         self.send(Request::Devices { id: devices, again: false });
         self.send(Request::Models { id: models });
     }
@@ -241,7 +248,7 @@ impl Work {
     /// the running job.
     pub fn look_for_devices(&mut self) {
         if self.worker.is_some() {
-            let id = self.next_id();
+            let id = self.ids.next();
             self.looking = Some(id);
             self.send(Request::Devices { id, again: true });
         }
@@ -250,11 +257,6 @@ impl Work {
     /// Whether the engine process looks for the devices again.
     pub fn is_looking_for_devices(&self) -> bool {
         self.looking.is_some()
-    }
-
-    fn next_id(&mut self) -> JobId {
-        self.next += 1;
-        JobId(self.next)
     }
 
     fn send(&self, request: Request) {
@@ -289,7 +291,7 @@ impl Work {
     /// Queues a prediction for a document; `remeasure` measures the devices again for its model, and `live` reports tiles
     /// while it runs, if the document shows what is predicted.
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool, live: bool) -> JobId {
-        let id = self.next_id();
+        let id = self.ids.next();
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: Box::new(job.clone()), remeasure });
         let performance = self.performance;
         let job = Job::Predict { prediction: job, live, operators: false, performance, remeasure };
@@ -300,7 +302,7 @@ impl Work {
 
     /// Segments a document's map; a preview replaces the previous one.
     pub fn segment(&mut self, document: u64, title: String, job: SegmentJob, keep: bool) -> JobId {
-        let id = self.next_id();
+        let id = self.ids.next();
         let before = self.jobs.iter().rev().find(|j| j.purpose == Purpose::Preview { document }).map(|j| j.id);
         let purpose = if keep { Purpose::Keep { document } } else { Purpose::Preview { document } };
         if !keep {
@@ -322,24 +324,10 @@ impl Work {
             RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => false,
         };
         self.active_jobs().filter(|(_, known)| is_same(known)).for_each(|(id, _)| self.cancel(id));
-        let id = self.next_id();
+        let id = self.ids.next();
         self.repeatable.insert(id, RepeatableJob::Measure { document, job: job.clone() });
         let job = Job::Measure(job);
         self.add_job(id, title, Purpose::Measure { document }, &job);
-        self.send(Request::run(id, job));
-        id
-    }
-
-    /// Runs a job that is not a prediction, segmentation or measurement.
-    pub fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
-        let id = self.next_id();
-        self.add_job(id, title, purpose, &job);
-        if let (Job::Train(train), Some(view)) = (&job, self.job(id)) {
-            view.training = Some(TrainingTimes::new(&train.config));
-        }
-        if self.worker.is_none() {
-            self.end(id, JobState::Failed("the engine is not running".to_owned()));
-        }
         self.send(Request::run(id, job));
         id
     }

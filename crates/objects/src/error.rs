@@ -1,5 +1,7 @@
 //! Errors of segmentation and scoring.
 
+use cytoscope_volume::number_text;
+
 /// Sizes that do not match, or parameters out of range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ObjectsError {
@@ -67,11 +69,6 @@ impl ObjectsError {
 /// Returns what is wrong with an option, as a predicate.
 fn out_of_range(got: f64, low: f64, high: f64, unit: &str) -> String {
     format!("is {}, expected {} to {}{unit}", number_text(got), number_text(low), number_text(high))
-}
-
-/// Formats a number; very large ones have an exponent.
-fn number_text(number: f64) -> String {
-    if number.is_finite() && number.abs() >= 1e9 { format!("{number:e}") } else { number.to_string() }
 }
 
 /// Checks that a volume has as many voxels as its shape.

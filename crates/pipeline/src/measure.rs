@@ -2,7 +2,6 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::files::table_text;
 use crate::predict::resolve::{
     FilePart, OtherSeries, SliceAlone, channel_name, check_voxel_size, first_series_note, label_series_note,
     one_of_several_note, reading_notes, regions_note, unknown_voxel_size_note,
@@ -13,6 +12,7 @@ use crate::stack::{Extents, Stack, channels_text, slab_slices};
 use crate::table::TableFormat;
 use crate::{Context, JobError, Meter, Note, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
+use cytoscope_objects::ObjectTable;
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -136,8 +136,8 @@ impl MeasureJob {
         let _span = context.recorder.span(Stage::Write, "table");
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
         let of_values = not_finite_note(&rows, &names);
-        let text = table_text(&rows, &names, extents.times > 1);
-        let bytes = self.table_format.file(&self.table, text)?;
+        let table = ObjectTable::of_objects(&rows, &names, extents.times > 1);
+        let bytes = self.table_format.file(&self.table, &table)?;
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
         record.refuse_changed()?;

@@ -2,7 +2,7 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::measure::not_finite_note;
-use crate::predict::files::{label_writer, table_text};
+use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
     FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, channel_name, check_voxel_size, first_series_note,
@@ -18,7 +18,7 @@ use cytoscope_formats::{
     Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name,
     is_zarr_zip_name, open,
 };
-use cytoscope_objects::SegmentOptions;
+use cytoscope_objects::{ObjectTable, SegmentOptions};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
@@ -372,7 +372,7 @@ impl SegmentJob {
             publication.add_folder(labels.finish()?);
         }
         if let Some(path) = &self.table {
-            let bytes = self.table_format.file(path, table_text(&rows, &names, false))?;
+            let bytes = self.table_format.file(path, &ObjectTable::of_objects(&rows, &names, false))?;
             publication.add(write_unpublished(path, &bytes)?);
         }
         if let Some(record) = record {

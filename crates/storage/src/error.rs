@@ -9,7 +9,6 @@ const CREATE_FOLDER: &str = "create it, or choose another folder";
 /// What to do if an output is an input.
 const OTHER_PATH: &str = "write to another path";
 /// What to do while another process writes the same results.
-const WAIT: &str = "wait for it, or write to another folder";
 
 /// Why a file or folder was not written, replaced or removed. Existing files and folders are unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -64,12 +63,47 @@ pub enum StorageError {
         /// The extensions that can be written, as text.
         expected: String,
     },
-    /// Another process is writing results with the same name.
-    #[error("{path}: another run of Cytoscope is writing these results; {next_step}", next_step = WAIT)]
+    /// Another process holds the lock.
+    #[error("{path}: another run of Cytoscope is {locked}; {next_step}", next_step = .locked.next_step())]
     Busy {
-        /// Path of the results.
+        /// Path of what is locked.
         path: PathBuf,
+        /// What is locked.
+        locked: Locked,
     },
+}
+
+/// What a lock protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// Results that begin with the same name.
+    Results,
+    /// A file that is read, changed and written again, such as one of settings.
+    File,
+    /// A folder of a single run, such as that of a training run.
+    Folder,
+}
+
+impl std::fmt::Display for Locked {
+    /// Writes what the other run does.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Results => "writing these results",
+            Self::File => "changing this file",
+            Self::Folder => "using this folder",
+        })
+    }
+}
+
+impl Locked {
+    /// Returns what to do next.
+    fn next_step(self) -> &'static str {
+        match self {
+            Self::Results => "wait for it, or write to another folder",
+            Self::File => "wait until it has ended, then try again",
+            Self::Folder => "wait for it, or choose another one",
+        }
+    }
 }
 
 impl StorageError {
@@ -87,7 +121,7 @@ impl StorageError {
             Self::IsInput { .. } => OTHER_PATH.to_owned(),
             Self::NotReplaceable { can_force, .. } => replace_advice(*can_force),
             Self::Extension { expected, .. } => extension_advice(expected),
-            Self::Busy { .. } => WAIT.to_owned(),
+            Self::Busy { locked, .. } => locked.next_step().to_owned(),
         }
     }
 
@@ -100,7 +134,7 @@ impl StorageError {
             | Self::IsInput { path }
             | Self::NotReplaceable { path, .. }
             | Self::Extension { path, .. }
-            | Self::Busy { path } => path,
+            | Self::Busy { path, .. } => path,
         }
     }
 }

@@ -145,6 +145,7 @@ pub(crate) fn run(
     if job.data.is_file() {
         record.add_inputs(files);
     }
+    let _parents = folder.create_parents()?;
     let lock = folder.lock()?;
     let request = TrainRequest { job, context, devices, on_event, started };
     let config = if earlier.is_none() { data::with_thickness(&data.report, config) } else { config };

@@ -51,7 +51,7 @@ impl Jobs {
         effects.disk_for(id, DocumentEffect::PreparePrediction(self.place(document)));
     }
 
-    /// Starts a prediction once its results folder exists.
+    /// Starts a prediction once its results folder was checked.
     pub(crate) fn prediction_ready(
         &mut self,
         id: u64,

@@ -298,10 +298,10 @@ impl Jobs {
     }
 
     /// Tunes the settings of a training run, once these are written to their file.
-    pub(crate) fn tune_training(&mut self, training: TunedTraining, effects: &mut Effects) {
+    pub(super) fn tune_training(&mut self, training: Box<TunedTraining>, effects: &mut Effects) {
         if self.can_tune() {
             self.tuning.preparing = Some(training.title.clone());
-            effects.disk(DiskEffect::PrepareTuning(Box::new(training)));
+            effects.disk(DiskEffect::PrepareTuning(training));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::measure::{has_other_voxel_size, table_hint};
-use crate::number_text::counted;
+use crate::number_text::{counted, short_number};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
@@ -112,12 +112,13 @@ fn number(v: f64) -> String {
     if !v.is_finite() {
         return "–".to_owned();
     }
-    let decimals = match v.abs() {
-        size if size.fract() == 0.0 && size < 1e9 => 0,
-        size if size >= 100.0 => 1,
-        _ => 3,
+    let text = match v.abs() {
+        size if size.fract() == 0.0 && size < 1e9 => format!("{size:.0}"),
+        size if size >= 100.0 => format!("{size:.1}"),
+        size if size >= 0.01 => format!("{size:.3}"),
+        // Such as volumes of organelles in µm³.
+        size => short_number(size),
     };
-    let text = format!("{:.decimals$}", v.abs());
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     // Numbers beyond 64 bits stay without commas.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count_text);
@@ -379,6 +380,7 @@ mod tests {
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
         assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
+        assert_eq!([0.000_123_46, -0.004, 0.0].map(number), ["0.0001235", "-0.004", "0"]);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
+use crate::effect::Effects;
 use crate::engine_notes::in_window;
-use crate::jobs::Jobs;
-use crate::work::{JobState, Purpose};
+use crate::jobs::{JobFailure, Jobs, JobsAction};
+use crate::work::Purpose;
 use cytoscope_profile::{bytes_text, count_text, time_text};
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
@@ -71,35 +72,34 @@ fn minutes_text(minutes: f64) -> String {
 }
 
 impl Training {
-    /// Starts an estimate if the Settings page is open and the choices have changed; `is_shown` is whether the wizard is on
-    /// screen.
-    pub(super) fn poll_cost(&mut self, jobs: &mut Jobs, is_shown: bool) {
+    /// Requests an estimate if the Settings page is open and the choices have changed; `is_shown` is whether the wizard is
+    /// on screen.
+    pub(super) fn poll_cost(&mut self, jobs: &Jobs, is_shown: bool, effects: &mut Effects) {
         let wizard = &self.wizard;
         let is_free = !self.starting && jobs.tuning().is_none();
         let chosen = is_shown && wizard.plan.step == WizardStep::Start && is_free;
         if chosen && wizard.plan.job.is_none() {
             let wanted = wizard.estimate_job();
             if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {
-                self.forget_cost(jobs);
+                self.forget_cost(effects);
                 let title = "Timing training steps".to_owned();
-                let id = jobs.run(title, Purpose::Check, Job::TrainEstimate(job));
+                let id = jobs.request(title, Purpose::Check, Job::TrainEstimate(job), effects);
                 self.wizard.costing = Costing { of: wanted, cost: Cost::Measuring(id) };
             }
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
-            self.wizard.costing.cost = match jobs.get(id).map(|j| &j.state) {
-                Some(JobState::Failed(reason)) => Cost::Failed(in_window(reason)),
-                Some(JobState::Cancelled) => Cost::Unknown,
-                Some(_) => return,
-                None => Cost::Failed("the engine is not running".to_owned()),
+            self.wizard.costing.cost = match jobs.failure(id) {
+                Some(JobFailure::Failed(reason)) => Cost::Failed(in_window(&reason)),
+                Some(JobFailure::Cancelled) => Cost::Unknown,
+                None => return,
             };
         }
     }
 
     /// Cancels the estimate.
-    pub(super) fn forget_cost(&mut self, jobs: &Jobs) {
+    pub(super) fn forget_cost(&mut self, effects: &mut Effects) {
         if let Cost::Measuring(id) = self.wizard.costing.cost {
-            jobs.cancel(id);
+            effects.act(JobsAction::Cancel(id));
         }
         self.wizard.costing = Costing::default();
     }

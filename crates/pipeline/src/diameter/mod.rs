@@ -72,8 +72,9 @@ impl DiameterRequest {
         let [min, max] = DIAMETER_RANGE;
         match self {
             Self::Given(diameter) if !(min..=max).contains(&diameter) => Err(format!(
-                "object diameter {diameter} is out of range: expected auto, or {min} to {max} (in µm, or in voxels if the voxel \
-                 size is unknown)"
+                "object diameter {} is out of range: expected auto, or {min} to {max} (in µm, or in voxels if the voxel \
+                 size is unknown)",
+                cytoscope_volume::number_text(diameter)
             )),
             valid => Ok(valid),
         }

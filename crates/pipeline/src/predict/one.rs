@@ -20,6 +20,7 @@ use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, Note, Progr
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
+use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::setting::{DIAMETER, GAUSSIAN_BLEND, OVERLAP};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,13 @@ pub(super) struct InputRun<'a> {
 fn open(run: &InputRun<'_>) -> Result<Image, JobError> {
     let _span = run.context.recorder.span(Stage::Read, "open");
     Ok(run.job.open(run.input)?)
+}
+
+/// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
+/// was refused; with the lock file in it, it stays.
+fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder), JobError> {
+    let created = ResultsFolder::create(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
+    Ok((ResultsLock::acquire(folder, stem)?, created))
 }
 
 /// Predicts an input file on a device and writes its results.
@@ -85,10 +93,10 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let precision = engine.precision(model, job.precision);
         return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
     }
+    let _locked = lock_results(job.folder(), stem)?;
     let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     checking.finish();
-    let _lock = ResultsLock::acquire(job.folder(), stem)?;
     of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
     of_reading.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));

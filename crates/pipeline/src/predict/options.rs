@@ -6,6 +6,7 @@ use crate::diameter::DiameterRequest;
 use crate::job::check_threads;
 use cytoscope_engine::Precision;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, MEMORY_BUDGET, OVERLAP, TILE, VOXEL_SIZE};
+use cytoscope_volume::number_text;
 use std::path::PathBuf;
 
 /// Maximum edge of a tile in voxels.
@@ -46,7 +47,8 @@ impl PredictOptions {
             return wrong(format!("invalid {TILE} {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
         }
         if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
-            return wrong(format!("invalid {OVERLAP} {overlap}: expected a number from 0 to below 1"));
+            let given = number_text(overlap);
+            return wrong(format!("invalid {OVERLAP} {given}: expected a number from 0 to below 1"));
         }
         if self.memory_budget_bytes == Some(0) {
             return wrong(format!("invalid {MEMORY_BUDGET} 0: expected a size such as 2G"));

@@ -18,6 +18,7 @@ use crate::{Context, JobError, JobErrorKind, Model, Output};
 use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
 use cytoscope_storage::setting::{GAUSSIAN_BLEND, MEMORY_BUDGET, OVERLAP, TILE};
+use cytoscope_volume::number_text;
 use cytoscope_volume::tile::{crop_spans, window_starts};
 
 /// Tile edges tried along Y and X, largest first.
@@ -187,7 +188,8 @@ impl<'a> Planner<'a> {
         let overlap = request.overlap.unwrap_or(0.25);
         if !(0.0..1.0).contains(&overlap) {
             return Err(JobError::WrongUse(format!(
-                "invalid {OVERLAP} {overlap}: expected a number from 0 to below 1"
+                "invalid {OVERLAP} {}: expected a number from 0 to below 1",
+                number_text(overlap)
             )));
         }
         let halo = match (blend, reach) {

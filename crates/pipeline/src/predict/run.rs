@@ -14,7 +14,7 @@ use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, OUTPUT_PREPROCESSED, PREPROCESS};
-use cytoscope_storage::{StorageError, target};
+use cytoscope_storage::{ResultsFolder, StorageError, target};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +65,7 @@ impl PredictJob {
         // The series of a file are matched with those of the tensors' files.
         let stacks: BTreeSet<&Path> = inputs.iter().map(|input| input.input.as_path()).collect();
         self.check_input_tensors(&model, stacks.len())?;
-        self.prepare_folder(&files, &inputs, &model)?;
+        let _folder = self.prepare_folder(&files, &inputs, &model)?;
         let choosing = context.recorder.span(Stage::Verify, "device");
         let mut engine = match &self.cpu_because {
             None => devices.for_model(context, &model, self.device, &self.options())?,
@@ -120,8 +120,13 @@ impl PredictJob {
     }
 
     /// Creates the folder of the results, unless they would overwrite inputs, be written inside other data, or could not be
-    /// named in their record.
-    fn prepare_folder(&self, files: &[PathBuf], inputs: &[SeriesInput], model: &Model) -> Result<(), JobError> {
+    /// named in their record. A new folder is removed again if nothing was written to it.
+    fn prepare_folder(
+        &self,
+        files: &[PathBuf],
+        inputs: &[SeriesInput],
+        model: &Model,
+    ) -> Result<ResultsFolder, JobError> {
         self.refuse_inputs(files, inputs, model.task)?;
         refuse_inside_package(self.folder(), &[&model.path])?;
         let of_tensors = self.tensor_files(files);
@@ -134,7 +139,7 @@ impl PredictJob {
             }
         }
         let folder = self.folder();
-        std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })
+        ResultsFolder::create(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })
     }
 
     /// Predicts the inputs one after the other. An input that fails does not stop the others, unless the disk is full.
