@@ -212,6 +212,9 @@ impl SelectedEngine {
     }
 }
 
+/// The engines of usable devices, and the devices that cannot be used.
+type OpenedDevices = (Vec<Box<dyn Engine>>, Vec<Device>);
+
 impl Devices {
     /// Returns the CPU as the only device, without looking for GPUs.
     pub fn cpu_only() -> Self {
@@ -373,7 +376,7 @@ impl Devices {
         context: &Context,
         request: DeviceRequest,
         precision: Option<Precision>,
-    ) -> Result<(Vec<Box<dyn Engine>>, Vec<Device>), EngineError> {
+    ) -> Result<OpenedDevices, EngineError> {
         match request {
             DeviceRequest::Device(id) => Ok((vec![self.engine(id)?], Vec::new())),
             DeviceRequest::Auto => {
@@ -386,7 +389,7 @@ impl Devices {
 
     /// Opens the engines of all usable devices; returns them and the devices that cannot be used. GPUs that have failed are
     /// reported.
-    fn open_all(&self, context: &Context) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
+    fn open_all(&self, context: &Context) -> OpenedDevices {
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
         for device in &self.all {

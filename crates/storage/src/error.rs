@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 const CREATE_FOLDER: &str = "create it, or choose another folder";
 /// What to do if an output is an input.
 const OTHER_PATH: &str = "write to another path";
-/// What to do while another process writes the same results.
 
 /// Why a file or folder was not written, replaced or removed. Existing files and folders are unchanged.
 #[derive(Debug, thiserror::Error)]

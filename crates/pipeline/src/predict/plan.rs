@@ -91,11 +91,6 @@ impl PlannedTiles {
         self
     }
 
-    /// Returns whether the volume passes through the network once.
-    pub(super) fn is_pass(&self) -> bool {
-        matches!(self.runner, Runner::Pass { .. })
-    }
-
     /// Returns the operators that the reference executor runs.
     pub(super) fn fallbacks(&self) -> Vec<OpFallback> {
         match &self.runner {
