@@ -1,6 +1,7 @@
 //! Checks the layering: the dependencies between our crates, unsafe code, and calls that replace or remove files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+use cytoscope_storage::setting::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -340,4 +341,74 @@ fn tests_named_in_robustness_md_exist() {
     assert!(names.len() > 25, "{names:?}");
     let missing: Vec<&&str> = names.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Crates whose notes and errors the window shows in words of its own: they name options by constants of
+/// `cytoscope_storage::setting`.
+const WITH_SETTINGS: [&str; 10] = [
+    "checkpoint-import",
+    "formats",
+    "model-package",
+    "objects",
+    "pipeline",
+    "quantize",
+    "storage",
+    "train",
+    "training-data",
+    "worker",
+];
+
+/// Options of other programs that these crates name: source file and option.
+const OF_OTHER_PROGRAMS: [(&str, &str); 4] = [
+    ("crates/formats/src/cellpose/numpy.rs", "--save_tif"),
+    ("crates/training-data/src/find/suffixes.rs", "--save_tif"),
+    ("crates/model-package/src/parse.rs", "--saved-model"),
+    ("crates/model-package/src/parse.rs", "--output"),
+];
+
+/// The options that the code of a source file spells out.
+fn spelled_options(text: &str) -> BTreeSet<String> {
+    let code = without_tests(text).lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let words = code.flat_map(|line| line.split(move |c: char| !is_part(c)));
+    let is_option =
+        |word: &&str| word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()));
+    words.filter(is_option).map(str::to_owned).collect()
+}
+
+#[test]
+fn messages_name_options_by_the_list_that_the_window_translates() {
+    let text =
+        "//! --axes\nlet a = \"use --tile 1, --set b=c or --save_tif\"; // a--b\n#[cfg(test)]\nmod tests { \"--x\" }";
+    assert_eq!(spelled_options(text), BTreeSet::from(["--save_tif", "--set", "--tile"].map(str::to_owned)));
+    let mut violations = Vec::new();
+    for name in WITH_SETTINGS {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(name).join("src"), &mut files);
+        assert!(!files.is_empty(), "{name}");
+        for file in files {
+            let path = file.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+            let is_list = path == "crates/storage/src/setting.rs";
+            if is_list || ["/tests/", "/tests.rs", "_tests.rs"].iter().any(|part| path.contains(part)) {
+                continue;
+            }
+            for option in spelled_options(&std::fs::read_to_string(&file).unwrap()) {
+                if !OF_OTHER_PROGRAMS.contains(&(path.as_str(), option.as_str())) {
+                    violations
+                        .push(format!("{path} spells out {option}: use a constant of cytoscope_storage::setting"));
+                }
+            }
+        }
+    }
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+#[test]
+fn advice_about_drivers_names_options_that_the_window_translates() {
+    let path = root().join("crates/engine-burn/src/explain.rs");
+    let mut spelled = spelled_options(&std::fs::read_to_string(path).unwrap());
+    // An option of NVIDIA's compiler.
+    assert!(spelled.remove("--gpu-architecture"));
+    let is_known = |option: &String| Setting::ALL.iter().any(|setting| setting.text() == option);
+    assert!(!spelled.is_empty() && spelled.iter().all(is_known), "{spelled:?}");
 }

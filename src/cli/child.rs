@@ -30,8 +30,7 @@ impl Scratch {
     /// # Errors
     /// The failure to create it, that another folder exists there, or that another process uses it.
     pub(crate) fn create(path: PathBuf, kind: &'static str) -> Result<Self, Failure> {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let lock = ResultsLock::acquire(path.parent().unwrap_or(Path::new("")), &name)?;
+        let lock = ResultsLock::beside_folder(&path)?;
         create_working(&path, kind)?;
         Ok(Self { path, kind, _lock: lock })
     }

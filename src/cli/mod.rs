@@ -35,6 +35,7 @@ mod tune;
 mod window;
 mod worker;
 
+use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel, ProcessEvent};
@@ -43,8 +44,10 @@ use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{io_advice, is_exhausted};
 use cytoscope_volume::{VoxelSize, printable};
 use failure::{Failure, Outcome};
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -125,7 +128,7 @@ pub fn main() -> ExitCode {
     let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
     let arguments = match parse(words) {
         Ok(arguments) => arguments,
-        Err(error) => return print_usage(&error),
+        Err(error) => return print_usage(error),
     };
     // Probe processes do not log: they are short-lived and may crash.
     let is_probe = matches!(arguments.command, Some(Command::ProbeDevice(_)));
@@ -173,10 +176,9 @@ fn exit_code(outcome: Outcome, json_error: bool) -> ExitCode {
 }
 
 /// Prints the help, the version, or what is wrong with the arguments, and returns the exit code.
-fn print_usage(usage: &clap::Error) -> ExitCode {
-    let text = usage.to_string();
-    let clearer = with_expected_numbers(&text);
-    let printed = if clearer == text { usage.print() } else { write!(std::io::stderr(), "{clearer}") };
+fn print_usage(usage: clap::Error) -> ExitCode {
+    let usage = with_expected_number(usage);
+    let printed = usage.print();
     if usage.use_stderr() {
         // Standard error may be closed; the exit code still reports the error.
         return ExitCode::from(2);
@@ -185,19 +187,51 @@ fn print_usage(usage: &clap::Error) -> ExitCode {
     exit_code(check_stdout(), false)
 }
 
-/// Replaces what the standard library says about text that is no number by what is expected.
-fn with_expected_numbers(usage: &str) -> String {
-    let whole = match usage.contains("invalid value '-") {
-        true => "expected a whole number of at least 0 without a unit",
-        false => "expected a whole number without a unit",
-    };
-    usage
-        .replace("invalid digit found in string", whole)
-        .replace("cannot parse integer from empty string", whole)
-        .replace("number too large to fit in target type", "the number is too large")
-        .replace("number too small to fit in target type", "the number is too small")
-        .replace("invalid float literal", "expected a number without a unit")
-        .replace("cannot parse float from empty string", "expected a number without a unit")
+/// Replaces the error for a value that is no number by one that says what is expected.
+fn with_expected_number(usage: clap::Error) -> clap::Error {
+    let (argument, value) = (usage.get(ContextKind::InvalidArg), usage.get(ContextKind::InvalidValue));
+    let (Some(argument), Some(value), Some(source)) = (argument, value, usage.source()) else { return usage };
+    let Some(expected) = expected_number(source, &value.to_string()) else { return usage };
+    let message =
+        format!("invalid value '{value}' for '{argument}': {expected}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
+}
+
+/// Returns what is wrong with arguments in one line, without the usage.
+fn usage_problem(usage: &clap::Error) -> String {
+    let text = |kind: ContextKind| usage.get(kind).map(ToString::to_string);
+    match (usage.kind(), text(ContextKind::InvalidArg), text(ContextKind::InvalidValue)) {
+        (UsageErrorKind::ValueValidation, Some(argument), Some(value)) => {
+            let why = usage.source().map_or_else(String::new, |source| match expected_number(source, &value) {
+                Some(expected) => format!(": {expected}"),
+                None => format!(": {source}"),
+            });
+            format!("invalid value '{value}' for '{argument}'{why}")
+        }
+        (UsageErrorKind::InvalidValue, Some(argument), Some(value)) => {
+            let expected = text(ContextKind::ValidValue).filter(|values| !values.is_empty());
+            let expected = expected.map_or_else(String::new, |values| format!(": expected one of {values}"));
+            format!("invalid value '{value}' for '{argument}'{expected}")
+        }
+        (UsageErrorKind::MissingRequiredArgument, Some(arguments), _) => format!("{arguments} is required"),
+        (UsageErrorKind::UnknownArgument, Some(argument), _) => format!("unexpected argument '{argument}'"),
+        (kind, Some(argument), _) => format!("{kind}: {argument}"),
+        (kind, None, _) => kind.to_string(),
+    }
+}
+
+/// Returns what is expected in place of a value that is no number, or why the number cannot be used; `None` if the error is
+/// another one.
+fn expected_number(error: &(dyn Error + 'static), value: &str) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<ParseIntError>() {
+        return Some(match error.kind() {
+            IntErrorKind::PosOverflow => "the number is too large",
+            IntErrorKind::NegOverflow => "the number is too small",
+            _ if value.starts_with('-') => "expected a whole number of at least 0 without a unit",
+            _ => "expected a whole number without a unit",
+        });
+    }
+    error.is::<ParseFloatError>().then_some("expected a number without a unit")
 }
 
 /// Removes every `--verbose` before the first other argument and returns whether there was one: otherwise clap parses a
@@ -437,6 +471,7 @@ fn parse_um(text: &str) -> Result<[f64; 3], String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_storage::setting::Setting;
 
     #[test]
     fn sizes_with_and_without_units_are_parsed() {
@@ -516,6 +551,55 @@ mod tests {
         // Items of menus are commands of the window.
         for (name, place) in rows {
             assert!(unknown_items(place).is_empty(), "{name}: the window has no command {:?}", unknown_items(place));
+        }
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_refused_with_what_is_expected() {
+        let refusal = |arguments: &[&str]| {
+            let error = Arguments::try_parse_from(["cytoscope"].iter().chain(arguments).copied()).err().unwrap();
+            with_expected_number(error).to_string()
+        };
+        let predict = ["predict", "a.tif", "--out", "o"];
+        for (option, value, expected) in [
+            ("--channel", "1st", "expected a whole number without a unit"),
+            ("--channel", "99999999999999999999999", "the number is too large"),
+            ("--overlap", "half", "expected a number without a unit"),
+        ] {
+            let text = refusal(&[&predict[..], &[option, value]].concat());
+            let start = format!("error: invalid value '{value}' for '{option} <");
+            assert!(text.starts_with(&start), "{text}");
+            assert!(text.ends_with(&format!(": {expected}\n\nFor more information, try '--help'.\n")), "{text}");
+        }
+        let problem = |arguments: &[&str]| {
+            let words = ["cytoscope"].iter().chain(arguments).copied();
+            usage_problem(&Arguments::try_parse_from(words).err().unwrap())
+        };
+        for (arguments, expected) in [
+            (
+                &["--channel", "1st"][..],
+                "invalid value '1st' for '--channel <CHANNEL>': expected a whole number without a unit",
+            ),
+            (&["--color"][..], "unexpected argument '--color'"),
+        ] {
+            assert_eq!(problem(&[&predict[..], arguments].concat()), expected);
+        }
+        assert!(problem(&["predict", "a.tif"]).starts_with("--out <OUT>"));
+        // Other refusals are those of clap.
+        let text = refusal(&[&predict[..], &["--blend", "smear"]].concat());
+        assert!(text.contains("smear") && text.contains("gaussian"), "{text}");
+        assert!(refusal(&["predict"]).contains("required"));
+    }
+
+    #[test]
+    fn options_that_messages_name_exist() {
+        let commands = Arguments::command();
+        let options = commands.get_subcommands().flat_map(|command| command.get_arguments());
+        let known: std::collections::BTreeSet<&str> = options.filter_map(clap::Arg::get_long).collect();
+        for setting in Setting::ALL {
+            for name in setting.text().split_whitespace().filter_map(|word| word.strip_prefix("--")) {
+                assert!(known.contains(name), "{setting}");
+            }
         }
     }
 

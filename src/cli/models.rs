@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Import {
-    /// Model to import: a bioimage.io folder or zip, an .onnx file, or a PyTorch checkpoint (.pt, .pth, .ckpt or
+    /// Model to import: a bioimage.io folder or zip, an .onnx file, or a PyTorch checkpoint (.pt, .pth, .ckpt, .p or
     /// .safetensors).
     file: PathBuf,
     /// Package to write: a folder or a .zip.

@@ -2,7 +2,7 @@
 
 use super::{eprint_json, eprint_line, note_line, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{Recorder, time_text};
 use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -113,7 +113,11 @@ fn print_event(event: &Event) {
         Event::Failed { input, reason, names_input: false } => {
             eprint_line(&format!("failed: {}: {reason}", input.display()))
         }
-        Event::Device(_) | Event::DeviceLost { .. } | Event::Finished { .. } | Event::Progress(_) => {}
+        Event::Device(_)
+        | Event::DeviceTried { .. }
+        | Event::DeviceLost { .. }
+        | Event::Finished { .. }
+        | Event::Progress(_) => {}
     }
 }
 
@@ -127,7 +131,8 @@ fn print_training_event(event: &TrainEvent) {
         }
         TrainEvent::TrainingSteps { step, steps, loss, rate, step_secs, .. } => {
             eprint_line(&format!(
-                "step {step} of {steps}: loss {loss:.4}, learning rate {rate:.1e}, {step_secs:.2} s/step"
+                "step {step} of {steps}: loss {loss:.4}, learning rate {rate:.1e}, {}/step",
+                time_text(*step_secs)
             ));
         }
         TrainEvent::Status(status) => eprint_line(&status.line()),

@@ -6,7 +6,7 @@ use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
 use super::{counted, note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
-use cytoscope_objects::{Height, ObjectsError, SegmentOptions, Threshold};
+use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::provenance::diameter_of_map;
 use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::Overwrite;
@@ -209,11 +209,14 @@ fn parse_diameter(text: &str) -> Result<f64, String> {
 
 /// Converts the error of the job: a setting that is out of range is named as its option.
 fn failure(error: JobError) -> Failure {
-    if let JobError::Objects(ObjectsError::Option { name, .. }) = &error {
-        let option = format!("--{}", name.replace('_', "-"));
-        return Failure::wrong_use(error.to_string().replacen(*name, &option, 1));
+    let message = match &error {
+        JobError::Objects(error) => error.message_with_option(|name| format!("--{}", name.replace('_', "-"))),
+        _ => None,
+    };
+    match message {
+        Some(message) => Failure::wrong_use(message),
+        None => error.into(),
     }
-    error.into()
 }
 
 /// Parses `otsu` or a number.

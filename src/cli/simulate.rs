@@ -10,7 +10,7 @@ use super::{check_folder, counted, parse_zyx, print, progress, read_file};
 use clap::Args;
 use cytoscope_pipeline::JobError;
 use cytoscope_simulate::{Kind, Settings};
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, ResultsFolder};
 use job::Simulated;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,8 @@ impl Simulate {
         let jobs = self.jobs()?;
         let inputs: Vec<&Path> = self.settings.iter().map(PathBuf::as_path).collect();
         // No stack is written if one of them may not be.
-        jobs.iter().try_for_each(|job| job.prepare(&inputs))?;
+        let _folders: Vec<ResultsFolder> =
+            jobs.iter().map(|job| job.prepare(&inputs)).collect::<Result<_, JobError>>()?;
         self.check_trace(&jobs, &inputs)?;
         let overwrite = Overwrite::from_force(self.force);
         let measurement = Measurement::start("simulate", self.tracing.trace.as_deref(), overwrite, false);

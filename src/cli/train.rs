@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest, find_model};
-use cytoscope_profile::{RunFacts, bytes_text, count_text};
+use cytoscope_profile::{RunFacts, bytes_text, count_text, time_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{
     ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStart,
@@ -276,15 +276,15 @@ fn print_report(report: &TrainReport) {
         }
     }
     print(&format!(
-        "  {} trainable parameters, {} steps of {} patches ({:?} voxels), {:.0} s in total, {:.2} s/step ({:.2} s of \
-         it waiting for data)",
+        "  {} trainable parameters, {} steps of {} patches ({:?} voxels), {:.0} s in total, {}/step ({} of it \
+         waiting for data)",
         count_text(report.parameters as u64),
         report.steps,
         report.batch,
         report.patch_zyx,
         report.seconds,
-        report.step_secs,
-        report.stalled_secs
+        time_text(report.step_secs),
+        time_text(report.stalled_secs)
     ));
     print(&format!("  on {}", report.device));
     if let Some(traffic) = &report.traffic {

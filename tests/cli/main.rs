@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod advice;
+mod bench;
 #[cfg(unix)]
 mod bench_branches;
 mod bench_resume;
@@ -14,6 +15,7 @@ mod failures;
 mod help;
 mod hostile;
 mod images;
+mod import_networks;
 mod log;
 mod memory;
 mod mesh;

@@ -230,6 +230,29 @@ fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
 }
 
 #[test]
+fn a_gpu_with_little_memory_never_ends_in_a_result_of_the_gpu() {
+    let Some(null) = NullCuda::find("small") else { return };
+    let fixture = Fixture::new();
+    let raw = concat!(env!("CARGO_MANIFEST_DIR"), "/sample_data/nuclei_raw.tif");
+    let predict = |device: &'static str, out: &'static str| {
+        let chosen = ["predict", raw, "--model", "nuclei", "--device", device, "--precision", "f32"];
+        [&chosen[..], &["--diameter", "12", "--outputs", "maps", "--out", out, "--json"]].concat()
+    };
+    let map = |folder: &str| fixture.bytes(&format!("{folder}/nuclei_raw_probability.tif"));
+    fixture.run(&predict("cpu", "cpu")).ok();
+    // The first is enough for the weights and a part of the smallest tile, the second one for neither.
+    for (memory_bytes, out) in [("200000000", "part"), ("60000000", "none")] {
+        let ran = null.output(&fixture, &predict("cuda:0", out), &[("NULLCUDA_MEM", memory_bytes)]);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(ran.status.success(), "{memory_bytes}: {said}");
+        let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!(report["inputs"][0]["device"]["id"], "cpu", "{memory_bytes}: {said}");
+        assert!(said.contains("not enough memory on cuda:0"), "{memory_bytes}: {said}");
+        assert!(map(out) == map("cpu"), "{memory_bytes}: the maps differ");
+    }
+}
+
+#[test]
 fn a_failed_allocation_in_a_training_step_moves_the_run_to_the_cpu() {
     let Some(null) = NullCuda::find("train-memory") else { return };
     let fixture = Fixture::new();

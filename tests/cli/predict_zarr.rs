@@ -226,6 +226,27 @@ fn an_output_that_ends_in_ozx_is_one_file_with_maps_and_labels() {
     assert_eq!(fixture.bytes("out/seg_objects.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
     fixture.run(&["convert", "out/seg.ozx", "labels.tif", "--series", "1"]).ok();
     assert_eq!(fixture.labels("labels.tif"), fixture.labels("tiff/nuclei_4_raw_labels.tif"));
+    // It is scored, measured and meshed by its labels, which a note says, unless a series is chosen.
+    let truth = raw.replace("_raw", "_labels");
+    let evaluate = |prediction: &str, options: &[&str]| {
+        let command = [&["evaluate", "--pred", prediction, "--truth", &truth, "--json"][..], options].concat();
+        fixture.run(&command).json()
+    };
+    let of_labels = evaluate("tiff/nuclei_4_raw_labels.tif", &[]);
+    let of_zip = evaluate("out/seg.ozx", &[]);
+    assert_eq!(of_zip["instances"], of_labels["instances"]);
+    assert!(of_zip["notes"].to_string().contains("the label image labels/objects is scored"), "{of_zip:#}");
+    assert_eq!(evaluate("out/seg.ozx", &["--series", "1"])["instances"], of_labels["instances"]);
+    let of_maps = evaluate("out/seg.ozx", &["--series", "seg"]);
+    assert!(of_maps["instances"].as_array().unwrap().is_empty() && of_maps["regression"].is_object(), "{of_maps:#}");
+    fixture.run(&["measure", "out/seg.ozx", "--intensities", &raw, "--out", "measured.csv"]).ok();
+    assert_eq!(fixture.bytes("measured.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
+    for (labels, out) in [("out/seg.ozx", "zip.stl"), ("labels.tif", "tiff.stl")] {
+        fixture.run(&["mesh", labels, "--objects", "1", "--out", out]).ok();
+    }
+    assert!(fixture.bytes("zip.stl") == fixture.bytes("tiff.stl"));
+    fixture.run(&["convert", &raw, "with.zarr", "--labels", "out/seg.ozx"]).ok();
+    assert_eq!(fixture.labels("with.zarr/labels/seg"), fixture.labels("labels.tif"));
     // It is a result: the same job skips it with --resume, replaces it without, and does not predict it.
     let ran = fixture.run(&predict(&raw, "out/seg.ozx", &["--resume"])).ok();
     assert!(ran.stderr.contains("already exist") || ran.stdout.contains("already exist"), "{}", ran.stderr);

@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 35] = [
+const CHANGES: [(&str, &str, Option<&str>); 69] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -57,6 +57,77 @@ const CHANGES: [(&str, &str, Option<&str>); 35] = [
     ("license: MIT", "license: MIT\nversion_number: 3", None),
     ("license: MIT", "license: MIT\nicon: cover.png", None),
     ("license: MIT", "license: MIT\nicon: missing.png", Some("icon")),
+    ("  - type: batch\n", "  - type: batch\n    concatenable: true\n", Some("inputs[0].axes[0].concatenable")),
+    ("    channel_names:\n    - nuclei\n", "    channel_names: []\n", Some("inputs[0].axes[1].channel_names")),
+    ("    - nuclei\n", "    - nuclei\n    size: 1\n", Some("inputs[0].axes[1].size")),
+    ("    unit: micrometer\n", "    unit: um\n", Some("inputs[0].axes[2].unit")),
+    ("    unit: micrometer\n", "", Some("outputs[0].axes[2].unit")),
+    ("      step: 1\n", "", Some("inputs[0].axes[2].size.step")),
+    ("      axis_id: z\n", "      axis_id: w\n", Some("outputs[0].axes[2].size")),
+    ("      offset: 0\n", "      offset: 0.5\n", Some("outputs[0].axes[2].size.offset")),
+    ("      offset: 0\n", "      offset: 0\n    halo: 4\n", Some("outputs[0].axes[2].halo")),
+    (
+        "      tensor_id: stack\n      axis_id: z\n      offset: 0\n",
+        "      min: 1\n      step: 1\n",
+        Some("outputs[0].axes[2].size"),
+    ),
+    ("    type: float32\n", "    type: float32\n    min: 0\n", Some("inputs[0].data.min")),
+    ("      eps: 1e-6\n", "      eps: 0.5\n", Some("inputs[0].preprocessing[0].kwargs.eps")),
+    ("      eps: 1e-6\n", "      mode: per_sample\n", Some("inputs[0].preprocessing[0].kwargs.mode")),
+    ("  preprocessing:\n", "  preprocessing:\n  - id: clip\n", Some("inputs[0].preprocessing[0].kwargs")),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: scale_linear, kwargs: {gain: 1.0}}\n",
+        Some("inputs[0].preprocessing[0].kwargs"),
+    ),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: scale_linear, kwargs: {gain: [2.0]}}\n",
+        Some("inputs[0].preprocessing[0].kwargs.axis"),
+    ),
+    ("  preprocessing:\n", "  preprocessing:\n  - {id: scale_linear, kwargs: {gain: [2.0], axis: channel}}\n", None),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: sigmoid, kwargs: {}}\n",
+        Some("inputs[0].preprocessing[0].kwargs"),
+    ),
+    ("- id: stack\n", "- id: stack\n  name: stack\n", Some("inputs[0].name")),
+    (
+        "    source: test_input_0.npy\n",
+        "    source: test_input_0.npy\n    type: npy\n",
+        Some("inputs[0].test_tensor.type"),
+    ),
+    ("opset_version: 21", "opset_version: 21\n    kwargs: {}", Some("weights.onnx.kwargs")),
+    ("opset_version: 21", "opset_version: 21\n    parent: torchscript", Some("weights.onnx.parent")),
+    (
+        "opset_version: 21",
+        "opset_version: 21\n  torchscript: {source: notes.txt, parent: onnx}",
+        Some("weights.torchscript.pytorch_version"),
+    ),
+    ("opset_version: 21", "opset_version: 21\n  zarr: {source: notes.txt, parent: onnx}", Some("weights.zarr")),
+    ("license: MIT", "license: MIT\nrun_mode: deepimagej", Some("run_mode")),
+    ("license: MIT", "license: MIT\nid_emoji: nucleus", Some("id_emoji")),
+    ("license: MIT", "license: MIT\nlinks:", Some("links")),
+    ("license: MIT", "license: MIT\ntraining_data: {id: a-dataset, url: here}", Some("training_data.url")),
+    ("license: MIT", "license: MIT\nuploader: {email: ada@example.org, orcid: none}", Some("uploader.orcid")),
+    ("source: notes.txt", "source: notes.txt\n  name: notes", Some("attachments[0].name")),
+    ("format_version: 0.5.3", "format_version: '0.5'", Some("format_version")),
+    (
+        "config:\n",
+        "config:\n  bioimageio: {reproducibility_tolerance: [{relative_tolerance: 0.5}]}\n",
+        Some("config.bioimageio.reproducibility_tolerance[0].relative_tolerance"),
+    ),
+    (
+        "opset_version: 21",
+        "opset_version: 21\n  pytorch_state_dict: {source: notes.txt, parent: onnx, pytorch_version: '2', architecture: 'a.py:Net'}",
+        Some("weights.pytorch_state_dict.architecture"),
+    ),
+    (
+        "opset_version: 21",
+        "opset_version: 21\n  pytorch_state_dict: {source: notes.txt, parent: onnx, pytorch_version: '2', \
+         architecture: {callable: Net, import_from: nets}}",
+        None,
+    ),
 ];
 
 /// Prints, for each package, whether bioimageio.spec finds its description valid.
@@ -148,6 +219,12 @@ fn what_bioimageio_asks_for_is_named() {
     image::RgbImage::new(30, 32).save(fixture.path("complete/cover.png")).unwrap();
     let printed = fixture.run(&["check", "complete"]).ok().stdout;
     assert!(printed.contains("covers[0] has 30 × 32 pixels") && printed.contains("would accept"), "{printed}");
+    // Later formats list files as entries only.
+    let later = base.replace("format_version: 0.5.3", "format_version: 0.5.12");
+    package(&fixture, "later", &later);
+    let report = fixture.run(&["check", "later", "--json"]);
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!(parts(&report, "refused"), ["documentation", "covers[0]"], "{report:#}");
     // Weights that do not match their checksum are not opened.
     let start = base.find("weights:").unwrap();
     let damaged = format!("{}{}", &base[..start], base[start..].replacen("sha256: 7", "sha256: 8", 1));

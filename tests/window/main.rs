@@ -16,6 +16,7 @@ mod models;
 mod predict;
 mod profile;
 mod profiler;
+mod profiler_files;
 mod queue;
 mod quit;
 mod shell;

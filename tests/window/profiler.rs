@@ -1,34 +1,32 @@
-//! The profiler: advice that is applied, stored runs side by side, search and exports.
+//! The profiler: advice that is applied, the timeline, operators beside the peak of their machine, and device memory.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, SMALL, sees};
-use crate::gestures::enter_path;
+use crate::fixture::{Fixture, sees};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
     DeviceMemory, DeviceTime, DiameterCertainty, DiameterFacts, EngineMemory, InputFacts, Joining, MachinePeak,
-    Recorder, RunFacts, RunRecord, Stage, StoredRun, TileFacts, TrainingFacts,
+    Recorder, RunFacts, RunRecord, Stage, TileFacts, TrainingFacts,
 };
 use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
 use cytoscope_ui::runs::RunId;
 use cytoscope_ui::screenshots::ScreenshotSubject;
-use cytoscope_ui::work::Purpose;
 use eframe::egui::{Color32, ColorImage, Event, Key, Pos2, UserData, ViewportId, pos2};
 use egui_kittest::kittest::{NodeT, Queryable};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens a stored run in the profiler.
-fn open(fixture: &mut Fixture, path: &Path) {
+pub(crate) fn open(fixture: &mut Fixture, path: &Path) {
     let title = format!("{} · predict", path.file_name().unwrap().to_string_lossy());
     fixture.window.state_mut().open_run(path.to_owned());
     fixture.until("the run", |w| sees(w, &title));
 }
 
 /// Writes the trace of a run that reads for half of its time and has these operators, with their milliseconds.
-fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
+pub(crate) fn write_trace(path: &Path, read_secs: u64, operators: &[(&'static str, u64)]) {
     let recorder = Recorder::new();
     recorder.add(Stage::Read, "stack", Duration::from_secs(read_secs), 1 << 20);
     for (name, millis) in operators {
@@ -117,7 +115,7 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.click("Use tiles of 1 × 8 × 8");
     assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
     fixture.click("Predict this stack");
-    fixture.until("the refusal of the tiles", |w| sees(w, "the tile [1, 8, 8] is too small"));
+    fixture.until("the refusal of the tiles", |w| sees(w, "tile size [1, 8, 8] is too small"));
     fixture.click("Automatic tiles");
     assert!(!is_disabled(&fixture, "Use tiles of 1 × 8 × 8") && !fixture.sees("Automatic tiles"));
     fixture.click("Close report.json · predict");
@@ -144,7 +142,7 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
     fixture.window.state_mut().open_run(path);
     fixture.click("Training steps");
     // A quarter of the run is spent in the forward pass.
-    for text in ["500 ms", "50 %", "25 %"] {
+    for text in ["500.00 ms", "50 %", "25 %"] {
         assert!(fixture.sees(text), "no {text:?}: {}", fixture.on_screen());
     }
     fixture.click("Advice (1)");
@@ -213,103 +211,6 @@ fn memory_batch_and_threads_of_advice_are_set_for_predictions_and_for_training_r
 }
 
 #[test]
-fn stored_runs_are_compared_searched_and_exported() {
-    let mut fixture = Fixture::new();
-    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
-    write_trace(&first, 4, &[("Conv a", 500), ("Conv b", 250)]);
-    write_trace(&second, 1, &[("Conv a", 1000), ("Resize c", 125)]);
-    fixture.window.state_mut().send(Command::ToggleProfiler);
-    open(&mut fixture, &second);
-    open(&mut fixture, &first);
-    // Search leaves out what does not match.
-    fixture.click("Operators");
-    assert!(fixture.sees("Conv a") && fixture.sees("Conv b"), "{}", fixture.on_screen());
-    fixture.window.get_by_label("Search spans").focus();
-    fixture.window.run_steps(2);
-    fixture.window.get_by_label("Search spans").type_text("conv A");
-    fixture.window.run_steps(4);
-    assert!(fixture.sees("Conv a") && !fixture.sees("Conv b"), "{}", fixture.on_screen());
-    fixture.click("Compare with");
-    fixture.click("Compare with second.json · predict, 2.0 s");
-    accessibility::check(&fixture, "comparison");
-    assert!(fixture.sees("2.00×") && !fixture.sees("Resize c"), "{}", fixture.on_screen());
-    fixture.window.get_by_label("Search spans").focus();
-    fixture.window.run_steps(2);
-    for _ in 0.."conv A".len() {
-        fixture.window.key_press(Key::Backspace);
-    }
-    fixture.window.run_steps(4);
-    assert!(fixture.sees("0.25×"), "total and reading take a quarter: {}", fixture.on_screen());
-    // The runs in the order in which they were opened.
-    let [newest, other] = [RunId::File(2), RunId::File(1)];
-    let mut save = |format, name: &str| -> PathBuf {
-        let path = fixture.path(name);
-        fixture.window.state_mut().save_profile(format, newest, path.clone());
-        fixture.until(name, |_| path.is_file());
-        path
-    };
-    let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Comparison(other)), "c.csv")).unwrap();
-    for line in [
-        "total,\"total\",8,2,0.25",
-        "stage,\"read\",4,1,0.25",
-        "operator,\"Conv a\",0.5,1,2",
-        "operator,\"Resize c\",0,0.125,",
-    ] {
-        let line = format!("{line},\"first.json · predict\",\"second.json · predict\"");
-        assert!(csv.lines().any(|l| l == line), "no {line:?} in {csv}");
-    }
-    let csv = std::fs::read_to_string(save(ProfileFormat::Csv(ProfileTable::Memory), "m.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 2, "{csv}");
-    let trace = std::fs::read(save(ProfileFormat::Trace, "again.json")).unwrap();
-    let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
-    assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
-}
-
-#[test]
-fn a_search_without_matches_says_so_in_every_table() {
-    let mut fixture = Fixture::new();
-    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
-    write_trace(&first, 4, &[("Conv a", 500)]);
-    write_trace(&second, 1, &[("Conv a", 1000)]);
-    fixture.window.state_mut().send(Command::ToggleProfiler);
-    open(&mut fixture, &second);
-    open(&mut fixture, &first);
-    fixture.window.get_by_label("Search spans").focus();
-    fixture.window.run_steps(2);
-    fixture.window.get_by_label("Search spans").type_text("pooling");
-    fixture.window.run_steps(4);
-    fixture.click("Operators");
-    assert!(fixture.sees("Nothing matches \"pooling\"."), "{}", fixture.on_screen());
-    fixture.click("Compare with");
-    fixture.click("Compare with second.json · predict, 2.0 s");
-    assert!(fixture.sees("Nothing matches \"pooling\"."), "{}", fixture.on_screen());
-}
-
-#[test]
-fn runs_of_different_kinds_are_compared_even_without_operators() {
-    let mut fixture = Fixture::new();
-    let (predicted, trained) = (fixture.path("predicted.json"), fixture.path("trained.json"));
-    write_trace(&predicted, 4, &[]);
-    let recorder = Recorder::new();
-    recorder.add(Stage::Forward, "forward", Duration::from_secs(2), 0);
-    let facts = RunFacts { wall_secs: 2.0, ..RunFacts::default() };
-    let record = RunRecord::new("cytoscope 0", "train", &recorder, facts);
-    let mut text = Vec::new();
-    recorder.write_trace(&record, &mut text).unwrap();
-    std::fs::write(&trained, text).unwrap();
-    fixture.window.state_mut().send(Command::ToggleProfiler);
-    fixture.window.state_mut().open_run(trained);
-    fixture.until("the training run", |w| sees(w, "trained.json · train"));
-    open(&mut fixture, &predicted);
-    fixture.click("Compare with");
-    fixture.click("Compare with trained.json · train, 2.0 s");
-    // A stage that only the second run has has no ratio.
-    for shown in ["forward", "0.25×", "–", "0.00×"] {
-        assert!(fixture.sees(shown), "no {shown:?}: {}", fixture.on_screen());
-    }
-}
-
-#[test]
 fn the_timeline_is_moved_and_zoomed_with_the_keyboard() {
     let mut fixture = Fixture::new();
     let path = fixture.path("run.json");
@@ -332,75 +233,6 @@ fn the_timeline_is_moved_and_zoomed_with_the_keyboard() {
     press(Key::Minus, whole);
     press(Key::Plus, "Timeline of spans, 400 ms to 3.6 s");
     press(Key::Home, whole);
-}
-
-#[test]
-fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
-    let mut fixture = Fixture::new();
-    fixture.window.state_mut().use_own_file_dialog();
-    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
-    write_trace(&first, 4, &[("Conv a", 500), ("Conv b", 250)]);
-    write_trace(&second, 1, &[("Conv a", 1000)]);
-    fixture.window.state_mut().send(Command::ToggleProfiler);
-    open(&mut fixture, &second);
-    open(&mut fixture, &first);
-    let saved = |fixture: &mut Fixture, button: &str, name: &str| {
-        let path = fixture.path(name);
-        fixture.click(button);
-        enter_path(fixture, &path);
-        fixture.until(name, |_| path.is_file());
-        std::fs::read(&path).unwrap()
-    };
-    let check = |fixture: &mut Fixture, view: &str, header: &str, line: &str| {
-        let csv = String::from_utf8(saved(fixture, "Save view as CSV", &format!("{view}.csv"))).unwrap();
-        assert!(csv.starts_with(header) && csv.contains(line), "{view}: {csv}");
-    };
-    for (view, header, line) in [
-        ("Timeline", "stage,name,thread,start_us,duration_us,", "\nread,\"stack\","),
-        ("Operators", "stage,name,count,seconds,", "\nop,\"Conv b\",1,0.25,0,0,\n"),
-        ("Memory", "seconds,label,resident_bytes,", ",\"end\","),
-        ("Roofline", "name,seconds,macs,bytes,", "share_of_peak,precision\n"),
-    ] {
-        fixture.click(view);
-        check(&mut fixture, view, header, line);
-    }
-    fixture.click("Compare with");
-    fixture.click("Compare with second.json · predict, 2.0 s");
-    check(
-        &mut fixture,
-        "Comparison",
-        "kind,name,first_secs,",
-        "\ntotal,\"total\",8,2,0.25,\"first.json · predict\",\"second.json · predict\"\n",
-    );
-    let trace = saved(&mut fixture, "Save as Chrome trace", "again.json");
-    let original = StoredRun::from_json(&std::fs::read(&first).unwrap()).unwrap();
-    assert_eq!(StoredRun::from_json(&trace).unwrap(), original);
-}
-
-#[test]
-fn an_export_replaces_an_existing_file_only_on_request() {
-    let mut fixture = Fixture::new();
-    fixture.window.state_mut().use_own_file_dialog();
-    let (path, existing) = (fixture.path("run.json"), fixture.path("spans.csv"));
-    write_trace(&path, 4, &[("Conv a", 500)]);
-    std::fs::write(&existing, "mine").unwrap();
-    fixture.window.state_mut().send(Command::ToggleProfiler);
-    open(&mut fixture, &path);
-    let save = |fixture: &mut Fixture| {
-        fixture.click("Save view as CSV");
-        fixture.until("the dialog", |w| sees(w, "File name"));
-        fixture.type_into("File name", &existing.display().to_string());
-        fixture.window.key_press(Key::Enter);
-        fixture.until("the question", |w| sees(w, "Replace the file?"));
-    };
-    save(&mut fixture);
-    fixture.click("Keep file");
-    fixture.click("Cancel dialog");
-    fixture.until("no dialog", |w| !sees(w, "File name"));
-    assert_eq!(std::fs::read(&existing).unwrap(), b"mine");
-    save(&mut fixture);
-    fixture.click("Replace file");
-    fixture.until("the table", |_| std::fs::read(&existing).unwrap().starts_with(b"stage,name,thread,"));
 }
 
 #[test]
@@ -546,38 +378,6 @@ fn a_diameter_without_objects_is_replaced_by_an_estimate() {
     assert!(fixture.sees("No objects were found with the given object diameter"), "{}", fixture.on_screen());
     // The sample's diameter is estimated already.
     assert!(is_disabled(&fixture, "Estimate object diameter"));
-}
-
-#[test]
-fn a_job_of_the_window_is_exported_with_its_facts() {
-    let mut fixture = Fixture::with_small_sample();
-    fixture.click("Open the sample");
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
-    fixture.until("objects", |w| sees(w, " objects in "));
-    fixture.window.state_mut().send(Command::ToggleProfiler);
-    fixture.window.run_steps(4);
-    let jobs = fixture.window.state().jobs();
-    let job = jobs.iter().rev().find(|j| matches!(j.purpose, Purpose::Predict { .. })).unwrap();
-    let (id, seconds, title) = (RunId::Job(job.id), job.seconds, job.title.clone());
-    let path = fixture.path("job.json");
-    fixture.window.state_mut().save_profile(ProfileFormat::Trace, id, path.clone());
-    fixture.until("the trace", |_| path.is_file());
-    let run = StoredRun::from_json(&std::fs::read(&path).unwrap()).unwrap();
-    let facts = &run.record.facts;
-    assert_eq!((run.record.command.as_str(), facts.wall_secs), ("predict", seconds));
-    assert_eq!(facts.inputs.iter().map(|i| i.voxels).collect::<Vec<_>>(), [(32 * SMALL * SMALL) as u64]);
-    assert!(run.spans.iter().any(|s| s.stage == Stage::Read), "the spans of the job");
-    assert!(run.timeline.len() > run.marks.len(), "its memory was sampled");
-    assert!(run.timeline.iter().any(|sample| sample.arena_bytes.is_some()), "with the arenas of the engine");
-    open(&mut fixture, &path);
-    // A stored run is compared with a job.
-    fixture.click("Compare with");
-    fixture.window.run_steps(4);
-    let offered = format!("Compare with {title}, ");
-    fixture.window.query_all_by_label_contains(&offered).next().unwrap().click();
-    fixture.until("the comparison", |w| sees(w, "times as long") && sees(w, "Ratio"));
 }
 
 #[test]

@@ -281,7 +281,7 @@ impl Workbench {
 
     /// Pauses a training run before the window closes.
     pub(crate) fn pause_training(&mut self) {
-        self.training.pause(&self.jobs);
+        self.apply(TrainingAction::Pause);
     }
 
     /// State of quitting.
@@ -307,7 +307,7 @@ impl Workbench {
         self.carry_out(effects);
         self.documents.refresh_live();
         self.jobs.update_queue(self.documents.is_opening());
-        let effects = self.training.poll(&mut self.jobs, &self.display);
+        let effects = self.training.poll(&self.jobs, &self.display);
         self.carry_out(effects);
         // Read before polling: whatever is done by now has its event in the channel.
         let busy = self.corrections.is_busy();

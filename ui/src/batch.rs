@@ -9,7 +9,7 @@ use crate::display::{DisplayAction, PanelTask};
 use crate::document::{Document, PREVIEW_NAME, Role, file_name, series_suffix};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobView, Purpose};
@@ -233,7 +233,8 @@ impl Default for Batch {
 impl Batch {
     /// Number of conversions that have not ended.
     pub(crate) fn converting(&self, jobs: &Jobs) -> usize {
-        jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over()).count()
+        let requested = self.converting.iter().filter(|id| jobs.is_requested(**id)).count();
+        requested + jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over()).count()
     }
 
     /// Number of conversions that were started together.
@@ -251,7 +252,7 @@ impl Batch {
     }
 
     /// Applies an action. Returns what other states and the disk must do for it.
-    pub(crate) fn apply(&mut self, action: BatchAction, jobs: &mut Jobs, documents: &Documents) -> Effects {
+    pub(crate) fn apply(&mut self, action: BatchAction, jobs: &Jobs, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
         match action {
             BatchAction::Add(paths) => effects.disk(DiskEffect::ListForBatch { paths }),
@@ -277,8 +278,8 @@ impl Batch {
             BatchAction::Replace(replace) => self.replace = replace,
             BatchAction::Convert => self.convert(jobs, documents, &mut effects),
             BatchAction::CancelConversions => {
-                let active = jobs.all().iter().filter(|j| self.converting.contains(&j.id) && !j.state.is_over());
-                active.for_each(|job| jobs.cancel(job.id));
+                let active = self.converting.iter().filter(|id| jobs.is_active(**id));
+                active.for_each(|id| effects.act(JobsAction::Cancel(*id)));
             }
             BatchAction::Score(subject) => {
                 self.subject = subject;
@@ -292,7 +293,9 @@ impl Batch {
                 self.diameter = diameter;
                 self.forget_scores();
             }
-            BatchAction::CancelEvaluation => self.evaluating.into_iter().for_each(|id| jobs.cancel(id)),
+            BatchAction::CancelEvaluation => {
+                self.evaluating.into_iter().for_each(|id| effects.act(JobsAction::Cancel(id)));
+            }
             BatchAction::Compare(role, path) => {
                 *self.scored_mut(role) = ScoredFiles { path: Some(path.clone()), ..ScoredFiles::default() };
                 self.forget_scores();
@@ -310,8 +313,8 @@ impl Batch {
                 self.ignore_label = label;
                 self.forget_scores();
             }
-            BatchAction::Evaluate(voxel_axes_um) => self.evaluate(voxel_axes_um, jobs),
-            BatchAction::EvaluateModel(model) => self.evaluate_model(&model, jobs),
+            BatchAction::Evaluate(voxel_axes_um) => self.evaluate(voxel_axes_um, jobs, &mut effects),
+            BatchAction::EvaluateModel(model) => self.evaluate_model(&model, jobs, &mut effects),
             BatchAction::AskSave => {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
                 effects.act(DocumentsAction::Ask { request, folder: self.scores_folder(), name });
@@ -369,7 +372,7 @@ impl Batch {
         self.files.iter().find_map(|file| Some([outputs.insert(self.output_of(file), file)?.as_path(), file.as_path()]))
     }
 
-    fn convert(&mut self, jobs: &mut Jobs, documents: &Documents, effects: &mut Effects) {
+    fn convert(&mut self, jobs: &Jobs, documents: &Documents, effects: &mut Effects) {
         if self.files.len() > MAX_CONVERTED {
             let details = format!(
                 "The list has {} files, but at most {MAX_CONVERTED} can be converted at a time. Remove some from the \
@@ -418,7 +421,7 @@ impl Batch {
                 overwrite: Overwrite::from_force(self.replace),
             };
             let title = format!("{} · convert", file_name(input));
-            self.converting.insert(jobs.run(title, Purpose::Convert, Job::Convert(job)));
+            self.converting.insert(jobs.request(title, Purpose::Convert, Job::Convert(job), effects));
         }
     }
 

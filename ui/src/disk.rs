@@ -25,6 +25,7 @@ use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{MachineProfiles, PairRole, SegmentReport, channels_to_score, machine_peak, user_folder};
 use cytoscope_profile::{MachinePeak, StoredRun};
+use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::folder::{move_aside, remove_finished};
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
@@ -168,7 +169,7 @@ pub(crate) struct ModelPlace {
 pub(crate) enum DocumentEffect {
     /// Finds the results of earlier jobs.
     FindResults(ResultsPlace),
-    /// Creates the results folder for a prediction.
+    /// Checks that the results folder of a prediction exists or can be created.
     PreparePrediction(ResultsPlace),
     /// Creates the folder for the table of a label image.
     PrepareMeasurement {
@@ -289,7 +290,7 @@ pub(crate) enum DiskEvent {
 pub(crate) enum DocumentEvent {
     /// Results of earlier jobs.
     ResultsFound(Box<FoundResults>),
-    /// The results folder of a prediction exists.
+    /// The results folder of a prediction, which exists or can be created.
     PredictionReady(Result<PathBuf, String>),
     /// The folder for a table exists.
     MeasurementReady {
@@ -366,7 +367,7 @@ impl DocumentEffect {
             Self::FindResults(place) => DocumentEvent::ResultsFound(Box::new(FoundResults::of(place))),
             Self::PreparePrediction(place) => {
                 let folder = place.folder();
-                DocumentEvent::PredictionReady(create_folder(&folder).map(|()| folder))
+                DocumentEvent::PredictionReady(check_folder(&folder).map(|()| folder))
             }
             Self::PrepareMeasurement { place, labels, time, tables, may_be_missing } => {
                 let target = match *may_be_missing && !labels.exists() {
@@ -464,6 +465,11 @@ fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
         tracing::warn!("the request to finish a queued training run early was not written: {error}");
     }
     Ok(())
+}
+
+/// Checks that a folder exists or can be created. A job that writes to it creates it.
+fn check_folder(folder: &Path) -> Result<(), String> {
+    ResultsFolder::create(folder).map(drop).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 fn create_folder(folder: &Path) -> Result<(), String> {

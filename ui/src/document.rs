@@ -7,8 +7,8 @@ pub use change::DocumentChange;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelDisplay};
 use crate::data::histogram::Histogram;
 use crate::data::loader::SourceId;
-use crate::data::plane::Orientation;
-use crate::data::source::{FileSource, PlaneSource};
+use crate::data::plane::{Orientation, PlaneAt};
+use crate::data::source::{Cancel, FileSource, PlaneSource};
 use crate::diameter::ObjectSize;
 use crate::documents::Predicted;
 use crate::number_text::short_number;
@@ -29,6 +29,9 @@ pub fn fresh_id() -> SourceId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
+
+/// Pixels along a side of a slice that are enough to find its contrast.
+const CONTRAST_PIXELS: usize = 1024;
 
 /// Default colors of the channels of multi-channel stacks.
 const CHANNEL_MAPS: [ColorMap; 6] = [
@@ -125,9 +128,40 @@ impl Overlay {
         }
     }
 
+    /// Whether it is a predicted stain.
+    pub fn is_stain(&self) -> bool {
+        self.role == Role::Map && is_stain(&self.path)
+    }
+
     /// Default display settings of maps.
     pub fn map_display() -> Intensity {
         Intensity { map: ColorMap::Magma, low: 0.0, high: 1.0, gamma: 1.0, opacity: 0.6, blending: Blending::Additive }
+    }
+}
+
+/// Whether a file of maps holds a predicted stain, as its name states.
+fn is_stain(path: &Path) -> bool {
+    matches!(ArtifactKind::of_name(&file_name(path)), Some((ArtifactKind::Prediction, _)))
+}
+
+/// How a stain of Z, Y, X voxels is shown: with the contrast of its middle slice, because its values have any range, and over
+/// the stack instead of added to it, because a stack without the stain is often bright.
+fn stain_display(source: &FileSource, [depth, height, width]: [usize; 3]) -> Intensity {
+    let display = Intensity { blending: Blending::Opaque, ..Overlay::map_display() };
+    let at = PlaneAt {
+        orientation: Orientation::Xy,
+        index: depth / 2,
+        channel: 0,
+        time: 0,
+        rows: 0..height,
+        columns: 0..width,
+        step: (height.max(width) / CONTRAST_PIXELS).max(1).next_power_of_two(),
+    };
+    // A slice that cannot be read is reported when it is shown.
+    let plane = source.plane(&at, &Cancel::default()).ok();
+    match plane.and_then(|plane| Histogram::of(&plane)).map(|histogram| histogram.limits()) {
+        Some((low, high)) => Intensity { low, high, ..display },
+        None => display,
     }
 }
 
@@ -307,15 +341,19 @@ impl Document {
         if extents.zyx != zyx {
             return Err(OpenError::Grid { name: file_name(path), got: zyx_text(extents.zyx), expected: zyx_text(zyx) });
         }
+        let source = FileSource::new(image, matches!(role, Role::Labels | Role::Truth));
+        let is_stain = role == Role::Map && is_stain(path);
+        let display = if is_stain { stain_display(&source, zyx) } else { Overlay::map_display() };
         Ok(Overlay {
             role,
             name: file_name(containing_maps(path)),
             path: path.to_owned(),
-            visible: role != Role::Map,
-            source: Arc::new(FileSource::new(image, matches!(role, Role::Labels | Role::Truth))),
+            // A stain is the result itself, a probability only leads to the labels.
+            visible: role != Role::Map || is_stain,
+            source: Arc::new(source),
             source_id: fresh_id(),
             labels: LabelDisplay::default(),
-            display: Overlay::map_display(),
+            display,
             channels: extents.channels,
             times: extents.times,
             only_time: None,
@@ -511,6 +549,24 @@ mod tests {
             let map = Document::overlay(&path, Role::Map, ([2, 3, 4], 1), None).unwrap();
             assert_eq!(map.title(), title, "{name}");
         }
+    }
+
+    #[test]
+    fn a_stain_is_shown_with_the_contrast_of_its_middle_slice_and_a_probability_only_on_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], (0..24).collect::<Vec<u16>>()).unwrap();
+        let open = |name: &str| {
+            let path = folder.path().join(name);
+            write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+            Document::overlay(&path, Role::Map, ([2, 3, 4], 1), None).unwrap()
+        };
+        let stain = open("a_prediction.tif");
+        assert!(stain.visible && stain.is_stain() && stain.display.blending == Blending::Opaque);
+        let Intensity { low, high, .. } = stain.display;
+        assert!((low - 12.0).abs() < 0.1 && (high - 23.0).abs() < 0.1, "{low} to {high}");
+        let probability = open("a_probability.tif");
+        assert!(!probability.visible && !probability.is_stain());
+        assert_eq!(probability.display, Overlay::map_display());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::disk::DiskEffect;
 use crate::display::DisplayAction;
 use crate::effect::Effects;
 use crate::file_dialog::{Choice, DialogSpec};
-use crate::panels::{named_button, weak};
+use crate::panels::{named_button, named_primary_button, weak};
 use crate::theme;
 use cytoscope_formats::is_zarr_folder;
 use eframe::egui::{self, Key, RichText, vec2};
@@ -495,7 +495,7 @@ fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Brows
                 Choice::Folder => ("Choose this folder", BrowserAction::ChooseFolder),
                 Choice::NewFile => ("Save file", BrowserAction::Accept),
             };
-            if named_button(ui, !browser.visiting, icon::CHECK, name).clicked() {
+            if named_primary_button(ui, !browser.visiting, icon::CHECK, name).clicked() {
                 send(action);
             }
             let cancel = ui.button(format!("{}  Cancel", icon::X));

@@ -4,6 +4,8 @@
 use super::*;
 use crate::effect::Effect;
 use crate::opener::FileRequest;
+use egui_kittest::Harness;
+use egui_kittest::kittest::Queryable;
 
 /// Opens a dialog and lets it read its folder.
 fn open(request: FileRequest, folder: &Path, suggested: &str) -> FileBrowser {
@@ -147,4 +149,38 @@ fn several_files_are_chosen_together_and_a_folder_by_its_button_or_enter() {
     assert_eq!(act(&mut browser, BrowserAction::Type("inner".to_owned())), None);
     assert_eq!(act(&mut browser, BrowserAction::Accept), None);
     assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner]));
+}
+
+/// Whether the button with this name is drawn in the color of main buttons.
+fn is_main_button(browser: FileBrowser, name: &str) -> bool {
+    let mut harness = Harness::builder().with_size([800.0, 700.0]).build_ui_state(
+        |ui, browser: &mut FileBrowser| {
+            let ctx = ui.ctx().clone();
+            browser_dialog(&ctx, Some(&*browser), &mut Actions::default());
+        },
+        browser,
+    );
+    harness.run_steps(5);
+    let center = harness.get_by_label(name).rect().center();
+    let is_filled = |shape: &egui::Shape| match shape {
+        egui::Shape::Rect(drawn) => drawn.fill == theme::ACCENT && drawn.rect.contains(center),
+        _ => false,
+    };
+    harness.output().shapes.iter().any(|clipped| is_filled(&clipped.shape))
+}
+
+#[test]
+fn the_button_that_chooses_is_the_main_one_of_the_dialog() {
+    let folder = tempfile::tempdir().unwrap();
+    for (request, name) in [
+        (FileRequest::Stacks, "Open file"),
+        (FileRequest::ResultsFolder, "Choose this folder"),
+        (FileRequest::Scores, "Save file"),
+    ] {
+        assert!(is_main_button(open(request, folder.path(), "a.csv"), name), "{name}");
+        assert!(!is_main_button(open(request, folder.path(), "a.csv"), "Cancel dialog"));
+    }
+    // While a folder is read, nothing can be chosen.
+    let reading = FileBrowser { visiting: true, ..open(FileRequest::Stacks, folder.path(), "") };
+    assert!(!is_main_button(reading, "Open file"));
 }

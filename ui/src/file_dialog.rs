@@ -6,7 +6,7 @@ use cytoscope_pipeline::ExportFormat;
 use std::path::{Path, PathBuf};
 
 /// Extensions of models that can be opened.
-const MODEL_EXTENSIONS: [&str; 6] = ["onnx", "zip", "pt", "pth", "ckpt", "safetensors"];
+const MODEL_EXTENSIONS: [&str; 7] = ["onnx", "zip", "pt", "pth", "ckpt", "p", "safetensors"];
 
 /// Name of the file that describes an OME-Zarr folder, and stands for the folder that it is in.
 const ZARR_METADATA: &str = "zarr.json";

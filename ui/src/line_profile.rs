@@ -234,6 +234,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             .allow_scroll(false)
             .allow_drag(Vec2b::FALSE)
             .custom_x_axes(x_axis(label))
+            .y_axis_label("Value")
             .y_axis_min_width(44.0);
         if curves.len() > 1 {
             plot = plot.legend(Legend::default());

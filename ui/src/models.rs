@@ -3,6 +3,8 @@
 //!
 //! All work runs as jobs of the engine process, except removing a model, which is work on a disk.
 
+mod findings;
+
 use crate::disk::{DiskEffect, ModelPlace};
 use crate::display::{DisplayAction, PanelTask};
 use crate::document::file_name;
@@ -97,15 +99,6 @@ fn calibrated_with(job: &Job) -> &'static str {
         Job::Quantize { quantization, .. } if quantization.predictions.is_empty() => "its test tensors",
         Job::Quantize { .. } => "the open stacks",
         _ => "",
-    }
-}
-
-/// Returns the details of a notification about a package that was written.
-fn written_text(path: &Path, left_out: &[LeftOut]) -> String {
-    match left_out.len() {
-        0 => path.display().to_string(),
-        1 => format!("{}\n1 part is missing: see the Models page", path.display()),
-        count => format!("{}\n{count} parts are missing: see the Models page", path.display()),
     }
 }
 
@@ -234,13 +227,18 @@ impl Models {
         jobs.get(self.findings.get(model)?.latest?)
     }
 
+    /// Whether a job of a model waits or runs.
+    fn is_busy(&self, model: &Path, jobs: &Jobs) -> bool {
+        self.findings.get(model).and_then(|findings| findings.latest).is_some_and(|id| jobs.is_active(id))
+    }
+
     /// Whether a model is one of the user's own, which can be removed.
     pub(crate) fn is_own(&self, model: &Path) -> bool {
         model.parent() == Some(self.own.as_path())
     }
 
     /// Applies an action. Returns what other states and the disk have to do for it.
-    pub(crate) fn apply(&mut self, action: ModelsAction, jobs: &mut Jobs) -> Effects {
+    pub(crate) fn apply(&mut self, action: ModelsAction, jobs: &Jobs) -> Effects {
         let mut effects = Effects::default();
         match action {
             ModelsAction::Select(model) => self.select(model),
@@ -250,37 +248,21 @@ impl Models {
                 self.shown.take_if(|shown| *shown == model);
             }
             ModelsAction::Name(name) => self.name = name,
-            ModelsAction::Describe(settings) => {
-                if let Some(model) = self.shown.clone() {
-                    let before = self.settings(&model);
-                    // Outputs on test tensors do not depend on the voxel size, which changes often while it is dragged.
-                    let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
-                    self.settings.insert(model.clone(), settings);
-                    if is_tested {
-                        self.show_voxel_size(&model);
-                    } else {
-                        // The result of the last test is that of other settings, and the next test may fail.
-                        if let Some(findings) = self.findings.get_mut(&model) {
-                            findings.test = None;
-                        }
-                        self.test(model, jobs);
-                    }
-                }
-            }
+            ModelsAction::Describe(settings) => self.describe(settings, jobs, &mut effects),
             ModelsAction::Add => {
                 let name = clean_name(&self.name);
                 self.prepare(ModelWork::Add, name, &mut effects);
             }
             ModelsAction::Test => {
                 if let Some(model) = self.shown.clone() {
-                    self.test(model, jobs);
+                    self.test(model, jobs, &mut effects);
                 }
             }
             ModelsAction::Measure => {
                 if let Some(model) = self.shown.clone() {
                     let job = ModelSpeedJob { model: model.display().to_string(), cpu_because: None };
                     let job = Job::ModelSpeed(job);
-                    self.run(jobs, model, ModelWork::Measure, None, job);
+                    self.run(jobs, model, ModelWork::Measure, None, job, &mut effects);
                 }
             }
             ModelsAction::QuantizeMode(mode) => self.mode = mode,
@@ -327,17 +309,34 @@ impl Models {
         self.shown = Some(model);
     }
 
-    fn open(&mut self, files: Vec<PathBuf>, jobs: &mut Jobs, effects: &mut Effects) {
+    fn open(&mut self, files: Vec<PathBuf>, jobs: &Jobs, effects: &mut Effects) {
         for file in files {
             let file = std::path::absolute(&file).unwrap_or(file);
             let is_installed = jobs.models().iter().any(|m| m.path == file);
             if !is_installed && !self.files.contains(&file) {
                 self.files.push(file.clone());
             }
-            self.test(file.clone(), jobs);
+            self.test(file.clone(), jobs, effects);
             self.select(file);
         }
         effects.act(DisplayAction::Task(PanelTask::Models));
+    }
+
+    /// Sets what the user states about the shown model file, and tests it unless only the voxel size changed.
+    fn describe(&mut self, settings: ImportSettings, jobs: &Jobs, effects: &mut Effects) {
+        let Some(model) = self.shown.clone() else { return };
+        let before = self.settings(&model);
+        // Outputs on test tensors do not depend on the voxel size, which changes often while it is dragged.
+        let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
+        self.settings.insert(model.clone(), settings);
+        if is_tested {
+            return self.show_voxel_size(&model);
+        }
+        // The result of the last test is that of other settings, and the next test may fail.
+        if let Some(findings) = self.findings.get_mut(&model) {
+            findings.test = None;
+        }
+        self.test(model, jobs, effects);
     }
 
     /// Sets the voxel size on the card of a tested model file to the one that the user states, or else to that of the file.
@@ -350,32 +349,40 @@ impl Models {
         }
     }
 
-    fn test(&mut self, model: PathBuf, jobs: &mut Jobs) {
+    fn test(&mut self, model: PathBuf, jobs: &Jobs, effects: &mut Effects) {
         let (file, settings) = (model.clone(), self.settings(&model));
         let job = Job::ModelTest(ModelTestJob { file, cpu_because: None, settings });
-        self.run(jobs, model, ModelWork::Test, None, job);
+        self.run(jobs, model, ModelWork::Test, None, job, effects);
     }
 
     /// Exports the model that was shown when the file was requested.
-    fn export(&mut self, format: ExportFormat, request: usize, out: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
+    fn export(&mut self, format: ExportFormat, request: usize, out: PathBuf, jobs: &Jobs, effects: &mut Effects) {
         let Some(model) = self.export_requests.get(request).cloned() else { return };
-        if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {
+        if self.is_busy(&model, jobs) {
             let details = "Another job of this model is running. Wait until it has ended, then export again.";
             return effects.error(format!("{} was not exported", stem(&model)), details);
         }
         let job = ExportJob { model: model.display().to_string(), format, out, overwrite: Overwrite::Replace };
-        self.run(jobs, model, ModelWork::Export, None, Job::Export(job));
+        self.run(jobs, model, ModelWork::Export, None, Job::Export(job), effects);
     }
 
     /// Starts a job of a model, unless one of its jobs is waiting or running.
-    fn run(&mut self, jobs: &mut Jobs, model: PathBuf, work: ModelWork, out: Option<PathBuf>, job: Job) {
-        if self.latest_job(&model, jobs).is_some_and(|j| !j.state.is_over()) {
+    fn run(
+        &mut self,
+        jobs: &Jobs,
+        model: PathBuf,
+        work: ModelWork,
+        out: Option<PathBuf>,
+        job: Job,
+        effects: &mut Effects,
+    ) {
+        if self.is_busy(&model, jobs) {
             return;
         }
         let title = format!("{} · {}", stem(&model), work.title());
         let calibrated_with = calibrated_with(&job);
         let has_stated_um = matches!(&job, Job::ModelTest(test) if test.settings.voxel_um.is_some());
-        let id = jobs.run(title, Purpose::Model(work), job);
+        let id = jobs.request(title, Purpose::Model(work), job, effects);
         self.findings.entry(model.clone()).or_default().latest = Some(id);
         self.jobs.insert(id, ModelJob { model, out, calibrated_with, has_stated_um });
     }
@@ -392,7 +399,7 @@ impl Models {
         &mut self,
         place: ModelPlace,
         out: Result<PathBuf, String>,
-        jobs: &mut Jobs,
+        jobs: &Jobs,
         documents: &Documents,
         settings: &Settings,
     ) -> Effects {
@@ -418,7 +425,7 @@ impl Models {
                 settings: self.settings(&model),
             }),
         };
-        self.run(jobs, model, work, Some(out), job);
+        self.run(jobs, model, work, Some(out), job, &mut effects);
         effects
     }
 
@@ -444,74 +451,6 @@ impl Models {
         let minutes = is_trained.then_some(self.qat_minutes);
         Job::Quantize { quantization, minutes, steps: self.qat_steps.filter(|_| is_trained) }
     }
-
-    fn finished(&mut self, id: JobId, result: JobResult, effects: &mut Effects) {
-        let Some(ModelJob { model, out, calibrated_with, has_stated_um }) = self.jobs.remove(&id) else { return };
-        let findings = self.findings.entry(model.clone()).or_default();
-        match result {
-            JobResult::ModelTest(report) => {
-                if !has_stated_um {
-                    findings.file_um = report.card.voxel_um;
-                }
-                findings.test = Some(report);
-                // The user may have stated another one while the test was running.
-                self.show_voxel_size(&model);
-            }
-            JobResult::ModelSpeed(report) => findings.speed = Some(report),
-            JobResult::Quantize(report) => {
-                effects.success(
-                    format!("{} was added to your models", file_name(&report.out)),
-                    format!("Quantized with {calibrated_with}: {}", report.out.display()),
-                );
-                let left_out = (file_name(&report.out), report.left_out.clone());
-                findings.quantized = Some(report);
-                findings.left_out = Some(left_out);
-                effects.act(JobsAction::RequestLists);
-            }
-            JobResult::Import(report) => {
-                if let Some(out) = out {
-                    let added = format!("{} was added to your models", file_name(&out));
-                    effects.success(added, written_text(&out, &report.left_out));
-                    self.files.retain(|f| *f != model);
-                    // The test result of the imported file applies to the package, too.
-                    let test = findings.test.take();
-                    let of_package = self.findings.entry(out.clone()).or_default();
-                    of_package.test = test;
-                    of_package.left_out = Some((file_name(&out), report.left_out));
-                    if self.shown.as_ref() == Some(&model) {
-                        self.select(out);
-                    }
-                }
-                effects.act(JobsAction::RequestLists);
-            }
-            JobResult::Export(report) => {
-                let name = file_name(&report.output);
-                effects.success(format!("Saved {name}"), written_text(&report.output, &report.left_out));
-                findings.left_out = Some((name, report.left_out));
-            }
-            _ => {}
-        }
-    }
-
-    /// Handles the removal of a model: `aside` is where a file was moved to.
-    pub(crate) fn removed(&mut self, path: &Path, result: Result<Option<PathBuf>, String>) -> Effects {
-        let mut effects = Effects::default();
-        let name = file_name(path);
-        match result {
-            Ok(aside) => {
-                let details = match aside {
-                    Some(aside) => format!("The file was renamed to {}.", aside.display()),
-                    None => path.display().to_string(),
-                };
-                effects.success(format!("{name} was removed"), details);
-                self.findings.remove(path);
-                self.shown.take_if(|shown| shown.as_path() == path);
-                effects.act(JobsAction::RequestLists);
-            }
-            Err(reason) => effects.error(format!("{name} was not removed"), reason),
-        }
-        effects
-    }
 }
 
 /// Name of a model file or folder, without the extension of a file.
@@ -527,8 +466,24 @@ pub(crate) fn stem(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::action::Action;
-    use crate::effect::Effect;
-    use cytoscope_pipeline::cards::{ModelCard, card};
+    use crate::effect::{Effect, Wake};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_model_whose_job_was_requested_gets_no_second_one_before_the_first_is_queued() {
+        let wake: Wake = Arc::new(|| {});
+        let jobs = Jobs::new(None, None, None, &wake);
+        let mut models = Models::new(None);
+        let requested = |effects: Effects| {
+            let is_run = |effect: &Effect| matches!(effect, Effect::Act(Action::Jobs(JobsAction::Run(_))));
+            effects.into_iter().filter(is_run).count()
+        };
+        let file = PathBuf::from("/m/net.onnx");
+        assert_eq!(requested(models.apply(ModelsAction::Open(vec![file.clone(), file]), &jobs)), 1);
+        assert_eq!(requested(models.apply(ModelsAction::Test, &jobs)), 0);
+        let other = PathBuf::from("/m/other.onnx");
+        assert_eq!(requested(models.apply(ModelsAction::Open(vec![other]), &jobs)), 1);
+    }
 
     #[test]
     fn only_quantization_with_training_has_limits_of_the_training() {
@@ -543,46 +498,6 @@ mod tests {
             assert_eq!((given_minutes, given_steps), (minutes, steps));
             assert!(quantization.without_float);
         }
-    }
-
-    #[test]
-    fn a_voxel_size_that_is_stated_during_a_test_is_shown_and_is_not_taken_for_that_of_the_file() {
-        let mut models = Models::new(None);
-        let model = PathBuf::from("/m/net.onnx");
-        let (of_file, stated) = (Some([3.0, 1.0, 1.0]), Some([2.0, 0.5, 0.5]));
-        let shown = |models: &Models| models.findings.get(&model)?.test.as_ref()?.card.voxel_um;
-        let end_test = |models: &mut Models, number: u64, has_stated_um: bool, stated_um: Option<[f64; 3]>| {
-            let found_um = if has_stated_um { stated } else { of_file };
-            let report = ModelTestReport {
-                card: ModelCard { voxel_um: found_um, ..card("net", &model) },
-                test: String::new(),
-                reproduced: None,
-                engines: Vec::new(),
-                nodes: 1,
-                weight_bytes: 1,
-                architecture: None,
-                assumptions: Vec::new(),
-                upload: Vec::new(),
-            };
-            let id = JobId(number);
-            models.jobs.insert(id, ModelJob { model: model.clone(), out: None, calibrated_with: "", has_stated_um });
-            models.settings.insert(model.clone(), ImportSettings { voxel_um: stated_um, ..ImportSettings::default() });
-            models.finished(id, JobResult::ModelTest(Box::new(report)), &mut Effects::default());
-        };
-        end_test(&mut models, 1, false, stated);
-        assert_eq!(shown(&models), stated);
-        end_test(&mut models, 2, true, None);
-        assert_eq!(shown(&models), of_file);
-    }
-
-    #[test]
-    fn the_lists_are_requested_again_once_a_model_was_removed() {
-        let path = Path::new("/m/net");
-        let requests = |result: Result<Option<PathBuf>, String>| {
-            let effects = Models::new(None).removed(path, result);
-            effects.into_iter().filter(|e| matches!(e, Effect::Act(Action::Jobs(JobsAction::RequestLists)))).count()
-        };
-        assert_eq!([requests(Ok(None)), requests(Err("it was changed".to_owned()))], [1, 0]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Opens, chooses and saves files on worker threads.
 
 use crate::batch::MAX_CONVERTED;
-use crate::document::{Document, GivenMetadata, Overlay, Role, file_name};
+use crate::document::{Document, GivenMetadata, OpenError, Overlay, Role, file_name};
+use crate::engine_notes::failure_in_window;
 use crate::file_dialog::{DialogSpec, desktop_has_dialogs};
 use crate::measure;
 use crate::results::Results;
@@ -257,7 +258,7 @@ impl Opener {
             }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
-                reason: error.to_string(),
+                reason: reason_of(&error),
                 axes_of: may_be_axes(&error).then_some((path, series)),
             },
         });
@@ -275,7 +276,10 @@ impl Opener {
             }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
-                reason: error.to_string(),
+                reason: match &error {
+                    OpenError::Format(error) => reason_of(error),
+                    OpenError::Grid { .. } => error.to_string(),
+                },
                 axes_of: None,
             },
         });
@@ -383,6 +387,11 @@ fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<(Docu
         opened => (opened?, None),
     };
     Ok((document.with_voxel_size(voxel_size_um), missing_series))
+}
+
+/// Returns why a file could not be opened, in the words of the window.
+fn reason_of(error: &FormatError) -> String {
+    failure_in_window(&error.to_string(), Some(error.next_step().as_str()))
 }
 
 /// Whether a file that failed to open may open with other axes.

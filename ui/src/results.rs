@@ -1,6 +1,6 @@
 //! Object tables as written by `predict`.
 
-use cytoscope_objects::ObjectColumn;
+use cytoscope_objects::{ObjectColumn, ObjectTable};
 use cytoscope_profile::bytes_text;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -119,26 +119,9 @@ impl Results {
         (0..self.rows.len()).find(is_of)
     }
 
-    /// The table as `anndata.io.read_csv` reads it: the first column has the names of the observations, `object_7` for the
-    /// object with label 7 (`t2_object_7` at time point 2), and all others are numbers; missing ones are `nan`.
-    pub fn anndata_csv(&self) -> String {
-        let time_column = self.column_of(ObjectColumn::Time);
-        let is_named = |column: &usize| *column != self.label_column && Some(*column) != time_column;
-        let columns: Vec<usize> = (0..self.columns.len()).filter(is_named).collect();
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let names = columns.iter().filter_map(|column| self.columns.get(*column)).map(String::as_str);
-        // Writing to memory cannot fail.
-        let _ = writer.write_record(std::iter::once("object").chain(names));
-        for row in 0..self.rows.len() {
-            let time = time_column.map(|column| format!("t{}_", self.value(row, column))).unwrap_or_default();
-            let name = format!("{time}object_{}", self.label(row));
-            let values = columns.iter().map(|column| match self.value(row, *column) {
-                value if value.is_nan() => "nan".to_owned(),
-                value => value.to_string(),
-            });
-            let _ = writer.write_record(std::iter::once(name).chain(values));
-        }
-        String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
+    /// The table for the writers of files.
+    pub fn table(&self) -> ObjectTable {
+        ObjectTable::of_numbers(&self.columns, &self.rows)
     }
 
     /// Volume in µm³ of the voxels that the objects were measured with; `None` if the table does not state it.
@@ -170,7 +153,7 @@ impl Results {
     }
 }
 
-/// Returns a table in the form of AnnData ([`Results::anndata_csv`]) with the column `label`, and `time` if its rows are
+/// Returns a table in the form of AnnData ([`ObjectTable::anndata_csv`]) with the column `label`, and `time` if its rows are
 /// named after time points; other tables are returned as they are.
 fn plain_csv(text: &str) -> Cow<'_, str> {
     let Some(columns) = text.strip_prefix("object,") else { return Cow::Borrowed(text) };
@@ -200,7 +183,7 @@ mod tests {
     fn tables_for_anndata_are_read_like_plain_ones() {
         for text in ["label,voxels,mean_a\n7,10,2.5\n12,3,0\n", "time,label,voxels\n0,7,5\n2,7,6\n"] {
             let plain = Results::parse(Path::new("x.csv"), text).unwrap();
-            assert_eq!(Results::parse(Path::new("x.csv"), &plain.anndata_csv()).unwrap(), plain);
+            assert_eq!(Results::parse(Path::new("x.csv"), &plain.table().anndata_csv()).unwrap(), plain);
         }
         assert!(Results::parse(Path::new("x.csv"), "object,voxels\ncell,3\n").is_err());
     }
@@ -208,9 +191,9 @@ mod tests {
     #[test]
     fn tables_for_anndata_have_named_rows_and_numbers_only() {
         let table = Results::parse(Path::new("x.csv"), "label,volume_um3,\"mean_a,b\"\n7,10.5,3\n12,99,\n").unwrap();
-        assert_eq!(table.anndata_csv(), "object,volume_um3,\"mean_a,b\"\nobject_7,10.5,3\nobject_12,99,nan\n");
+        assert_eq!(table.table().anndata_csv(), "object,volume_um3,\"mean_a,b\"\nobject_7,10.5,3\nobject_12,99,nan\n");
         let times = Results::parse(Path::new("x.csv"), "time,label,voxels\n0,7,5\n2,7,6\n").unwrap();
-        assert_eq!(times.anndata_csv(), "object,voxels\nt0_object_7,5\nt2_object_7,6\n");
+        assert_eq!(times.table().anndata_csv(), "object,voxels\nt0_object_7,5\nt2_object_7,6\n");
     }
 
     #[test]

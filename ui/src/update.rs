@@ -34,10 +34,10 @@ impl Workbench {
         let effects = match action.into() {
             Action::Documents(action) => self.documents.apply(action),
             Action::Jobs(action) => self.jobs.apply(action, &self.documents, &self.corrections, &self.display),
-            Action::Training(action) => self.training.apply(action, &mut self.jobs, &self.display),
+            Action::Training(action) => self.training.apply(action, &self.jobs, &self.display),
             Action::Corrections(action) => self.corrections.apply(action, &self.documents, &self.jobs, &self.display),
-            Action::Models(action) => self.models.apply(action, &mut self.jobs),
-            Action::Batch(action) => self.batch.apply(action, &mut self.jobs, &self.documents),
+            Action::Models(action) => self.models.apply(action, &self.jobs),
+            Action::Batch(action) => self.batch.apply(action, &self.jobs, &self.documents),
             Action::Display(action) => self.display.apply(action),
             Action::Chosen(request, files) => self.chosen(request, files),
         };
@@ -76,11 +76,11 @@ impl Workbench {
             }
             DiskEvent::Visited(visited) => self.display.visited(visited),
             DiskEvent::ModelReady { place, out } => {
-                self.models.ready(place, out, &mut self.jobs, &self.documents, self.display.settings())
+                self.models.ready(place, out, &self.jobs, &self.documents, self.display.settings())
             }
             DiskEvent::ModelRemoved { path, result } => self.models.removed(&path, result),
             DiskEvent::Document { document, event } => self.handle_document_event(document, event),
-            DiskEvent::TrainingReady(job) => self.training.ready(job, &mut self.jobs),
+            DiskEvent::TrainingReady(job) => self.training.ready(job, &self.jobs),
             DiskEvent::FinishRequested { paused, requested } => {
                 self.training.finish_requested(paused, requested, &self.jobs)
             }
@@ -164,7 +164,7 @@ impl Workbench {
                 None => not_saved(&mut effects),
             },
             FileRequest::AnnData(document) => match self.results_of(document).cloned() {
-                Some(table) => effects.act(save(first, move || Ok(table.anndata_csv().into_bytes()))),
+                Some(table) => effects.act(save(first, move || Ok(table.table().anndata_csv().into_bytes()))),
                 None => not_saved(&mut effects),
             },
             FileRequest::Mesh(document) => effects.act(JobsAction::SaveMesh { document, out: first }),
@@ -337,7 +337,7 @@ impl Workbench {
 /// The bytes of an object table in the format of the extension of `path`: Parquet, or else CSV as it was measured.
 fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
     match extension(path).as_deref() {
-        Some(PARQUET_EXTENSION) => parquet_table(&table.columns, &table.rows),
+        Some(PARQUET_EXTENSION) => parquet_table(&table.table()),
         _ => std::fs::read(&table.path).map_err(|error| format!("{}: {error}", table.path.display())),
     }
 }

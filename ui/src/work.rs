@@ -1,28 +1,31 @@
 //! Client of the engine process: jobs and their results.
 
 mod refused;
+mod reserved;
 mod subject;
 mod view;
 
 pub use refused::RefusedJob;
+pub(crate) use reserved::NewJob;
 pub use subject::JobSubject;
 #[cfg(test)]
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::{in_window, note_in_window};
+use crate::engine_notes::failure_in_window;
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{
-    ChildProgram, Event, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome,
-    SegmentJob, SegmentReport,
+    ChildProgram, ExistingOutput, MeasureJob, MeasureReport, ObjectDiameter, PerformanceRequest, PredictJob,
+    PredictOutcome, SegmentJob, SegmentReport,
 };
 use cytoscope_profile::SpanRecord;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
 };
+use reserved::JobIds;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -183,7 +186,9 @@ pub enum Outcome {
 /// The engine process and its jobs.
 pub struct Work {
     worker: Option<Worker>,
-    next: u64,
+    ids: JobIds,
+    /// Requests another frame of the window.
+    wake: Arc<dyn Fn() + Send + Sync>,
     /// Jobs of this window, oldest first.
     pub jobs: Vec<JobView>,
     /// Compute devices of this machine; empty until the worker has listed them.
@@ -203,6 +208,7 @@ pub struct Work {
 impl Work {
     /// Starts the engine process, if there is a program. It also looks for models in the folder `models`.
     pub fn new(program: Option<&Path>, models: Option<PathBuf>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        let wake_for_worker = Arc::clone(&wake);
         let start = |program: &Path| {
             let program = ChildProgram::new(program);
             let command = move || {
@@ -213,11 +219,12 @@ impl Work {
                 }
                 command
             };
-            Worker::start_with(command, wake)
+            Worker::start_with(command, wake_for_worker)
         };
         let mut work = Self {
             worker: program.map(start),
-            next: 1,
+            ids: JobIds::default(),
+            wake,
             jobs: Vec::new(),
             repeatable: BTreeMap::new(),
             devices: Vec::new(),
@@ -232,7 +239,7 @@ impl Work {
 
     /// Requests the lists of devices and models.
     pub fn request_lists(&mut self) {
-        let (devices, models) = (self.next_id(), self.next_id());
+        let (devices, models) = (self.ids.next(), self.ids.next());
         self.send(Request::Devices { id: devices, again: false });
         self.send(Request::Models { id: models });
     }
@@ -241,7 +248,7 @@ impl Work {
     /// the running job.
     pub fn look_for_devices(&mut self) {
         if self.worker.is_some() {
-            let id = self.next_id();
+            let id = self.ids.next();
             self.looking = Some(id);
             self.send(Request::Devices { id, again: true });
         }
@@ -250,11 +257,6 @@ impl Work {
     /// Whether the engine process looks for the devices again.
     pub fn is_looking_for_devices(&self) -> bool {
         self.looking.is_some()
-    }
-
-    fn next_id(&mut self) -> JobId {
-        self.next += 1;
-        JobId(self.next)
     }
 
     fn send(&self, request: Request) {
@@ -289,7 +291,7 @@ impl Work {
     /// Queues a prediction for a document; `remeasure` measures the devices again for its model, and `live` reports tiles
     /// while it runs, if the document shows what is predicted.
     pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool, live: bool) -> JobId {
-        let id = self.next_id();
+        let id = self.ids.next();
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: Box::new(job.clone()), remeasure });
         let performance = self.performance;
         let job = Job::Predict { prediction: job, live, operators: false, performance, remeasure };
@@ -300,7 +302,7 @@ impl Work {
 
     /// Segments a document's map; a preview replaces the previous one.
     pub fn segment(&mut self, document: u64, title: String, job: SegmentJob, keep: bool) -> JobId {
-        let id = self.next_id();
+        let id = self.ids.next();
         let before = self.jobs.iter().rev().find(|j| j.purpose == Purpose::Preview { document }).map(|j| j.id);
         let purpose = if keep { Purpose::Keep { document } } else { Purpose::Preview { document } };
         if !keep {
@@ -322,24 +324,10 @@ impl Work {
             RepeatableJob::Predict { .. } | RepeatableJob::Segment { .. } => false,
         };
         self.active_jobs().filter(|(_, known)| is_same(known)).for_each(|(id, _)| self.cancel(id));
-        let id = self.next_id();
+        let id = self.ids.next();
         self.repeatable.insert(id, RepeatableJob::Measure { document, job: job.clone() });
         let job = Job::Measure(job);
         self.add_job(id, title, Purpose::Measure { document }, &job);
-        self.send(Request::run(id, job));
-        id
-    }
-
-    /// Runs a job that is not a prediction, segmentation or measurement.
-    pub fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
-        let id = self.next_id();
-        self.add_job(id, title, purpose, &job);
-        if let (Job::Train(train), Some(view)) = (&job, self.job(id)) {
-            view.training = Some(TrainingTimes::new(&train.config));
-        }
-        if self.worker.is_none() {
-            self.end(id, JobState::Failed("the engine is not running".to_owned()));
-        }
         self.send(Request::run(id, job));
         id
     }
@@ -477,15 +465,7 @@ impl Work {
                 None
             }
             Reply::Progress { id, event } => {
-                let job = self.job(id)?;
-                match event {
-                    Event::Progress(progress) => job.record_progress(progress),
-                    Event::Note(note) => job.notes.push(note_in_window(&note)),
-                    Event::Device(device) => job.device = Some(device),
-                    Event::Planned { plan, .. } => job.plan = Some(*plan),
-                    Event::Started { index, count, .. } => job.input_of = Some([index + 1, count]),
-                    Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
-                }
+                self.job(id)?.record_event(event);
                 None
             }
             Reply::Training { id, event } => {
@@ -520,19 +500,8 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, message, existing, .. } => {
-                self.looking = self.looking.filter(|query| *query != id);
-                // Problems with training data are shown in the wizard, which words them itself.
-                let purpose = self.job(id)?.purpose.clone();
-                let is_check = purpose == Purpose::Check;
-                let message = match &existing {
-                    _ if is_check => message,
-                    // The message names an option of the command line.
-                    Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
-                    _ => in_window(&message),
-                };
-                let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
-                (!is_check).then(|| self.failed(id, title, message, existing))
+            Reply::Failed { id, message, next_step, existing, .. } => {
+                self.handle_failure(id, &message, next_step.as_deref(), existing)
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;
@@ -541,12 +510,36 @@ impl Work {
         }
     }
 
+    /// Handles the failure of a job or query.
+    fn handle_failure(
+        &mut self,
+        id: JobId,
+        message: &str,
+        next_step: Option<&str>,
+        existing: Option<ExistingOutput>,
+    ) -> Option<Outcome> {
+        self.looking = self.looking.filter(|query| *query != id);
+        // Problems with training data are shown in the wizard, which words them itself.
+        let purpose = self.job(id)?.purpose.clone();
+        let is_check = purpose == Purpose::Check;
+        let message = match &existing {
+            _ if is_check => message.to_owned(),
+            // The message names an option of the command line.
+            Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
+            _ => failure_in_window(message, next_step),
+        };
+        let (title, _) = self.end(id, JobState::Failed(message.clone()))?;
+        (!is_check).then(|| self.failed(id, title, message, existing))
+    }
+
     /// Handles the result of a job.
     fn handle_result(&mut self, id: JobId, result: JobResult) -> Option<Outcome> {
         let (title, purpose) = self.end(id, JobState::Done)?;
         match result {
             JobResult::Predict(mut outcome) => {
-                outcome.failed.iter_mut().for_each(|failed| failed.message = in_window(&failed.message));
+                for failed in &mut outcome.failed {
+                    failed.message = failure_in_window(&failed.message, failed.next_step.as_deref());
+                }
                 Some(self.predicted(id, title, purpose.document()?, outcome))
             }
             JobResult::Segment(report) => {

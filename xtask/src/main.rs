@@ -148,7 +148,7 @@ fn lint() -> Outcome {
 const UNOPTIMIZED_FOR_TESTS: [&str; 4] = ["cytoscope", "cytoscope-worker", "cytoscope-train", "cytoscope-engine-burn"];
 
 /// Returns a cargo command in which Clippy compiles the crates of the workspace, and fails on warnings. Unlike `cargo
-/// clippy`, which checks all dependencies without generating code, it leaves programs that the tests run.
+/// clippy`, which generates no code, it also builds the programs that the tests run.
 fn linted(arguments: &[&str]) -> Result<Command, String> {
     let cargo = std::env::var_os("CARGO").ok_or("run this program as `cargo xtask`")?;
     let driver = Path::new(&cargo).with_file_name("clippy-driver").with_extension(std::env::consts::EXE_EXTENSION);

@@ -111,7 +111,7 @@ impl<'a> Archive<'a> {
         self.rebuild_call(id).is_some()
     }
 
-    /// Returns the function that makes a tensor or parameter, and its arguments.
+    /// Returns the function that makes a tensor or parameter, and its arguments; `None` for other values.
     fn rebuild_call(&self, id: ValueId) -> Option<(&str, &[ValueId])> {
         let (function, call) = self.pickle.call(id)?;
         let is_rebuild = function.module == "torch._utils" && function.name.starts_with("_rebuild_");
@@ -121,7 +121,8 @@ impl<'a> Archive<'a> {
     /// Returns a tensor.
     ///
     /// # Errors
-    /// [`ImportError`], which names the tensor, if it is not described as `torch.save` does, or does not fit its storage.
+    /// [`ImportError`], which names the tensor, if it does not have the form that `torch.save` writes, or does not fit its
+    /// storage.
     pub(crate) fn tensor(&mut self, name: &str, id: ValueId) -> Result<StoredTensor, ImportError> {
         let bad = |what: &str| ImportError::malformed(format!("tensor \"{name}\" {what}"));
         let mut id = id;
@@ -134,7 +135,7 @@ impl<'a> Archive<'a> {
             }
         }
         let Some(("_rebuild_tensor_v2", &[storage, offset, shape, strides, ..])) = self.rebuild_call(id) else {
-            return Err(bad("is not described as torch.save does"));
+            return Err(bad("does not have the form that torch.save writes"));
         };
         let offset = self.pickle.count(offset).ok_or_else(|| bad("has no offset"))?;
         let shape = self.counts(shape).ok_or_else(|| bad("has no shape"))?;
@@ -227,11 +228,11 @@ pub(crate) fn is_accepted(module: &str, name: &str) -> bool {
             matches!(name, "_rebuild_tensor_v2" | "_rebuild_parameter" | "_rebuild_parameter_with_state")
         }
         "torch" => {
-            let is_type = ["float", "double", "half", "bfloat", "int", "uint", "long", "short", "bool"];
+            let types = ["float", "double", "half", "bfloat", "int", "uint", "long", "short", "bool"];
             name == "Size"
                 || name == "device"
                 || name.ends_with("Storage")
-                || is_type.iter().any(|t| name.strip_prefix(t).is_some_and(|r| r.chars().all(|c| c.is_ascii_digit())))
+                || types.iter().any(|t| name.strip_prefix(t).is_some_and(|r| r.chars().all(|c| c.is_ascii_digit())))
         }
         _ => false,
     };

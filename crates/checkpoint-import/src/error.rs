@@ -2,6 +2,7 @@
 
 use cytoscope_graph::GraphError;
 use cytoscope_pickle::PickleError;
+use cytoscope_storage::setting::ARCHITECTURE;
 
 /// Why a checkpoint does not become a network.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +34,9 @@ pub enum ImportError {
     },
     /// No known architecture has tensors of these names.
     #[error(
-        "the architecture is not recognized from the tensors ({tensors}); state it with --architecture, if it is one of {known}, \
-         or export the model with torch.onnx.export and import the ONNX file"
+        "the architecture is not recognized from the tensors ({tensors}); state it with {option}, if it is one of {known}, \
+         or export the model with torch.onnx.export and import the ONNX file",
+        option = ARCHITECTURE
     )]
     Unrecognized {
         /// Names of the first tensors, separated by commas.

@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 /// Maximum size of a weight file in bytes.
 pub const MAX_CHECKPOINT_BYTES: u64 = 4 << 30;
-/// Extensions of the names of weight files.
-pub const EXTENSIONS: [&str; 4] = ["pt", "pth", "ckpt", "safetensors"];
+/// Extensions of the names of weight files; `.p` is that of pytorch_fnet.
+pub const EXTENSIONS: [&str; 5] = ["pt", "pth", "ckpt", "p", "safetensors"];
 
 /// The tensors of a weight file.
 #[derive(Debug, Clone)]

@@ -65,7 +65,7 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
     ),
     (
         &["recverror", "callerror", "servicecreationerror", "device service"],
-        "the driver failed, and its message was lost: run `cytoscope devices`, update the driver, or use --device cpu",
+        "the driver failed, and its message was lost: see `cytoscope devices`, update the driver, or use --device cpu",
     ),
 ];
 

@@ -279,7 +279,8 @@ impl<B: DeviceBackend> DeviceSession<B> {
         });
     }
 
-    fn check(&self, inputs: &[HostTensor]) -> Result<(), EngineError> {
+    /// Refuses inputs of other types or shapes than those of the program.
+    fn check<'a>(&self, inputs: impl ExactSizeIterator<Item = (ElementType, &'a [usize])>) -> Result<(), EngineError> {
         let wanted = &self.program.inputs;
         if inputs.len() != wanted.len() {
             return Err(EngineError::Input {
@@ -288,12 +289,12 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 got: inputs.len().to_string(),
             });
         }
-        for (input, tensor) in wanted.iter().zip(inputs) {
-            if tensor.shape() != input.shape || tensor.dtype() != ElementType::F32 {
+        for (input, (dtype, shape)) in wanted.iter().zip(inputs) {
+            if shape != input.shape || dtype != ElementType::F32 {
                 return Err(EngineError::Input {
                     name: input.name.clone(),
                     expected: format!("{} {:?}", ElementType::F32, input.shape),
-                    got: format!("{} {:?}", tensor.dtype(), tensor.shape()),
+                    got: format!("{dtype} {shape:?}"),
                 });
             }
         }
@@ -482,7 +483,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
 
 impl<B: DeviceBackend> Session for DeviceSession<B> {
     fn run(&mut self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, EngineError> {
-        self.check(inputs)?;
+        self.check(inputs.iter().map(|tensor| (tensor.dtype(), tensor.shape())))?;
         self.upload_weights(true)?;
         self.run_on(Feed::Tensors(inputs))
     }

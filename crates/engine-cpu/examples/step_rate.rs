@@ -95,6 +95,11 @@ fn main() {
         println!("step {round}: loss {:.5}, {wall:.0} ms, {cpu:.0} ms CPU time", out[0].to_f64_vec()[0]);
     }
     println!("best: {:.0} ms wall time, {:.0} ms CPU time", best.0, best.1);
+    print_operators(&recorder, rounds);
+}
+
+/// Prints the mean time and number of runs of each operator in a step, longest first.
+fn print_operators(recorder: &Recorder, rounds: usize) {
     let mut by_operator: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for span in recorder.spans() {
         let entry = by_operator.entry(span.name.split(' ').next().unwrap_or("").to_owned()).or_default();

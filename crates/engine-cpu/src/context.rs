@@ -16,6 +16,9 @@ pub(crate) enum StepError {
     /// A slot index is outside the slot table.
     #[error("missing slot {0}")]
     MissingSlot(usize),
+    /// A step that reads planes side by side has a slot whose planes lie in a ring.
+    #[error("planes of slot {0} in a ring")]
+    Ring(usize),
     /// A dense tensor has not been computed, or was freed too early.
     #[error("missing tensor of value {}", .0.0)]
     MissingTensor(ValueId),
@@ -85,7 +88,7 @@ pub(crate) struct Context<'a> {
     /// The lowered graph, with its constants.
     pub graph: &'a Graph,
     /// Slot table of the program; steps name a slot by its index.
-    pub slots: &'a [Slot],
+    pub slots: Cow<'a, [Slot]>,
     /// Blocked values, in 32-bit words.
     pub arena: &'a mut [f32],
     /// Dense values; those of the graph's inputs belong to the caller.
@@ -99,7 +102,14 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Returns a slot whose planes lie side by side.
     pub(crate) fn slot(&self, index: usize) -> StepResult<Slot> {
+        let slot = self.window_slot(index)?;
+        if slot.ring_first.is_some() { Err(StepError::Ring(index)) } else { Ok(slot) }
+    }
+
+    /// Returns the slot that a convolution's window moves over: its planes may lie in a ring.
+    pub(crate) fn window_slot(&self, index: usize) -> StepResult<Slot> {
         self.slots.get(index).copied().ok_or(StepError::MissingSlot(index))
     }
 

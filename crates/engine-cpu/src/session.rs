@@ -130,7 +130,7 @@ impl Session for CpuSession {
         let mut context = Context {
             isa: self.isa,
             graph,
-            slots: &self.program.slots,
+            slots: Cow::Borrowed(&self.program.slots),
             arena: self.arena.words(),
             dense: graph.inputs.iter().copied().zip(inputs.iter().map(Cow::Borrowed)).collect(),
             moments: vec![Vec::new(); self.program.moments],

@@ -49,6 +49,9 @@ pub(crate) struct Slot {
     pub start: usize,
     /// Words from one image to the next.
     pub image_stride: usize,
+    /// For planes of a ring, the position of the first: the layout is that of the whole ring, and after its last plane, the
+    /// first one follows. Only convolutions read such planes.
+    pub ring_first: Option<usize>,
 }
 
 impl Slot {

@@ -31,6 +31,9 @@ pub enum FormatErrorKind {
     Io,
 }
 
+/// The operation of [`FormatError::Io`] that opens a file.
+pub const OPENING: &str = "opening";
+
 /// A failed read or write, with the file, the problem and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
@@ -117,6 +120,18 @@ impl FormatError {
             | FormatError::Misused { file, .. }
             | FormatError::Io { file, .. } => file,
             FormatError::Storage(error) => error.path(),
+        }
+    }
+
+    /// What was expected, or what to do next: the end of the message.
+    pub fn next_step(&self) -> String {
+        match self {
+            FormatError::Malformed { next_step, .. }
+            | FormatError::Unsupported { next_step, .. }
+            | FormatError::OverLimit { next_step, .. }
+            | FormatError::Misused { next_step, .. } => printable(next_step).into_owned(),
+            FormatError::Io { source, .. } => io_advice(source).to_owned(),
+            FormatError::Storage(error) => error.next_step(),
         }
     }
 

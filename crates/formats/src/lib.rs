@@ -60,7 +60,7 @@ mod write;
 pub use channels::{ChannelRef, find_channels};
 pub use cytoscope_storage::io_advice;
 pub use derived::{DerivedPixels, DerivedSpec};
-pub use error::{FormatError, FormatErrorKind};
+pub use error::{FormatError, FormatErrorKind, OPENING};
 pub use file_format::{FileFormat, StoredCompression};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
@@ -71,5 +71,5 @@ pub use ome_zarr::{
     is_zarr_zip_name, labels_of_prediction, pack_zarr, zarr_folder_of,
 };
 pub use preview::{label_color, preview_png};
-pub use series_choice::{SeriesChoice, any_series};
+pub use series_choice::{SeriesChoice, any_series, label_series};
 pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

@@ -5,6 +5,7 @@ use crate::{
     file_format::FileFormat,
     image::{Image, OpenOptions, open},
     meta::ImageMeta,
+    ome_zarr::{PREDICTION_LABELS, is_zarr_folder, is_zarr_zip_name},
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -127,6 +128,17 @@ impl SeriesChoice {
         if any.meta().series_count <= 1 { Ok(any) } else { self.open_from(any, path, options) }
     }
 
+    /// As [`SeriesChoice::open_or_only`]; if no series was chosen, opens the [`label_series`] of a file that has one.
+    ///
+    /// # Errors
+    /// As [`SeriesChoice::open`].
+    pub fn open_labels(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+        match label_series(path).filter(|_| self.is_first()) {
+            Some(series) => open(path, &OpenOptions { series, ..options.clone() }),
+            None => self.open_or_only(path, options),
+        }
+    }
+
     /// Returns the number of the chosen series of a file, or 0 if the file has a single one.
     ///
     /// # Errors
@@ -247,10 +259,69 @@ pub fn any_series(path: &Path, options: &OpenOptions) -> Result<Image, FormatErr
     })
 }
 
+/// Returns the number of the label image in an OME-Zarr folder or zip file with one other image: that of a prediction, or the
+/// only one. `None` for other files, and if the image is a label image itself, or has several.
+pub fn label_series(path: &Path) -> Option<usize> {
+    if !is_zarr_folder(path) && !is_zarr_zip_name(path) {
+        return None;
+    }
+    let image = open(path, &OpenOptions::default()).ok()?;
+    let meta = image.meta();
+    let labels: Vec<usize> = (0..meta.series_count).filter(|series| meta.is_label_image(*series)).collect();
+    if image.is_label_image() || meta.series_count != labels.len() + 1 {
+        return None;
+    }
+    let is_of_prediction = |series: &&usize| meta.series_names.get(**series).is_some_and(|n| n == PREDICTION_LABELS);
+    match labels.as_slice() {
+        [only] => Some(*only),
+        several => several.iter().find(is_of_prediction).copied(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use crate::{ZarrImageSpec, ZarrWriter, pack_zarr};
+    use cytoscope_storage::Overwrite;
+    use cytoscope_volume::{DType, Samples};
+
+    /// An image with label images of these names, which are not written yet.
+    fn zarr(path: &Path, names: &[&str]) -> ZarrWriter {
+        let spec = |name: &str| ZarrImageSpec::new(name, [1, 1, 1, 2, 2], DType::U16);
+        let mut writer = ZarrWriter::create(path, spec("image")).unwrap();
+        let labels: Vec<usize> = names.iter().map(|name| writer.add_labels(spec(name)).unwrap()).collect();
+        for (value, image) in std::iter::once(0).chain(labels).enumerate() {
+            writer.write(image, [0; 3], &Samples::U16(vec![value as u16; 4])).unwrap();
+        }
+        writer
+    }
+
+    #[test]
+    fn the_label_image_of_an_ome_zarr_is_found_in_folders_and_zip_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let publish = |name: &str, names: &[&str]| {
+            zarr(&at(name), names).finish().unwrap().publish(Overwrite::Refuse).unwrap();
+            label_series(&at(name))
+        };
+        assert_eq!(publish("none.zarr", &[]), None);
+        assert_eq!(publish("one.zarr", &["cells"]), Some(1));
+        assert_eq!(publish("two.zarr", &["cells", "nuclei"]), None, "the user has to choose");
+        assert_eq!(publish("ours.zarr", &["cells", "objects"]), Some(2));
+        assert_eq!(label_series(&at("one.zarr/labels/cells")), None, "it is a label image itself");
+        pack_zarr(zarr(&at("one.ozx"), &["cells"]).finish().unwrap(), &|| true).unwrap().unwrap().publish().unwrap();
+        assert_eq!(label_series(&at("one.ozx")), Some(1));
+        let first = |choice: &SeriesChoice, name: &str| {
+            let image = choice.open_labels(&at(name), &OpenOptions::default()).unwrap();
+            image.read_all().unwrap().samples().to_f32()[0]
+        };
+        for name in ["one.zarr", "one.ozx"] {
+            assert_eq!(first(&SeriesChoice::default(), name), 1.0, "{name}");
+            assert_eq!(first(&SeriesChoice::Name("image".to_owned()), name), 0.0, "{name}");
+        }
+        assert_eq!(first(&SeriesChoice::default(), "none.zarr"), 0.0);
+    }
 
     #[test]
     fn a_series_is_a_number_a_name_or_all_in_text_and_json() {

@@ -1,7 +1,7 @@
 //! Positioned reads of a file or of bytes in memory, with counters.
 
-use crate::error::Fault;
-use cytoscope_storage::read::{self, Refusal};
+use crate::error::{Fault, OPENING};
+use cytoscope_storage::read::{self, Refusal, SpecialFile};
 use std::{
     fs::File,
     io,
@@ -60,7 +60,7 @@ impl Source {
     }
 
     fn of_file(file: File, counters: Arc<Counters>) -> Result<Self, Fault> {
-        let len = file.metadata().map_err(|e| Fault::Io("opening", e))?.len();
+        let len = file.metadata().map_err(|e| Fault::Io(OPENING, e))?.len();
         Ok(Self { store: Store::File(Arc::new(file)), start: 0, len, bytes_read: AtomicU64::new(0), counters })
     }
 
@@ -180,11 +180,11 @@ impl io::Read for SourceReader<'_> {
 /// Converts an error of opening a file: it is not a regular file, or the system reported an error.
 pub(crate) fn open_fault(error: io::Error) -> Fault {
     match read::refusal(&error) {
-        Some(Refusal::NotRegular(kind @ "a folder")) => {
+        Some(Refusal::NotRegular(kind @ SpecialFile::Folder)) => {
             Fault::unsupported(format!("this is {kind}"), "choose an image file inside it")
         }
         Some(refusal) => Fault::unsupported(refusal.to_string(), "choose an image file"),
-        None => Fault::Io("opening", error),
+        None => Fault::Io(OPENING, error),
     }
 }
 

@@ -8,8 +8,8 @@ const MAX_JOINED_CHANNELS: usize = 256;
 /// Replaces the inputs of a network by one, whose channels (axis 1) are those of the inputs in their order; `channels` are
 /// their numbers. A network with one input stays as it is.
 ///
-/// Each former input is the output of a convolution of the joined one, with a kernel of length 1 and weights 0 and 1. It
-/// changes no finite value in f32, and all engines have convolutions, but not slices along the channels.
+/// Each former input is the output of a convolution of the joined one, with a kernel of length 1 and weights 0 and 1, because
+/// all engines have convolutions, but not slices along the channels. It changes no finite value in f32.
 ///
 /// # Errors
 /// [`GraphError::Unsupported`] if inputs differ in rank, have fewer than three axes, another number of channels than

@@ -1,6 +1,6 @@
 //! Concatenation along the channels, for parts that do not start at block boundaries.
 
-use crate::parallel::{Shared, for_each};
+use crate::parallel::for_each_row;
 use crate::{Blocked, KernelError, check_len, check_that};
 
 /// One input of a concatenation: its values and their layout.
@@ -35,25 +35,18 @@ pub fn join<T: Copy + Send + Sync>(
     if out_layout.voxels() == 0 {
         return Ok(());
     }
-    let ([depth, height, _], block) = (out_layout.dims, out_layout.block);
-    let shared = Shared::new(output);
-    for_each(out_layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let row = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
-            for lane in 0..block {
-                let targets = row[lane..].iter_mut().step_by(block);
-                let Some((index, channel)) = sources.get(b * block + lane).copied() else {
-                    targets.for_each(|target| *target = zero);
-                    continue;
-                };
-                let (values, layout) = parts[index];
-                let first = layout.row_start(channel / layout.block, d, h) + channel % layout.block;
-                let own = values[first..].iter().step_by(layout.block);
-                targets.zip(own).for_each(|(target, value)| *target = map(index, *value));
-            }
+    let block = out_layout.block;
+    for_each_row(output, out_layout, |b, d, h, row| {
+        for lane in 0..block {
+            let targets = row[lane..].iter_mut().step_by(block);
+            let Some((index, channel)) = sources.get(b * block + lane).copied() else {
+                targets.for_each(|target| *target = zero);
+                continue;
+            };
+            let (values, layout) = parts[index];
+            let first = layout.row_start(channel / layout.block, d, h) + channel % layout.block;
+            let own = values[first..].iter().step_by(layout.block);
+            targets.zip(own).for_each(|(target, value)| *target = map(index, *value));
         }
     });
     Ok(())

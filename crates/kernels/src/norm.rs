@@ -3,7 +3,7 @@
 use crate::apply::Source;
 use crate::conv::{Activation, LaneStats, Residual};
 use crate::lanes::{Lanes, with_lanes};
-use crate::parallel::{Shared, for_each, multiversion};
+use crate::parallel::{Shared, for_each, for_each_row, multiversion};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
 
 /// Mean and biased variance of each channel over the voxels.
@@ -286,22 +286,10 @@ pub fn affine(
         same_image(layout, out_layout)?;
     }
     let table = LaneTable::new(scale, shift, out_layout)?;
-    let [depth, height, _] = out_layout.dims;
-    let shared = Shared::new(output);
-    for_each(out_layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
-            let at = in_layout.row_start(b, d, h);
-            out.copy_from_slice(&input[at..at + in_layout.row_len()]);
-            let extra = residual.map(|(values, layout)| {
-                let at = layout.row_start(b, d, h);
-                &values[at..at + layout.row_len()]
-            });
-            affine_row(isa, out, &table.lanes[b], extra, activation.slope());
-        }
+    for_each_row(output, out_layout, |b, d, h, out| {
+        let at = in_layout.row_start(b, d, h);
+        out.copy_from_slice(&input[at..at + out.len()]);
+        affine_row(isa, out, &table.lanes[b], residual_row(residual, b, d, h), activation.slope());
     });
     Ok(())
 }
@@ -325,22 +313,15 @@ pub fn affine_in_place(
         same_image(extra_layout, layout)?;
     }
     let table = LaneTable::new(scale, shift, layout)?;
-    let [depth, height, _] = layout.dims;
-    let shared = Shared::new(values);
-    for_each(layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let out = unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) };
-            let extra = residual.map(|(values, layout)| {
-                let at = layout.row_start(b, d, h);
-                &values[at..at + layout.row_len()]
-            });
-            affine_row(isa, out, &table.lanes[b], extra, activation.slope());
-        }
+    for_each_row(values, layout, |b, d, h, out| {
+        affine_row(isa, out, &table.lanes[b], residual_row(residual, b, d, h), activation.slope());
     });
     Ok(())
+}
+
+/// Returns a row of the residual.
+fn residual_row(residual: Residual<'_>, block: usize, d: usize, h: usize) -> Option<&[f32]> {
+    residual.map(|(values, layout)| &values[layout.row_start(block, d, h)..][..layout.row_len()])
 }
 
 /// Scale and shift of the lanes of each block; planar blocks repeat their channel's.

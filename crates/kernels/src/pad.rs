@@ -1,6 +1,6 @@
 //! Padding of blocked buffers with a constant, and cropping, along D, H, W.
 
-use crate::parallel::{Shared, for_each};
+use crate::parallel::for_each_row;
 use crate::{Blocked, KernelError, check_moved};
 use std::ops::Range;
 
@@ -29,26 +29,17 @@ pub fn pad<T: Copy + Send + Sync>(
     let block = in_layout.block;
     let [rows, columns] = [1, 2].map(|a| inside(before[a], in_layout.dims[a], out_layout.dims[a]));
     let slices = inside(before[0], in_layout.dims[0], out_layout.dims[0]);
-    let [depth, height, _] = out_layout.dims;
-    let shared = Shared::new(output);
-    for_each(out_layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
+    for_each_row(output, out_layout, |b, d, h, out| {
         let used = in_layout.channels.saturating_sub(b * block).min(block);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
-            if !slices.contains(&d) || !rows.contains(&h) || columns.is_empty() {
-                fill(out, block, used, filling);
-                continue;
-            }
-            let row = in_layout.row_start(b, moved(d, before[0]), moved(h, before[1]));
-            let from = row + moved(columns.start, before[2]) * block;
-            let copied = columns.start * block..columns.end * block;
-            out[copied.clone()].copy_from_slice(&input[from..from + copied.len()]);
-            fill(&mut out[..copied.start], block, used, filling);
-            fill(&mut out[copied.end..], block, used, filling);
+        if !slices.contains(&d) || !rows.contains(&h) || columns.is_empty() {
+            return fill(out, block, used, filling);
         }
+        let row = in_layout.row_start(b, moved(d, before[0]), moved(h, before[1]));
+        let from = row + moved(columns.start, before[2]) * block;
+        let copied = columns.start * block..columns.end * block;
+        out[copied.clone()].copy_from_slice(&input[from..from + copied.len()]);
+        fill(&mut out[..copied.start], block, used, filling);
+        fill(&mut out[copied.end..], block, used, filling);
     });
     Ok(())
 }

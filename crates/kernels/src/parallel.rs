@@ -56,6 +56,24 @@ pub(crate) fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
     }
 }
 
+/// Calls `f(block, d, h, row)` for every row of an image, in parallel over slices.
+pub(crate) fn for_each_row<T: Send>(
+    values: &mut [T],
+    layout: &crate::Blocked,
+    f: impl Fn(usize, usize, usize, &mut [T]) + Sync + Send,
+) {
+    let [depth, height, _] = layout.dims;
+    let shared = Shared::new(values);
+    for_each(layout.blocks() * depth, |task| {
+        let (b, d) = (task / depth, task % depth);
+        for h in 0..height {
+            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+            // bounds.
+            f(b, d, h, unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) });
+        }
+    });
+}
+
 /// Compiles a function body for each instruction set and dispatches on an [`crate::Isa`] token as first argument.
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {

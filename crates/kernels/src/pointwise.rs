@@ -1,6 +1,6 @@
 //! Element-wise arithmetic on blocked buffers.
 
-use crate::parallel::{Shared, for_each, multiversion};
+use crate::parallel::{for_each_row, multiversion};
 use crate::{Blocked, Isa, KernelError, check_len, same_image};
 
 /// An element-wise function of one operand.
@@ -121,7 +121,7 @@ pub fn unary(
     check_len("input", input.len(), in_layout.len())?;
     check_len("output", output.len(), out_layout.len())?;
     same_image(in_layout, out_layout)?;
-    rows(output, out_layout, |b, d, h, out| {
+    for_each_row(output, out_layout, |b, d, h, out| {
         let at = in_layout.row_start(b, d, h);
         out.copy_from_slice(&input[at..at + out.len()]);
         unary_row(isa, f, out);
@@ -135,7 +135,7 @@ pub fn unary(
 /// [`KernelError`] if the buffer does not fit the layout.
 pub fn unary_in_place(isa: Isa, f: Unary, values: &mut [f32], layout: &Blocked) -> Result<(), KernelError> {
     check_len("values", values.len(), layout.len())?;
-    rows(values, layout, |_, _, _, out| unary_row(isa, f, out));
+    for_each_row(values, layout, |_, _, _, out| unary_row(isa, f, out));
     Ok(())
 }
 
@@ -156,7 +156,7 @@ pub fn binary(
     check_len("output", output.len(), out_layout.len())?;
     same_image(a.1, out_layout)?;
     same_image(b.1, out_layout)?;
-    rows(output, out_layout, |block, d, h, out| {
+    for_each_row(output, out_layout, |block, d, h, out| {
         let (at_a, at_b) = (a.1.row_start(block, d, h), b.1.row_start(block, d, h));
         out.copy_from_slice(&a.0[at_a..at_a + out.len()]);
         binary_row(isa, f, out, &b.0[at_b..at_b + out.len()]);
@@ -177,7 +177,7 @@ pub fn copy<T: Copy + Send + Sync>(
     check_len("input", input.len(), in_layout.len())?;
     check_len("output", output.len(), out_layout.len())?;
     same_image(in_layout, out_layout)?;
-    rows(output, out_layout, |b, d, h, out| {
+    for_each_row(output, out_layout, |b, d, h, out| {
         let at = in_layout.row_start(b, d, h);
         out.copy_from_slice(&input[at..at + out.len()]);
     });
@@ -198,7 +198,7 @@ pub fn translate(
     check_len("input", input.len(), in_layout.len())?;
     check_len("output", output.len(), out_layout.len())?;
     same_image(in_layout, out_layout)?;
-    rows(output, out_layout, |b, d, h, out| {
+    for_each_row(output, out_layout, |b, d, h, out| {
         let at = in_layout.row_start(b, d, h);
         let row = &input[at..at + out.len()];
         out.iter_mut().zip(row).for_each(|(o, i)| *o = table[usize::from(*i)]);
@@ -212,26 +212,8 @@ pub fn translate(
 /// [`KernelError`] if the buffer does not fit the layout.
 pub fn translate_in_place(table: &[u8; 256], values: &mut [u8], layout: &Blocked) -> Result<(), KernelError> {
     check_len("values", values.len(), layout.len())?;
-    rows(values, layout, |_, _, _, row| row.iter_mut().for_each(|v| *v = table[usize::from(*v)]));
+    for_each_row(values, layout, |_, _, _, row| row.iter_mut().for_each(|v| *v = table[usize::from(*v)]));
     Ok(())
-}
-
-/// Calls `f(block, d, h, row)` for every row of an image, in parallel over slices.
-pub(crate) fn rows<T: Send>(
-    values: &mut [T],
-    layout: &Blocked,
-    f: impl Fn(usize, usize, usize, &mut [T]) + Sync + Send,
-) {
-    let [depth, height, _] = layout.dims;
-    let shared = Shared::new(values);
-    for_each(layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            f(b, d, h, unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) });
-        }
-    });
 }
 
 /// Returns `e^x` by range reduction to ±ln 2 / 2 and a polynomial of degree 6; the relative error is below 2e-7.

@@ -1,7 +1,7 @@
 //! Max and average pooling on blocked buffers.
 
 use crate::conv::ConvShape;
-use crate::parallel::{Shared, for_each, multiversion};
+use crate::parallel::{for_each_row, multiversion};
 use crate::{Blocked, Isa, KernelError, check_moved};
 
 /// How the voxels of a pooling window are combined.
@@ -31,32 +31,23 @@ pub fn pool(
     check_moved(input, in_layout, output, out_layout)?;
     let block = in_layout.block;
     let window: usize = shape.kernel.iter().product();
-    let [depth, height, width] = out_layout.dims;
-    let shared = Shared::new(output);
-    for_each(out_layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
-            for w in 0..width {
-                let target = &mut out[w * block..(w + 1) * block];
-                target.fill(if kind == Pool::Max { f32::NEG_INFINITY } else { 0.0 });
-                let mut inside = 0usize;
-                for id in taps(shape, in_layout, 0, d) {
-                    for ih in taps(shape, in_layout, 1, h) {
-                        let row = in_layout.row_start(b, id, ih);
-                        for iw in taps(shape, in_layout, 2, w) {
-                            let source = &input[row + iw * block..row + (iw + 1) * block];
-                            accumulate(isa, kind == Pool::Max, target, source);
-                            inside += 1;
-                        }
+    for_each_row(output, out_layout, |b, d, h, out| {
+        for (w, target) in out.chunks_exact_mut(block).enumerate() {
+            target.fill(if kind == Pool::Max { f32::NEG_INFINITY } else { 0.0 });
+            let mut inside = 0usize;
+            for id in taps(shape, in_layout, 0, d) {
+                for ih in taps(shape, in_layout, 1, h) {
+                    let row = in_layout.row_start(b, id, ih);
+                    for iw in taps(shape, in_layout, 2, w) {
+                        let source = &input[row + iw * block..row + (iw + 1) * block];
+                        accumulate(isa, kind == Pool::Max, target, source);
+                        inside += 1;
                     }
                 }
-                let count = if kind == Pool::AverageWithPadding { window } else { inside.max(1) };
-                if kind != Pool::Max {
-                    target.iter_mut().for_each(|x| *x /= count as f32);
-                }
+            }
+            let count = if kind == Pool::AverageWithPadding { window } else { inside.max(1) };
+            if kind != Pool::Max {
+                target.iter_mut().for_each(|x| *x /= count as f32);
             }
         }
     });
@@ -78,23 +69,14 @@ pub fn max_bytes(
 ) -> Result<(), KernelError> {
     check_moved(input, in_layout, output, out_layout)?;
     let block = in_layout.block;
-    let [depth, height, width] = out_layout.dims;
-    let shared = Shared::new(output);
-    for_each(out_layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let out = unsafe { shared.slice(out_layout.row_start(b, d, h), out_layout.row_len()) };
-            for w in 0..width {
-                let target = &mut out[w * block..(w + 1) * block];
-                target.fill(0);
-                for id in taps(shape, in_layout, 0, d) {
-                    for ih in taps(shape, in_layout, 1, h) {
-                        let row = in_layout.row_start(b, id, ih);
-                        for iw in taps(shape, in_layout, 2, w) {
-                            greater(isa, target, &input[row + iw * block..row + (iw + 1) * block]);
-                        }
+    for_each_row(output, out_layout, |b, d, h, out| {
+        for (w, target) in out.chunks_exact_mut(block).enumerate() {
+            target.fill(0);
+            for id in taps(shape, in_layout, 0, d) {
+                for ih in taps(shape, in_layout, 1, h) {
+                    let row = in_layout.row_start(b, id, ih);
+                    for iw in taps(shape, in_layout, 2, w) {
+                        greater(isa, target, &input[row + iw * block..row + (iw + 1) * block]);
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Conversion between dense `[C][D][H][W]` and blocked buffers.
 
 use crate::conv::Quantizer;
-use crate::parallel::{Shared, for_each, multiversion};
+use crate::parallel::{Shared, for_each, for_each_row, multiversion};
 use crate::{Blocked, Isa, KernelError, check_len, check_that};
 
 /// Converts a dense `[C][D][H][W]` image to a blocked buffer. Border and unused channels are set to `zero`.
@@ -113,24 +113,17 @@ pub fn quantize_planes(
     to: &Blocked,
 ) -> Result<(), KernelError> {
     check_planes(planes.len(), from, bytes.len(), to)?;
-    let [depth, height, width] = to.dims;
-    let shared = Shared::new(bytes);
-    for_each(to.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let row = unsafe { shared.slice(to.row_start(b, d, h), to.row_len()) };
-            row.fill(quantizer.zero_point);
-            for c in 0..to.block.min(to.channels - b * to.block) {
-                let at = from.row_start(b * to.block + c, d, h);
-                let plane = &planes[at..at + width];
-                if to.block == 4 {
-                    quantize_row(isa, plane, quantizer, c, row);
-                } else {
-                    for (q, v) in row[c..].iter_mut().step_by(to.block).zip(plane) {
-                        *q = quantizer.byte(*v);
-                    }
+    let width = to.dims[2];
+    for_each_row(bytes, to, |b, d, h, row| {
+        row.fill(quantizer.zero_point);
+        for c in 0..to.block.min(to.channels - b * to.block) {
+            let at = from.row_start(b * to.block + c, d, h);
+            let plane = &planes[at..at + width];
+            if to.block == 4 {
+                quantize_row(isa, plane, quantizer, c, row);
+            } else {
+                for (q, v) in row[c..].iter_mut().step_by(to.block).zip(plane) {
+                    *q = quantizer.byte(*v);
                 }
             }
         }
@@ -163,18 +156,10 @@ pub fn dequantize_planes(
     to: &Blocked,
 ) -> Result<(), KernelError> {
     check_planes(planes.len(), to, bytes.len(), from)?;
-    let [depth, height, width] = to.dims;
-    let shared = Shared::new(planes);
-    for_each(to.channels * depth, |task| {
-        let (c, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and channel and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            let row = unsafe { shared.slice(to.row_start(c, d, h), width) };
-            let at = from.row_start(c / from.block, d, h) + c % from.block;
-            let source = bytes[at..].iter().step_by(from.block);
-            row.iter_mut().zip(source).for_each(|(v, q)| *v = (f32::from(*q) - f32::from(zero_point)) * scale);
-        }
+    for_each_row(planes, to, |c, d, h, row| {
+        let at = from.row_start(c / from.block, d, h) + c % from.block;
+        let source = bytes[at..].iter().step_by(from.block);
+        row.iter_mut().zip(source).for_each(|(v, q)| *v = (f32::from(*q) - f32::from(zero_point)) * scale);
     });
     Ok(())
 }

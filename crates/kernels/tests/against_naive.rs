@@ -59,6 +59,50 @@ proptest! {
     }
 
     #[test]
+    fn convolution_in_a_ring_matches_that_of_the_slices_in_order(
+        ci in prop_oneof![1usize..5, 14usize..36], co in 5usize..40, d in 1usize..5, ring in 1usize..9, first in 0usize..20,
+        k in 0usize..3, stride in 1usize..3, dilation in 1usize..3, leaky in any::<bool>(), depthwise in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let kernel = [[1, 1, 1], [3, 3, 3], [2, 1, 3]][k];
+        let shape = ConvShape { kernel, stride: [stride, 1, stride], dilation: [dilation, 1, 1], pad_before: [0, 1.min(kernel[1] - 1), 1] };
+        let ring = ring.max((kernel[0] - 1) * dilation + 1);
+        let read = (d - 1) * stride + (kernel[0] - 1) * dilation + 1;
+        let (height, width) = (5, 21);
+        let Some(out) = out_dims([read, height, width], &shape) else { return Ok(()) };
+        let (co, groups) = if depthwise && ci > 4 { (ci, ci) } else { (co, 1) };
+        let block = if ci < 5 { 1 } else { 16 };
+        let halo = [0, shape.pad_before[1], 1];
+        let ring_layout = Blocked::new(ci, [ring, height, width], halo, block);
+        let layout = Blocked::new(ci, [read, height, width], halo, block);
+        let out_layout = Blocked::new(co, out, [0, 1, 1], 16);
+        let plane = height * width;
+        let values = noise(ci * ring * plane, seed);
+        let in_order: Vec<f32> = (0..ci)
+            .flat_map(|c| (0..read).map(move |z| (c * ring + (first + z) % ring) * plane))
+            .flat_map(|at| values[at..at + plane].to_vec())
+            .collect();
+        let of = WeightShape { out_channels: co, in_channels: ci, taps: kernel.iter().product(), groups };
+        let (weights, bias) = (noise(of.count(), seed ^ 1), noise(co, seed ^ 2));
+        let activation = if leaky { Activation::Leaky { slope: 0.25 } } else { Activation::None };
+        let end = Finish { activation, ..Finish::default() };
+        for isa in isas() {
+            let packed = PackedConv::new(isa, &weights, Some(&bias), of, block).unwrap();
+            let (mut y, mut want) = (vec![7.5; out_layout.len()], vec![7.5; out_layout.len()]);
+            let input = blocked(&in_order, &layout);
+            conv::conv(isa, &input, &layout, &packed, &shape, &end, Target::F32(&mut want), &out_layout).unwrap();
+            let input = blocked(&values, &ring_layout);
+            let to = Target::F32(&mut y);
+            conv::conv_in_ring(isa, &input, &ring_layout, first, &packed, &shape, &end, to, &out_layout).unwrap();
+            prop_assert!(y == want, "{isa}: ring of {ring}, {read} slices from {first}");
+            let short = ConvShape { dilation: [ring, 1, 1], ..shape };
+            let to = Target::F32(&mut y);
+            let refused = conv::conv_in_ring(isa, &input, &ring_layout, first, &packed, &short, &end, to, &out_layout);
+            prop_assert_eq!(refused.is_err(), kernel[0] > 1, "a window of more slices than the ring has");
+        }
+    }
+
+    #[test]
     fn transposed_convolution_matches_naive_loops(
         ci in 1usize..40, co in 1usize..40, d in 1usize..4, h in 1usize..5, w in 1usize..20, kd in 1usize..3, khw in 1usize..4, seed in any::<u64>(),
     ) {

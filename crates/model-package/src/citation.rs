@@ -1,9 +1,9 @@
-//! Works that a package asks to be cited.
+//! Works that users of a package are asked to cite.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// A work that a package asks to be cited.
+/// A work that users of a package are asked to cite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Citation {
     /// Text of the citation, as the package states it.
@@ -17,8 +17,8 @@ pub struct Citation {
 impl Citation {
     /// Reads an entry of `cite`; `None` if it has no text.
     pub fn of(entry: &Value) -> Option<Self> {
-        let of = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
-        Some(Self { text: of("text")?, doi: of("doi"), url: of("url") })
+        let text_of = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+        Some(Self { text: text_of("text")?, doi: text_of("doi"), url: text_of("url") })
     }
 
     /// Returns whether two entries cite the same work.

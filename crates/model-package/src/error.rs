@@ -15,7 +15,7 @@ fn shown(path: &Path) -> String {
 #[non_exhaustive]
 pub enum PackageError {
     /// Not a folder with a description, a zip or an ONNX file.
-    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file; cytoscope import converts PyTorch checkpoints (.pt, .pth, .ckpt, .safetensors), and the Python package tf2onnx converts models of TensorFlow and Keras to ONNX", shown(.path))]
+    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file; cytoscope import converts PyTorch checkpoints (.pt, .pth, .ckpt, .p, .safetensors), and the Python package tf2onnx converts models of TensorFlow and Keras to ONNX", shown(.path))]
     NotAPackage {
         /// Path that was opened as a package.
         path: PathBuf,

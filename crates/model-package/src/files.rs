@@ -3,7 +3,7 @@
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
 use cytoscope_storage::limited::LimitedReader;
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
-use sha2::{Digest, Sha256};
+use cytoscope_storage::sha256_of_bytes;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
@@ -235,7 +235,7 @@ impl Files {
     /// Checks a file against the SHA-256 in its description, if there is one.
     pub(crate) fn verify(&self, file: &FileRef, bytes: &[u8]) -> Result<(), PackageError> {
         let Some(expected) = &file.sha256 else { return Ok(()) };
-        let got = sha256(bytes);
+        let got = sha256_of_bytes(bytes);
         if got.eq_ignore_ascii_case(expected) {
             return Ok(());
         }
@@ -292,9 +292,4 @@ fn read_bounded(file: std::io::Result<File>, limit: u64, into: &mut Vec<u8>) -> 
     file.take(limit + 1).read_to_end(into)?;
     let read = into.len() as u64;
     Ok((read > limit).then_some(read))
-}
-
-/// Returns the SHA-256 in hexadecimal.
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }

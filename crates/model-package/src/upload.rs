@@ -2,14 +2,17 @@
 //!
 //! The rules are those for metadata in the reference implementation of specification 0.5
 //! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12). Nothing
-//! is downloaded: whether an address or a GitHub user exists is not checked. Tensors, weights and processing steps are
-//! checked when a package is opened, and their values by its own test.
+//! is downloaded: whether an address or a GitHub user exists is not checked. What a package needs to be run is checked when
+//! it is opened, and its values, with the shapes of the test tensors, by its own test.
 
 mod fields;
 mod files;
 mod image_size;
 mod people;
+mod step_fields;
+mod tensor_fields;
 mod versions;
+mod weight_fields;
 
 use super::{Files, Package};
 use serde::{Deserialize, Serialize};
@@ -96,7 +99,9 @@ impl Package {
         checker.covers();
         checker.attachments();
         checker.tensors();
+        checker.tensor_fields();
         checker.weights();
+        checker.weight_fields();
         checker.findings
     }
 }
@@ -151,7 +156,10 @@ impl<'a> Checker<'a> {
             self.refuse("type", "is not \"model\": write type: model");
         }
         let version = self.rdf.get("format_version").and_then(Value::as_str).unwrap_or_default();
-        if !version.starts_with("0.5") {
+        let is_number = self.rdf.get("format_version").is_some_and(Value::is_number);
+        if is_number || (self.is_05() && !is_05_with_patch(version)) {
+            self.refuse("format_version", "is not given in full: write it as text with three numbers, such as 0.5.3");
+        } else if !version.starts_with("0.5") {
             let message = format!("is {version:?}, and new models have 0.5: cytoscope import writes a package of 0.5");
             self.warn("format_version", message);
         }
@@ -312,6 +320,11 @@ impl<'a> Checker<'a> {
             self.refuse(part, format!("is {value}: expected an address that begins with https://"));
         }
     }
+}
+
+/// Whether a text is a version of format 0.5 with its third number.
+fn is_05_with_patch(version: &str) -> bool {
+    version.strip_prefix("0.5.").is_some_and(|patch| patch.parse::<u32>().is_ok())
 }
 
 /// Characters of bioimage.io's identifiers.

@@ -1,6 +1,6 @@
 //! Writing a bioimage.io 0.5 package.
 
-use super::files::{Files, sha256};
+use super::files::Files;
 use super::write_tensor::{Entry, TensorRole, Tensors};
 use super::{
     Citation, LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY,
@@ -150,7 +150,7 @@ impl PackageBuilder {
                 let test = entry.test.map(|tensor| {
                     let name = format!("test_{}_{i}.npy", role.name());
                     let bytes = npy::write(tensor);
-                    let test = json!({"source": name, "sha256": sha256(&bytes)});
+                    let test = json!({"source": name, "sha256": sha256_of_bytes(&bytes)});
                     files.push((name, bytes));
                     test
                 });
@@ -184,7 +184,7 @@ impl PackageBuilder {
         }
         for (name, bytes) in &carried.attachments {
             add_file(&mut files, path, name, bytes)?;
-            attachments.push(json!({"source": name, "sha256": sha256(bytes)}));
+            attachments.push(json!({"source": name, "sha256": sha256_of_bytes(bytes)}));
         }
         if let (false, Some(map)) = (attachments.is_empty(), rdf.as_object_mut()) {
             map.insert("attachments".to_owned(), json!(attachments));
@@ -208,7 +208,8 @@ impl PackageBuilder {
         };
         // Other programs run the float network, which reproduces outputs closely.
         let declared = file(self.float_graph.as_ref().unwrap_or(&self.graph))?;
-        let weights = json!({"source": WEIGHTS, "sha256": sha256(&declared.bytes), "opset_version": declared.opset});
+        let weights =
+            json!({"source": WEIGHTS, "sha256": sha256_of_bytes(&declared.bytes), "opset_version": declared.opset});
         let mut files = vec![(WEIGHTS.to_owned(), declared.bytes)];
         let mut attachments = Vec::new();
         let mut config = match &self.config {
@@ -223,7 +224,7 @@ impl PackageBuilder {
         config.insert(LAYOUT_KEY.to_owned(), json!(LAYOUT));
         if self.float_graph.is_some() {
             let quantized = file(&self.graph)?.bytes;
-            let entry = json!({"source": QUANTIZED_WEIGHTS, "sha256": sha256(&quantized)});
+            let entry = json!({"source": QUANTIZED_WEIGHTS, "sha256": sha256_of_bytes(&quantized)});
             config.insert(QUANTIZED_KEY.to_owned(), entry.clone());
             attachments.push(entry);
             files.push((QUANTIZED_WEIGHTS.to_owned(), quantized));
@@ -268,7 +269,7 @@ fn add_samples(
     for (tensor, sample) in tensors.iter_mut().zip(samples) {
         let (Some((name, bytes)), Some(tensor)) = (sample, tensor.as_object_mut()) else { continue };
         add_file(files, path, name, bytes)?;
-        tensor.insert("sample_tensor".to_owned(), json!({"source": name, "sha256": sha256(bytes)}));
+        tensor.insert("sample_tensor".to_owned(), json!({"source": name, "sha256": sha256_of_bytes(bytes)}));
     }
     Ok(())
 }

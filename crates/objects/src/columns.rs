@@ -113,11 +113,11 @@ impl ObjectColumn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::to_csv;
+    use crate::ObjectTable;
 
     #[test]
     fn the_columns_of_a_table_are_known_by_their_names() {
-        let table = to_csv(&[], &["a_um".to_owned()]);
+        let table = ObjectTable::of_objects(&[], &["a_um".to_owned()], false).csv();
         let names: Vec<&str> = table.trim_end().split(',').collect();
         let unknown: Vec<&str> = names.iter().copied().filter(|name| ObjectColumn::of_name(name).is_none()).collect();
         assert_eq!(unknown, ["mean_a_um", "max_a_um", "sum_a_um"]);

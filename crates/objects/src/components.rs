@@ -2,6 +2,7 @@
 
 use crate::ObjectsError;
 use crate::error::check_len;
+use std::ops::Range;
 
 /// Voxels that count as neighbors of a voxel (`connectivity` in scikit-image).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -274,6 +275,17 @@ pub fn label<T: Copy>(
     components.finish(labels)
 }
 
+/// Returns the runs of equal labels in consecutive voxels, without background: each label with its range.
+pub(crate) fn label_runs(labels: &[u32]) -> impl Iterator<Item = (u32, Range<usize>)> {
+    let mut end = 0;
+    let runs = labels.chunk_by(|a, b| a == b).map(move |run| {
+        let start = end;
+        end += run.len();
+        (run[0], start..end)
+    });
+    runs.filter(|(label, _)| *label != 0)
+}
+
 /// Returns the bounding box of each label `1..=count`: smallest and largest index (inclusive) along Z, Y, X; `None` for
 /// labels that do not occur.
 pub fn boxes(labels: &[u32], shape_zyx: [usize; 3], count: u32) -> Vec<Option<([usize; 3], [usize; 3])>> {
@@ -284,20 +296,11 @@ pub fn boxes(labels: &[u32], shape_zyx: [usize; 3], count: u32) -> Vec<Option<([
     }
     for (row, values) in labels.chunks_exact(nx).enumerate() {
         let (z, y) = (row / ny, row % ny);
-        let mut x = 0;
-        while x < nx {
-            let label = values[x];
-            let start = x;
-            while x < nx && values[x] == label {
-                x += 1;
-            }
-            if label == 0 {
-                continue;
-            }
+        for (label, run) in label_runs(values) {
             let Some(slot) = boxes.get_mut(label as usize - 1) else { continue };
-            let (low, high) = slot.get_or_insert(([z, y, start], [z, y, x - 1]));
-            *low = [low[0].min(z), low[1].min(y), low[2].min(start)];
-            *high = [high[0].max(z), high[1].max(y), high[2].max(x - 1)];
+            let (low, high) = slot.get_or_insert(([z, y, run.start], [z, y, run.end - 1]));
+            *low = [low[0].min(z), low[1].min(y), low[2].min(run.start)];
+            *high = [high[0].max(z), high[1].max(y), high[2].max(run.end - 1)];
         }
     }
     boxes

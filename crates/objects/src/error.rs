@@ -1,5 +1,7 @@
 //! Errors of segmentation and scoring.
 
+use cytoscope_volume::number_text;
+
 /// Sizes that do not match, or parameters out of range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ObjectsError {
@@ -34,7 +36,7 @@ pub enum ObjectsError {
         got: String,
     },
     /// An option is out of range.
-    #[error("{name} is {}, expected {} to {}{unit}", number_text(*.got), number_text(*.low), number_text(*.high))]
+    #[error("{name} {}", out_of_range(*.got, *.low, *.high, .unit))]
     Option {
         /// Name of the option, as in JSON.
         name: &'static str,
@@ -55,13 +57,36 @@ pub enum ObjectsError {
     },
 }
 
-/// Formats a number; very large ones have an exponent.
-fn number_text(number: f64) -> String {
-    if number.is_finite() && number.abs() >= 1e9 { format!("{number:e}") } else { number.to_string() }
+impl ObjectsError {
+    /// Returns the message about an option that is out of range, with another name for the option, which `shown` makes of its
+    /// own; `None` for other errors.
+    pub fn message_with_option(&self, shown: impl FnOnce(&str) -> String) -> Option<String> {
+        let Self::Option { name, got, low, high, unit } = self else { return None };
+        Some(format!("{} {}", shown(name), out_of_range(*got, *low, *high, unit)))
+    }
+}
+
+/// Returns what is wrong with an option, as a predicate.
+fn out_of_range(got: f64, low: f64, high: f64, unit: &str) -> String {
+    format!("is {}, expected {} to {}{unit}", number_text(got), number_text(low), number_text(high))
 }
 
 /// Checks that a volume has as many voxels as its shape.
 pub(crate) fn check_len(what: &'static str, got: usize, shape_zyx: [usize; 3]) -> Result<(), ObjectsError> {
     let expected = shape_zyx.iter().try_fold(1usize, |n, s| n.checked_mul(*s)).unwrap_or(usize::MAX);
     if got == expected { Ok(()) } else { Err(ObjectsError::Length { what, shape_zyx, expected, got }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_can_be_shown_with_another_name() {
+        let error = ObjectsError::Option { name: "smooth_um", got: -0.5, low: 0.0, high: 1e9, unit: " µm" };
+        assert_eq!(error.to_string(), "smooth_um is -0.5, expected 0 to 1e9 µm");
+        let shown = error.message_with_option(|name| format!("--{}", name.replace('_', "-")));
+        assert_eq!(shown.as_deref(), Some("--smooth-um is -0.5, expected 0 to 1e9 µm"));
+        assert_eq!(ObjectsError::TooManyObjects { limit: 1 }.message_with_option(str::to_owned), None);
+    }
 }

@@ -3,9 +3,9 @@
 //! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
 //! ([`segment`], or [`StreamedSegmentation`] slice by slice), stitching of labels across slabs ([`stitch`]), the
-//! measurement table ([`measure`]), surfaces ([`mesh`]), metrics ([`matching`], [`segmentation_errors`],
-//! [`regression`]), predicted objects in partly annotated images ([`rims`]), the object diameter ([`diameter`]) and
-//! the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
+//! measurements ([`measure`]) and their table ([`table`]), surfaces ([`mesh`]), metrics ([`matching`],
+//! [`segmentation_errors`], [`regression`]), predicted objects in partly annotated images ([`rims`]), the object diameter
+//! ([`diameter`]) and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
 //!
@@ -43,6 +43,7 @@ pub mod smooth;
 pub mod stitch;
 mod streamed;
 mod surroundings;
+pub mod table;
 pub mod threshold;
 mod trim;
 pub mod watershed;
@@ -54,3 +55,4 @@ pub use segment::{
     Height, SegmentOptions, Threshold, TissueOptions, segment, segment_in_place, segment_with_foreground,
 };
 pub use streamed::{MapNeeds, StreamedSegmentation};
+pub use table::ObjectTable;

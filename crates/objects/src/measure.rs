@@ -1,10 +1,9 @@
 //! The measurement table of objects, accumulated slice by slice.
 
-use crate::ObjectColumn;
+use crate::components::label_runs;
 use crate::diameter::{of_circle, of_sphere};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
 /// Measurements of one object. Lengths are in µm, positions relative to the center of the stack's first voxel, axes Z,
 /// Y, X.
@@ -87,21 +86,11 @@ impl Measurer {
         self.next_z += 1;
         let channels = self.channels.len();
         for y in 0..ny {
-            let row = &labels[y * nx..(y + 1) * nx];
-            let mut x = 0;
-            while x < nx {
-                let label = row[x];
-                let start = x;
-                while x < nx && row[x] == label {
-                    x += 1;
-                }
-                if label == 0 {
-                    continue;
-                }
-                let sums = self.sums.entry(label).or_insert_with(|| Sums::new(channels, [z, y, start]));
-                sums.add_run(z, y, start, x);
+            for (label, run) in label_runs(&labels[y * nx..(y + 1) * nx]) {
+                let sums = self.sums.entry(label).or_insert_with(|| Sums::new(channels, [z, y, run.start]));
+                sums.add_run(z, y, run.start, run.end);
                 for (c, plane) in intensities.iter().take(channels).enumerate() {
-                    sums.add_values(c, plane.get(y * nx + start..y * nx + x).unwrap_or_default());
+                    sums.add_values(c, plane.get(y * nx + run.start..y * nx + run.end).unwrap_or_default());
                 }
             }
         }
@@ -112,13 +101,10 @@ impl Measurer {
     /// Adds the intensities of further channels, from number `first` on, in a slice with these labels that was added.
     pub fn add_channels(&mut self, labels: &[u32], first: usize, intensities: &[&[f32]]) {
         let channels = self.channels.len();
-        let mut start = 0;
-        for run in labels.chunk_by(|a, b| a == b) {
-            let at = start..start + run.len();
-            start = at.end;
-            let Some(sums) = run.first().and_then(|label| self.sums.get_mut(label)) else { continue };
+        for (label, run) in label_runs(labels) {
+            let Some(sums) = self.sums.get_mut(&label) else { continue };
             for (c, plane) in (first..channels).zip(intensities) {
-                sums.add_values(c, plane.get(at.clone()).unwrap_or_default());
+                sums.add_values(c, plane.get(run.clone()).unwrap_or_default());
             }
         }
     }
@@ -296,58 +282,6 @@ fn eigenvalues(m: [[f64; 3]; 3]) -> [f64; 3] {
     [first, 3.0 * mean - first - last, last]
 }
 
-/// Returns the names with a number appended to those that occurred before: `mean`, `mean_2`.
-pub fn distinct_names(names: &[String]) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    let mut all = Vec::with_capacity(names.len());
-    for name in names {
-        let mut unique = name.clone();
-        let mut number = 2;
-        while !seen.insert(unique.clone()) {
-            unique = format!("{name}_{number}");
-            number += 1;
-        }
-        all.push(unique);
-    }
-    all
-}
-
-/// Returns the table as CSV, one row per object, with these channel names. Channels of the same name are numbered, because
-/// readers look columns up by name.
-pub fn to_csv(rows: &[ObjectRow], channels: &[String]) -> String {
-    let mut text = ObjectColumn::BEFORE_INTENSITIES.map(ObjectColumn::name).join(",");
-    let plain = |c: char| if c == ',' || c == '"' || c.is_control() { '_' } else { c };
-    let plain_names: Vec<String> = channels.iter().map(|name| name.chars().map(plain).collect()).collect();
-    for name in distinct_names(&plain_names) {
-        let _ = write!(text, ",mean_{name},max_{name},sum_{name}");
-    }
-    ObjectColumn::AFTER_INTENSITIES.iter().for_each(|column| _ = write!(text, ",{}", column.name()));
-    text.push('\n');
-    for r in rows {
-        let _ = write!(text, "{},{},{}", r.label, r.voxels, number(r.volume_um3));
-        r.centroid_um.iter().for_each(|v| _ = write!(text, ",{}", number(*v)));
-        r.bbox_start.iter().chain(&r.bbox_end).for_each(|v| _ = write!(text, ",{v}"));
-        for c in 0..channels.len() {
-            let at = |v: &[f64]| number(v.get(c).copied().unwrap_or(0.0));
-            let _ = write!(text, ",{},{},{}", at(&r.mean), at(&r.max), at(&r.sum));
-        }
-        let _ = write!(text, ",{}", number(r.equivalent_diameter_um));
-        r.principal_axes_um.iter().for_each(|v| _ = write!(text, ",{}", number(*v)));
-        let _ = writeln!(text, ",{}", number(r.sphericity));
-    }
-    text
-}
-
-/// Formats six significant digits, without an exponent for common magnitudes.
-fn number(v: f64) -> String {
-    if v == 0.0 || !v.is_finite() {
-        return v.to_string();
-    }
-    let digits = (5 - v.abs().log10().floor() as i32).clamp(0, 12) as usize;
-    let text = format!("{v:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -428,23 +362,5 @@ mod tests {
             );
             assert!((row.sphericity - 1.0).abs() < 0.03, "{}", row.sphericity);
         }
-    }
-
-    #[test]
-    fn csv_has_one_column_per_channel_and_measure() {
-        let rows = ball(4.0, [1.0; 3]);
-        let text = to_csv(&rows, &["raw, 1".into()]);
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 2);
-        assert!(lines[0].contains("mean_raw_ 1"));
-        let two = to_csv(&[], &["raw, 1".into(), "raw\" 1".into()]);
-        assert!(two.contains(",mean_raw_ 1,") && two.contains(",sum_raw_ 1_2,"), "{two}");
-        assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
-        let text = to_csv(&rows, &["a,b".into(), "a_b".into(), "a_b".into()]);
-        assert!(text.contains(",mean_a_b,max_a_b,sum_a_b,mean_a_b_2,max_a_b_2,sum_a_b_2,mean_a_b_3,"), "{text}");
-        let names = ["a", "b", "a", "a_2", "a"].map(str::to_owned);
-        assert_eq!(distinct_names(&names), ["a", "b", "a_2", "a_2_2", "a_3"]);
-        assert_eq!(number(1234567.0), "1234567");
-        assert_eq!(number(0.000123456), "0.000123456");
     }
 }

@@ -44,20 +44,8 @@ fn axes(input: bool, channels: &[&str]) -> Vec<AxisSpec> {
     all
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let out = PathBuf::from(std::env::args().nth(1).ok_or("give the output folder")?);
-    let sigma = |z_um: f64, xy_um: f64| [z_um / VOXEL_UM[0], xy_um / VOXEL_UM[1], xy_um / VOXEL_UM[2]];
-    let gain = 50.0;
-    let graph = difference_of_gaussians(&DifferenceOfGaussians {
-        sigma_small: sigma(3.6, 1.8),
-        sigma_large: sigma(6.0, 6.0),
-        large_share: 0.75,
-        brightness: Some((sigma(1.2, 2.0), 0.3)),
-        gain,
-        offset: -0.07 * gain,
-        truncate: 3.0,
-    })?;
-    // The test input: two touching balls on a dim background.
+/// Returns the test input: two touching balls on a dim background.
+fn test_input() -> Result<Tensor, Box<dyn Error>> {
     let shape = [1, 1, 12, 32, 32];
     let balls = [([5.0, 14.0, 11.0], 5.0), ([6.0, 16.0, 20.0], 4.5)];
     let values: Vec<f32> = (0..12 * 32 * 32)
@@ -69,20 +57,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             (if inside { 0.8 } else { 0.05 }) + 0.02 * ((i * 7919) % 13) as f32 / 13.0
         })
         .collect();
-    let test_input = Tensor::new(shape.to_vec(), values)?;
-    let segment = SegmentOptions {
-        smooth_um: 0.0,
-        threshold: Threshold::Fixed(0.5),
-        fill_holes: true,
-        height: Some(Height::DistancePlusSeeds { weight_um: 28.0 }),
-        height_smooth_um: 2.0,
-        seed_height: 0.6,
-        connectivity: Connectivity::Faces,
-        min_volume_um3: 200.0,
-        min_peak: 0.0,
-        drop_border: false,
-        tissue: None,
-    };
+    Ok(Tensor::new(shape.to_vec(), values)?)
+}
+
+/// Returns the descriptions of the model's inputs and outputs.
+fn tensors() -> (Vec<TensorSpec>, Vec<TensorSpec>) {
     let inputs = vec![TensorSpec {
         id: "stack".to_owned(),
         description: "One channel of stained nuclei".to_owned(),
@@ -105,7 +84,37 @@ fn main() -> Result<(), Box<dyn Error>> {
         processing: Vec::new(),
         test_tensor: None,
     }];
-    let test_inputs = vec![test_input];
+    (inputs, outputs)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(std::env::args().nth(1).ok_or("give the output folder")?);
+    let sigma = |z_um: f64, xy_um: f64| [z_um / VOXEL_UM[0], xy_um / VOXEL_UM[1], xy_um / VOXEL_UM[2]];
+    let gain = 50.0;
+    let graph = difference_of_gaussians(&DifferenceOfGaussians {
+        sigma_small: sigma(3.6, 1.8),
+        sigma_large: sigma(6.0, 6.0),
+        large_share: 0.75,
+        brightness: Some((sigma(1.2, 2.0), 0.3)),
+        gain,
+        offset: -0.07 * gain,
+        truncate: 3.0,
+    })?;
+    let segment = SegmentOptions {
+        smooth_um: 0.0,
+        threshold: Threshold::Fixed(0.5),
+        fill_holes: true,
+        height: Some(Height::DistancePlusSeeds { weight_um: 28.0 }),
+        height_smooth_um: 2.0,
+        seed_height: 0.6,
+        connectivity: Connectivity::Faces,
+        min_volume_um3: 200.0,
+        min_peak: 0.0,
+        drop_border: false,
+        tissue: None,
+    };
+    let (inputs, outputs) = tensors();
+    let test_inputs = vec![test_input()?];
     let test_outputs = packages::test_outputs("nuclei-dog", &inputs, &outputs, &graph, &test_inputs)?;
     let builder = PackageBuilder {
         name: "nuclei-dog".to_owned(),

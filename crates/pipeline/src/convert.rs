@@ -4,9 +4,7 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::resolve::{
-    ALONE_BY_AXES, ANOTHER_OR_ALL_SERIES, check_voxel_size, first_series_note, reading_notes,
-};
+use crate::predict::resolve::{OtherSeries, SliceAlone, check_voxel_size, first_series_note, reading_notes};
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
@@ -17,6 +15,7 @@ use cytoscope_formats::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::setting::{COMPRESSION, LABELS, LIKE};
 use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -84,22 +83,22 @@ impl ConvertJob {
     ) -> Result<(), JobError> {
         if is_zarr_name(&self.output) || is_zarr_zip_name(&self.output) {
             if self.compression != Compression::None {
-                return Err(JobError::WrongUse(
-                    "--compression requires a .ome.tif output: OME-Zarr is always compressed with Zstd".to_owned(),
-                ));
+                return Err(JobError::WrongUse(format!(
+                    "{COMPRESSION} requires a .ome.tif output: OME-Zarr is always compressed with Zstd"
+                )));
             }
             return convert_zarr::run(self, context, record, is_one_of_all);
         }
         if self.labels.is_some() {
-            return Err(JobError::WrongUse(
-                "--labels requires an output whose name ends in .zarr, .ozx or .zarr.zip".to_owned(),
-            ));
+            return Err(JobError::WrongUse(format!(
+                "{LABELS} requires an output whose name ends in .zarr, .ozx or .zarr.zip"
+            )));
         }
         let container = container_for_path(&self.output)?;
         if self.compression != Compression::None && container != Container::OmeTiff {
-            return Err(JobError::WrongUse(
-                "--compression requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed".to_owned(),
-            ));
+            return Err(JobError::WrongUse(format!(
+                "{COMPRESSION} requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed"
+            )));
         }
         let (image, files) = self.open(context, is_one_of_all)?;
         record.add_files_of(&image);
@@ -176,12 +175,12 @@ impl ConvertJob {
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
         }
-        let of_series = first_series_note(&self.series, image.meta(), "is converted", ANOTHER_OR_ALL_SERIES);
+        let of_series = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
         let of_series = of_series.filter(|_| !is_one_of_all);
-        reading_notes(&image, ALONE_BY_AXES).into_iter().chain(of_series).for_each(|note| context.note(note));
+        reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(of_series).for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::WrongUse(format!(
-                "{}: --like gives the extents of an ImageJ ROI set, but this file has its own; leave out --like",
+                "{}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own; leave out {LIKE}",
                 self.input.display()
             )));
         }

@@ -3,6 +3,7 @@
 use crate::job_record::recorded;
 use crate::{Context, ConvertJob, Event, JobError, JobErrorKind, stack_stem};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
+use cytoscope_storage::setting::{LABELS, SERIES};
 use std::path::{Path, PathBuf};
 
 /// The conversion of one series.
@@ -27,9 +28,9 @@ impl ConvertJob {
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let chosen = self.series.indices_in(&self.input, &options)?;
         if self.labels.is_some() && chosen.len() > 1 {
-            let problem =
-                "--labels is the label image of one series: convert one after the other, each with --series N";
-            return Err(JobError::WrongUse(problem.to_owned()));
+            return Err(JobError::WrongUse(format!(
+                "{LABELS} is the label image of one series: convert one after the other, each with {SERIES} N"
+            )));
         }
         let mut all = Vec::with_capacity(chosen.len());
         for (index, series) in chosen.iter().copied().enumerate() {

@@ -10,9 +10,10 @@ use crate::predict::resolve::regions_note;
 use crate::predict::zarr::{labels_of, pack};
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
-use cytoscope_formats::{Image, OpenOptions, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, open};
+use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
+use cytoscope_storage::setting::{LIKE, PREPROCESS};
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 
@@ -147,14 +148,16 @@ fn copy(
 /// on the extents `drawn_on` of the stack before its preprocessing.
 fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents) -> Result<(Image, Region), JobError> {
     let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
-    // The image of a prediction's folder is its maps.
-    let labels = open(&labels_of(path), &OpenOptions { shape_zyx, times, ..OpenOptions::default() })?;
+    // The image of a prediction is its maps.
+    let options = OpenOptions { shape_zyx, times, ..OpenOptions::default() };
+    let labels = SeriesChoice::default().open_labels(&labels_of(path), &options)?;
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
-            problem: "its regions were drawn on the stack before --preprocess crops or warps it".to_owned(),
-            next_step: "convert the set to a label image with --like STACK and the same crop, and give that image"
-                .to_owned(),
+            problem: format!("its regions were drawn on the stack before {PREPROCESS} crops or warps it"),
+            next_step: format!(
+                "convert the set to a label image with {LIKE} STACK and the same crop, and give that image"
+            ),
         });
     }
     let meta = labels.meta();

@@ -1,5 +1,6 @@
 //! The compute devices of this machine, and the choice among them for a model.
 
+mod failed;
 mod fall_back;
 mod free_memory;
 
@@ -13,6 +14,7 @@ pub use cytoscope_engine_burn::probe::ProbeRequest;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
+pub use failed::FailedDevice;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +29,8 @@ pub struct Devices {
     open: OpenEngine,
     /// Whether the next choice repeats measurements that are stored.
     measures_again: bool,
+    /// GPUs that are not used, because an earlier process has ended while it used them.
+    failed: Vec<FailedDevice>,
 }
 
 /// The device that a job runs on, and why it was chosen.
@@ -208,10 +212,13 @@ impl SelectedEngine {
     }
 }
 
+/// The engines of usable devices, and the devices that cannot be used.
+type OpenedDevices = (Vec<Box<dyn Engine>>, Vec<Device>);
+
 impl Devices {
     /// Returns the CPU as the only device, without looking for GPUs.
     pub fn cpu_only() -> Self {
-        Self { all: vec![CpuEngine::new().device().clone()], open: open_engine, measures_again: false }
+        Self::with_engines(vec![CpuEngine::new().device().clone()], open_engine)
     }
 
     /// Returns the CPU and the given GPUs.
@@ -219,12 +226,12 @@ impl Devices {
         cytoscope_engine_burn::set_known_devices(&gpus);
         let mut all = gpus;
         all.extend(Self::cpu_only().all);
-        Self { all, open: open_engine, measures_again: false }
+        Self::with_engines(all, open_engine)
     }
 
     /// Returns these devices, the CPU among them, with another function that opens their engines, such as that of a test.
     pub fn with_engines(all: Vec<Device>, open: OpenEngine) -> Self {
-        Self { all, open, measures_again: false }
+        Self { all, open, measures_again: false, failed: Vec::new() }
     }
 
     /// Measures devices and precisions again for the next models, instead of using what was measured before.
@@ -272,7 +279,8 @@ impl Devices {
     }
 
     /// Selects the device and precision for a model: the requested ones, or the fastest in a short measurement, with a
-    /// precision whose error on the package's test tensor is within [`select::ERROR_BUDGET`].
+    /// precision whose error on the package's test tensor is within [`select::ERROR_BUDGET`]. In place of a requested GPU
+    /// that has failed (see [`Devices::without`]), the next device is selected.
     ///
     /// # Errors
     /// [`JobError::Engine`] if the requested device cannot be used, no device computes in the requested precision, or no
@@ -284,14 +292,11 @@ impl Devices {
         request: DeviceRequest,
         options: &PredictOptions,
     ) -> Result<SelectedEngine, JobError> {
-        let (mut engines, mut unusable) = match request {
-            DeviceRequest::Device(id) => (vec![self.engine(id)?], Vec::new()),
-            DeviceRequest::Auto => self.open_all(context),
-        };
-        let is_requested = request != DeviceRequest::Auto;
-        if !is_requested {
-            check_precision(engines.iter().map(|engine| engine.device()), options.precision)?;
+        if let Some(failed) = self.failed_choice(request, options.precision) {
+            return self.after_failure(context, model, options, failed);
         }
+        let is_requested = request != DeviceRequest::Auto;
+        let (mut engines, mut unusable) = self.open_requested(context, request, options.precision)?;
         let edge = probe_edge(model);
         let may_compare = options.precision.is_none() && engines.iter().any(|e| has_several_precisions(e.device()));
         let (input, is_of_package) = if is_requested && !may_compare {
@@ -308,6 +313,7 @@ impl Devices {
             cache.forget(&model.fingerprint);
         }
         let compile = |engine: &dyn Engine, precision: Precision| {
+            context.report_tried_device(engine.device().id);
             model.compile(engine, &shape, &probe_options(context, precision, options.threads))
         };
         announce(context, &engines, edge, may_compare && is_of_package);
@@ -331,6 +337,8 @@ impl Devices {
                 choice.why = requested_text(&choice);
                 let shape = model.tensor_shape(model.input_channels, edge);
                 add_stored(&mut choice, cache.stored(&model.fingerprint, &[&shape], options.threads));
+            } else {
+                choice.why.push_str(&self.failed_text());
             }
             let engine = engines.iter().find(|e| e.device().id == choice.device);
             let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
@@ -358,13 +366,38 @@ impl Devices {
         }
     }
 
+    /// Opens the engines to choose from for a request; returns them and the devices that cannot be used.
+    ///
+    /// # Errors
+    /// [`EngineError::Unavailable`] if the requested device cannot be used; [`EngineError::NoPrecision`] if none of several
+    /// devices has the requested precision.
+    fn open_requested(
+        &self,
+        context: &Context,
+        request: DeviceRequest,
+        precision: Option<Precision>,
+    ) -> Result<OpenedDevices, EngineError> {
+        match request {
+            DeviceRequest::Device(id) => Ok((vec![self.engine(id)?], Vec::new())),
+            DeviceRequest::Auto => {
+                let (engines, unusable) = self.open_all(context);
+                check_precision(engines.iter().map(|engine| engine.device()), precision)?;
+                Ok((engines, unusable))
+            }
+        }
+    }
+
     /// Opens the engines of all usable devices; returns them and the devices that cannot be used. GPUs that have failed are
     /// reported.
-    fn open_all(&self, context: &Context) -> (Vec<Box<dyn Engine>>, Vec<Device>) {
+    fn open_all(&self, context: &Context) -> OpenedDevices {
         let mut engines = Vec::new();
         let mut unusable = Vec::new();
         for device in &self.all {
-            match device.usable.then(|| (self.open)(device)) {
+            let open = || {
+                context.report_tried_device(device.id);
+                (self.open)(device)
+            };
+            match device.usable.then(open) {
                 Some(Ok(engine)) => engines.push(engine),
                 Some(Err(error)) => {
                     context.report_lost_device(&error);

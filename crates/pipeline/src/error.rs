@@ -1,7 +1,7 @@
 //! The error of a job, and its kind, which determines the exit code of the command line.
 
 use cytoscope_engine::EngineError;
-use cytoscope_formats::{FormatError, FormatErrorKind, io_advice};
+use cytoscope_formats::{FormatError, FormatErrorKind, OPENING, io_advice};
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
@@ -223,6 +223,25 @@ impl JobError {
         if self.names(path) { self.to_string() } else { format!("{}: {self}", path.display()) }
     }
 
+    /// Returns what to do next, which is the end of the message after `; `. `None` if the message does not end with it.
+    pub fn next_step(&self) -> Option<String> {
+        match self {
+            Self::Mismatch { next_step, .. } | Self::Budget { next_step, .. } => Some(next_step.clone()),
+            Self::Input { error, .. } => error.next_step(),
+            Self::Format(error) => Some(error.next_step()),
+            Self::Storage(error) => Some(error.next_step()),
+            Self::Io { error, .. } => Some(io_advice(error).to_owned()),
+            Self::Model { error, .. } => model_io(error.as_ref()).map(|error| io_advice(error).to_owned()),
+            Self::Engine(_)
+            | Self::Objects(_)
+            | Self::Volume(_)
+            | Self::WrongUse(_)
+            | Self::Cancelled
+            | Self::Panicked(_)
+            | Self::Internal(_) => None,
+        }
+    }
+
     /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of other kinds than
     /// [`JobErrorKind::WouldOverwrite`].
     pub fn existing_output(&self) -> Option<ExistingOutput> {
@@ -253,7 +272,7 @@ impl JobError {
                     FormatError::Io { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
                         JobErrorKind::BadInput
                     }
-                    FormatError::Io { doing: "opening", source, .. } if source.kind() == ErrorKind::NotFound => {
+                    FormatError::Io { doing: OPENING, source, .. } if source.kind() == ErrorKind::NotFound => {
                         JobErrorKind::BadInput
                     }
                     _ => JobErrorKind::Other,
@@ -389,6 +408,34 @@ mod tests {
         assert_eq!(unnamed.message_about(input), "a.tif: internal error (a.tif); please report it");
         let of_chunk = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
         assert!(of_chunk.names(Path::new("a.zarr")) && !of_chunk.names(Path::new("a.zarr/0/c/0/1")));
+    }
+
+    #[test]
+    fn messages_end_with_the_next_step_that_they_state() {
+        let path = || PathBuf::from("a.tif");
+        let mismatch =
+            || JobError::Mismatch { path: path(), problem: "it is flat".into(), next_step: "give a stack".into() };
+        let full = || std::io::Error::from(ErrorKind::StorageFull);
+        let errors = [
+            mismatch(),
+            JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) },
+            JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "close programs".to_owned() },
+            JobError::Io { path: path(), error: full() },
+            StorageError::Exists { path: path() }.into(),
+            FormatError::from(StorageError::io(&path(), "writing")(full())).into(),
+            JobError::model("m", PackageError::Io { path: "m/a".into(), error: full() }),
+        ];
+        for error in errors {
+            let (message, next_step) = (error.to_string(), error.next_step());
+            let step = next_step.unwrap_or_else(|| panic!("{message}"));
+            assert!(
+                message.strip_suffix(step.as_str()).is_some_and(|problem| problem.ends_with("; ")),
+                "{message}: {step}"
+            );
+        }
+        assert_eq!(mismatch().next_step().as_deref(), Some("give a stack"));
+        assert_eq!(JobError::WrongUse("invalid".to_owned()).next_step(), None);
+        assert_eq!(JobError::model("m", "no network").next_step(), None);
     }
 
     #[test]

@@ -8,18 +8,21 @@ use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
 use crate::predict::is_raster;
-use crate::predict::resolve::{ANOTHER_SERIES, check_given_axes, check_voxel_size, first_series_note, regions_note};
+use crate::predict::resolve::{
+    OtherSeries, check_given_axes, check_voxel_size, first_series_note, label_series_note, regions_note,
+};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
-use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder};
+use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder, label_series, open};
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::ErrorSummary;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
+use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL};
 use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
 use pairing::by_key;
@@ -40,7 +43,8 @@ pub struct EvaluateJob {
     /// True label of voxels that are not annotated: they count neither way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_label: Option<i64>,
-    /// Series of predictions and ground truth, by number or name; ignored for files with a single series.
+    /// Series of predictions and ground truth, by number or name; ignored for files with a single series. If none is chosen,
+    /// an OME-Zarr with one label image is scored by it against labels.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
     /// Channel of the predictions to score, by name or number. Without a choice for predictions or ground truth, all channels
@@ -164,7 +168,7 @@ impl EvaluateReport {
 }
 
 /// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
-/// none if it cannot be read. Those without a name in the file have one made of their number.
+/// none if it cannot be read. Channels without a name are named by their number.
 pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
     let file = match by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
         _ if is_image(path) => path.to_owned(),
@@ -172,8 +176,12 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
         None => return Vec::new(),
     };
     let file = if role == PairRole::Prediction { labels_of(&file) } else { file };
-    let options = options_for(&file, path);
-    let Ok(image) = SeriesChoice::default().open_or_only(&file, &options) else { return Vec::new() };
+    let (options, first) = (options_for(&file, path), SeriesChoice::default());
+    let opened = match role {
+        PairRole::Prediction => first.open_labels(&file, &options),
+        PairRole::Truth => first.open_or_only(&file, &options),
+    };
+    let Ok(image) = opened else { return Vec::new() };
     let meta = image.meta();
     (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect()
 }
@@ -184,16 +192,16 @@ fn options_for(file: &Path, given: &Path) -> OpenOptions {
     OpenOptions { single_file: !is_image(given) && !is_raster(file), ..OpenOptions::default() }
 }
 
-/// Returns whether two images are of one slice each, or would be if they were opened without the other files of their
-/// numbered series, which do not have the same number of slices.
+/// Returns whether two images differ in depth only because one or both were opened as numbered series: each is a single slice,
+/// or would be if its file was opened alone.
 fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     let depth = |image: &Image| Extents::of(image.meta()).zyx[0];
     let can_be_slice = |image: &Image| depth(image) == 1 || image.meta().is_numbered_series();
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
-/// Returns the note that a label image is compared by intensity, because the prediction holds no labels, as if a map had
-/// been given in place of the labels that were found in it.
+/// Returns a note if true labels are compared by intensity because the prediction is no label image, for example because a map
+/// was given in place of the labels.
 fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
     let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);
     is_map.then(|| {
@@ -289,10 +297,12 @@ impl EvaluateJob {
             let alone = OpenOptions { single_file: true, ..OpenOptions::default() };
             (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
         }
+        let (a, b) = self.labels_in((prediction, a), (truth, b))?;
         opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
-            let of_series = first_series_note(&self.series, image.meta(), "is scored", ANOTHER_SERIES);
-            for note in regions_note(image.meta()).into_iter().chain(of_series) {
+            let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
+            let of_labels = label_series_note(&self.series, image.meta(), "is scored");
+            for note in regions_note(image.meta()).into_iter().chain(of_series).chain(of_labels) {
                 evaluation.add_note(format!("{}: {note}", absolute(path).display()));
             }
         }
@@ -303,14 +313,14 @@ impl EvaluateJob {
             path: prediction,
             image: &a,
             channel: self.prediction_channel.as_ref(),
-            option: "--pred-channel",
+            option: PRED_CHANNEL,
             are_labels: false,
         };
         let truth = ScoredImage {
             path: truth,
             image: &b,
             channel: self.truth_channel.as_ref(),
-            option: "--truth-channel",
+            option: TRUTH_CHANNEL,
             are_labels: looks_like_labels(truth),
         };
         evaluation.score(prediction, truth)
@@ -318,11 +328,35 @@ impl EvaluateJob {
 
     /// Opens an image of a pair, with the voxel size of the job.
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Image, JobError> {
-        let image = self.series.open_or_only(path, options)?;
-        Ok(match self.voxel_um {
+        Ok(self.with_voxel_size(&self.series.open_or_only(path, options)?))
+    }
+
+    /// Returns an image with the voxel size of the job.
+    fn with_voxel_size(&self, image: &Image) -> Image {
+        match self.voxel_um {
             Some([z, y, x]) => image.with_voxel_size(VoxelSize::new_um(z, y, x)),
             None => image.with_voxel_size(self.voxel_axes_um.or(image.meta().voxel_size_um)),
-        })
+        }
+    }
+
+    /// Returns the images to score: those of a pair or, if no series was chosen, the label image that an OME-Zarr holds beside
+    /// its image, if it is compared with integers or with another such label image.
+    fn labels_in(
+        &self,
+        (prediction, a): (&Path, Image),
+        (truth, b): (&Path, Image),
+    ) -> Result<(Image, Image), JobError> {
+        let series_in = |path: &Path| label_series(path).filter(|_| self.series.is_first());
+        let (of_prediction, of_truth) = (series_in(prediction), series_in(truth));
+        let labels = |path: &Path, series: Option<usize>, may_be: bool| -> Result<Option<Image>, JobError> {
+            let Some(series) = series.filter(|_| may_be) else { return Ok(None) };
+            let image = open(path, &OpenOptions { series, ..OpenOptions::default() })?;
+            Ok(Some(self.with_voxel_size(&image)))
+        };
+        let holds_labels = |image: &Image, series: Option<usize>| series.is_some() || !image.meta().dtype.is_float();
+        let labels_of_prediction = labels(prediction, of_prediction, holds_labels(&b, of_truth))?;
+        let labels_of_truth = labels(truth, of_truth, holds_labels(&a, of_prediction))?;
+        Ok((labels_of_prediction.unwrap_or(a), labels_of_truth.unwrap_or(b)))
     }
 
     /// Opens both images of a pair. Regions of interest have no extents of their own: they are drawn on the extents of the

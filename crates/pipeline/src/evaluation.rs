@@ -12,6 +12,7 @@ use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::rims::{Annotation, Rims};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
 use cytoscope_profile::{DeviceTraffic, Stage};
+use cytoscope_storage::setting::{IGNORE_LABEL, Setting};
 use cytoscope_volume::{Element, Samples, with_samples};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub struct ScoredImage<'a> {
     /// The channel to score, if one was chosen.
     pub channel: Option<&'a ChannelRef>,
     /// The option that chooses a channel, for notes.
-    pub option: &'static str,
+    pub option: Setting,
     /// Whether it is a label image even if its samples are floats.
     pub are_labels: bool,
 }
@@ -416,9 +417,11 @@ impl ObjectNumbers {
             return Ok(0);
         }
         let mismatch = |problem: String| {
-            let next_step = "give a label image: 0 for the background and a whole number above 0 for each object; a value of \
-                             the ground truth for voxels that are not annotated is left out with --ignore-label";
-            JobError::Mismatch { path: path.to_owned(), problem, next_step: next_step.to_owned() }
+            let next_step = format!(
+                "give a label image: 0 for the background and a whole number above 0 for each object; a value of \
+                 the ground truth for voxels that are not annotated is left out with {IGNORE_LABEL}"
+            );
+            JobError::Mismatch { path: path.to_owned(), problem, next_step }
         };
         if !(1.0..=MAX_LABEL).contains(&label) || label.fract() != 0.0 {
             return Err(mismatch(format!("the value {label} is not a label")));

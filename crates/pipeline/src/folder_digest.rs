@@ -5,7 +5,7 @@ use crate::job_record::RECORD_SUFFIX;
 use crate::provenance::InputRecord;
 use crate::results::FileRecord;
 use cytoscope_storage::target::resolved;
-use cytoscope_storage::{MARKER, sha256_of_file};
+use cytoscope_storage::{MARKER, hexadecimal, sha256_of_file};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ fn sha256_of_files(folder: &Path) -> std::io::Result<String> {
         hasher.update([0]);
         hasher.update(sha256_of_file(file)?);
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(&hasher.finalize()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Records of the files that make up an image together with the input file, such as numbered slices.
 
 use crate::provenance::InputRecord;
+use cytoscope_storage::hexadecimal;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ impl FileSum {
             digest.update(format!("\0{bytes} {modified_unix_secs} {modified_nanos}\n"));
         }
         let bytes = records.iter().fold(0, |sum: u64, record| sum.saturating_add(record.bytes));
-        let sha256 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = hexadecimal(&digest.finalize());
         Self { files: records.len(), bytes, sha256 }
     }
 }

@@ -231,7 +231,7 @@ pub(crate) fn covers(package: &Package, listed: &[Value], left_out: &mut Vec<Lef
         let reason = if covers.len() >= MAX_COVERS {
             format!("there are more than {MAX_COVERS} covers")
         } else if !COVER_EXTENSIONS.contains(&extension.as_str()) {
-            format!("a cover has one of the extensions {}", COVER_EXTENSIONS.join(", "))
+            format!("covers have one of the extensions {}", COVER_EXTENSIONS.join(", "))
         } else if covers.iter().any(|(taken, _)| taken == name) {
             "another cover has the same name".to_owned()
         } else {

@@ -103,6 +103,11 @@ pub enum Event {
     Progress(StageProgress),
     /// The device that the job runs on; reported again if the job moves to another device.
     Device(DeviceInUse),
+    /// A device is opened, checked or measured next, before or without a choice among the devices.
+    DeviceTried {
+        /// Kind and index of the device.
+        id: DeviceId,
+    },
     /// A GPU has failed, otherwise than by running out of memory, and may not work again in this process. A note says how the
     /// job continues.
     DeviceLost {
@@ -146,6 +151,7 @@ impl Event {
         match self {
             Event::Started { input, index, count } => tracing::info!(?input, index, count, "input started"),
             Event::Device(DeviceInUse { id, name, why }) => tracing::info!(device = %id, ?name, ?why, "device chosen"),
+            Event::DeviceTried { id } => tracing::debug!(device = %id, "trying a device"),
             Event::DeviceLost { id, reason } => tracing::error!(device = %id, "device failed: {reason}"),
             Event::Planned { input, plan } => tracing::info!(?input, "planned: {}", plan.text()),
             Event::Note(Note { level: NoteLevel::Info, message }) => tracing::info!("note: {message}"),
@@ -195,6 +201,11 @@ impl Context {
     /// Sends an [`Event::Note`].
     pub fn note(&self, note: impl Into<Note>) {
         self.emit(&Event::Note(note.into()));
+    }
+
+    /// Sends an [`Event::DeviceTried`], so that it is known which device hangs if one does.
+    pub fn report_tried_device(&self, id: DeviceId) {
+        self.emit(&Event::DeviceTried { id });
     }
 
     /// Sends an [`Event::DeviceLost`] if an error says that a GPU has failed.

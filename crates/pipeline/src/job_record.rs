@@ -522,7 +522,7 @@ fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobE
     let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_SUFFIX));
     let (Some(folder), Some(name)) = (record.parent(), name) else { return Ok(None) };
     match ResultsLock::acquire(folder, name) {
-        Err(StorageError::Busy { .. }) => Err(StorageError::Busy { path: output.to_owned() }.into()),
+        Err(StorageError::Busy { locked, .. }) => Err(StorageError::Busy { path: output.to_owned(), locked }.into()),
         acquired => Ok(acquired.ok()),
     }
 }

@@ -2,10 +2,9 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::files::table_text;
 use crate::predict::resolve::{
-    ALONE_BY_AXES, ANOTHER_SERIES, FilePart, channel_name, check_voxel_size, first_series_note, one_of_several_note,
-    reading_notes, regions_note, unknown_voxel_size_note,
+    FilePart, OtherSeries, SliceAlone, channel_name, check_voxel_size, first_series_note, label_series_note,
+    one_of_several_note, reading_notes, regions_note, unknown_voxel_size_note,
 };
 use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
@@ -13,6 +12,7 @@ use crate::stack::{Extents, Stack, channels_text, slab_slices};
 use crate::table::TableFormat;
 use crate::{Context, JobError, Meter, Note, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
+use cytoscope_objects::ObjectTable;
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -100,7 +100,7 @@ impl MeasureJob {
         let opening = context.recorder.span(Stage::Read, "open");
         let image = match &self.intensities {
             Some(stack) => self.series.open(stack, &of_stack)?,
-            None => self.series.open_or_only(&labels_of(&self.labels), &of_stack)?,
+            None => self.series.open_labels(&labels_of(&self.labels), &of_stack)?,
         };
         let extents = Extents::of(image.meta());
         let (labels, label_time) = self.open_labels(extents, &of_stack)?;
@@ -136,8 +136,8 @@ impl MeasureJob {
         let _span = context.recorder.span(Stage::Write, "table");
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
         let of_values = not_finite_note(&rows, &names);
-        let text = table_text(&rows, &names, extents.times > 1);
-        let bytes = self.table_format.file(&self.table, text)?;
+        let table = ObjectTable::of_objects(&rows, &names, extents.times > 1);
+        let bytes = self.table_format.file(&self.table, &table)?;
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
         record.refuse_changed()?;
@@ -151,9 +151,10 @@ impl MeasureJob {
             table: self.table.clone(),
             record: records.into_iter().next(),
             voxel_um,
-            notes: reading_notes(&image, ALONE_BY_AXES)
+            notes: reading_notes(&image, SliceAlone::ByAxes)
                 .into_iter()
-                .chain(first_series_note(&self.series, image.meta(), "is measured", ANOTHER_SERIES))
+                .chain(first_series_note(&self.series, image.meta(), "is measured", OtherSeries::One))
+                .chain(label_series_note(&self.series, labels.meta(), "is measured"))
                 .chain(of_regions)
                 .map(Note::from)
                 .chain(check.note())
@@ -209,12 +210,12 @@ impl MeasureJob {
         // Regions of interest have no extents of their own.
         let of_labels =
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
-        // The image of a prediction's folder is its maps.
+        // The image of a prediction is its maps.
         let path = labels_of(&self.labels);
-        let mut labels = self.series.open_or_only(&path, &of_labels)?;
+        let mut labels = self.series.open_labels(&path, &of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
-            && let Ok(again) = self.series.open_or_only(&path, of_stack)
+            && let Ok(again) = self.series.open_labels(&path, of_stack)
         {
             labels = again;
         }

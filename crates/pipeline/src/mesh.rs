@@ -6,7 +6,7 @@ use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, check_voxel_size, first_series_note,
+    FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, check_voxel_size, first_series_note, label_series_note,
     one_of_several_note, reading_notes, used_voxel_um,
 };
 use crate::predict::zarr::labels_of;
@@ -17,6 +17,7 @@ use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::setting::{MEMORY_BUDGET, OBJECTS};
 use cytoscope_storage::target::{check_extension, check_parent, extension};
 use cytoscope_storage::write::write_checked;
 use cytoscope_volume::{BoxZyx, VoxelSize};
@@ -112,10 +113,12 @@ impl MeshJob {
         check_extension(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
-        // The image of a prediction's folder is its maps.
-        let path = if self.series.is_first() { labels_of(&self.labels) } else { self.labels.clone() };
         let opening = context.recorder.span(Stage::Read, "open");
-        let image = self.series.open(&path, &OpenOptions::default())?;
+        let image = match self.series.is_first() {
+            // The image of a prediction is its maps.
+            true => self.series.open_labels(&labels_of(&self.labels), &OpenOptions::default())?,
+            false => self.series.open(&self.labels, &OpenOptions::default())?,
+        };
         opening.finish();
         let extents = Extents::of(image.meta());
         if extents.channels > 1 {
@@ -154,7 +157,7 @@ impl MeshJob {
             if triangles > MAX_TRIANGLES {
                 return Err(self.mismatch(
                     format!("the surfaces have more than {MAX_TRIANGLES} triangles"),
-                    "choose fewer objects with --objects",
+                    format!("choose fewer objects ({OBJECTS})"),
                 ));
             }
             objects.push(meshed(*label, &mesh));
@@ -166,14 +169,15 @@ impl MeshJob {
             Some("glb") => files::glb(&meshes),
             _ => files::stl(&meshes),
         };
-        let bytes = bytes.map_err(|problem| self.mismatch(problem, "choose fewer objects with --objects"))?;
+        let bytes = bytes.map_err(|problem| self.mismatch(problem, format!("choose fewer objects ({OBJECTS})")))?;
         record.refuse_changed()?;
         let aside = write_checked(&self.out, &bytes, self.overwrite)?;
         aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         writing.finish();
         let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
-        let of_series = first_series_note(&self.series, image.meta(), "is written", ANOTHER_SERIES);
-        let of_reading = reading_notes(&image, ALONE_BY_FOLDER).into_iter().chain(of_series);
+        let of_series = first_series_note(&self.series, image.meta(), "is written", OtherSeries::One);
+        let of_labels = label_series_note(&self.series, image.meta(), "is written");
+        let of_reading = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(of_series).chain(of_labels);
         let of_size = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
         let notes = of_reading.chain(of_size).chain(of_time).map(Note::from).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
@@ -197,15 +201,15 @@ impl MeshJob {
         }
         let [z, y, x] = [&window[0], &window[1], &window[2]].map(Range::len);
         let next_step = format!(
-            "the bounding box of object {label} in {} has {z} × {y} × {x} voxels: choose other objects with --objects, raise \
-             --memory-budget, or convert the labels to fewer voxels",
+            "the bounding box of object {label} in {} has {z} × {y} × {x} voxels: choose other objects ({OBJECTS}), raise \
+             {MEMORY_BUDGET}, or convert the labels to fewer voxels",
             self.labels.display()
         );
         Err(JobError::Budget { needed_bytes, budget_bytes, next_step })
     }
 
-    fn mismatch(&self, problem: String, next_step: &str) -> JobError {
-        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() }
+    fn mismatch(&self, problem: String, next_step: impl Into<String>) -> JobError {
+        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.into() }
     }
 
     /// Returns the bounding boxes of the wanted objects. All labels are added to `check`.

@@ -238,6 +238,7 @@ fn speed(
         arena_bytes: 0,
         problem: String::new(),
     };
+    context.report_tried_device(device.id);
     let timed = || time(context, devices, device.id, precision, graph, inputs);
     // Only a GPU may hang.
     let timed = match device.id {

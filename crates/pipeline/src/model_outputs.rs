@@ -4,6 +4,7 @@ use crate::{JobError, Model};
 use cytoscope_graph::Graph;
 use cytoscope_graph_passes::join_outputs;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
+use cytoscope_storage::setting::OUTPUT_TENSOR;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fmt;
@@ -211,7 +212,7 @@ impl Model {
             return Ok(self);
         }
         let refused = |problem: String| {
-            let next_step = "choose one output at a time with --output-tensor";
+            let next_step = format!("choose one output at a time with {OUTPUT_TENSOR}");
             JobError::WrongUse(format!(
                 "the outputs of {} cannot be predicted together: {problem}; {next_step}",
                 self.name
@@ -248,7 +249,7 @@ impl Model {
         let predicted = (self.output_index < ids.len()).then(|| ids.remove(self.output_index))?;
         let verb = if ids.len() == 1 { "is" } else { "are" };
         Some(format!(
-            "the model has {} outputs: {predicted} is predicted, {} {verb} not written (choose another with --output-tensor)",
+            "the model has {} outputs: {predicted} is predicted, {} {verb} not written (choose another with {OUTPUT_TENSOR})",
             self.outputs.len(),
             ids.join(", ")
         ))

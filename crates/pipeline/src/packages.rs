@@ -44,7 +44,7 @@ pub fn is_model(path: &Path) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportJob {
     /// Model to import: a bioimage.io folder or zip, an ONNX file, or PyTorch weights (`.pt`, `.pth`, `.ckpt`,
-    /// `.safetensors`).
+    /// `.p`, `.safetensors`).
     pub file: PathBuf,
     /// Package to write: a folder or a zip.
     pub out: PathBuf,
@@ -197,6 +197,7 @@ pub(crate) fn check_engines(
                 .report_alive(ProgressStage::Check, || run_reference(&graph, inputs.clone()))
                 .map_err(EngineError::from)
         };
+        context.report_tried_device(device.id);
         let compare = || {
             devices.engine(device.id).and_then(|engine| {
                 verify::compare_with_reference(context, &graph, &inputs, &expected?, engine.as_ref(), precision, 0)

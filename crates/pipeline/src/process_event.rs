@@ -68,16 +68,27 @@ impl ProcessEvent {
 
     /// Returns progress as text; `None` for an error. The text begins with the number of the round or candidate.
     pub fn progress_text(&self) -> Option<String> {
+        let (number, text) = self.numbered_progress()?;
+        Some(match number {
+            Some(number) => format!("{number}: {text}"),
+            None => text,
+        })
+    }
+
+    /// Returns the number of the round or candidate, as text, and the rest of its progress; `None` for an error.
+    pub fn numbered_progress(&self) -> Option<(Option<String>, String)> {
         match self {
-            Self::Preparing { what } => Some(what.clone()),
-            Self::Round { round, candidates } => Some(format!("round {round}: {candidates} candidates")),
+            Self::Preparing { what } => Some((None, what.clone())),
+            Self::Round { round, candidates } => {
+                Some((Some(format!("round {round}")), format!("{candidates} candidates")))
+            }
             Self::Candidate { place, candidates, settings, outcome, .. } => {
                 let outcome = match outcome {
                     CandidateOutcome::Measured { secs } => format!("{secs:.3} s"),
                     CandidateOutcome::TooSlow => "ended, too slow".to_owned(),
                     CandidateOutcome::Failed { error } => format!("failed: {error}"),
                 };
-                Some(format!("{place} of {candidates}: {settings}: {outcome}"))
+                Some((Some(format!("{place} of {candidates}")), format!("{settings}: {outcome}")))
             }
             Self::Error { .. } => None,
         }

@@ -4,6 +4,7 @@ use crate::job_record::absolute;
 use crate::stack::Extents;
 use crate::{JobError, Note};
 use cytoscope_formats::{ChannelRef, ImageMeta, find_channels};
+use cytoscope_storage::setting::Setting;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -28,7 +29,7 @@ pub(crate) struct Side<'a> {
     /// The channel that the job names, if any.
     pub chosen: Option<&'a ChannelRef>,
     /// The option that chooses a channel.
-    pub option: &'static str,
+    pub option: Setting,
 }
 
 impl Side<'_> {
@@ -172,6 +173,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use cytoscope_formats::{Image, image_in_memory};
+    use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL};
     use cytoscope_volume::{Array, VoxelSize};
 
     /// An image of channels with these names; an empty name is none.
@@ -191,8 +193,8 @@ mod tests {
         let chosen: [Option<ChannelRef>; 2] = chosen.map(|text| text.map(|text| text.parse().unwrap()));
         let [of_prediction, of_truth] = &chosen;
         let (a, b) = (Path::new("p.tif"), Path::new("t.tif"));
-        let p = Side { path: a, meta: &p, chosen: of_prediction.as_ref(), option: "--pred-channel" };
-        let t = Side { path: b, meta: &t, chosen: of_truth.as_ref(), option: "--truth-channel" };
+        let p = Side { path: a, meta: &p, chosen: of_prediction.as_ref(), option: PRED_CHANNEL };
+        let t = Side { path: b, meta: &t, chosen: of_truth.as_ref(), option: TRUTH_CHANNEL };
         let mut notes = Vec::new();
         let found = channel_pairs(p, t, of_labels, &mut notes).map_err(|error| error.to_string())?;
         let found = found.into_iter().map(|pair| (pair.prediction, pair.truth, pair.name)).collect();

@@ -2,11 +2,11 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::measure::not_finite_note;
-use crate::predict::files::{label_writer, table_text};
+use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
 use crate::predict::resolve::{
-    ALONE_BY_FOLDER, ANOTHER_SERIES, FilePart, assumed_voxel_size_note, channel_name, check_voxel_size,
-    first_series_note, one_of_several_note, reading_notes, used_voxel_um,
+    FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, channel_name, check_voxel_size, first_series_note,
+    one_of_several_note, reading_notes, used_voxel_um,
 };
 use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
@@ -18,13 +18,15 @@ use cytoscope_formats::{
     Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name,
     is_zarr_zip_name, open,
 };
-use cytoscope_objects::SegmentOptions;
+use cytoscope_objects::{ObjectTable, SegmentOptions};
 use cytoscope_profile::Stage;
 use cytoscope_storage::partial_folder::check_new_folder;
+use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::{Array, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -297,7 +299,7 @@ impl SegmentJob {
         };
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
             return Err(JobError::WrongUse(format!(
-                "{}: labels and table have the same path; give --table another name",
+                "{}: labels and table have the same path; give {TABLE} another name",
                 labels.display()
             )));
         }
@@ -370,7 +372,7 @@ impl SegmentJob {
             publication.add_folder(labels.finish()?);
         }
         if let Some(path) = &self.table {
-            let bytes = self.table_format.file(path, table_text(&rows, &names, false))?;
+            let bytes = self.table_format.file(path, &ObjectTable::of_objects(&rows, &names, false))?;
             publication.add(write_unpublished(path, &bytes)?);
         }
         if let Some(record) = record {
@@ -458,17 +460,17 @@ impl SegmentJob {
             check_voxel_size(&self.map, VoxelSize::new_um(z, y, x), self.assumed_voxel_um)?;
         }
         let extents = Extents::of(&meta);
-        check_index(&self.map, "channel", "--channel", self.channel, extents.channels)?;
+        check_index(&self.map, "channel", CHANNEL, self.channel, extents.channels)?;
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
         check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
-        check_index(&self.map, "time point", "--time", self.time, extents.times)?;
+        check_index(&self.map, "time point", TIME, self.time, extents.times)?;
         Ok(meta)
     }
 
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
-        let of_series = first_series_note(&self.series, map.meta(), "is segmented", ANOTHER_SERIES);
-        let reading = reading_notes(map, ALONE_BY_FOLDER).into_iter().chain(of_series);
+        let of_series = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
+        let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(of_series);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
@@ -524,7 +526,7 @@ impl SegmentJob {
                 next_step: "give the stack that the map was predicted from".to_owned(),
             });
         }
-        check_index(path, "time point", "--time", self.time, extents.times)?;
+        check_index(path, "time point", TIME, self.time, extents.times)?;
         let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         Ok((Stack::new(&image, self.time), (0..extents.channels).collect(), names))
     }
@@ -532,7 +534,7 @@ impl SegmentJob {
 
 /// Refuses the index of a channel or time point if the file has only `count` of them; `option` precedes the valid ones
 /// in the advice.
-fn check_index(path: &Path, what: &str, option: &str, index: usize, count: usize) -> Result<(), JobError> {
+fn check_index(path: &Path, what: &str, option: impl Display, index: usize, count: usize) -> Result<(), JobError> {
     if index < count {
         return Ok(());
     }

@@ -5,6 +5,7 @@ mod parquet_file;
 pub use parquet_file::parquet_table;
 
 use crate::JobError;
+use cytoscope_objects::ObjectTable;
 use cytoscope_storage::target::extension;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -59,37 +60,18 @@ impl TableFormat {
         Err(JobError::WrongUse(format!("{} {message}", path.display())))
     }
 
-    /// Returns the content of a table's file: Parquet if its name ends in `.parquet`, else CSV in this form. `csv` is the
-    /// table with numbers only, whose names and cells are not quoted.
+    /// Returns the content of a table's file: Parquet if its name ends in `.parquet`, else CSV in this form.
     ///
     /// # Errors
     /// [`JobError::WrongUse`] if the table cannot be represented.
-    pub(crate) fn file(self, path: &Path, csv: String) -> Result<Vec<u8>, JobError> {
+    pub(crate) fn file(self, path: &Path, table: &ObjectTable) -> Result<Vec<u8>, JobError> {
         self.check_path(path)?;
-        if !is_parquet(path) {
-            return Ok(self.text(csv).into_bytes());
+        if is_parquet(path) {
+            let wrong = |problem: String| JobError::WrongUse(format!("{}: {problem}", path.display()));
+            return parquet_table(table).map_err(wrong);
         }
-        let (columns, rows) = cells(&csv);
-        parquet_table(&columns, &rows).map_err(|problem| JobError::WrongUse(format!("{}: {problem}", path.display())))
-    }
-
-    /// Returns a table whose first column is `label`, or whose first two are `time` and `label`, in this form. Names and
-    /// cells are not quoted.
-    pub(crate) fn text(self, csv: String) -> String {
-        if self != TableFormat::AnnData {
-            return csv;
-        }
-        let is_timed = csv.starts_with("time,");
-        let mut text = String::with_capacity(csv.len() + csv.len() / 4);
-        for (i, line) in csv.lines().enumerate() {
-            let (time, row) = line.split_once(',').filter(|_| is_timed).unwrap_or(("", line));
-            match row.split_once(',') {
-                Some((_, columns)) if i == 0 => text.push_str(&format!("object,{columns}\n")),
-                _ if is_timed => text.push_str(&format!("t{time}_object_{row}\n")),
-                _ => text.push_str(&format!("object_{row}\n")),
-            }
-        }
-        text
+        let text = if self == Self::AnnData { table.anndata_csv() } else { table.csv() };
+        Ok(text.into_bytes())
     }
 }
 
@@ -98,42 +80,25 @@ fn is_parquet(path: &Path) -> bool {
     extension(path).as_deref() == Some(PARQUET_EXTENSION)
 }
 
-/// Returns the names of the columns and the numbers of the rows of a table without quoted cells.
-fn cells(csv: &str) -> (Vec<String>, Vec<Vec<f64>>) {
-    let mut lines = csv.lines();
-    let columns = lines.next().unwrap_or_default().split(',').map(str::to_owned).collect();
-    let number = |cell: &str| cell.parse().unwrap_or(f64::NAN);
-    (columns, lines.map(|line| line.split(',').map(number).collect()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
     #[test]
-    fn rows_for_anndata_are_named() {
-        let csv = "label,voxels,mean_a\n7,10,2.5\n12,3,0\n";
-        assert_eq!(TableFormat::AnnData.text(csv.to_owned()), "object,voxels,mean_a\nobject_7,10,2.5\nobject_12,3,0\n");
-        assert_eq!(TableFormat::Csv.text(csv.to_owned()), csv);
-        assert_eq!(TableFormat::AnnData.text("label,voxels\n".to_owned()), "object,voxels\n");
-        let csv = "time,label,voxels\n0,7,10\n2,7,12\n".to_owned();
-        assert_eq!(TableFormat::AnnData.text(csv), "object,voxels\nt0_object_7,10\nt2_object_7,12\n");
-    }
-
-    #[test]
     fn the_name_of_a_table_chooses_csv_or_parquet() {
-        let csv = "label,voxels,mean_a\n7,10,2.5\n12,3,NaN\n";
-        let (columns, rows) = cells(csv);
-        assert_eq!((columns.join(" ").as_str(), &rows[0]), ("label voxels mean_a", &vec![7.0, 10.0, 2.5]));
-        assert!(rows.len() == 2 && rows[1][2].is_nan());
-        let file = |format: TableFormat, name: &str| format.file(Path::new(name), csv.to_owned());
+        let names = ["label", "voxels", "mean_a"].map(str::to_owned);
+        let table = ObjectTable::of_numbers(&names, &[vec![7.0, 10.0, 2.5], vec![12.0, 3.0, 0.0]]);
+        let csv = "label,voxels,mean_a\n7,10,2.5\n12,3,0\n";
+        let file = |format: TableFormat, name: &str| format.file(Path::new(name), &table);
         assert_eq!(file(TableFormat::Csv, "a.csv").unwrap(), csv.as_bytes());
         assert_eq!(file(TableFormat::Csv, "a.txt").unwrap(), csv.as_bytes());
-        assert_eq!(file(TableFormat::Csv, "a.Parquet").unwrap(), parquet_table(&columns, &rows).unwrap());
+        let named = "object,voxels,mean_a\nobject_7,10,2.5\nobject_12,3,0\n";
+        assert_eq!(file(TableFormat::AnnData, "a.csv").unwrap(), named.as_bytes());
+        assert_eq!(file(TableFormat::Csv, "a.Parquet").unwrap(), parquet_table(&table).unwrap());
         let refused = file(TableFormat::AnnData, "a.parquet").unwrap_err().to_string();
         assert!(refused.contains("a.parquet") && refused.contains(".csv"), "{refused}");
-        assert_eq!(file(TableFormat::Parquet, "a.parquet").unwrap(), parquet_table(&columns, &rows).unwrap());
+        assert_eq!(file(TableFormat::Parquet, "a.parquet").unwrap(), parquet_table(&table).unwrap());
         let refused = file(TableFormat::Parquet, "a.csv").unwrap_err().to_string();
         assert!(refused.contains("a.csv") && refused.contains(".parquet"), "{refused}");
     }

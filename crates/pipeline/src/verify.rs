@@ -14,6 +14,7 @@ use cytoscope_graph_passes::analysis;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::json::{read_json, write_json};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::setting::DEVICE;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -228,6 +229,7 @@ pub(crate) fn verify(
         process_cache().insert(key, verdict.clone());
         return Ok(verdict.clone());
     }
+    context.report_tried_device(device.id);
     let verdict = run(context, model, engine, precision, threads).inspect_err(|error| context.report_lost(error))?;
     // A skipped check is not cached, so that the note appears with every run.
     let Some(verdict) = verdict else { return Ok(Verification::Agrees) };
@@ -249,7 +251,7 @@ pub(crate) fn wrong_result(model: &Model, engine: &dyn Engine, how: &str) -> Job
         place: model.name.clone(),
         reason: format!(
             "{device} does not compute this network like the reference executor ({how}), so its results would be wrong; \
-             choose another device with --device"
+             choose another device with {DEVICE}"
         ),
     }
     .into()

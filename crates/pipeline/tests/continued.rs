@@ -54,6 +54,30 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
     }
 }
 
+#[test]
+fn a_pass_that_was_cancelled_after_its_last_slice_predicts_nothing_when_it_continues() {
+    let fixture = Fixture::new([96, 12, 530], 4);
+    let model = fixture.path("model");
+    let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
+    save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
+    let (expected, plan) = fixture.predict(&model, TileRequest::default(), "whole");
+    assert!(plan.pass.is_some(), "{plan:?}");
+    for (format, out) in [(ResultFormat::Tiff, "out"), (ResultFormat::OmeZarr, "zarr")] {
+        let job = PredictJob { resume: true, format, ..fixture.job(&model, TileRequest::default(), out) };
+        // The last slice is more than a hundredth of the voxels.
+        let (stopped, begun) = run_until_part(&job, Some(0), 0.999);
+        assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Cancelled, 1));
+        let (outcome, begun) = run_until(&job, None);
+        let report = outcome.unwrap().done.pop().unwrap();
+        assert_eq!(begun, 0, "slices are predicted again: {:?}", report.notes);
+        let has_note = report.notes.iter().any(|note| note.message.starts_with("continued after 96 slices"));
+        assert!(has_note && report.parts.is_empty(), "{:?} {:?}", report.notes, report.parts);
+        assert!(fixture.maps(out) == expected, "the maps differ");
+        let left = std::fs::read_dir(fixture.path(out)).unwrap().count();
+        assert_eq!(left, report.outputs.len(), "nothing is kept after the job is done");
+    }
+}
+
 /// Stops a job in this way after a third of its voxels.
 fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
     let cancel = CancelToken::default();

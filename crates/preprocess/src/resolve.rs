@@ -6,7 +6,7 @@ use crate::contrast::{each_slice, equalized, normalized, stretched};
 use crate::smooth::{gaussian, gaussian_weights, median};
 use crate::warp::{Affine, affine};
 use crate::{Length, Lengths, PreprocessError, PreprocessStep};
-use cytoscope_volume::{BoxZyx, VoxelSize, element_count};
+use cytoscope_volume::{BoxZyx, VoxelSize, element_count, number_text};
 
 /// Largest sigma of a Gaussian and largest radii of a median, a top-hat and a ball, in voxels.
 const MAX_SIGMA: f64 = 100.0;
@@ -115,7 +115,9 @@ fn check_voxels(step: &'static str, voxels: f64, largest: f64) -> Result<(), Pre
     if voxels <= largest {
         return Ok(());
     }
-    let problem = format!("a length is {voxels:.1} voxels");
+    // Lengths of other sizes are rounded.
+    let length = if voxels < 1e9 { format!("{voxels:.1}") } else { number_text(voxels) };
+    let problem = format!("a length is {length} voxels");
     Err(PreprocessError::unfit(step, problem, format!("give at most {largest} voxels")))
 }
 

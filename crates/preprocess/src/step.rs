@@ -1,6 +1,7 @@
 //! Preprocessing steps and their parameters.
 
 use crate::PreprocessError;
+use cytoscope_volume::number_text;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of steps of a chain.
@@ -167,12 +168,12 @@ impl PreprocessStep {
             Self::Tophat { radius } | Self::RollingBall { radius, .. } => {
                 let (Length::Um(v) | Length::Voxels(v)) = *radius;
                 if !is_length(v) || v == 0.0 {
-                    return refuse(format!("the radius is {v}"), "a finite radius above 0");
+                    return refuse(format!("the radius is {}", number_text(v)), "a finite radius above 0");
                 }
                 if let Self::RollingBall { height: Some(height), .. } = self
                     && (!is_length(*height) || *height == 0.0)
                 {
-                    return refuse(format!("the height is {height}"), "a finite height above 0");
+                    return refuse(format!("the height is {}", number_text(*height)), "a finite height above 0");
                 }
             }
             Self::Clahe { tiles, clip } => {
@@ -180,27 +181,29 @@ impl PreprocessStep {
                     return refuse(format!("the number of tiles is {tiles}"), "1 to 64 tiles");
                 }
                 if !(*clip > 0.0 && *clip <= 1.0) {
-                    return refuse(format!("clip is {clip}"), "a share above 0, up to 1");
+                    return refuse(format!("clip is {}", number_text(*clip)), "a share above 0, up to 1");
                 }
             }
             Self::Stretch { low, high } | Self::NormalizeSlices { low, high } => {
                 let is_percentile = |v: &f64| (0.0..=100.0).contains(v);
                 if !is_percentile(low) || !is_percentile(high) || low >= high {
                     let expected = "percentiles from 0 to 100, low below high";
+                    let [low, high] = [*low, *high].map(number_text);
                     return refuse(format!("the percentiles are low={low} and high={high}"), expected);
                 }
             }
             Self::Deskew { angle_degrees, step_um } => {
                 if !(1.0..=89.0).contains(&angle_degrees.abs()) {
-                    return refuse(format!("the angle is {angle_degrees}°"), "1° to 89°, or -89° to -1°");
+                    let angle = number_text(*angle_degrees);
+                    return refuse(format!("the angle is {angle}°"), "1° to 89°, or -89° to -1°");
                 }
                 if let Some(step) = step_um.filter(|v| !is_length(*v) || *v == 0.0) {
-                    return refuse(format!("the step is {step} µm"), "a finite step above 0 µm");
+                    return refuse(format!("the step is {} µm", number_text(step)), "a finite step above 0 µm");
                 }
             }
             Self::Affine { matrix } => {
                 if let Some(v) = matrix.iter().find(|v| !v.is_finite() || v.abs() > 1e9) {
-                    return refuse(format!("the matrix contains {v}"), "numbers between -1e9 and 1e9");
+                    return refuse(format!("the matrix contains {}", number_text(*v)), "numbers between -1e9 and 1e9");
                 }
             }
             Self::Crop { z, y, x } => {

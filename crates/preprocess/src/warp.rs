@@ -51,7 +51,8 @@ fn taps(position: f64, extent: usize) -> Option<(usize, usize, f64)> {
     Some((below, (below + 1).min(last), inside - below as f64))
 }
 
-/// Warps: `input` holds the voxels that [`Affine::sources`] returns for `bounds` and an input of this shape.
+/// Returns the warped voxels of `bounds`. `input` holds the voxels that [`Affine::sources`] returns for them and for an input
+/// of this shape.
 pub(crate) fn affine(input: &Block, bounds: &BoxZyx, shape: [usize; 3], map: &Affine) -> Vec<f32> {
     let [_, ny, nx] = lengths(bounds);
     let mut out = vec![0.0f32; count(bounds)];

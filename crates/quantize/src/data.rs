@@ -7,6 +7,7 @@ use cytoscope_pipeline::packages::{network_inputs, test_inputs};
 use cytoscope_pipeline::{
     CalibrationTile, Context, JobError, Model, Note, PredictJob, calibration_tiles, join_tensors,
 };
+use cytoscope_storage::setting::CALIBRATE;
 use std::path::PathBuf;
 
 /// Maximum number of tiles for calibration and measurement.
@@ -67,23 +68,23 @@ impl QuantizeJob {
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
         let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
-                notes.push(Note::info(
-                    "calibrated on the package's test tensor alone: use --calibrate with stacks like those that the \
-                     model will be used on",
-                ));
+                notes.push(Note::info(format!(
+                    "calibrated on the package's test tensor alone: use {CALIBRATE} with stacks like those that the model \
+                     will be used on"
+                )));
                 (inputs, "its test tensor")
             }
             (None, QuantizeMode::Dynamic) => {
-                notes.push(Note::info(
-                    "errors and times were measured on a synthetic tile: give stacks with --calibrate",
-                ));
+                notes.push(Note::info(format!(
+                    "errors and times were measured on a synthetic tile: give stacks with {CALIBRATE}"
+                )));
                 (test_inputs(package)?, "a synthetic tile")
             }
             (None, QuantizeMode::Static | QuantizeMode::Qat) => {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "it has no test tensors to calibrate with".to_owned(),
-                    next_step: "give stacks with --calibrate DIR, like those that the model will be used on".to_owned(),
+                    next_step: format!("give stacks with {CALIBRATE}, like those that the model will be used on"),
                 });
             }
         };
@@ -93,7 +94,7 @@ impl QuantizeJob {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "its test tensor contains values that are not finite 32-bit floats".to_owned(),
-                    next_step: "give stacks with --calibrate DIR".to_owned(),
+                    next_step: format!("give stacks with {CALIBRATE}"),
                 });
             }
             Ok(CalibrationTile { values, from: from.clone() })
@@ -101,7 +102,7 @@ impl QuantizeJob {
         let values = join_tensors(network_inputs(package, &raw)?).ok_or_else(|| JobError::Mismatch {
             path: path.clone(),
             problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".to_owned(),
-            next_step: "give stacks with --calibrate DIR".to_owned(),
+            next_step: format!("give stacks with {CALIBRATE}"),
         })?;
         Ok(vec![tile(values)?])
     }

@@ -3,7 +3,7 @@
 use crate::{
     Background, Debris, Membranes, Placement, Pressed, SimulateError, Spots, Stretch, Truth, TruthOutline, grid::Grid,
 };
-use cytoscope_volume::{VoxelSize, element_count};
+use cytoscope_volume::{VoxelSize, element_count, number_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -311,7 +311,7 @@ impl Settings {
         }
         let voxel_um = self.voxel_size_um.zyx_um().ok_or_else(|| {
             let VoxelSize { z, y, x } = self.voxel_size_um;
-            let sizes = [z, y, x].map(|um| um.map_or_else(|| "unknown".to_owned(), |um| um.to_string()));
+            let sizes = [z, y, x].map(|um| um.map_or_else(|| "unknown".to_owned(), number_text));
             let expected = "three positive sizes in µm".to_owned();
             SimulateError::BadSetting { what: "voxel_size_um", expected, got: sizes.join(", ") }
         })?;
@@ -380,7 +380,7 @@ pub(crate) fn within(what: &'static str, value: f64, range: RangeInclusive<f64>)
     Err(SimulateError::BadSetting {
         what,
         expected: format!("{} to {}", range.start(), range.end()),
-        got: value.to_string(),
+        got: number_text(value),
     })
 }
 

@@ -1,7 +1,13 @@
 //! Errors of writing, replacing and removing files and folders.
 
+use crate::setting::FORCE;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// What to do if the folder of an output is missing.
+const CREATE_FOLDER: &str = "create it, or choose another folder";
+/// What to do if an output is an input.
+const OTHER_PATH: &str = "write to another path";
 
 /// Why a file or folder was not written, replaced or removed. Existing files and folders are unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +23,7 @@ pub enum StorageError {
         source: io::Error,
     },
     /// The folder of an output does not exist.
-    #[error("{path}: the folder {folder} does not exist; create it, or choose another folder")]
+    #[error("{path}: the folder {folder} does not exist; {next_step}", next_step = CREATE_FOLDER)]
     NoFolder {
         /// Path of the output.
         path: PathBuf,
@@ -25,19 +31,19 @@ pub enum StorageError {
         folder: PathBuf,
     },
     /// The output file exists already and replacing it was not requested.
-    #[error("{path} already exists; choose another name, or replace it with --force")]
+    #[error("{path} already exists; {}", exists_advice())]
     Exists {
         /// Path of the file.
         path: PathBuf,
     },
     /// The output path is an input, or a folder that contains one.
-    #[error("{path} is an input of this command; write to another path")]
+    #[error("{path} is an input of this command; {next_step}", next_step = OTHER_PATH)]
     IsInput {
         /// Path of the file or folder.
         path: PathBuf,
     },
     /// A folder (or archive) with this name exists that this program did not create, or that was changed afterwards.
-    #[error("{path} {problem}; choose another path{}", if *.can_force { ", or use --force to move it aside and write here" } else { "" })]
+    #[error("{path} {problem}; {}", replace_advice(*.can_force))]
     NotReplaceable {
         /// The folder or file.
         path: PathBuf,
@@ -47,7 +53,7 @@ pub enum StorageError {
         can_force: bool,
     },
     /// The extension of an output's name is not one of those that can be written.
-    #[error("{path} {found}; expected {expected}: choose another name")]
+    #[error("{path} {found}; {}", extension_advice(.expected))]
     Extension {
         /// The output path.
         path: PathBuf,
@@ -56,18 +62,66 @@ pub enum StorageError {
         /// The extensions that can be written, as text.
         expected: String,
     },
-    /// Another process is writing results with the same name.
-    #[error("{path}: another run of Cytoscope is writing these results; wait for it, or write to another folder")]
+    /// Another process holds the lock.
+    #[error("{path}: another run of Cytoscope is {locked}; {next_step}", next_step = .locked.next_step())]
     Busy {
-        /// Path of the results.
+        /// Path of what is locked.
         path: PathBuf,
+        /// What is locked.
+        locked: Locked,
     },
+}
+
+/// What a lock protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// Results that begin with the same name.
+    Results,
+    /// A file that is read, changed and written again, such as one of settings.
+    File,
+    /// A folder of a single run, such as that of a training run.
+    Folder,
+}
+
+impl std::fmt::Display for Locked {
+    /// Writes what the other run does.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Results => "writing these results",
+            Self::File => "changing this file",
+            Self::Folder => "using this folder",
+        })
+    }
+}
+
+impl Locked {
+    /// Returns what to do next.
+    fn next_step(self) -> &'static str {
+        match self {
+            Self::Results => "wait for it, or write to another folder",
+            Self::File => "wait until it has ended, then try again",
+            Self::Folder => "wait for it, or choose another one",
+        }
+    }
 }
 
 impl StorageError {
     /// Returns a function that converts an [`io::Error`], for `map_err`.
     pub fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), doing, source }
+    }
+
+    /// Returns what to do next, which is the end of the message.
+    pub fn next_step(&self) -> String {
+        match self {
+            Self::Io { source, .. } => io_advice(source).to_owned(),
+            Self::NoFolder { .. } => CREATE_FOLDER.to_owned(),
+            Self::Exists { .. } => exists_advice(),
+            Self::IsInput { .. } => OTHER_PATH.to_owned(),
+            Self::NotReplaceable { can_force, .. } => replace_advice(*can_force),
+            Self::Extension { expected, .. } => extension_advice(expected),
+            Self::Busy { locked, .. } => locked.next_step().to_owned(),
+        }
     }
 
     /// Returns the file or folder that the message names.
@@ -79,9 +133,25 @@ impl StorageError {
             | Self::IsInput { path }
             | Self::NotReplaceable { path, .. }
             | Self::Extension { path, .. }
-            | Self::Busy { path } => path,
+            | Self::Busy { path, .. } => path,
         }
     }
+}
+
+/// Returns what to do if a file exists.
+fn exists_advice() -> String {
+    format!("choose another name, or replace it with {FORCE}")
+}
+
+/// Returns what to do if a file or folder is not replaced.
+fn replace_advice(can_force: bool) -> String {
+    let force = if can_force { format!(", or use {FORCE} to move it aside and write here") } else { String::new() };
+    format!("choose another path{force}")
+}
+
+/// Returns what to do if the extension of a name is not one of the `expected` ones.
+fn extension_advice(expected: &str) -> String {
+    format!("expected {expected}: choose another name")
 }
 
 /// Whether the disk, a quota or the memory is exhausted.
@@ -108,5 +178,33 @@ pub fn io_advice(error: &io::Error) -> &'static str {
         io::ErrorKind::UnexpectedEof => "the file is shorter than it should be: export or copy it again",
         io::ErrorKind::NotADirectory => "part of the path is a file, not a folder: choose another folder",
         _ => "check the disk or the network folder, and try again",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_ends_with_the_next_step() {
+        let path = || PathBuf::from("o/a.tif");
+        let not_replaceable =
+            |can_force| StorageError::NotReplaceable { path: path(), problem: "is other".to_owned(), can_force };
+        let errors = [
+            StorageError::Io { path: path(), doing: "writing", source: io::ErrorKind::StorageFull.into() },
+            StorageError::NoFolder { path: path(), folder: "o".into() },
+            StorageError::Exists { path: path() },
+            StorageError::IsInput { path: path() },
+            not_replaceable(false),
+            not_replaceable(true),
+            StorageError::Extension { path: path(), found: "ends in .x".to_owned(), expected: ".tif".to_owned() },
+            StorageError::Busy { path: path() },
+        ];
+        for error in errors {
+            let (message, next_step) = (error.to_string(), error.next_step());
+            let problem = message.strip_suffix(next_step.as_str()).and_then(|rest| rest.strip_suffix("; "));
+            assert!(problem.is_some_and(|problem| problem.starts_with("o/a.tif")), "{message}");
+        }
+        assert!(not_replaceable(true).to_string().ends_with("or use --force to move it aside and write here"));
     }
 }

@@ -4,7 +4,7 @@
 //! checksum, a fingerprint of the job, and what the job states about them. Bytes that no record lists are never used.
 
 use crate::lock::refuse_links;
-use crate::read::{Refusal, open_regular};
+use crate::read::{Refusal, SpecialFile, open_regular};
 use crate::write::atomic_write;
 use crate::{StorageError, sha256_of_bytes};
 use serde::{Deserialize, Serialize};
@@ -138,7 +138,7 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     options.create(true).truncate(false).read(true).write(true);
     refuse_links(&mut options);
     let file = options.open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(Refusal::NotRegular("a special file").into()) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(Refusal::NotRegular(SpecialFile::Other).into()) }
 }
 
 /// Reads a record; `None` if there is no readable one.

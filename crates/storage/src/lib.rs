@@ -9,12 +9,14 @@
 //! - [`write`] writes a file under a random name next to its target, syncs it and renames it.
 //! - [`folder`] creates, replaces and removes folders. Only folders with this program's marker file are ever removed; a
 //!   folder with a manifest is removed only if it holds exactly the files of its manifest.
+//! - [`ResultsFolder`] creates a folder for results, and removes it again if it is still empty at the end.
 //! - [`partial_folder`] writes a folder of many files under a hidden name and renames it.
 //! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
 //!   create only if the user asked for it.
 //! - [`names`] gives the variants of enums the names that files and the command line state.
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
+//! - [`setting`] lists the options and commands that notes and errors name.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
@@ -47,12 +49,15 @@ pub mod names;
 pub mod npy;
 pub mod partial_folder;
 pub mod read;
+mod results_folder;
+pub mod setting;
 pub mod space;
 pub mod target;
 pub mod write;
 
-pub use error::{StorageError, io_advice, is_exhausted};
+pub use error::{Locked, StorageError, io_advice, is_exhausted};
 pub use manifest::{
     MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,
 };
+pub use results_folder::ResultsFolder;
 pub use target::Overwrite;

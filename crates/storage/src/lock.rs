@@ -1,7 +1,7 @@
-//! A lock on a result name in a folder, so that only one process at a time writes results with that name.
+//! Locks on the name of results in a folder, on a file and on a folder, so that only one process at a time writes there.
 
-use crate::StorageError;
 use crate::write::{LOCK, register_unfinished, unregister_unfinished};
+use crate::{Locked, StorageError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const UPDATE_POLL: Duration = Duration::from_millis(5);
 /// Number of times a lock file that was deleted between opening and locking is opened again.
 const ATTEMPTS: usize = 16;
 
-/// A lock on the results with one name, held until dropped. The system releases it when the process ends.
+/// A lock on the results with one name, a file or a folder, held until dropped. The system releases it when the process ends.
 #[derive(Debug)]
 pub struct ResultsLock {
     file: File,
@@ -30,15 +30,23 @@ impl ResultsLock {
     /// [`StorageError::Busy`] if another process (or another job of this one) holds the lock; [`StorageError::Io`] if
     /// the file cannot be created.
     pub fn acquire(folder: &Path, stem: &str) -> Result<Self, StorageError> {
-        Self::lock_file(folder.join(format!(".{stem}{LOCK}")), &folder.join(stem), false)
+        Self::hidden(folder, stem, Locked::Results)
     }
 
-    /// Locks a file that is not removed afterwards; `shown` is the path for error messages.
+    /// Locks a folder, which need not exist, with a hidden file beside it that is removed when the lock is dropped.
     ///
     /// # Errors
     /// As [`ResultsLock::acquire`].
-    pub fn of_file(path: PathBuf, shown: &Path) -> Result<Self, StorageError> {
-        Self::lock_file(path, shown, true)
+    pub fn beside_folder(folder: &Path) -> Result<Self, StorageError> {
+        Self::hidden(folder.parent().unwrap_or(Path::new("")), &name_of(folder), Locked::Folder)
+    }
+
+    /// Locks a folder with a file in it that is not removed afterwards.
+    ///
+    /// # Errors
+    /// As [`ResultsLock::acquire`].
+    pub fn in_folder(folder: &Path, name: &str) -> Result<Self, StorageError> {
+        Self::lock_file(folder.join(name), folder, Locked::Folder, true)
     }
 
     /// Locks a file that is read, changed and written again, so that processes that do so at the same time keep each other's
@@ -49,18 +57,23 @@ impl ResultsLock {
     pub fn for_update(path: &Path) -> Result<Self, StorageError> {
         let folder = path.parent().unwrap_or(Path::new(""));
         std::fs::create_dir_all(folder).map_err(StorageError::io(folder, "creating the folder"))?;
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let start = Instant::now();
+        let (name, start) = (name_of(path), Instant::now());
         loop {
-            match Self::acquire(folder, &name) {
+            match Self::hidden(folder, &name, Locked::File) {
                 Err(StorageError::Busy { .. }) if start.elapsed() < UPDATE_LIMIT => std::thread::sleep(UPDATE_POLL),
                 result => return result,
             }
         }
     }
 
-    fn lock_file(path: PathBuf, shown: &Path, keep: bool) -> Result<Self, StorageError> {
-        let busy = || StorageError::Busy { path: shown.to_owned() };
+    /// Locks `folder/stem` with a hidden file that is removed when the lock is dropped.
+    fn hidden(folder: &Path, stem: &str, locked: Locked) -> Result<Self, StorageError> {
+        Self::lock_file(folder.join(format!(".{stem}{LOCK}")), &folder.join(stem), locked, false)
+    }
+
+    /// Locks the file `path`; `shown` is the path for error messages.
+    fn lock_file(path: PathBuf, shown: &Path, locked: Locked, keep: bool) -> Result<Self, StorageError> {
+        let busy = || StorageError::Busy { path: shown.to_owned(), locked };
         for _ in 0..ATTEMPTS {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).write(true);
@@ -93,6 +106,11 @@ impl Drop for ResultsLock {
         // Closing the file releases the lock as well.
         let _ = self.file.unlock();
     }
+}
+
+/// The name of a file or folder as text.
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 #[cfg(unix)]
@@ -154,5 +172,32 @@ mod tests {
         // A file left by a killed process does not count as locked.
         std::fs::write(folder.path().join(".a.cytoscope-lock"), "").unwrap();
         ResultsLock::acquire(folder.path(), "a").unwrap();
+    }
+
+    #[test]
+    fn the_message_of_a_lock_names_what_is_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (results, working) = (folder.path().join("a"), folder.path().join("w"));
+        std::fs::create_dir(&working).unwrap();
+        let _held = [
+            ResultsLock::acquire(folder.path(), "a").unwrap(),
+            ResultsLock::beside_folder(&working).unwrap(),
+            ResultsLock::in_folder(&working, "lock").unwrap(),
+        ];
+        let refused = [
+            (ResultsLock::acquire(folder.path(), "a"), &results, "writing these results"),
+            (ResultsLock::beside_folder(&working), &working, "using this folder"),
+            (ResultsLock::in_folder(&working, "lock"), &working, "using this folder"),
+        ];
+        for (refused, path, what) in refused {
+            let message = refused.unwrap_err().to_string();
+            assert!(message.starts_with(&format!("{}: ", path.display())) && message.contains(what), "{message}");
+        }
+        let settings = folder.path().join("machine-profiles.json");
+        let _held = ResultsLock::for_update(&settings).unwrap();
+        // Waiting for it takes long.
+        let busy = ResultsLock::hidden(folder.path(), "machine-profiles.json", Locked::File).unwrap_err().to_string();
+        assert!(busy.contains("machine-profiles.json: ") && busy.contains("changing this file"), "{busy}");
+        assert!(!busy.contains("results"), "{busy}");
     }
 }

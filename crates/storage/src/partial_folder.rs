@@ -179,8 +179,7 @@ impl PartialFolder {
     /// [`StorageError::Io`]; a path that leaves the folder is refused, and so is a file that exists.
     pub fn write(&self, relative: &Path, bytes: &[u8]) -> Result<(), StorageError> {
         let io = |error| StorageError::io(&self.target.join(relative), "writing")(error);
-        let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
-        if !plain || relative.file_name().is_none() || relative == Path::new(MARKER) {
+        if !is_file_inside(relative) {
             return Err(io(read::Refusal::NotRelative(relative.to_owned()).into()));
         }
         let _change = Change::begin();
@@ -223,6 +222,24 @@ impl PartialFolder {
             if let Some(listed) = &self.listed {
                 listed.lock().unwrap_or_else(PoisonError::into_inner).push(file);
             }
+        }
+        Ok(())
+    }
+
+    /// Removes a file that was written before, at a path relative to the folder, so that its content can be stored elsewhere
+    /// without taking the space on the disk twice.
+    ///
+    /// # Errors
+    /// [`StorageError::Io`]; a path that leaves the folder is refused.
+    pub fn remove(&self, relative: &Path) -> Result<(), StorageError> {
+        let io = |error| StorageError::io(&self.target.join(relative), "removing")(error);
+        if !is_file_inside(relative) {
+            return Err(io(read::Refusal::NotRelative(relative.to_owned()).into()));
+        }
+        let _change = Change::begin();
+        std::fs::remove_file(self.partial.join(relative)).map_err(io)?;
+        if let (Some(listed), Some(name)) = (&self.listed, slashed(relative)) {
+            listed.lock().unwrap_or_else(PoisonError::into_inner).retain(|file| file.name != name);
         }
         Ok(())
     }
@@ -281,6 +298,12 @@ impl PartialFolder {
         sync_folder(&self.target);
         Ok(aside)
     }
+}
+
+/// Whether a path relative to a folder is that of a file inside it, other than the marker.
+fn is_file_inside(relative: &Path) -> bool {
+    let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+    plain && relative.file_name().is_some() && relative != Path::new(MARKER)
 }
 
 /// Gives a file a second name, or copies it if the file system has no links.
@@ -574,7 +597,11 @@ mod tests {
         let partial = PartialFolder::create(&folder.path().join("a.zarr")).unwrap();
         for path in ["../b", "/b", "", "x/../../b", MARKER] {
             assert!(partial.write(Path::new(path), b"x").is_err(), "{path}");
+            assert!(partial.remove(Path::new(path)).is_err(), "{path}");
         }
+        partial.write(Path::new("c/0"), b"x").unwrap();
+        partial.remove(Path::new("c/0")).unwrap();
+        assert!(!partial.path().join("c/0").exists());
         drop(partial);
         assert!(file_names(folder.path()).is_empty());
     }

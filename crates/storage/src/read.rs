@@ -4,12 +4,38 @@ use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+/// What is at a path that is not a regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialFile {
+    /// A folder.
+    Folder,
+    /// A named pipe.
+    NamedPipe,
+    /// A socket.
+    Socket,
+    /// A device.
+    Device,
+    /// Something else, or a kind that was not determined.
+    Other,
+}
+
+crate::named! {
+    /// Returns the kind with its article.
+    pub fn name(SpecialFile) {
+        Folder => "a folder",
+        NamedPipe => "a named pipe",
+        Socket => "a socket",
+        Device => "a device",
+        Other => "a special file",
+    }
+}
+
 /// Why a path was not opened: the inner error of the [`io::Error`] returned by [`open_regular`] and [`open_inside`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The path is not a regular file; the text is its kind ("a folder", "a named pipe").
-    NotRegular(&'static str),
+    /// The path is not a regular file.
+    NotRegular(SpecialFile),
     /// The path is absolute, is empty or contains `..`.
     NotRelative(PathBuf),
     /// The path is a link to this target outside the folder.
@@ -36,7 +62,7 @@ impl std::error::Error for Refusal {}
 impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> Self {
         let kind = match refusal {
-            Refusal::NotRegular("a folder") => io::ErrorKind::IsADirectory,
+            Refusal::NotRegular(SpecialFile::Folder) => io::ErrorKind::IsADirectory,
             _ => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, refusal)
@@ -114,24 +140,24 @@ fn set_nonblocking(options: &mut OpenOptions, links: Links) {
 fn set_nonblocking(_options: &mut OpenOptions, _links: Links) {}
 
 fn check_kind(kind: FileType) -> Result<(), Refusal> {
-    if kind.is_file() { Ok(()) } else { Err(Refusal::NotRegular(kind_name(kind))) }
+    if kind.is_file() { Ok(()) } else { Err(Refusal::NotRegular(special_file(kind))) }
 }
 
-fn kind_name(kind: FileType) -> &'static str {
+fn special_file(kind: FileType) -> SpecialFile {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
         if kind.is_fifo() {
-            return "a named pipe";
+            return SpecialFile::NamedPipe;
         }
         if kind.is_socket() {
-            return "a socket";
+            return SpecialFile::Socket;
         }
         if kind.is_char_device() || kind.is_block_device() {
-            return "a device";
+            return SpecialFile::Device;
         }
     }
-    if kind.is_dir() { "a folder" } else { "a special file" }
+    if kind.is_dir() { SpecialFile::Folder } else { SpecialFile::Other }
 }
 
 #[cfg(test)]
@@ -168,8 +194,8 @@ mod tests {
     fn folders_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
-        assert_eq!(refusal_of(open_regular(folder.path())), Refusal::NotRegular("a folder"));
-        assert_eq!(refusal_of(open_inside(folder.path(), Path::new("sub"))), Refusal::NotRegular("a folder"));
+        assert_eq!(refusal_of(open_regular(folder.path())), Refusal::NotRegular(SpecialFile::Folder));
+        assert_eq!(refusal_of(open_inside(folder.path(), Path::new("sub"))), Refusal::NotRegular(SpecialFile::Folder));
     }
 
     #[test]
@@ -188,15 +214,21 @@ mod tests {
         let pipe = folder.path().join("pipe");
         let status = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(status.success());
-        assert_eq!(refusal_of(open_regular(&pipe)), Refusal::NotRegular("a named pipe"));
-        assert_eq!(refusal_of(open_inside(folder.path(), Path::new("pipe"))), Refusal::NotRegular("a named pipe"));
+        assert_eq!(refusal_of(open_regular(&pipe)), Refusal::NotRegular(SpecialFile::NamedPipe));
+        assert_eq!(
+            refusal_of(open_inside(folder.path(), Path::new("pipe"))),
+            Refusal::NotRegular(SpecialFile::NamedPipe)
+        );
         // Also if it replaces the file after the first check.
-        assert_eq!(refusal_of(open_checked(&pipe, Links::Follow)), Refusal::NotRegular("a named pipe"));
+        assert_eq!(refusal_of(open_checked(&pipe, Links::Follow)), Refusal::NotRegular(SpecialFile::NamedPipe));
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert_eq!(refusal_of(open_regular(&socket)), Refusal::NotRegular("a socket"));
-        assert_eq!(refusal_of(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular("a device"));
-        assert_eq!(refusal_of(open_checked(Path::new("/dev/zero"), Links::Follow)), Refusal::NotRegular("a device"));
+        assert_eq!(refusal_of(open_regular(&socket)), Refusal::NotRegular(SpecialFile::Socket));
+        assert_eq!(refusal_of(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular(SpecialFile::Device));
+        assert_eq!(
+            refusal_of(open_checked(Path::new("/dev/zero"), Links::Follow)),
+            Refusal::NotRegular(SpecialFile::Device)
+        );
     }
 
     #[cfg(unix)]

@@ -24,8 +24,9 @@ use cytoscope_pipeline::{Context, JobError};
 use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::setting::{RESTART, RESUME};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{MARKER, Manifest, StorageError, folder, sha256_of_bytes, target};
+use cytoscope_storage::{MARKER, Manifest, ResultsFolder, StorageError, folder, sha256_of_bytes, target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -317,10 +318,16 @@ impl RunFolder {
         folder::is_working(&self.path, KIND)
     }
 
+    /// Creates the folders around it. Those that did not exist are removed if they are empty when the result is dropped.
+    pub(crate) fn create_parents(&self) -> Result<ResultsFolder, JobError> {
+        let parent = self.path.parent().unwrap_or(Path::new(""));
+        ResultsFolder::create(parent).map_err(io_error(parent))
+    }
+
     /// Creates the folder if it does not exist, and locks it against other runs.
     pub(crate) fn lock(&self) -> Result<ResultsLock, JobError> {
         folder::create_working(&self.path, KIND)?;
-        Ok(ResultsLock::of_file(self.path.join(LOCK), &self.path)?)
+        Ok(ResultsLock::in_folder(&self.path, LOCK)?)
     }
 
     /// Removes the files of an earlier run from the folder.
@@ -478,7 +485,7 @@ fn bad(path: &Path, problem: String) -> JobError {
     JobError::Mismatch {
         path: path.to_owned(),
         problem,
-        next_step: "use --restart instead of --resume to start over".to_owned(),
+        next_step: format!("use {RESTART} instead of {RESUME} to start over"),
     }
 }
 

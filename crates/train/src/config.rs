@@ -12,6 +12,7 @@ use cytoscope_objects::{SegmentOptions, TissueOptions};
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
 use cytoscope_training_data::{AugmentOptions, Normalize, TargetKind};
+use cytoscope_volume::number_text;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::Table;
@@ -256,7 +257,10 @@ impl TrainConfig {
         within("workers", self.workers.unwrap_or(1), MAX_WORKERS)?;
         within("prefetch", self.prefetch.unwrap_or(1), MAX_PREFETCH)?;
         if let Some(rate) = self.schedule.rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
-            return Err(wrong_use(format!("schedule.rate is {rate}: expected a number above 0, such as 0.001")));
+            return Err(wrong_use(format!(
+                "schedule.rate is {}: expected a number above 0, such as 0.001",
+                number_text(rate)
+            )));
         }
         if !(self.clip_norm.is_finite() && self.clip_norm >= 0.0) {
             return Err(wrong_use(format!("clip_norm is {}: expected 0 or more", self.clip_norm)));
@@ -265,7 +269,8 @@ impl TrainConfig {
             within("an edge of patch_zyx", edge, MAX_PATCH_EDGE)?;
         }
         if let Some(diameter) = self.object_diameter_um.filter(|d| !(1e-3..=1e6).contains(d)) {
-            return Err(wrong_use(format!("object_diameter_um is {diameter}: expected a diameter in µm, such as 12")));
+            let given = number_text(diameter);
+            return Err(wrong_use(format!("object_diameter_um is {given}: expected a diameter in µm, such as 12")));
         }
         for (what, limit) in [("epochs", self.budget.epochs), ("steps", self.budget.steps)] {
             if limit == Some(0) {
@@ -275,7 +280,8 @@ impl TrainConfig {
             }
         }
         if let Some(minutes) = self.budget.minutes.filter(|m| !(m.is_finite() && *m > 0.0)) {
-            return Err(wrong_use(format!("budget.minutes is {minutes}: expected a number above 0")));
+            let given = number_text(minutes);
+            return Err(wrong_use(format!("budget.minutes is {given}: expected a number above 0")));
         }
         if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong_use(format!("voxel_um is {voxel:?}: expected three numbers above 0, in µm")));

@@ -25,8 +25,8 @@ fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 
     with_edge(fits)
 }
 
-/// Returns the start of a range of `size` positions with the highest sum of `counts`; of several successive ones, the one
-/// in the middle.
+/// Returns the start of the range of `size` positions with the highest sum of `counts`. If successive ranges have the same
+/// sum, it is the middle one.
 fn fullest_range(counts: &[u64], size: usize) -> usize {
     let mut sum: u64 = counts.iter().take(size).sum();
     let (mut most, mut first, mut last) = (sum, 0, 0);
@@ -42,9 +42,9 @@ fn fullest_range(counts: &[u64], size: usize) -> usize {
     usize::midpoint(first, last)
 }
 
-/// Returns the window of this size in a stack of this shape that holds the most voxels of objects: the slices with the
-/// most, in these the rows with the most, and of these the columns with the most. `count` returns the number of such voxels
-/// in a window for each position along an axis.
+/// Returns a window of this size with many voxels of objects in a stack of this shape. It is chosen axis by axis: the slices
+/// with the most such voxels, within them the rows, and within these the columns. `count` returns the number of such voxels in
+/// a window for each position along an axis.
 ///
 /// # Errors
 /// Those of `count`.
@@ -126,7 +126,7 @@ impl ObjectRows {
 }
 
 /// Returns the window of this size that [`fullest_window`] finds in a stack of labels. `read_slice` returns a slice; it is
-/// called once for each. What is kept of the stack is at most a bit per voxel.
+/// called once for each. At most one bit per voxel and a count per row are kept of the stack.
 ///
 /// # Errors
 /// Those of `read_slice`.

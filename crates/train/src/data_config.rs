@@ -158,12 +158,23 @@ fn check_list(key: &str, listed: &[ChannelRef], single: &str, number: Option<usi
 mod tests {
     use super::*;
     use crate::config::TrainConfig;
+    use cytoscope_training_data::setting::DataSetting;
     use std::str::FromStr;
 
     fn read(text: &str) -> Result<TrainConfig, String> {
         let config: TrainConfig = toml::from_str(text).map_err(|e| e.to_string())?;
         config.check().map_err(|e| e.to_string())?;
         Ok(config)
+    }
+
+    #[test]
+    fn settings_that_messages_name_exist() {
+        let refusal = |key: &str| read(&format!("[data]\n{key} = {{}}\n")).err().unwrap();
+        for setting in DataSetting::ALL {
+            let key = setting.text().strip_prefix("data.").and_then(|text| text.split(' ').next()).unwrap();
+            assert!(!refusal(key).contains("unknown field"), "{setting}");
+        }
+        assert!(refusal("nothing").contains("unknown field"));
     }
 
     #[test]

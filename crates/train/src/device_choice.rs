@@ -248,6 +248,7 @@ fn open_fastest(
         let engine = if failed.contains(&device.id) {
             Err("it has failed in this run".to_owned())
         } else {
+            context.report_tried_device(device.id);
             devices.engine(device.id).inspect_err(on_error).map_err(|error| error.to_string())
         };
         match engine {
@@ -301,6 +302,7 @@ pub(crate) fn fastest(
     let inputs = synthetic_batch(&batch_shape(config, start), start.outputs.len())?;
     let compile = |engine: &dyn Engine, _: Precision| -> Result<Box<dyn Session>, EngineError> {
         let device = engine.device();
+        context.report_tried_device(device.id);
         let attempt = |options: &StepperOptions, held_bytes: &mut u64| -> Result<StepSession, JobError> {
             let stepper = Stepper::new(start.graph.clone(), engine, options)?;
             *held_bytes = stepper.arena_bytes();

@@ -14,6 +14,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
+use cytoscope_storage::setting::{PRED, TRUTH, TRUTH_CHANNEL};
 use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
@@ -91,10 +92,10 @@ impl EvaluateModelJob {
         Err(JobError::Mismatch {
             path: self.data.clone(),
             problem: "this is a single file, but scores need pairs of an image and its ground truth".to_owned(),
-            next_step:
-                "give the folder with both, or a table (.csv) of the files; to score a prediction that was made \
-                        before, give --pred and --truth"
-                    .to_owned(),
+            next_step: format!(
+                "give the folder with both, or a table (.csv) of the files; to score a prediction that was made before, \
+                 give {PRED} and {TRUTH}"
+            ),
         })
     }
 
@@ -166,7 +167,7 @@ impl EvaluateModelJob {
             truth = truth.with_voxel_size(given);
         }
         let side =
-            |path, image, are_labels| ScoredImage { path, image, channel: None, option: "--truth-channel", are_labels };
+            |path, image, are_labels| ScoredImage { path, image, channel: None, option: TRUTH_CHANNEL, are_labels };
         let prediction = side(pair.image.path.as_path(), &predicted, false);
         let scored_truth = side(pair.target.path.as_path(), &truth, of_labels);
         // Comparing large images reports no progress of its own.

@@ -3,7 +3,7 @@
 use crate::history::ValidationPoint;
 use crate::monitor::TrainStatus;
 use crate::train::Training;
-use cytoscope_profile::{bytes_text, count_text};
+use cytoscope_profile::{bytes_text, count_text, time_text};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -103,9 +103,10 @@ impl TrainingPlan {
             format!("{} steps are planned", count_text(*steps))
         };
         format!(
-            "{} trainable parameters; a step takes {step_secs:.2} s, a validation {validation_secs:.1} s; {planned} \
+            "{} trainable parameters; a step takes {}, a validation {validation_secs:.1} s; {planned} \
              ({epochs:.1} epochs, {duration}); {} for activations",
             count_text(*parameters as u64),
+            time_text(*step_secs),
             bytes_text(*activation_bytes),
         )
     }
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), TrainEvent::Planned(plan));
         assert_eq!(
             plan.text(),
-            "336,850 trainable parameters; a step takes 0.50 s, a validation 12.5 s; 800 steps are planned \
+            "336,850 trainable parameters; a step takes 500.00 ms, a validation 12.5 s; 800 steps are planned \
              (4.0 epochs, about 8 minutes); 256 MiB for activations"
         );
     }

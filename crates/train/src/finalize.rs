@@ -28,6 +28,7 @@ use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, is_finished, move_aside, move_back};
+use cytoscope_storage::setting::LICENSE;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -46,9 +47,13 @@ const INT8_LOSS: f64 = 0.005;
 /// Fraction of the time left after training that tuning of segmentation settings may take.
 const TUNING_SHARE: f64 = 0.3;
 
-/// Note about a package without a license.
-const NO_LICENSE: &str = "the package states no license, so others may not use the model; its authors can state one (--license, \
-                          or license in the settings, such as CC-BY-4.0)";
+/// Returns the note about a package without a license.
+fn no_license_note() -> String {
+    format!(
+        "the package states no license, so others may not use the model; its authors can state one ({LICENSE}, or license in \
+         the settings, such as CC-BY-4.0)"
+    )
+}
 
 /// Returns the time at which `share` of the time from now until `end` has passed.
 fn deadline_for_share(end: Instant, share: f64) -> Instant {
@@ -109,7 +114,7 @@ impl Training<'_> {
         let description = Description { covers, ..self.describe(record, card, name) };
         package::write(&description, &graph, &float)?;
         if description.license.is_none() {
-            context.note(NO_LICENSE);
+            context.note(no_license_note());
         }
         writing.finish();
         let floor = start_scores.as_ref().map(|start| start.score).filter(|_| verdict == ChosenNetwork::Trained);
@@ -145,6 +150,7 @@ impl Training<'_> {
             stalled_secs: recent_mean(steps, |p| p.stalled_secs).unwrap_or(0.0),
             peak_rss_bytes: cytoscope_profile::peak_resident_bytes(),
             device: self.device_names(),
+            device_id: Some(self.engine.device().id),
             traffic,
             history: state.history,
         })

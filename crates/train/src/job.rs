@@ -9,7 +9,7 @@ use crate::score_name::{ScoreName, SelectionMetric};
 use crate::start::TrainStart;
 use crate::train;
 use crate::validator::{Comparison, PairScore};
-use cytoscope_engine::DeviceRequest;
+use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{JobKind, Recordable, recorded};
 use cytoscope_pipeline::{Context, JobError};
@@ -147,6 +147,9 @@ pub struct TrainReport {
     pub peak_rss_bytes: Option<u64>,
     /// Name of the device that the network was trained on; if others have continued after a failure, all names in order.
     pub device: String,
+    /// The last of these devices; earlier versions do not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<DeviceId>,
     /// Traffic of the training steps between the host and the device since this process started or resumed the run, or since
     /// the device continued it; `None` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@ use crate::step::input_parts;
 use cytoscope_graph::{Dim, Graph, ValueId};
 use cytoscope_graph_passes::{analysis, infer_shapes, input_channels, join_inputs};
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::setting::FROM_SCRATCH;
 
 /// Axes of the input before those of space: batch and channels.
 const BEFORE_SPACE: usize = 2;
@@ -116,7 +117,7 @@ pub(crate) fn check_output_size(graph: &Graph, name: &str, batch: &[usize]) -> R
     };
     let problem = format!(
         "its output has {} voxels for an input of {}, but training requires outputs of the size of the input: start from a \
-         network that pads its convolutions and returns to the resolution of its input, or from scratch (--from scratch)",
+         network that pads its convolutions and returns to the resolution of its input, or from scratch ({FROM_SCRATCH})",
         size(&output),
         size(batch)
     );

@@ -9,6 +9,7 @@ use crate::train::Training;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::engine_memory;
 use cytoscope_profile::{DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes, smaller_batch};
+use cytoscope_storage::setting::{BATCH, SET};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -42,9 +43,9 @@ impl BatchAdvice {
     /// Returns the advice as text for the user of the command line.
     fn text(self) -> String {
         match self {
-            Self::Larger { batch } => format!("--batch {batch} fits into the memory of the device"),
+            Self::Larger { batch } => format!("{BATCH} {batch} fits into the memory of the device"),
             Self::Smaller { batch, accumulate } => {
-                format!("--batch {batch} --set accumulate={accumulate} would compute fewer activations twice")
+                format!("{BATCH} {batch} {SET} accumulate={accumulate} would compute fewer activations twice")
             }
         }
     }

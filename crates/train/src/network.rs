@@ -15,6 +15,7 @@ use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
+use cytoscope_storage::setting::{CONFIG, FROM_SCRATCH};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use head::{append_sigmoid, ends_in_sigmoid, further_layer, new_head, remove_sigmoid};
 use serde_json::{Value, json};
@@ -193,7 +194,7 @@ pub(crate) fn load_start_model(
         (None, Some(own)) => own,
         (None, None) => {
             return Err(wrong_use(format!(
-                "{from} uses preprocessing that training does not support: set normalize in --config"
+                "{from} uses preprocessing that training does not support: set normalize in {CONFIG}"
             )));
         }
     };
@@ -246,7 +247,7 @@ fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Resul
         count => format!("data.channels lists {count}"),
     };
     let next_step = match of_model {
-        1 => "list one channel, or train from scratch (--from scratch)".to_owned(),
+        1 => format!("list one channel, or train from scratch ({FROM_SCRATCH})"),
         count => format!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
     };
     let plural = if of_model == 1 { "" } else { "s" };

@@ -12,7 +12,7 @@ use crate::train::Training;
 use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_pipeline::{CancelToken, JobError, Note};
-use cytoscope_profile::{bytes_text, count_text};
+use cytoscope_profile::{bytes_text, count_text, time_text};
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
@@ -136,7 +136,11 @@ impl Training<'_> {
         let least = self.budget().minutes_needed(costs, spent, start_networks);
         if let (Some(minutes), Some(least)) = (self.config.budget.minutes, least) {
             let checked = format!("checking the data took {spent:.0} s");
-            return Err(budget_too_small(minutes, least, &format!("{checked}, and a step takes {step_secs:.2} s")));
+            return Err(budget_too_small(
+                minutes,
+                least,
+                &format!("{checked}, and a step takes {}", time_text(step_secs)),
+            ));
         }
         let size = self.budget().fit_validation_size(&cases, voxel_secs);
         if let Some(size) = size {

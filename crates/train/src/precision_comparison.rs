@@ -3,7 +3,7 @@
 use crate::config::TrainPrecision;
 use crate::job::{TrainJob, TrainReport};
 use crate::score_name::ScoreName;
-use cytoscope_engine::{Device, DeviceRequest};
+use cytoscope_engine::{Device, DeviceId, DeviceRequest};
 use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_storage::Overwrite;
 use serde::{Deserialize, Serialize};
@@ -50,11 +50,11 @@ impl TrainJob {
         let mut full = self.clone();
         full.config.precision = TrainPrecision::F32;
         // The times are compared, too: `auto` might choose another device for this precision.
-        let is_used = |device: &&Device| device.usable && device.name == mixed.device;
+        let is_usable = |id: &DeviceId| devices.iter().any(|device| device.usable && device.id == *id);
         if self.device == DeviceRequest::Auto
-            && let Some(device) = devices.iter().find(is_used)
+            && let Some(id) = mixed.device_id.filter(is_usable)
         {
-            full.device = DeviceRequest::Device(device.id);
+            full.device = DeviceRequest::Device(id);
         }
         // A machine profile may have completed the settings of the other run; the one of 32-bit floats might differ.
         full.config.performance = PerformanceRequest::Off;
@@ -108,6 +108,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use crate::history::History;
+    use cytoscope_engine::Precision;
     use serde_json::json;
 
     fn report(score: f64) -> TrainReport {
@@ -133,6 +134,21 @@ mod tests {
         assert_eq!((full.config.batch, full.config.performance), (Some(3), PerformanceRequest::Off));
         assert_eq!((full.seed, full.resume, full.without_int8), (5, false, true));
         assert_eq!((full.data, full.out), (mixed.data, PathBuf::from("f")));
+    }
+
+    #[test]
+    fn the_run_in_32_bits_uses_the_same_one_of_two_equal_gpus() {
+        let mixed: TrainJob = serde_json::from_value(json!({
+            "task": "segmentation", "data": "pairs", "from": "scratch", "out": "m", "config": {"precision": "f16"},
+        }))
+        .unwrap();
+        let gpus = [0, 1].map(|index| Device::named(DeviceId::Cuda(index), "a GPU", &[Precision::F32]));
+        let second = TrainReport { device: "a GPU".to_owned(), device_id: Some(gpus[1].id), ..report(0.5) };
+        let full = mixed.in_full_precision(&second, &gpus, PathBuf::from("f"));
+        assert_eq!(full.device, DeviceRequest::Device(DeviceId::Cuda(1)));
+        let unusable = gpus.map(|gpu| Device { usable: false, ..gpu });
+        let full = mixed.in_full_precision(&second, &unusable, PathBuf::from("f"));
+        assert_eq!(full.device, DeviceRequest::Auto);
     }
 
     #[test]

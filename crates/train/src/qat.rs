@@ -10,6 +10,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining, QuantizeMode};
+use cytoscope_volume::number_text;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -38,7 +39,7 @@ impl Default for QatTrainer {
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum QatLimitError {
     /// These minutes are not a number above 0.
-    #[error("minutes is {0}: expected a number above 0")]
+    #[error("minutes is {}: expected a number above 0", number_text(*.0))]
     InvalidMinutes(f64),
     /// Limits were given for a mode that does not train.
     #[error("minutes and steps apply to mode qat only: the other modes do not train")]

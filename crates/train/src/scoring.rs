@@ -219,17 +219,17 @@ impl Training<'_> {
             };
         }
         let scores = scored.tuned;
-        let better = state.peak.is_none_or(|peak| scores.score > peak);
+        let is_better = state.peak.is_none_or(|peak| scores.score > peak);
         // Scores on few files are noisy: of equally good networks, the one that was trained longer is kept.
-        let near = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
-        let longer = near && state.start_score.is_none_or(|start| scores.score > start);
+        let is_near_peak = state.peak.is_none_or(|peak| scores.score > peak - SCORE_NOISE);
+        let is_as_good = is_near_peak && state.start_score.is_none_or(|start| scores.score > start);
         // A start model is replaced only by a network that is better by more than chance.
         let comparison = before.as_ref().map(|start| scores.compared_with(&start.tuned));
-        // It may score lower than one before it that was not clearly better.
+        // While the start model is kept, the first clear gain counts, even if it scores lower than an earlier network without one.
         let is_start_kept = state.best.is_some_and(|(_, step)| step == 0);
         let best = match comparison {
-            Some(comparison) => (better || longer || is_start_kept) && comparison.is_clear_gain(),
-            None => better || longer,
+            Some(comparison) => (is_better || is_as_good || is_start_kept) && comparison.is_clear_gain(),
+            None => is_better || is_as_good,
         };
         let comparisons = [state.best_comparison, comparison].into_iter().flatten();
         state.best_comparison = comparisons.max_by(|a, b| a.after.total_cmp(&b.after));
@@ -240,7 +240,7 @@ impl Training<'_> {
         self.record_validation(state, &scores, best);
         self.write_preview(state.step, scored.live.as_ref());
         state.peak = Some(state.peak.map_or(scores.score, |peak| peak.max(scores.score)));
-        state.validations_since_best = if better { 0 } else { state.validations_since_best + 1 };
+        state.validations_since_best = if is_better { 0 } else { state.validations_since_best + 1 };
         match smaller.map_or(Ok(()), |size| self.shrink_validation(state, size, before)) {
             Ok(()) => Ok(ValidationOutcome::Done),
             Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),

@@ -20,6 +20,7 @@ use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage, input_record};
 use cytoscope_profile::{Recorder, Stage};
+use cytoscope_storage::setting::{DEVICE, PRECISION, RESTART, RESUME};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
 };
@@ -79,8 +80,9 @@ pub(crate) fn check_same_run(state: &TrainState, job: &TrainJob, folder: &RunFol
     Err(JobError::Mismatch {
         path: folder.path.clone(),
         problem: "the checkpoint in it was made with another task, start model or seed".to_owned(),
-        next_step: "use the original task, start model and seed, or use --restart instead of --resume to start over"
-            .to_owned(),
+        next_step: format!(
+            "use the original task, start model and seed, or use {RESTART} instead of {RESUME} to start over"
+        ),
     })
 }
 
@@ -164,14 +166,12 @@ fn half(precision: TrainPrecision, engine: &dyn Engine) -> Result<Option<Element
         return Ok(precision.half());
     }
     match (wanted, engine.device().id) {
-        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use(
-            "precision: only CUDA trains in tf32: set the precision to f32 (--precision f32), or choose cuda with \
-             --device",
-        )),
-        (_, DeviceId::Cpu) => Err(wrong_use(
-            "precision: the CPU trains in f32 only: set the precision to f32 (--precision f32), or choose a GPU with \
-             --device",
-        )),
+        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use(format!(
+            "precision: only CUDA trains in tf32: set {PRECISION} to f32, or choose cuda with {DEVICE}"
+        ))),
+        (_, DeviceId::Cpu) => Err(wrong_use(format!(
+            "precision: the CPU trains in f32 only: set {PRECISION} to f32, or choose a GPU with {DEVICE}"
+        ))),
         _ => Err(EngineError::unsupported_precision(engine, wanted, &offered).into()),
     }
 }

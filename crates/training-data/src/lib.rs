@@ -44,6 +44,7 @@ mod normalize;
 mod objects;
 mod reader;
 mod sampler;
+pub mod setting;
 mod sources;
 mod split;
 mod stack;

@@ -3,6 +3,7 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::{TrainingDataError, check_range};
 use crate::reader::{CacheUse, Reader};
+use crate::setting::VOXEL_UM;
 use crate::stack::{Role, Stack, open_image, voxel_um_of};
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -139,7 +140,7 @@ impl Sources {
             let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
             // The grid of the patches depends on it.
             size.check().map_err(|e| {
-                TrainingDataError::data(&pair.image.path, e.to_string(), "set data.voxel_um in the settings")
+                TrainingDataError::data(&pair.image.path, e.to_string(), format!("set {VOXEL_UM} in the settings"))
             })?;
             let voxel_um = [size.z, size.y, size.x];
             let first = stacks.len();

@@ -3,6 +3,7 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::limits::SLAB_BYTES;
+use crate::setting::{AXES, DataSetting, IMAGE_CHANNEL, IMAGE_CHANNELS, LABELS_CHANNEL, TARGET_CHANNEL, TARGETS, TIME};
 use cytoscope_formats::{Image, ImageMeta, open};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
@@ -17,21 +18,21 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Returns the name of the setting that selects its channel.
-    pub fn channel_setting(self) -> &'static str {
+    /// Returns the setting that selects its channel.
+    pub fn channel_setting(self) -> DataSetting {
         match self {
-            Role::Image => "data.image_channel",
-            Role::Target => "data.target_channel",
-            Role::Labels => "data.labels_channel",
+            Role::Image => IMAGE_CHANNEL,
+            Role::Target => TARGET_CHANNEL,
+            Role::Labels => LABELS_CHANNEL,
         }
     }
 
-    /// Returns the name of the setting that lists its channels.
-    pub fn channels_setting(self) -> &'static str {
+    /// Returns the setting that lists its channels.
+    pub fn channels_setting(self) -> DataSetting {
         match self {
-            Role::Image => "data.channels",
-            Role::Target => "data.targets",
-            Role::Labels => "data.labels_channel",
+            Role::Image => IMAGE_CHANNELS,
+            Role::Target => TARGETS,
+            Role::Labels => LABELS_CHANNEL,
         }
     }
 }
@@ -119,7 +120,7 @@ pub(crate) fn open_image(image: &ImageRef) -> Result<Image, TrainingDataError> {
 /// [`TrainingDataError::Data`] if the index does not exist, or if there are several elements and none is chosen.
 fn choose_index(
     image: &ImageRef,
-    (what, setting): (&'static str, &'static str),
+    (what, setting): (&'static str, DataSetting),
     extent: usize,
     chosen: Option<usize>,
     hint: &str,
@@ -153,14 +154,14 @@ impl Stack {
         let size = |axis| extent(meta, axis);
         let zyx = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
         let samples = size(Axis::S).max(1);
-        let slices = if zyx[0] == 1 { ", or data.axes to \"ZYX\" if these are slices" } else { "" };
-        let time = choose_index(reference, ("time point", "data.time"), size(Axis::T), reference.time, slices)?;
+        let slices = if zyx[0] == 1 { format!(", or {AXES} to \"ZYX\" if these are slices") } else { String::new() };
+        let time = choose_index(reference, ("time point", TIME), size(Axis::T), reference.time, &slices)?;
         let channels = channel_count(meta);
         if reference.channel.is_none() && channels > 1 {
-            return Err(ambiguous_channel(reference, role, meta, slices));
+            return Err(ambiguous_channel(reference, role, meta, &slices));
         }
         let what = ("channel", role.channel_setting());
-        let channel = choose_index(reference, what, channels, reference.channel, slices)?;
+        let channel = choose_index(reference, what, channels, reference.channel, &slices)?;
         if element_count(&zyx)? == 0 {
             return Err(TrainingDataError::data(&reference.path, "it has no voxels", "remove it, or export it again"));
         }

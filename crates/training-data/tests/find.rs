@@ -4,7 +4,7 @@
 mod common;
 
 use common::{names, tiny, tiny_pair, write};
-use cytoscope_formats::{PREDICTION_KIND, SeriesChoice, ZarrImageSpec, ZarrWriter};
+use cytoscope_formats::{PREDICTION_KIND, SeriesChoice, ZarrImageSpec, ZarrWriter, pack_zarr};
 use cytoscope_storage::Overwrite;
 use cytoscope_training_data::{
     Convention, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs, find_pairs_with,
@@ -293,14 +293,24 @@ fn the_target_of_a_prediction_is_its_labels_not_its_maps() {
     write_zarr(&at("cell.zarr"), [depth, height, width], raw);
     let spec = |name, dtype| ZarrImageSpec::new(name, [1, 1, depth, height, width], dtype);
     let maps = at("cell_probability.zarr");
-    let mut writer = ZarrWriter::create_listed(&maps, spec("maps", DType::F32)).unwrap();
-    let objects = writer.add_labels(spec("objects", DType::U16)).unwrap();
-    writer.write(0, [0; 3], &Samples::F32(vec![0.5; labels.len()])).unwrap();
-    writer.write(objects, [0; 3], &Samples::U16(labels)).unwrap();
-    let _ = writer.finish().unwrap().finish(PREDICTION_KIND).unwrap().publish().unwrap();
+    let written = |path: &Path| {
+        let mut writer = ZarrWriter::create_listed(path, spec("maps", DType::F32)).unwrap();
+        let objects = writer.add_labels(spec("objects", DType::U16)).unwrap();
+        writer.write(0, [0; 3], &Samples::F32(vec![0.5; labels.len()])).unwrap();
+        writer.write(objects, [0; 3], &Samples::U16(labels.clone())).unwrap();
+        writer
+    };
+    let _ = written(&maps).finish().unwrap().finish(PREDICTION_KIND).unwrap().publish().unwrap();
     fs::write(at("t.csv"), "raw,seg\ncell.zarr,cell_probability.zarr\n").unwrap();
     let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
     assert_eq!(dataset.pairs[0].target.path, maps.join("labels/objects"));
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    // So can those in one zip file.
+    let zip = at("cell_probability.ozx");
+    pack_zarr(written(&zip).finish().unwrap(), &|| true).unwrap().unwrap().publish().unwrap();
+    fs::write(at("z.csv"), "raw,seg\ncell.zarr,cell_probability.ozx\n").unwrap();
+    let dataset = find_pairs(&at("z.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!((&dataset.pairs[0].target.path, dataset.pairs[0].target.series), (&zip, 1));
     assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
     // Maps can be the target of label-free training.
     fs::write(at("t.csv"), "brightfield,signal\ncell.zarr,cell_probability.zarr\n").unwrap();

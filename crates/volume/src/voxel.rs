@@ -1,5 +1,6 @@
 //! Physical voxel sizes.
 
+use crate::number_text;
 use serde::{Deserialize, Serialize};
 
 /// Smallest plausible voxel size in µm: 1 nm, finer than volume electron microscopy of cells (2 to 10 nm).
@@ -44,7 +45,9 @@ pub enum ImplausibleVoxelSize {
         text: String,
     },
     /// A size that is zero, negative or not finite.
-    #[error("the voxel size along {axis} is {um} µm; a positive number was expected: give the size in µm")]
+    #[error(
+        "the voxel size along {axis} is {} µm; a positive number was expected: give the size in µm", number_text(*.um)
+    )]
     NotALength {
         /// Z, Y or X.
         axis: char,
@@ -53,8 +56,8 @@ pub enum ImplausibleVoxelSize {
     },
     /// A size outside [`MIN_PLAUSIBLE_UM`] to [`MAX_PLAUSIBLE_UM`].
     #[error(
-        "the voxel size along {axis} is {um} µm; {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm was expected{}; \
-         give the size in µm", unit_hint(.likely)
+        "the voxel size along {axis} is {} µm; {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm was expected{}; \
+         give the size in µm", number_text(*.um), unit_hint(.likely)
     )]
     OutOfRange {
         /// Z, Y or X.
@@ -217,6 +220,11 @@ mod tests {
         assert_eq!(likely(1e300), None);
         let text = VoxelSize::new_um(1.0, 1.0, 6.5e-7).check().unwrap_err().to_string();
         assert!(text.contains("along X is 0.00000065 µm") && text.contains("in meters, i.e. 0.65 µm"), "{text}");
+        for (um, shown) in [(1e99, "along Z is 1e99 µm; 0.001 to 1000 µm"), (1e-99, "1e-99 µm"), (-1e99, "-1e99 µm;")]
+        {
+            let text = VoxelSize::new_um(um, 1.0, 1.0).check().unwrap_err().to_string();
+            assert!(text.contains(shown) && text.len() < 200, "{text}");
+        }
     }
 
     #[test]

@@ -9,8 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time that a process may take to exit after its standard output has closed.
+/// Time that a process may take to exit after its standard output has closed, or to close it after it was killed.
 const END_WAIT: Duration = Duration::from_secs(10);
+/// Time that a process may take to exit after it was killed. One that hangs in a driver may never do.
+const KILL_WAIT: Duration = Duration::from_secs(1);
 /// Time to wait for the rest of the log after the process has exited.
 const LOG_WAIT: Duration = Duration::from_secs(1);
 /// Maximum length in characters of the last log line that is reported.
@@ -25,6 +27,8 @@ pub(super) struct Process {
     last_log_line: Arc<Mutex<String>>,
     /// Disconnected once the log has ended.
     log: Receiver<()>,
+    /// When it was killed first.
+    killed: Option<Instant>,
 }
 
 impl Process {
@@ -56,7 +60,7 @@ impl Process {
                 drop(reading);
             });
         }
-        Ok((Self { child, line: Some(line), last_log_line, log }, output))
+        Ok((Self { child, line: Some(line), last_log_line, log, killed: None }, output))
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -77,8 +81,27 @@ impl Process {
     }
 
     pub(super) fn kill(&mut self) {
+        self.killed.get_or_insert_with(Instant::now);
         // It fails only if the process has ended already.
         let _ = self.child.kill();
+    }
+
+    /// Returns whether the process was killed so long ago that its output is not waited for any longer: the process hangs in a
+    /// driver, or one that it has started keeps the output open.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.killed.is_some_and(|since| since.elapsed() >= END_WAIT)
+    }
+
+    /// Kills the process, and waits briefly until it has exited; `None` if it has not.
+    fn end(&mut self) -> Option<ExitStatus> {
+        self.kill();
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if start.elapsed() < KILL_WAIT => std::thread::sleep(Duration::from_millis(5)),
+                ended => return ended.ok().flatten(),
+            }
+        }
     }
 
     /// Waits for the process to exit, kills it after [`END_WAIT`], and returns a description of how it ended.
@@ -88,12 +111,10 @@ impl Process {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if start.elapsed() < END_WAIT => std::thread::sleep(Duration::from_millis(5)),
-                _ => {
-                    // It fails only if the process has ended already.
-                    let _ = self.child.kill();
-                    break self.child.wait().ok();
+                Ok(None) if start.elapsed() < END_WAIT && !self.is_given_up() => {
+                    std::thread::sleep(Duration::from_millis(5))
                 }
+                _ => break self.end(),
             }
         };
         let how = status.map_or_else(|| "ended".to_owned(), describe_exit);
@@ -113,8 +134,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // Do not leave the process running.
         if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            let _ = self.end();
         }
     }
 }

@@ -12,14 +12,14 @@ use state::ClientState;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started.
+/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started, besides those of which a GPU is left out.
 const MAX_DEATHS: usize = 3;
 /// See [`MAX_DEATHS`].
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
@@ -27,6 +27,10 @@ const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 const BACK_OFF: Duration = Duration::from_millis(200);
 /// Time that a process may take to end when the client is dropped; then it is killed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
+/// Time after which the client looks whether a process without replies was killed long ago.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Number of replies that are read in advance.
+const READ_AHEAD: usize = 64;
 
 /// Event of the client: a reply of the process, or its end or restart.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +60,8 @@ pub enum WorkerEvent {
 }
 
 /// A job whose process has ended, and which continues in the next one: a prediction after its finished slices, a training
-/// run from its checkpoint; others that write nothing before their end start again. That happens once for each job.
+/// run from its checkpoint; others that write nothing before their end start again. That happens once for each job, and once
+/// more for each GPU that was in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContinuedJob {
     /// Number of the job, which stays the same.
@@ -132,6 +137,7 @@ impl Worker {
                 inbox: Inbox::default(),
                 open: VecDeque::new(),
                 has_gpu: None,
+                failed: Vec::new(),
                 line: None,
                 process: None,
                 retiring: None,
@@ -235,8 +241,12 @@ impl ClientShared {
                 (self.wake)();
                 continue;
             }
+            let is_of_gpu = !state.ending && !ending.is_final && state.leave_out_used_gpu(&ending.reason);
             let running = state.take_running();
-            deaths.push_back(Instant::now());
+            // A GPU that is left out from now on ends no further process.
+            if !is_of_gpu {
+                deaths.push_back(Instant::now());
+            }
             while deaths.front().is_some_and(|d| d.elapsed() > DEATHS_WITHIN) {
                 deaths.pop_front();
             }
@@ -354,6 +364,22 @@ impl ClientShared {
         state.open.retain(|o| !unsent.contains(&o.id));
     }
 
+    /// Waits for the next reply of the process; `None` at the end of its output, or if that does not end although the process
+    /// was killed.
+    fn next_reply(&self, replies: &Receiver<Reply>) -> Option<Reply> {
+        loop {
+            match replies.recv_timeout(SILENCE) {
+                Ok(reply) => return Some(reply),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.state().process.as_ref().is_some_and(Process::is_given_up) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
     /// Starts one process, handles its replies until it ends, then removes the files it left.
     fn run_process(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let (process, output) = match Process::start(command()) {
@@ -363,20 +389,22 @@ impl ClientShared {
         let pid = process.pid();
         tracing::info!(pid, "worker started");
         let line = process.line();
-        {
+        let failed = {
             let mut state = self.state();
             state.process = Some(process);
             if state.dropped || state.ending {
                 state.process.iter_mut().for_each(Process::close);
             }
-        }
-        let hello = serde_json::to_string(&Request::Hello { version: PROTOCOL_VERSION }).unwrap_or_default();
+            state.failed.clone()
+        };
+        let hello = Request::Hello { version: PROTOCOL_VERSION, failed };
+        let hello = serde_json::to_string(&hello).unwrap_or_default();
         // If the process is gone, its output ends, which is handled below.
         let _ = line.send(hello);
-        let mut output = BufReader::with_capacity(1 << 16, output);
+        let replies = read_replies(output);
         let mut refused = None;
         let mut parent = std::env::temp_dir();
-        while let Some(reply) = next_reply(&mut output) {
+        while let Some(reply) = self.next_reply(&replies) {
             let mut state = self.state();
             match &reply {
                 Reply::Ready { pid, folder, .. } => {
@@ -416,6 +444,20 @@ impl ClientShared {
             None => Ending { reason: ended, is_final: false },
         }
     }
+}
+
+/// Reads the replies of a process in a thread of its own, which lasts as long as the process keeps its output open.
+fn read_replies(output: ChildStdout) -> Receiver<Reply> {
+    let (sender, replies) = sync_channel(READ_AHEAD);
+    std::thread::spawn(move || {
+        let mut output = BufReader::with_capacity(1 << 16, output);
+        while let Some(reply) = next_reply(&mut output) {
+            if sender.send(reply).is_err() {
+                return;
+            }
+        }
+    });
+    replies
 }
 
 /// Reads the next reply of the process; `None` at the end of its output.

@@ -1,7 +1,9 @@
 //! The jobs and queries of the client that have no final reply yet.
 
-use super::watch::Activity;
+use super::job::Continuation;
+use super::watch::{Activity, UsedGpu};
 use super::{JobId, Request};
+use cytoscope_engine::DeviceId;
 
 /// A job or query without a final reply.
 pub(super) struct PendingRequest {
@@ -9,25 +11,48 @@ pub(super) struct PendingRequest {
     pub(super) request: Request,
     pub(super) is_running: bool,
     pub(super) is_cancelled: bool,
-    /// Whether an earlier process ran the job.
-    is_continued: bool,
+    /// The GPUs that the job used when earlier processes ended.
+    failed_on: Vec<DeviceId>,
+    /// Whether the job is lost if its process ends: it continues on the CPU, or has used no GPU when an earlier process ended.
+    is_last_attempt: bool,
     pub(super) activity: Activity,
 }
 
 impl PendingRequest {
     pub(super) fn new(id: JobId, request: Request) -> Self {
         let activity = Activity::new();
-        Self { id, request, is_running: false, is_cancelled: false, is_continued: false, activity }
+        let failed_on = Vec::new();
+        Self { id, request, is_running: false, is_cancelled: false, failed_on, is_last_attempt: false, activity }
+    }
+
+    /// Returns the GPU that the job uses, if it runs and that GPU is known.
+    pub(super) fn used_gpu(&self, has_gpu: Option<bool>) -> Option<DeviceId> {
+        let Request::Run { job, .. } = &self.request else { return None };
+        match self.activity.gpu(job, has_gpu).filter(|_| self.is_running) {
+            Some(UsedGpu::Known(gpu)) => Some(gpu),
+            Some(UsedGpu::Unknown) | None => None,
+        }
     }
 
     /// Returns the request that continues the job in the next process, with a note, after its process has ended for this
-    /// reason; `None` if it is lost.
+    /// reason; `None` if it is lost. After each GPU, another device is tried, and the CPU last.
     pub(super) fn continued(&self, has_gpu: Option<bool>, reason: &str) -> Option<(Self, String)> {
         let Request::Run { id, job } = &self.request else { return None };
-        let gpu = self.activity.gpu(job, has_gpu);
-        let continued = job.continued(gpu.as_deref(), self.activity.has_trained(), reason);
-        let (job, note) = continued.filter(|_| !self.is_continued)?;
-        Some((Self { is_continued: true, ..Self::new(*id, Request::run(*id, job)) }, note))
+        if self.is_last_attempt {
+            return None;
+        }
+        let mut failed_on = self.failed_on.clone();
+        let how = match self.activity.gpu(job, has_gpu) {
+            Some(UsedGpu::Known(gpu)) if !failed_on.contains(&gpu) => {
+                failed_on.push(gpu);
+                Continuation::OnAnotherDevice
+            }
+            Some(gpu) => Continuation::OnCpu(gpu),
+            None => Continuation::OnSameDevice,
+        };
+        let is_last_attempt = how != Continuation::OnAnotherDevice;
+        let (job, note) = job.continued(how, self.activity.has_trained(), reason)?;
+        Some((Self { failed_on, is_last_attempt, ..Self::new(*id, Request::run(*id, job)) }, note))
     }
 }
 

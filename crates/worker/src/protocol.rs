@@ -6,6 +6,7 @@
 use super::{Job, JobResult};
 use cytoscope_engine::Device;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::devices::FailedDevice;
 use cytoscope_pipeline::{DeviceInUse, Event, ExistingOutput, JobError, JobErrorKind};
 use cytoscope_profile::{MemoryMark, MemorySample, SpanRecord, StageTotal};
 use cytoscope_train::TrainEvent;
@@ -53,6 +54,9 @@ pub enum Request {
     Hello {
         /// Protocol version of the client.
         version: u32,
+        /// GPUs that were in use when earlier processes ended. They are not used until the devices are listed again.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failed: Vec<FailedDevice>,
     },
     /// Lists the devices of this machine ([`Reply::Devices`]). GPUs are probed in child processes, for the first query and
     /// for those with `again`.
@@ -254,6 +258,9 @@ pub enum Reply {
         /// The error message.
         #[serde(rename = "sentence")]
         message: String,
+        /// What to do next, which is the end of the message after `; `, if the error states it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next_step: Option<String>,
         /// The file or folder that the job would replace if the user allowed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         existing: Option<ExistingOutput>,
@@ -281,12 +288,18 @@ pub enum Reply {
 impl Reply {
     /// Returns the reply that a job or query failed with this message.
     pub(crate) fn failed(id: JobId, kind: JobErrorKind, message: impl Into<String>) -> Self {
-        Self::Failed { id, kind, message: message.into(), existing: None }
+        Self::Failed { id, kind, message: message.into(), next_step: None, existing: None }
     }
 
     /// Returns the reply that a job or query failed with this error.
     pub(crate) fn of_error(id: JobId, error: &JobError) -> Self {
-        Self::Failed { id, kind: error.kind(), message: error.to_string(), existing: error.existing_output() }
+        Self::Failed {
+            id,
+            kind: error.kind(),
+            message: error.to_string(),
+            next_step: error.next_step(),
+            existing: error.existing_output(),
+        }
     }
 
     /// Returns the job that this message ends, if any.
@@ -396,6 +409,22 @@ mod tests {
         assert_eq!((prediction.device, live, prediction.outputs.len()), (DeviceRequest::Auto, false, 0));
         let segment = r#"{"segment":{"segmentation":{"map":"a.tif"}}}"#;
         assert!(matches!(serde_json::from_str(segment), Ok(Job::Segment { replaces: None, .. })));
+    }
+
+    #[test]
+    fn a_failure_states_the_next_step_which_other_replies_may_lack() {
+        let error = JobError::Mismatch {
+            path: "a.tif".into(),
+            problem: "it is flat".to_owned(),
+            next_step: "give a stack".to_owned(),
+        };
+        let reply = serde_json::to_value(Reply::of_error(JobId(3), &error)).unwrap();
+        assert_eq!(reply["sentence"], "a.tif: it is flat; give a stack");
+        assert_eq!(reply["next_step"], "give a stack");
+        let without = r#"{"reply":"failed","id":3,"kind":"other","sentence":"it failed"}"#;
+        let expected = Reply::failed(JobId(3), JobErrorKind::Other, "it failed");
+        assert_eq!(serde_json::from_str::<Reply>(without).unwrap(), expected);
+        assert_eq!(serde_json::to_string(&expected).unwrap(), without);
     }
 
     #[test]

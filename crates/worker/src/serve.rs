@@ -10,7 +10,7 @@ use super::{
     Job, JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, ProtocolError, Reply, Request,
 };
 use cytoscope_engine::{Device, DeviceId, DeviceRequest};
-use cytoscope_pipeline::devices::Devices;
+use cytoscope_pipeline::devices::{Devices, FailedDevice};
 use cytoscope_pipeline::predict::{LiveSink, panic_text};
 use cytoscope_pipeline::{
     AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, PerformanceRequest, cards,
@@ -47,6 +47,8 @@ struct ServeShared {
     folder: PrivateFolder,
     options: WorkerOptions,
     devices: Mutex<Option<Devices>>,
+    /// GPUs that were in use when earlier processes ended.
+    failed: Mutex<Vec<FailedDevice>>,
     /// Why this process starts no further job, so that the client replaces it.
     retires: OnceLock<String>,
     retained: Mutex<RetainedFiles>,
@@ -142,6 +144,7 @@ impl ServeShared {
             folder: PrivateFolder::create(&options.temporary)?,
             options,
             devices: Mutex::default(),
+            failed: Mutex::default(),
             retires: OnceLock::new(),
             retained: Mutex::default(),
         })
@@ -149,6 +152,10 @@ impl ServeShared {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Vec<FailedDevice>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn retained(&self) -> MutexGuard<'_, RetainedFiles> {
@@ -165,11 +172,12 @@ impl ServeShared {
         greeted: &mut bool,
         queries: &Sender<(JobId, Query)>,
     ) -> Result<(), ProtocolError> {
-        if let Request::Hello { version } = request {
+        if let Request::Hello { version, failed } = request {
             if version != PROTOCOL_VERSION {
                 return Err(ProtocolError::OtherVersion { requested: version });
             }
             *greeted = true;
+            *self.failed() = failed;
             self.replies.send(&Reply::Ready {
                 version: PROTOCOL_VERSION,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
@@ -440,14 +448,16 @@ impl ServeShared {
         }
     }
 
-    /// Returns the devices, which are discovered once.
+    /// Returns the devices, which are discovered once, without the GPUs that were in use when earlier processes ended.
     fn devices(&self) -> Devices {
+        let failed = self.failed().clone();
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.get_or_insert_with(|| (self.options.discover)()).clone()
+        devices.get_or_insert_with(|| (self.options.discover)().without(&failed)).clone()
     }
 
-    /// Discovers the devices again; returns them, and whether they are others than before.
+    /// Discovers the devices again; returns all of them, and whether they are others than before.
     fn devices_found_again(&self) -> (Devices, bool) {
+        self.failed().clear();
         let found = (self.options.discover)();
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         let before = devices.replace(found.clone());

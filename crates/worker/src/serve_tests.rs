@@ -81,7 +81,7 @@ fn a_job_that_does_not_stop_does_not_keep_the_worker_alive() {
         answered.store(true, Ordering::SeqCst);
         Devices::cpu_only()
     };
-    let hello = Request::Hello { version: PROTOCOL_VERSION };
+    let hello = Request::Hello { version: PROTOCOL_VERSION, failed: Vec::new() };
     let prediction = serde_json::from_str("{\"inputs\": [\"a.tif\"], \"model\": \"nuclei\", \"out\": \"o\"}").unwrap();
     let predict = Request::run(
         JobId(1),
@@ -152,9 +152,18 @@ impl Write for UntilRetired {
 
 /// Returns the replies to requests until the worker has retired.
 fn replies_until_retired(requests: Vec<Request>, discover: impl Fn() -> Devices + Send + Sync + 'static) -> Vec<Reply> {
+    replies_without(Vec::new(), requests, discover)
+}
+
+/// Returns the replies of a worker that leaves out GPUs, until it has retired.
+fn replies_without(
+    failed: Vec<FailedDevice>,
+    requests: Vec<Request>,
+    discover: impl Fn() -> Devices + Send + Sync + 'static,
+) -> Vec<Reply> {
     let temporary = tempfile::tempdir().unwrap();
     let (retired, wait) = channel();
-    let hello = Request::Hello { version: PROTOCOL_VERSION };
+    let hello = Request::Hello { version: PROTOCOL_VERSION, failed };
     let lines = std::iter::once(hello).chain(requests).map(|r| serde_json::to_string(&r).unwrap() + "\n");
     let input = Lines(Cursor::new(lines.collect::<String>().into_bytes()), wait);
     let output = SharedBuffer::default();
@@ -184,6 +193,21 @@ fn the_worker_retires_after_other_devices_were_found() {
         _ => None,
     });
     assert_eq!(listed.collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 1), (4, 2)], "{replies:?}");
+    assert!(matches!(replies.last(), Some(Reply::Retiring { .. })), "{replies:?}");
+}
+
+#[test]
+fn a_gpu_that_an_earlier_process_used_at_its_end_is_left_out_until_devices_are_looked_for_again() {
+    let reason = "it was in use when the driver hung".to_owned();
+    let failed = vec![FailedDevice { id: DeviceId::Cuda(0), reason: reason.clone() }];
+    let requests = [false, true].into_iter().zip(1..);
+    let requests = requests.map(|(again, id)| Request::Devices { id: JobId(id), again }).collect();
+    let replies = replies_without(failed, requests, || Devices::with_gpus(vec![gpu()]));
+    let listed = replies.iter().filter_map(|reply| match reply {
+        Reply::Devices { devices, .. } => devices.first().map(|gpu| (gpu.usable, gpu.reason.clone())),
+        _ => None,
+    });
+    assert_eq!(listed.collect::<Vec<_>>(), [(false, reason), (true, String::new())], "{replies:?}");
     assert!(matches!(replies.last(), Some(Reply::Retiring { .. })), "{replies:?}");
 }
 

@@ -6,6 +6,7 @@
 use super::{Job, JobId, Reply};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::{Event, ProgressStage};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into the time in which a client gives up.
@@ -36,9 +37,27 @@ impl Default for Timeouts {
     }
 }
 
+/// The GPU that a job uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UsedGpu {
+    /// The GPU that the job has reported or asked for.
+    Known(DeviceId),
+    /// Some GPU: the job has not reported its device yet.
+    Unknown,
+}
+
+impl fmt::Display for UsedGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(gpu) => gpu.fmt(f),
+            Self::Unknown => f.write_str("a GPU"),
+        }
+    }
+}
+
 /// Device and progress of a job according to its replies.
 pub(super) struct Activity {
-    /// The device that it computes on, once it is chosen.
+    /// The device that it computes on, or that it tries before one is chosen.
     device: Option<DeviceId>,
     /// The seconds for which the GPU has been tuned or has compiled kernels, as reported last; `None` if it does neither.
     prepared_secs: Option<u64>,
@@ -88,6 +107,7 @@ impl Activity {
     pub(super) fn receive(&mut self, reply: &Reply) {
         match reply {
             Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
+            Reply::Progress { event: Event::DeviceTried { id }, .. } => self.device = Some(*id),
             Reply::Progress { event: Event::Progress(progress), .. } => {
                 self.is_on_cpu = matches!(progress.stage, ProgressStage::Objects | ProgressStage::Write);
                 let is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
@@ -108,13 +128,13 @@ impl Activity {
         self.start_over();
     }
 
-    /// Returns the name of the GPU that a job uses, or may use before its device is known. `has_gpu` is whether there is one
-    /// at all, if that is known.
-    pub(super) fn gpu(&self, job: &Job, has_gpu: Option<bool>) -> Option<String> {
+    /// Returns the GPU that a job uses, or may use before its device is known. `has_gpu` is whether there is one at all, if
+    /// that is known.
+    pub(super) fn gpu(&self, job: &Job, has_gpu: Option<bool>) -> Option<UsedGpu> {
         match (self.device, job.device()) {
             (Some(DeviceId::Cpu), _) | (None, DeviceRequest::Device(DeviceId::Cpu)) => None,
-            (Some(gpu), _) | (None, DeviceRequest::Device(gpu)) => Some(gpu.to_string()),
-            (None, DeviceRequest::Auto) => (has_gpu != Some(false)).then(|| "a GPU".to_owned()),
+            (Some(gpu), _) | (None, DeviceRequest::Device(gpu)) => Some(UsedGpu::Known(gpu)),
+            (None, DeviceRequest::Auto) => (has_gpu != Some(false)).then_some(UsedGpu::Unknown),
         }
     }
 
@@ -179,10 +199,17 @@ mod tests {
         assert!(hangs(&unknown, &score, Some(true)) && !hangs(&on("cpu"), &score, Some(true)));
         unknown.cancel();
         assert!(hangs(&unknown, &import, Some(true)));
-        assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)).as_deref(), Some("wgpu:1"));
+        assert_eq!(on("wgpu:1").gpu(&predict(), Some(true)), Some(UsedGpu::Known(DeviceId::Wgpu(1))));
+        // Devices are compared before one is chosen.
+        let mut comparing = Activity::new();
+        for (id, expected) in [(DeviceId::Cuda(0), Some(UsedGpu::Known(DeviceId::Cuda(0)))), (DeviceId::Cpu, None)] {
+            comparing.receive(&event(Event::DeviceTried { id }));
+            assert_eq!(comparing.gpu(&predict(), Some(true)), expected);
+        }
+        assert_eq!(Activity::new().gpu(&predict(), None), Some(UsedGpu::Unknown));
         let requested =
             job(r#"{"predict":{"prediction":{"inputs":["a.tif"],"model":"m","out":"o","device":"cuda:1"}}}"#);
-        assert_eq!(Activity::new().gpu(&requested, None).as_deref(), Some("cuda:1"));
+        assert_eq!(Activity::new().gpu(&requested, None), Some(UsedGpu::Known(DeviceId::Cuda(1))));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The table of tasks: one run of `predict` or `train` per row.
 
-use crate::cli::PrecisionName;
 use crate::cli::failure::Failure;
 use crate::cli::predict::Predict;
 use crate::cli::train::{Train, TrainPrecisionName};
+use crate::cli::{PrecisionName, usage_problem};
 use clap::{Args, ValueEnum};
 use csv::StringRecord;
 use cytoscope_engine::DeviceRequest;
@@ -299,17 +299,12 @@ impl Row<'_> {
         match command.try_get_matches_from(words) {
             Ok(_) => Ok(()),
             Err(error) => {
-                let text = error.to_string();
-                // The message, without the usage that follows.
-                let message: Vec<&str> =
-                    text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-                let message = message.join(" ");
-                let message = message.trim_start_matches("error: ");
+                let problem = usage_problem(&error);
                 let command = match task.kind {
                     TaskKind::Training => "train",
                     TaskKind::Inference => "predict",
                 };
-                Err(self.error("overrides", format!("{message}; cytoscope {command} --help lists the options")))
+                Err(self.error("overrides", format!("{problem}; cytoscope {command} --help lists the options")))
             }
         }
     }

@@ -5,9 +5,9 @@ use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorde
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_simulate::{Settings, SimulateError, Simulation, simulate};
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::{PartialFile, atomic_write};
+use cytoscope_storage::{Overwrite, ResultsFolder};
 use cytoscope_volume::{Array, DType};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -67,15 +67,17 @@ impl SimulateJob {
     }
 
     /// Creates the folder, and checks that the files of the stack and their record may be written. `inputs` must not be
-    /// overwritten.
+    /// overwritten. If nothing was written until the result is dropped, a new folder is removed again.
     ///
     /// # Errors
     /// [`JobError::Io`] if the folder cannot be created; [`JobError::Storage`] if a file may not be written;
     /// [`JobError::WrongUse`] if a path is not Unicode.
-    pub(crate) fn prepare(&self, inputs: &[&Path]) -> Result<(), JobError> {
-        std::fs::create_dir_all(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
+    pub(crate) fn prepare(&self, inputs: &[&Path]) -> Result<ResultsFolder, JobError> {
+        let folder =
+            ResultsFolder::create(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
         self.check_files(inputs)?;
-        PendingRecord::begin(&self.with_image()).map(drop)
+        PendingRecord::begin(&self.with_image()).map(drop)?;
+        Ok(folder)
     }
 
     /// Checks that the files of the stack may be written.
@@ -93,7 +95,7 @@ impl SimulateJob {
     /// [`JobError::WrongUse`] for settings out of range, and the errors of [`SimulateJob::prepare`]; [`JobError::Format`] or
     /// [`JobError::Storage`] if a file cannot be written; [`JobError::Cancelled`].
     pub(crate) fn run(&self, context: &Context, inputs: &[&Path]) -> Result<Simulated, JobError> {
-        self.prepare(inputs)?;
+        let _folder = self.prepare(inputs)?;
         // A folder that cannot be written to is found before the stack is computed.
         let created = PartialFile::create(&self.image_path());
         created.map(drop).map_err(|error| JobError::Io { path: self.out.clone(), error })?;

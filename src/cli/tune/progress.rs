@@ -31,15 +31,13 @@ impl TuneProgress {
 
 /// Returns the event as a line of text; `None` if the error of the command is printed later.
 fn line_of(event: &ProcessEvent) -> Option<String> {
-    let text = event.progress_text()?;
-    // The number of a round or candidate, and the rest.
-    let numbered = text.split_once(": ");
-    Some(match (event, numbered) {
-        (ProcessEvent::Round { .. }, Some((number, rest))) => format!("[{number}] {rest}"),
-        (ProcessEvent::Candidate { eta_secs, .. }, Some((number, rest))) => {
-            format!("  [{number}] {rest}{}", left_text(*eta_secs))
+    let (number, text) = event.numbered_progress()?;
+    Some(match (event, number) {
+        (ProcessEvent::Candidate { eta_secs, .. }, Some(number)) => {
+            format!("  [{number}] {text}{}", left_text(*eta_secs))
         }
-        _ => text,
+        (_, Some(number)) => format!("[{number}] {text}"),
+        (_, None) => text,
     })
 }
 

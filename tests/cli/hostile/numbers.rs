@@ -38,12 +38,37 @@ fn invalid_numbers_are_refused_by_name() {
         let ran = fixture.run(&["predict", &raw, "--voxel-size", size, "--out", "o"]);
         assert!(matches!(ran.code, Some(2 | 3)), "{size}: {:?} {}", ran.code, ran.stderr);
     }
+    // Numbers of any size are stated in a few digits.
+    for (options, shown) in [
+        (["--voxel-size", "1e99,1,1"], "along Z is 1e99 µm"),
+        (["--voxel-size", "1,1e-99,1"], "along Y is 1e-99 µm"),
+        (["--diameter", "1e99"], "object diameter 1e99 is out of range"),
+        (["--overlap", "1e99"], "invalid --overlap 1e99"),
+        (["--preprocess", "clahe:clip=1e99"], "clip is 1e99"),
+    ] {
+        let ran = fixture.fails(2, &[&["predict", raw.as_str(), "--out", "o"][..], &options].concat(), &[shown]);
+        assert!(!ran.stderr.contains(&"0".repeat(20)), "{}", ran.stderr);
+    }
+    let smoothed = ["predict", &raw, "--preprocess", "gaussian:sigma=1e99", "--out", "o"];
+    fixture.fails(3, &smoothed, &["a length is 1e99 voxels"]);
     // A size that was given is an error of the option, not of the file.
     let given = ["segment", &raw, "--voxel-size", "1e6,1,1", "--out", "l.tif"];
     let refused = fixture.fails(2, &given, &["--voxel-size [1000000.0, 1.0, 1.0]", "µm"]);
     assert!(!refused.stderr.contains("correct the file"), "{}", refused.stderr);
     fixture.fails(2, &["predict", &raw, "--tile", &format!("{max_u64},1,1"), "--out", "o"], &["tile"]);
     fixture.fails(2, &["predict", &raw, "--memory-budget", "0", "--out", "o"], &["memory-budget"]);
+    assert!(!fixture.path("o").exists(), "refused predictions leave no folder");
+    for bad in ["--shape=99999,99999,99999", "--trace=t.tif"] {
+        fixture.fails(2, &["simulate", "--kind", "nuclei", bad, "--out", "new/inner"], &["choose"]);
+    }
+    let train = ["train", "--task", "segmentation", "--data", "sim", "--out", "new/m", "--steps", "1"];
+    fixture.fails(2, &[&train[..], &["--device", "cuda:99"]].concat(), &["cuda:99"]);
+    assert!(!fixture.path("new").exists(), "refused simulations and training runs leave no folder");
+    // Folders that exist are kept.
+    std::fs::create_dir(fixture.path("new")).unwrap();
+    fixture.fails(2, &["predict", &raw, "--voxel-size", "1e9,1,1", "--out", "new"], &["µm"]);
+    fixture.fails(2, &["predict", &raw, "--voxel-size", "1e9,1,1", "--out", "new/inner"], &["µm"]);
+    assert!(fixture.path("new").is_dir() && fixture.names("new").is_empty());
 }
 
 #[test]

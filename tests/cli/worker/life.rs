@@ -2,7 +2,8 @@
 
 use super::{Engine, TIMEOUT, command, convert, is_alive, job, long_job, predict_request};
 use crate::common::Fixture;
-use cytoscope_engine::{DeviceId, DeviceRequest};
+#[cfg(unix)]
+use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{JobErrorKind, PredictJob};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, PROTOCOL_VERSION, Reply, Request, Timeouts, Worker, WorkerEvent, WorkerState,
@@ -289,14 +290,38 @@ fn any_prediction() -> PredictJob {
     job(json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o", "device": "auto"}))
 }
 
-/// A process that starts each job on a GPU and then hangs. It appends the requests to `requests.txt`.
+/// The last reply of a process that does not hang.
+#[cfg(unix)]
+const RAN_ON_CPU: &str = "{\"reply\":\"failed\",\"id\":1,\"kind\":\"other\",\"sentence\":\"it ran on the CPU\"}";
+
+/// A process that starts a job on the first of two GPUs that the client does not leave out, and then hangs. Without such a
+/// GPU, the job fails. It appends the requests to `requests.txt`.
 #[cfg(unix)]
 fn hanging(fixture: &Fixture) -> Command {
-    let event = "{\"event\":\"device\",\"id\":\"cuda:0\",\"name\":\"a GPU\",\"why\":\"requested\"}";
+    let choose = "case \"$hello\" in *cuda:1*) gpu=cpu;; *cuda:0*) gpu=cuda:1;; *) gpu=cuda:0;; esac";
+    let event = "{\"event\":\"device\",\"id\":\"'$gpu'\",\"name\":\"a GPU\",\"why\":\"requested\"}";
     let started = "{\"reply\":\"started\",\"id\":1}";
     let device = format!("{{\"reply\":\"progress\",\"id\":1,\"event\":{event}}}");
     let record = "read -r run || exit; printf '%s\\n' \"$run\" >> requests.txt";
-    shell(fixture, &format!("{record}; echo '{started}'; echo '{device}'; exec sleep 1000"))
+    let end = format!("[ $gpu != cpu ] || echo '{RAN_ON_CPU}'; exec sleep 1000");
+    shell(fixture, &format!("{choose}; {record}; echo '{started}'; echo '{device}'; {end}"))
+}
+
+/// A process that starts the first job and then hangs, before it reports a device. Every later job fails. It appends the
+/// requests to `requests.txt`.
+#[cfg(unix)]
+fn hanging_before_its_device_is_known(fixture: &Fixture) -> Command {
+    let started = "{\"reply\":\"started\",\"id\":1}";
+    let record = "printf '%s\\n' \"$run\" >> requests.txt";
+    let later = format!("[ -e requests.txt ] && {{ {record}; echo '{RAN_ON_CPU}'; exec sleep 1000; }}");
+    shell(fixture, &format!("read -r run || exit; {later}; {record}; echo '{started}'; exec sleep 1000"))
+}
+
+/// Asserts that the job of a process ends on the CPU.
+#[cfg(unix)]
+fn assert_ran_on_cpu(engine: &mut Engine) {
+    let end = engine.end(1);
+    assert!(matches!(&end, Reply::Failed { message, .. } if message == "it ran on the CPU"), "{end:?}");
 }
 
 /// The jobs that hanging processes were asked to run.
@@ -310,42 +335,67 @@ fn requested(fixture: &Fixture) -> Vec<Job> {
     text.lines().map(job).collect()
 }
 
+/// How predictions were to continue in the requests of a fixture, and why on the CPU.
 #[cfg(unix)]
-#[test]
-fn a_job_that_hangs_on_a_gpu_continues_once_on_the_cpu() {
-    let fixture = Fixture::new();
-    let timeouts = Timeouts { progress: Duration::from_millis(200), ..Timeouts::default() };
-    let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
-    engine.worker.send(predict_request(1, any_prediction(), false));
-    let (reason, lost, again) = engine.wait("the first process", died);
-    assert!(reason.contains("the job on cuda:0 showed no progress") && lost.is_empty(), "{reason}: {lost:?}");
-    assert!(again[0].id == JobId(1) && again[0].note.contains("on the CPU"), "{again:?}");
-    let (_, lost, again) = engine.wait("the second process", died);
-    assert_eq!((lost, again), (vec![JobId(1)], Vec::new()));
-    let jobs = requested(&fixture);
-    let continued = jobs.iter().map(|job| match job {
+fn continued(fixture: &Fixture) -> Vec<(bool, Option<String>)> {
+    let of_job = |job: &Job| match job {
         Job::Predict { prediction, .. } => (prediction.resume, prediction.cpu_because.clone()),
         other => panic!("{other:?}"),
-    });
-    let because = format!("cuda:0 was in use when {reason}");
-    assert_eq!(continued.collect::<Vec<_>>(), [(false, None), (true, Some(because))]);
+    };
+    requested(fixture).iter().map(of_job).collect()
+}
+
+/// Times after which a job that shows no progress soon counts as hung.
+#[cfg(unix)]
+fn short_timeouts() -> Timeouts {
+    Timeouts { progress: Duration::from_secs(1), ..Timeouts::default() }
 }
 
 #[cfg(unix)]
 #[test]
-fn scoring_that_hangs_on_a_gpu_starts_again_once_on_the_cpu() {
+fn a_job_that_hangs_on_a_gpu_continues_on_the_next_one_and_then_on_the_cpu() {
     let fixture = Fixture::new();
-    let timeouts = Timeouts { progress: Duration::from_millis(200), ..Timeouts::default() };
-    let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
+    let mut engine = Engine::start_with(&hanging(&fixture), short_timeouts());
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    for gpu in ["cuda:0", "cuda:1"] {
+        let (reason, lost, again) = engine.wait("the end of a process", died);
+        let expected = format!("the job on {gpu} showed no progress");
+        assert!(reason.contains(&expected) && lost.is_empty(), "{reason}: {lost:?}");
+        assert!(again[0].id == JobId(1) && again[0].note.ends_with("on another device"), "{again:?}");
+    }
+    assert_ran_on_cpu(&mut engine);
+    assert_eq!(continued(&fixture), [(false, None), (true, None), (true, None)]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_job_that_hangs_before_its_device_is_known_continues_on_the_cpu() {
+    let fixture = Fixture::new();
+    let mut engine = Engine::start_with(&hanging_before_its_device_is_known(&fixture), short_timeouts());
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let (reason, lost, again) = engine.wait("the first process", died);
+    assert!(reason.contains("the job on a GPU showed no progress") && lost.is_empty(), "{reason}: {lost:?}");
+    assert!(again[0].id == JobId(1) && again[0].note.ends_with("on the CPU"), "{again:?}");
+    assert_ran_on_cpu(&mut engine);
+    let because = format!("a GPU was in use when {reason}");
+    assert_eq!(continued(&fixture), [(false, None), (true, Some(because))]);
+}
+
+#[cfg(unix)]
+#[test]
+fn scoring_that_hangs_on_a_gpu_starts_again_on_the_next_one_and_then_on_the_cpu() {
+    let fixture = Fixture::new();
+    let mut engine = Engine::start_with(&hanging(&fixture), short_timeouts());
     let score = serde_json::from_value(json!({"evaluate_model": {"model": "nuclei", "data": "d"}})).unwrap();
     engine.worker.send(Request::run(JobId(1), score));
-    let (_, lost, again) = engine.wait("the first process", died);
-    assert!(lost.is_empty() && again[0].id == JobId(1), "{lost:?} {again:?}");
-    assert!(again[0].note.ends_with("the evaluation starts again, on the CPU"), "{again:?}");
-    let (_, lost, again) = engine.wait("the second process", died);
-    assert_eq!((lost, again), (vec![JobId(1)], Vec::new()));
+    for _ in 0..2 {
+        let (_, lost, again) = engine.wait("the end of a process", died);
+        assert!(lost.is_empty() && again[0].id == JobId(1), "{lost:?} {again:?}");
+        assert!(again[0].note.ends_with("the evaluation starts again, on another device"), "{again:?}");
+    }
+    assert_ran_on_cpu(&mut engine);
     let devices: Vec<DeviceRequest> = requested(&fixture).iter().map(Job::device).collect();
-    assert_eq!(devices, [DeviceRequest::Auto, DeviceRequest::Device(DeviceId::Cpu)]);
+    assert_eq!(devices, [DeviceRequest::Auto; 3]);
 }
 
 #[cfg(unix)]
@@ -363,6 +413,28 @@ fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
     assert!(reason.contains("the cancelled job on cuda:0 did not stop"), "{reason}");
     assert!(lost.is_empty() && again.is_empty(), "{lost:?} {again:?}");
     engine.wait("the next process", |event| (*event == WorkerEvent::Restarted).then_some(()));
+    // The next job may use the GPU.
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let device = engine.reply("the next device", |reply| match reply {
+        Reply::Progress { event: cytoscope_pipeline::Event::Device(device), .. } => Some(device.id),
+        _ => None,
+    });
+    assert_eq!(device, cytoscope_engine::DeviceId::Cuda(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_whose_output_stays_open_after_it_was_killed_is_replaced() {
+    let fixture = Fixture::new();
+    let started = "{\"reply\":\"started\",\"id\":1}";
+    // The first process starts another one, which keeps the output open.
+    let first = format!("touch first; sleep 100 & echo '{started}'; exec sleep 1000");
+    let script = format!("read -r run || exit; [ -e first ] || {{ {first}; }}; echo '{RAN_ON_CPU}'; exec sleep 1000");
+    let mut engine = Engine::start_with(&shell(&fixture, &script), short_timeouts());
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let (reason, lost, again) = engine.wait("the first process", died);
+    assert!(reason.contains("showed no progress") && lost.is_empty() && again.len() == 1, "{reason}: {lost:?}");
+    assert_ran_on_cpu(&mut engine);
 }
 
 #[cfg(unix)]

@@ -2,6 +2,7 @@
 
 use super::{Batch, start_folder};
 use crate::document::file_name;
+use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::work::{JobView, Purpose};
 use cytoscope_engine::{DeviceRequest, Precision};
@@ -71,7 +72,7 @@ impl Batch {
 
     /// Whether predictions or a model are being scored.
     pub(crate) fn is_evaluating(&self, jobs: &Jobs) -> bool {
-        self.evaluation(jobs).is_some()
+        self.evaluating.is_some_and(|id| jobs.is_active(id))
     }
 
     /// Predictions or ground truth.
@@ -105,7 +106,7 @@ impl Batch {
     }
 
     /// Scores the chosen predictions against the ground truth.
-    pub(super) fn evaluate(&mut self, voxel_axes_um: VoxelSize, jobs: &mut Jobs) {
+    pub(super) fn evaluate(&mut self, voxel_axes_um: VoxelSize, jobs: &Jobs, effects: &mut Effects) {
         let (Some(prediction), Some(truth)) = (self.prediction.path.clone(), self.truth.path.clone()) else { return };
         if self.is_evaluating(jobs) {
             return;
@@ -125,15 +126,15 @@ impl Batch {
             overwrite: Overwrite::Refuse,
         };
         (self.report, self.of_model) = (None, None);
-        self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::Evaluate(job)));
+        self.evaluating = Some(jobs.request(title, Purpose::Evaluate, Job::Evaluate(job), effects));
     }
 
     /// Scores a model on the chosen pairs.
-    pub(super) fn evaluate_model(&mut self, model: &ScoredModel, jobs: &mut Jobs) {
+    pub(super) fn evaluate_model(&mut self, model: &ScoredModel, jobs: &Jobs, effects: &mut Effects) {
         let Some(job) = self.model_job(model).filter(|_| !self.is_evaluating(jobs)) else { return };
         let title = format!("{} · evaluate", model.title);
         (self.report, self.of_model) = (None, Some(model.title.clone()));
-        self.evaluating = Some(jobs.run(title, Purpose::Evaluate, Job::EvaluateModel(job)));
+        self.evaluating = Some(jobs.request(title, Purpose::Evaluate, Job::EvaluateModel(job), effects));
     }
 
     /// The job that scores a model on the chosen pairs; `None` if there are none.

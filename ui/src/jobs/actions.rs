@@ -1,12 +1,13 @@
 //! Actions on the jobs of the engine.
 
-use super::Jobs;
+use super::{Jobs, TunedTraining};
 use crate::correct::Corrections;
 use crate::disk::{DiskEffect, DocumentEffect};
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::Effects;
 use crate::overwrite::OverwriteAnswer;
+use crate::work::NewJob;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::Blend;
 use cytoscope_preprocess::PreprocessStep;
@@ -15,6 +16,8 @@ use std::path::PathBuf;
 
 /// An action on the jobs of the engine.
 pub(crate) enum JobsAction {
+    /// Queues a job that was requested with [`Jobs::request`].
+    Run(Box<NewJob>),
     /// Predicts a document.
     Predict(u64),
     /// Predicts all series of a document's file.
@@ -23,6 +26,8 @@ pub(crate) enum JobsAction {
     PredictAll,
     /// Cancels a waiting or running job.
     Cancel(JobId),
+    /// Asks a running job to end now with the best result so far.
+    Finish(JobId),
     /// Cancels the running job, or else the next one.
     CancelNext,
     /// Cancels all queued and running predictions.
@@ -125,6 +130,8 @@ pub(crate) enum JobsAction {
     MeasurePeak,
     /// Tunes the settings of the selected model with a document's stack, in a separate process.
     Tune(u64),
+    /// Tunes the settings of a training run in a separate process, once they are written to their file.
+    TuneTraining(Box<TunedTraining>),
     /// Cancels tuning.
     CancelTuning,
 }
@@ -142,6 +149,7 @@ impl Jobs {
         self.work.performance = display.settings().performance;
         let time_of = |id: u64| documents.get(id).map_or(0, |document| document.time);
         match action {
+            JobsAction::Run(new) => self.work.queue(*new),
             JobsAction::Predict(id) => self.request_prediction(id, false, documents, display, &mut effects),
             JobsAction::PredictAllSeries(id) => self.request_prediction(id, true, documents, display, &mut effects),
             JobsAction::PredictAll => {
@@ -150,6 +158,7 @@ impl Jobs {
                 }
             }
             JobsAction::Cancel(id) => self.work.cancel(id),
+            JobsAction::Finish(id) => self.work.finish(id),
             JobsAction::CancelNext => self.cancel_next(),
             JobsAction::CancelPredictions => self.cancel_predictions(),
             JobsAction::RestartEngine => self.work.restart(),
@@ -203,6 +212,7 @@ impl Jobs {
                 effects.disk(DiskEffect::MeasurePeak);
             }
             JobsAction::Tune(id) => self.tune(id, documents, display, &mut effects),
+            JobsAction::TuneTraining(training) => self.tune_training(training, &mut effects),
             JobsAction::CancelTuning => self.cancel_tuning(),
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }

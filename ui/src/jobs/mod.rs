@@ -20,7 +20,7 @@ use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
 use crate::runs::FileRun;
 use crate::settings::Settings;
-use crate::work::{JobView, Purpose, Work};
+use crate::work::{JobState, JobView, Purpose, Work};
 use cytoscope_engine::Device;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
@@ -39,6 +39,15 @@ use tuning::Tuning;
 pub(crate) use actions::JobsAction;
 pub(crate) use tuning::TunedTraining;
 
+/// Why a job ended without a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum JobFailure {
+    /// It failed for this reason.
+    Failed(String),
+    /// It was cancelled.
+    Cancelled,
+}
+
 /// The jobs of the engine.
 pub(crate) struct Jobs {
     work: Work,
@@ -51,7 +60,7 @@ pub(crate) struct Jobs {
     questions_asked: u64,
     /// Summary lines of the finished predictions of a running batch.
     batch_done: Vec<String>,
-    /// Documents whose results folder is being created for a prediction.
+    /// Documents whose results folder is being checked for a prediction.
     preparing: BTreeSet<u64>,
     /// The documents among them for which all series of their file will be predicted.
     all_series: BTreeSet<u64>,
@@ -316,19 +325,34 @@ impl Jobs {
         }
     }
 
-    /// Runs a job that is not a prediction, segmentation or measurement.
-    pub(crate) fn run(&mut self, title: String, purpose: Purpose, job: Job) -> JobId {
-        self.work.run(title, purpose, job)
+    /// Asks for a job that is not a prediction, segmentation or measurement. Returns its id; the job is queued when the
+    /// effects are carried out.
+    pub(crate) fn request(&self, title: String, purpose: Purpose, job: Job, effects: &mut Effects) -> JobId {
+        let new = self.work.reserve(title, purpose, job);
+        let id = new.id;
+        effects.act(JobsAction::Run(Box::new(new)));
+        id
     }
 
-    /// Asks the worker to cancel a waiting or running job.
-    pub(crate) fn cancel(&self, id: JobId) {
-        self.work.cancel(id);
+    /// Whether a job was requested and is not queued yet.
+    pub(crate) fn is_requested(&self, id: JobId) -> bool {
+        self.work.is_reserved(id)
     }
 
-    /// Asks a running job to end now with the best result so far.
-    pub(crate) fn finish(&self, id: JobId) {
-        self.work.finish(id);
+    /// Whether a job was requested and has not ended.
+    pub(crate) fn is_active(&self, id: JobId) -> bool {
+        self.is_requested(id) || self.get(id).is_some_and(|job| !job.state.is_over())
+    }
+
+    /// Why a requested job ended without a result; `None` if it is active or done.
+    pub(crate) fn failure(&self, id: JobId) -> Option<JobFailure> {
+        match self.get(id).map(|job| &job.state) {
+            Some(JobState::Failed(reason)) => Some(JobFailure::Failed(reason.clone())),
+            Some(JobState::Cancelled) => Some(JobFailure::Cancelled),
+            Some(JobState::Queued | JobState::Running | JobState::Done) => None,
+            None if self.is_requested(id) => None,
+            None => Some(JobFailure::Failed("the engine is not running".to_owned())),
+        }
     }
 
     /// Discards the segmentation options that the user has changed. Saved results are shown again in place of previews,

@@ -145,6 +145,9 @@ impl Jobs {
                 details.push_str(". ");
                 details.push_str(&capitalized(&note));
             }
+            if let Some(folder) = report.outputs.first().and_then(|output| output.path.parent()) {
+                details.push_str(&format!(". The results are in {}", folder.display()));
+            }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
                 effects.success(title, details);

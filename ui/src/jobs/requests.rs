@@ -51,7 +51,7 @@ impl Jobs {
         effects.disk_for(id, DocumentEffect::PreparePrediction(self.place(document)));
     }
 
-    /// Starts a prediction once its results folder exists.
+    /// Starts a prediction once its results folder was checked.
     pub(crate) fn prediction_ready(
         &mut self,
         id: u64,
@@ -74,6 +74,10 @@ impl Jobs {
             }
         };
         let Some(document) = documents.get(id).filter(|_| self.work.of_document(id).is_none()) else { return effects };
+        if self.chosen_folder.is_none() {
+            // The folder beside the stack may have become read-only since the stack was opened.
+            self.folders.insert(id, out.clone());
+        }
         let Some(model) = self.model(display.settings()).map(|m| m.title.clone()) else { return effects };
         let Some(mut job) = self.prediction_job(document, out, display.settings()) else { return effects };
         let mut name = documents.title(document);

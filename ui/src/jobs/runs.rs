@@ -80,7 +80,7 @@ impl Jobs {
     }
 }
 
-/// Whether a job is known to compute on the CPU.
+/// Whether a job computes on the CPU; a job that has not reported its device counts as one that does.
 fn is_on_cpu(job: &JobView) -> bool {
     job.device.as_ref().is_none_or(|device| device.id == DeviceId::Cpu)
 }

@@ -7,6 +7,7 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
+use crate::engine_notes::in_window;
 use crate::panels::{capitalized, seconds};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest, ProcessEvent};
@@ -297,10 +298,10 @@ impl Jobs {
     }
 
     /// Tunes the settings of a training run, once these are written to their file.
-    pub(crate) fn tune_training(&mut self, training: TunedTraining, effects: &mut Effects) {
+    pub(super) fn tune_training(&mut self, training: Box<TunedTraining>, effects: &mut Effects) {
         if self.can_tune() {
             self.tuning.preparing = Some(training.title.clone());
-            effects.disk(DiskEffect::PrepareTuning(Box::new(training)));
+            effects.disk(DiskEffect::PrepareTuning(training));
         }
     }
 
@@ -345,7 +346,7 @@ impl Jobs {
             }
             (Ok(()), None) => effects.success("Settings tuned", title),
             (Err(_), _) if cancelled => {}
-            (Err(reason), _) => effects.error("Tuning failed", reason),
+            (Err(reason), _) => effects.error("Tuning failed", in_window(&reason)),
         }
     }
 }

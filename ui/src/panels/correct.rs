@@ -294,7 +294,7 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
     action_button(ui, state, EditAction::Export, export, actions);
     ui.horizontal(|ui| {
         let folder = &state.settings().dataset_folder;
-        let button = ui.small_button(icon::FOLDER);
+        let button = ui.button(icon::FOLDER);
         button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Dataset folder"));
         if button.on_hover_text("Choose the dataset folder").clicked() {
             let request = FileRequest::DatasetFolder(None);

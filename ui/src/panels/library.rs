@@ -104,7 +104,8 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     for document in state.documents.all() {
         let active = state.documents.active_id() == Some(document.id);
         let busy = state.jobs.prediction(document.id).is_some();
-        let done = document.of_role(Role::Labels).is_some();
+        let has_stain = document.of_role(Role::Map).is_some_and(Overlay::is_stain);
+        let done = document.of_role(Role::Labels).is_some() || has_stain;
         let sign = if busy {
             icon::HOURGLASS_MEDIUM
         } else if done {

@@ -123,6 +123,18 @@ pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -
     response
 }
 
+/// As [`named_button`], filled: the button that does what a dialog is for.
+pub(crate) fn named_primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
+    let text = RichText::new(format!("{sign}  {name}"));
+    let button = match enabled {
+        true => egui::Button::new(text.color(theme::ON_ACCENT)).fill(theme::ACCENT),
+        false => egui::Button::new(text),
+    };
+    let response = ui.add_enabled(enabled, button);
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
+    response
+}
+
 /// Title of a model, with its name if another one of `all` has the same title.
 fn distinct_title(model: &ModelCard, all: &[ModelCard]) -> String {
     let is_ambiguous = all.iter().any(|other| other.title == model.title && other.name != model.name);
@@ -304,8 +316,11 @@ fn progress_text(job: &JobView) -> String {
     let of_several = job.input_of.filter(|[_, count]| *count > 1);
     let mut parts: Vec<String> = of_several.map(|[number, count]| format!("{number} of {count}")).into_iter().collect();
     parts.push(progress.stage.to_string());
-    if progress.share() > 0.0 {
-        parts.push(format!("{:.0} %", progress.share() * 100.0));
+    match job.preparing_secs() {
+        // How long it takes is unknown.
+        Some((_, secs)) => parts.push(format!("{secs} s")),
+        None if progress.share() > 0.0 => parts.push(format!("{:.0} %", progress.share() * 100.0)),
+        None => {}
     }
     parts.extend(remaining_text(progress));
     parts.join(" · ")

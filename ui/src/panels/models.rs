@@ -121,7 +121,8 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         let is_possible = state.jobs.has_engine() && !is_looking;
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
-        let hint = "For a GPU that was connected, or whose driver was installed, since the program was started.";
+        let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
+                    that is not used because it hung.";
         if button.on_hover_text(hint).clicked() {
             actions.send(JobsAction::LookForDevices);
         }
@@ -229,6 +230,7 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
 /// Draws a waiting or running job below the page, where it moves none of the buttons.
 fn job_panel(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
     egui::Panel::bottom("model job").frame(egui::Frame::NONE).resizable(false).show(ui, |ui| {
+        ui.add_space(theme::GAP);
         ui.horizontal(|ui| {
             ui.spinner();
             ui.label(&job.title);

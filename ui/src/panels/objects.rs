@@ -8,7 +8,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
 use crate::measure::{has_other_voxel_size, table_hint};
-use crate::number_text::counted;
+use crate::number_text::{counted, short_number};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
@@ -21,6 +21,12 @@ use egui_plot::{Bar, BarChart, Plot, PlotPoints, Points};
 
 /// Number of histogram bars.
 const BARS: usize = 30;
+
+/// Width in points of the columns of labels and time points.
+const SHORT_WIDTH: f32 = 56.0;
+
+/// Width in points of other columns: two fit beside the labels without being cut off.
+const MEASUREMENT_WIDTH: f32 = 104.0;
 
 /// Columns shown first, followed by all others.
 const FIRST: [ObjectColumn; 5] = [
@@ -106,12 +112,13 @@ fn number(v: f64) -> String {
     if !v.is_finite() {
         return "–".to_owned();
     }
-    let decimals = match v.abs() {
-        size if size.fract() == 0.0 && size < 1e9 => 0,
-        size if size >= 100.0 => 1,
-        _ => 3,
+    let text = match v.abs() {
+        size if size.fract() == 0.0 && size < 1e9 => format!("{size:.0}"),
+        size if size >= 100.0 => format!("{size:.1}"),
+        size if size >= 0.01 => format!("{size:.3}"),
+        // Such as volumes of organelles in µm³.
+        size => short_number(size),
     };
-    let text = format!("{:.decimals$}", v.abs());
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     // Numbers beyond 64 bits stay without commas.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count_text);
@@ -197,6 +204,7 @@ fn position(document: &Document, results: &Results, row: usize, axis: usize) -> 
 fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool, actions: &mut Actions) {
     let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
+    let time_column = results.column_of(ObjectColumn::Time);
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         // The fill of a checkbox under the pointer is too close to the color of text to be behind it.
         let hovered = &mut ui.visuals_mut().widgets.hovered;
@@ -204,8 +212,12 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
         let mut table = TableBuilder::new(ui)
             .striped(true)
             .sense(egui::Sense::click())
-            .cell_layout(egui::Layout::right_to_left(egui::Align::Center))
-            .columns(Column::initial(92.0).at_least(48.0).clip(true).resizable(true), columns.len());
+            .cell_layout(egui::Layout::right_to_left(egui::Align::Center));
+        for column in &columns {
+            let is_short = *column == results.label_column || Some(*column) == time_column;
+            let width = if is_short { SHORT_WIDTH } else { MEASUREMENT_WIDTH };
+            table = table.column(Column::initial(width).at_least(48.0).clip(true).resizable(true));
+        }
         if reveal {
             if let Some(at) = selected.and_then(|row| results.order.iter().position(|r| *r == row)) {
                 table = table.scroll_to_row(at, Some(egui::Align::Center));
@@ -368,6 +380,7 @@ mod tests {
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
         assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
+        assert_eq!([0.000_123_46, -0.004, 0.0].map(number), ["0.0001235", "-0.004", "0"]);
     }
 
     #[test]

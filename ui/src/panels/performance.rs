@@ -5,7 +5,7 @@ use crate::action::Actions;
 use crate::jobs::JobsAction;
 use crate::state::State;
 use cytoscope_pipeline::{InferenceSettings, MachineProfile, PerformanceRequest, Preset, TrainingSettings};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, time_text};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 
@@ -75,18 +75,18 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
     let enabled = state.jobs.can_tune();
     let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Tune settings", icon::GAUGE)));
     button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, "Tune settings"));
-    let waits = "Wait until the running jobs have finished; they would distort the timing";
-    button.on_hover_text(hint).on_disabled_hover_text(waits).clicked()
+    let disabled_hint = "Wait until the running jobs have finished; they would distort the timing";
+    button.on_hover_text(hint).on_disabled_hover_text(disabled_hint).clicked()
 }
 
 /// The settings of predictions in one line.
 pub(super) fn inference_text(settings: &InferenceSettings) -> String {
     let tile = settings.tile_zyx.map_or_else(String::new, |[z, y, x]| format!(", tiles of {z} × {y} × {x}"));
     let memory = memory_text(settings.peak_bytes);
-    format!("{}, {}{tile}: {:.2} s{memory} when tuned", settings.device, settings.precision, settings.secs)
+    format!("{}, {}{tile}: {}{memory} when tuned", settings.device, settings.precision, time_text(settings.secs))
 }
 
-/// The peak memory after a time, if it is known.
+/// The peak memory as text that follows a time; empty if it is unknown.
 fn memory_text(peak_bytes: Option<u64>) -> String {
     peak_bytes.map_or_else(String::new, |bytes| format!(" and {}", bytes_text(bytes)))
 }
@@ -95,12 +95,12 @@ fn memory_text(peak_bytes: Option<u64>) -> String {
 pub(super) fn training_text(settings: &TrainingSettings) -> String {
     let part = |value: Option<usize>, what: &str| value.map(|n| format!(", {what} {n}")).unwrap_or_default();
     format!(
-        "{}{}{}{}: {:.3} s per patch{} when tuned",
+        "{}{}{}{}: {} per patch{} when tuned",
         settings.device,
         settings.precision.map_or_else(String::new, |precision| format!(", {precision}")),
         part(settings.batch, "batch"),
         part(settings.workers, "data workers"),
-        settings.secs_per_patch,
+        time_text(settings.secs_per_patch),
         memory_text(settings.peak_bytes)
     )
 }
@@ -122,9 +122,9 @@ mod tests {
             peak_bytes: None,
             relative_l2: None,
         };
-        assert_eq!(inference_text(&settings), "cpu, int8, tiles of 16 × 64 × 64: 1.50 s when tuned");
+        assert_eq!(inference_text(&settings), "cpu, int8, tiles of 16 × 64 × 64: 1.500 s when tuned");
         let in_memory = InferenceSettings { peak_bytes: Some(300 << 20), tile_zyx: None, ..settings };
-        assert_eq!(inference_text(&in_memory), "cpu, int8: 1.50 s and 300 MiB when tuned");
+        assert_eq!(inference_text(&in_memory), "cpu, int8: 1.500 s and 300 MiB when tuned");
         let training = TrainingSettings {
             device: DeviceId::Cuda(0),
             device_name: None,
@@ -136,7 +136,7 @@ mod tests {
             secs_per_patch: 0.0123,
             peak_bytes: None,
         };
-        let text = "cuda:0, f16, batch 8, data workers 3: 0.012 s per patch when tuned";
+        let text = "cuda:0, f16, batch 8, data workers 3: 12.30 ms per patch when tuned";
         assert_eq!(training_text(&training), text);
     }
 }

@@ -360,10 +360,14 @@ fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
         (_, Some(progress)) => super::capitalized(progress.stage.name()),
     };
     let share = job.share();
-    let percent = format!("{:.0} %", share * 100.0);
+    let done = match job.preparing_secs() {
+        // How long it takes is unknown.
+        Some((_, secs)) => format!("{secs} s"),
+        None => format!("{:.0} %", share * 100.0),
+    };
     ui.horizontal(|ui| {
         ui.label(RichText::new(title).strong());
-        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(percent));
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(done));
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
     let mut facts = Vec::new();

@@ -2,10 +2,11 @@
 
 use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
+use crate::effect::Effects;
 use crate::engine_notes::in_window;
-use crate::jobs::Jobs;
-use crate::work::{JobState, Purpose};
-use cytoscope_profile::{bytes_text, count_text};
+use crate::jobs::{JobFailure, Jobs, JobsAction};
+use crate::work::Purpose;
+use cytoscope_profile::{bytes_text, count_text, time_text};
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
 
@@ -51,47 +52,54 @@ impl Wizard {
             Cost::Unknown => String::new(),
             Cost::Measuring(_) => "Timing a few training steps on this machine…".to_owned(),
             Cost::Known(cost) => format!(
-                "On this machine a step takes {:.2} s and {} of memory: about {} steps in {minutes:.0} minutes, with \
-                 validation in between. Training can be paused at any time.",
-                cost.step_secs,
+                "On this machine a step takes {} and {} of memory: about {} steps in {}, with validation in between. \
+                 Training can be paused at any time.",
+                time_text(cost.step_secs),
                 bytes_text(cost.bytes()),
-                count_text(cost.steps_in(minutes))
+                count_text(cost.steps_in(minutes)),
+                minutes_text(minutes)
             ),
             Cost::Failed(reason) => format!("The time per step could not be measured: {reason}"),
         }
     }
 }
 
+/// A time budget with at most one decimal, as its field shows it: budgets may be shorter than a minute.
+fn minutes_text(minutes: f64) -> String {
+    let rounded = (minutes * 10.0).round() / 10.0;
+    let unit = if (rounded - 1.0).abs() < 0.05 { "minute" } else { "minutes" };
+    format!("{rounded} {unit}")
+}
+
 impl Training {
-    /// Starts an estimate if the Settings page is open and the choices have changed; `is_shown` is whether the wizard is on
-    /// screen.
-    pub(super) fn poll_cost(&mut self, jobs: &mut Jobs, is_shown: bool) {
+    /// Requests an estimate if the Settings page is open and the choices have changed; `is_shown` is whether the wizard is
+    /// on screen.
+    pub(super) fn poll_cost(&mut self, jobs: &Jobs, is_shown: bool, effects: &mut Effects) {
         let wizard = &self.wizard;
         let is_free = !self.starting && jobs.tuning().is_none();
         let chosen = is_shown && wizard.plan.step == WizardStep::Start && is_free;
         if chosen && wizard.plan.job.is_none() {
             let wanted = wizard.estimate_job();
             if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {
-                self.forget_cost(jobs);
+                self.forget_cost(effects);
                 let title = "Timing training steps".to_owned();
-                let id = jobs.run(title, Purpose::Check, Job::TrainEstimate(job));
+                let id = jobs.request(title, Purpose::Check, Job::TrainEstimate(job), effects);
                 self.wizard.costing = Costing { of: wanted, cost: Cost::Measuring(id) };
             }
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
-            self.wizard.costing.cost = match jobs.get(id).map(|j| &j.state) {
-                Some(JobState::Failed(reason)) => Cost::Failed(in_window(reason)),
-                Some(JobState::Cancelled) => Cost::Unknown,
-                Some(_) => return,
-                None => Cost::Failed("the engine is not running".to_owned()),
+            self.wizard.costing.cost = match jobs.failure(id) {
+                Some(JobFailure::Failed(reason)) => Cost::Failed(in_window(&reason)),
+                Some(JobFailure::Cancelled) => Cost::Unknown,
+                None => return,
             };
         }
     }
 
     /// Cancels the estimate.
-    pub(super) fn forget_cost(&mut self, jobs: &Jobs) {
+    pub(super) fn forget_cost(&mut self, effects: &mut Effects) {
         if let Cost::Measuring(id) = self.wizard.costing.cost {
-            jobs.cancel(id);
+            effects.act(JobsAction::Cancel(id));
         }
         self.wizard.costing = Costing::default();
     }
@@ -101,5 +109,15 @@ impl Training {
         if self.wizard.costing.cost == Cost::Measuring(id) {
             self.wizard.costing.cost = Cost::Known(estimate);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_below_a_minute_is_not_rounded_to_none() {
+        assert_eq!([0.5, 1.0, 5.0, 12.34].map(minutes_text), ["0.5 minutes", "1 minute", "5 minutes", "12.3 minutes"]);
     }
 }

@@ -1,8 +1,9 @@
 //! The comparison of a mixed-precision training run with the same run in 32-bit floats, which follows it on request.
 
 use super::{TRAININGS, Training, file_name, models};
-use crate::jobs::Jobs;
-use crate::work::{JobState, Purpose};
+use crate::effect::Effects;
+use crate::jobs::{JobFailure, Jobs, JobsAction};
+use crate::work::Purpose;
 use cytoscope_train::{PrecisionComparison, TrainJob, TrainReport};
 use cytoscope_worker::{Job, JobId};
 
@@ -21,8 +22,8 @@ pub enum FullPrecision {
 }
 
 impl Training {
-    /// Starts the run in 32-bit floats that follows a training run, if the user asked for it and the run was in 16-bit floats.
-    pub(super) fn compare_with_full_precision(&mut self, job: &TrainJob, jobs: &mut Jobs) {
+    /// Requests the run in 32-bit floats that follows a training run in 16-bit floats, if the user asked for it.
+    pub(super) fn compare_with_full_precision(&mut self, job: &TrainJob, jobs: &Jobs, effects: &mut Effects) {
         let wizard = &mut self.wizard;
         wizard.full_precision = FullPrecision::None;
         let Some(mixed) = wizard.report.as_deref() else { return };
@@ -38,7 +39,7 @@ impl Training {
         // A window that was closed during a comparison has left the checkpoint.
         let full = TrainJob { restart: true, ..full };
         let title = format!("Training of {} in 32 bits", wizard.plan.name);
-        let id = jobs.run(title, Purpose::PrecisionComparison, Job::Train(full.clone()));
+        let id = jobs.request(title, Purpose::PrecisionComparison, Job::Train(full.clone()), effects);
         wizard.full_precision = FullPrecision::Running(id, Box::new(full));
     }
 
@@ -54,20 +55,19 @@ impl Training {
     }
 
     /// Cancels the run in 32-bit floats, if it is active.
-    pub(super) fn cancel_full_precision(&self, jobs: &Jobs) {
+    pub(super) fn cancel_full_precision(&self, effects: &mut Effects) {
         if let FullPrecision::Running(id, _) = &self.wizard.full_precision {
-            jobs.cancel(*id);
+            effects.act(JobsAction::Cancel(*id));
         }
     }
 
     /// Handles a run in 32-bit floats that failed or was cancelled.
     pub(super) fn poll_full_precision(&mut self, jobs: &Jobs) {
         let FullPrecision::Running(id, _) = &self.wizard.full_precision else { return };
-        let reason = match jobs.get(*id).map(|job| &job.state) {
-            Some(JobState::Failed(reason)) => reason.clone(),
-            Some(JobState::Cancelled) => "it was cancelled".to_owned(),
-            Some(_) => return,
-            None => "the engine is not running".to_owned(),
+        let reason = match jobs.failure(*id) {
+            Some(JobFailure::Failed(reason)) => reason,
+            Some(JobFailure::Cancelled) => "it was cancelled".to_owned(),
+            None => return,
         };
         self.end_full_precision(FullPrecision::Failed(reason));
     }

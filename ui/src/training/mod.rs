@@ -18,6 +18,7 @@ pub mod validation_picture;
 pub(crate) use state::{Training, TrainingAction};
 
 use crate::effect::Wake;
+use crate::engine_notes::in_window;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{JobError, PerformanceRequest, user_folder};
 use cytoscope_train::{
@@ -268,9 +269,9 @@ fn file_name(path: &Path) -> String {
     crate::document::file_name(path)
 }
 
-/// Returns the text of an error for notifications.
+/// Returns the text of an error for notifications, in the words of the window.
 pub(crate) fn error_text(error: &JobError) -> String {
-    error.to_string()
+    in_window(&error.to_string())
 }
 
 /// Returns the result of a training run that started from `from`, in one or two sentences.

@@ -133,7 +133,7 @@ impl Training {
     /// else under its training name.
     pub(super) fn retire_model(&mut self, called: Option<String>, jobs: &Jobs, effects: &mut Effects) {
         let Some(report) = self.wizard.report.take() else { return };
-        self.cancel_full_precision(jobs);
+        self.cancel_full_precision(effects);
         let from = report.out.clone();
         let is_copied = self.wizard.plan.saved.take().is_some();
         let is_new = report.verdict == ChosenNetwork::Trained || report.only_segmentation_improved();

@@ -12,9 +12,9 @@ use crate::disk::DiskEffect;
 use crate::display::{Display, DisplayAction, PanelTask};
 use crate::documents::DocumentsAction;
 use crate::effect::{Effects, Wake};
-use crate::jobs::{Jobs, TunedTraining};
+use crate::jobs::{JobFailure, Jobs, JobsAction, TunedTraining};
 use crate::opener::FileRequest;
-use crate::work::{JobState, Purpose};
+use crate::work::Purpose;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_train::{
@@ -157,17 +157,17 @@ impl Training {
         self.wizard.run.job().is_some()
     }
 
-    /// Applies an action; training runs as a job of `jobs`.
-    pub(crate) fn apply(&mut self, action: TrainingAction, jobs: &mut Jobs, display: &Display) -> Effects {
+    /// Applies an action. Returns what other states and the disk have to do for it.
+    pub(crate) fn apply(&mut self, action: TrainingAction, jobs: &Jobs, display: &Display) -> Effects {
         let mut effects = Effects::default();
         let wizard = &mut self.wizard;
         match action {
             TrainingAction::Step(step) if wizard.can_open(step) => wizard.plan.step = step,
             TrainingAction::Step(_) => {}
-            TrainingAction::Task(task) => self.choose_task(task, jobs),
+            TrainingAction::Task(task) => self.choose_task(task, jobs, &mut effects),
             TrainingAction::Type(text) => wizard.typed = text,
             TrainingAction::TrainOn(data) => self.train_on(data, jobs, &mut effects),
-            TrainingAction::Check => self.check_data(jobs),
+            TrainingAction::Check => self.check_data(jobs, &mut effects),
             TrainingAction::Files(files) => {
                 let channels = wizard.plan.input_channels();
                 wizard.plan.files = *files;
@@ -176,7 +176,7 @@ impl Training {
                     (wizard.plan.from, wizard.plan.start_chosen) = (TrainStart::Scratch, false);
                 }
                 if let Check::Running(id) = wizard.check {
-                    jobs.cancel(id);
+                    effects.act(JobsAction::Cancel(id));
                 }
                 wizard.check = Check::None;
                 self.files_changed = Some(Instant::now());
@@ -184,7 +184,7 @@ impl Training {
             TrainingAction::ForegroundOnly(only) => {
                 if wizard.plan.foreground_only != only {
                     wizard.plan.foreground_only = only;
-                    self.check_data(jobs);
+                    self.check_data(jobs, &mut effects);
                 }
             }
             TrainingAction::ListMore(list) => {
@@ -205,15 +205,15 @@ impl Training {
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
             TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
             TrainingAction::ComparePrecision(compare) => wizard.plan.compare_precision = compare,
-            TrainingAction::Tune => self.tune(jobs, &mut effects),
+            TrainingAction::Tune => self.tune(&mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
             TrainingAction::Continue => self.resume(jobs, &mut effects),
             TrainingAction::Later => wizard.offer = false,
-            TrainingAction::Pause => self.pause(jobs),
-            TrainingAction::Finish => self.finish(jobs, &mut effects),
+            TrainingAction::Pause => self.pause(&mut effects),
+            TrainingAction::Finish => self.finish(&mut effects),
             TrainingAction::ConfirmDiscard(confirm) => wizard.run.confirm_discard = confirm,
-            TrainingAction::Stop => self.stop(jobs, &mut effects),
+            TrainingAction::Stop => self.stop(&mut effects),
             TrainingAction::Save => self.save_model(jobs),
             TrainingAction::AskExport(format) => self.ask_export(format, display, &mut effects),
             TrainingAction::Export(format, to) => self.export_model(format, to),
@@ -228,7 +228,7 @@ impl Training {
         effects
     }
 
-    fn train_on(&mut self, data: PathBuf, jobs: &mut Jobs, effects: &mut Effects) {
+    fn train_on(&mut self, data: PathBuf, jobs: &Jobs, effects: &mut Effects) {
         let wizard = &mut self.wizard;
         if wizard.plan.job.is_some() || wizard.run.state != RunState::Idle {
             let details = "Finish or stop the training run first, or open the file from the File menu.";
@@ -238,21 +238,21 @@ impl Training {
         wizard.plan.data = Some(data);
         wizard.plan.step = WizardStep::Data;
         wizard.plan.name = wizard.plan.suggested_name();
-        self.check_data(jobs);
+        self.check_data(jobs, effects);
     }
 
-    fn choose_task(&mut self, task: TrainingTask, jobs: &mut Jobs) {
+    fn choose_task(&mut self, task: TrainingTask, jobs: &Jobs, effects: &mut Effects) {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
             self.wizard.plan.foreground_only = false;
             (self.wizard.plan.from, self.wizard.plan.start_chosen) = (TrainStart::Scratch, false);
-            self.check_data(jobs);
+            self.check_data(jobs, effects);
         }
     }
 
-    fn check_data(&mut self, jobs: &mut Jobs) {
+    fn check_data(&mut self, jobs: &Jobs, effects: &mut Effects) {
         if let Check::Running(id) = self.wizard.check {
-            jobs.cancel(id);
+            effects.act(JobsAction::Cancel(id));
         }
         self.wizard.check = Check::None;
         self.files_changed = None;
@@ -264,19 +264,20 @@ impl Training {
         let details = Some(self.wizard.folder.join(DETAILS));
         let from = Some(self.wizard.plan.from.clone());
         let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details, from };
-        self.wizard.check = Check::Running(jobs.run(title, Purpose::Check, Job::TrainCheck(job)));
+        self.wizard.check = Check::Running(jobs.request(title, Purpose::Check, Job::TrainCheck(job), effects));
     }
 
-    fn tune(&mut self, jobs: &mut Jobs, effects: &mut Effects) {
+    fn tune(&mut self, effects: &mut Effects) {
         let wizard = &self.wizard;
         let Some(data) = wizard.plan.data.clone().filter(|_| wizard.is_usable() && !self.starting) else { return };
         let from = wizard.plan.from.clone();
         let title = from.model().map_or_else(|| NEW_NETWORK.to_owned(), |path| file_name(Path::new(path)));
         let (task, config, device) = (wizard.plan.task, wizard.chosen_config(), wizard.plan.device);
         let settings = wizard.folder.join(TUNED_SETTINGS);
-        jobs.tune_training(TunedTraining { title, from, task, data, config, device, settings }, effects);
+        let training = TunedTraining { title, from, task, data, config, device, settings };
+        effects.act(JobsAction::TuneTraining(Box::new(training)));
         // The steps are timed again with the tuned settings.
-        self.forget_cost(jobs);
+        self.forget_cost(effects);
     }
 
     fn start(&mut self, jobs: &Jobs, effects: &mut Effects) {
@@ -294,7 +295,7 @@ impl Training {
         wizard.run = TrainingRun::default();
         // The user may already have typed the name of the next model, so the previous model keeps the name it has.
         self.retire_model(None, jobs, effects);
-        self.prepare(job, Some(name), jobs, effects);
+        self.prepare(job, Some(name), effects);
     }
 
     fn resume(&mut self, jobs: &Jobs, effects: &mut Effects) {
@@ -305,19 +306,19 @@ impl Training {
         if self.wizard.run.job().is_none() && !self.starting && jobs.tuning().is_none() {
             self.wizard.load_checkpoint();
             let job = self.wizard.continued(job);
-            self.prepare(job, None, jobs, effects);
+            self.prepare(job, None, effects);
         }
     }
 
     /// Asks for the folder of a training run; a new one gets a free path of this name.
-    fn prepare(&mut self, job: TrainJob, name: Option<String>, jobs: &Jobs, effects: &mut Effects) {
-        self.forget_cost(jobs);
+    fn prepare(&mut self, job: TrainJob, name: Option<String>, effects: &mut Effects) {
+        self.forget_cost(effects);
         self.starting = true;
         effects.disk(DiskEffect::PrepareTraining { job: Box::new(job), name });
     }
 
     /// Starts a run once its folder exists, unless it was discarded in the meantime.
-    pub(crate) fn ready(&mut self, job: Result<Box<TrainJob>, String>, jobs: &mut Jobs) -> Effects {
+    pub(crate) fn ready(&mut self, job: Result<Box<TrainJob>, String>, jobs: &Jobs) -> Effects {
         let mut effects = Effects::default();
         let finishing = std::mem::take(&mut self.finishing);
         if !std::mem::take(&mut self.starting) {
@@ -331,7 +332,7 @@ impl Training {
             }
         };
         let title = format!("Training of {}", self.wizard.plan.name);
-        let id = jobs.run(title, Purpose::Training, Job::Train(job.clone()));
+        let id = jobs.request(title, Purpose::Training, Job::Train(job.clone()), &mut effects);
         let run = &mut self.wizard.run;
         run.state = if finishing { RunState::Finishing(id) } else { RunState::Running(id) };
         run.notes_taken = 0;
@@ -343,19 +344,19 @@ impl Training {
     }
 
     /// Pauses training: it saves a checkpoint and stops.
-    pub(crate) fn pause(&mut self, jobs: &Jobs) {
+    fn pause(&mut self, effects: &mut Effects) {
         if let RunState::Running(id) | RunState::Finishing(id) = self.wizard.run.state {
-            jobs.cancel(id);
+            effects.act(JobsAction::Cancel(id));
             self.wizard.run.state = RunState::Pausing(id);
         }
     }
 
-    fn finish(&mut self, jobs: &Jobs, effects: &mut Effects) {
+    fn finish(&mut self, effects: &mut Effects) {
         self.wizard.run.confirm_discard = false;
         let Some(job) = self.wizard.plan.job.clone().map(Box::new) else { return };
         match self.wizard.run.state {
             RunState::Running(id) => {
-                jobs.finish(id);
+                effects.act(JobsAction::Finish(id));
                 effects.disk(DiskEffect::RequestFinish { job, paused: false });
                 self.wizard.run.state = RunState::Finishing(id);
             }
@@ -378,11 +379,11 @@ impl Training {
         effects
     }
 
-    fn stop(&mut self, jobs: &Jobs, effects: &mut Effects) {
+    fn stop(&mut self, effects: &mut Effects) {
         self.wizard.run.confirm_discard = false;
         match self.wizard.run.job() {
             Some(id) => {
-                jobs.cancel(id);
+                effects.act(JobsAction::Cancel(id));
                 self.wizard.run.state = RunState::Stopping(id);
             }
             None => self.discard(effects),
@@ -451,7 +452,7 @@ impl Training {
         &mut self,
         id: JobId,
         report: Box<TrainReport>,
-        jobs: &mut Jobs,
+        jobs: &Jobs,
         display: &Display,
         effects: &mut Effects,
     ) {
@@ -472,7 +473,7 @@ impl Training {
         self.wizard.plan.step = WizardStep::Results;
         self.wizard.report = Some(report);
         if let Some(job) = job {
-            self.compare_with_full_precision(&job, jobs);
+            self.compare_with_full_precision(&job, jobs, effects);
         }
         self.wizard.load_examples();
         self.wizard.run.state = RunState::Idle;
@@ -489,35 +490,32 @@ impl Training {
     }
 
     /// Updates the wizard from the state of its jobs.
-    pub(crate) fn poll(&mut self, jobs: &mut Jobs, display: &Display) -> Effects {
+    pub(crate) fn poll(&mut self, jobs: &Jobs, display: &Display) -> Effects {
         let mut effects = Effects::default();
         let is_shown = display.task() == PanelTask::Train;
         let wants = is_shown && self.wizard.plan.job.is_none() && self.wizard.plan.step <= WizardStep::Start;
         let is_waiting = self.files_changed.is_some_and(|at| at.elapsed() < FILES_DELAY);
         if wants && !is_waiting && matches!(self.wizard.check, Check::None) && self.wizard.plan.data.is_some() {
-            self.check_data(jobs);
+            self.check_data(jobs, &mut effects);
         }
         self.suggest_start(jobs, display);
-        self.poll_cost(jobs, is_shown);
+        self.poll_cost(jobs, is_shown, &mut effects);
         if let Check::Running(id) = self.wizard.check {
-            match jobs.get(id).map(|j| &j.state) {
-                Some(JobState::Failed(reason)) => self.wizard.check = Check::Failed(reason.clone()),
-                Some(JobState::Cancelled) => self.wizard.check = Check::Failed("it was cancelled".to_owned()),
-                Some(_) => {}
-                None => self.wizard.check = Check::Failed("the engine is not running".to_owned()),
+            match jobs.failure(id) {
+                Some(JobFailure::Failed(reason)) => self.wizard.check = Check::Failed(reason),
+                Some(JobFailure::Cancelled) => self.wizard.check = Check::Failed("it was cancelled".to_owned()),
+                None => {}
             }
         }
         self.poll_full_precision(jobs);
         if let Some(id) = self.wizard.run.job() {
             self.collect_notes(id, jobs);
-            let state = jobs.get(id).map(|j| j.state.clone());
             let stopping = matches!(self.wizard.run.state, RunState::Stopping(_));
-            match state {
-                Some(JobState::Failed(_) | JobState::Cancelled) if stopping => self.discard(&mut effects),
-                Some(JobState::Failed(reason)) => self.wizard.run.state = RunState::Failed(reason),
-                Some(JobState::Cancelled) => self.wizard.run.state = RunState::Paused,
-                Some(_) => {}
-                None => self.wizard.run.state = RunState::Failed("the engine is not running".to_owned()),
+            match jobs.failure(id) {
+                Some(_) if stopping => self.discard(&mut effects),
+                Some(JobFailure::Failed(reason)) => self.wizard.run.state = RunState::Failed(reason),
+                Some(JobFailure::Cancelled) => self.wizard.run.state = RunState::Paused,
+                None => {}
             }
         }
         while let Ok(result) = self.wizard.results.try_recv() {
@@ -547,3 +545,7 @@ impl Training {
         effects.act(DocumentsAction::Ask { request, folder, name });
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

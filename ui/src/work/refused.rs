@@ -27,7 +27,7 @@ pub struct RefusedJob {
 pub(super) fn reason(existing: &ExistingOutput, purpose: &Purpose) -> String {
     let ExistingOutput { path, problem } = existing;
     let replacing = if *purpose == Purpose::Convert { ", or check \"Replace existing files\"" } else { "" };
-    format!("{} {problem}; choose another name or folder{replacing}", path.display())
+    format!("{} {problem}\nChoose another name or folder{replacing}", path.display())
 }
 
 impl Work {
@@ -102,10 +102,10 @@ mod tests {
         let existing = ExistingOutput { path: PathBuf::from("a.ome.tif"), problem: "already exists".to_owned() };
         let converted = reason(&existing, &Purpose::Convert);
         assert!(
-            converted.starts_with("a.ome.tif already exists; ") && converted.contains("\"Replace existing files\"")
+            converted.starts_with("a.ome.tif already exists\n") && converted.contains("\"Replace existing files\"")
         );
         for text in [converted, reason(&existing, &Purpose::Mesh)] {
-            assert!(text.contains("choose another name") && !text.contains("--"), "{text}");
+            assert!(text.contains("Choose another name") && !text.contains("--"), "{text}");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
 use super::JobSubject;
+use crate::engine_notes::note_in_window;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
-use cytoscope_pipeline::{DeviceInUse, Note, ProgressStage, StageProgress};
+use cytoscope_pipeline::{DeviceInUse, Event, Note, ProgressStage, StageProgress};
 use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
     SpanRecord, Stage, StageTotal, TrainingFacts, total_bytes,
@@ -344,8 +345,20 @@ impl JobView {
         }
     }
 
+    /// Records what the job reports while it runs.
+    pub(super) fn record_event(&mut self, event: Event) {
+        match event {
+            Event::Progress(progress) => self.record_progress(progress),
+            Event::Note(note) => self.notes.push(note_in_window(&note)),
+            Event::Device(device) => self.device = Some(device),
+            Event::Planned { plan, .. } => self.plan = Some(*plan),
+            Event::Started { index, count, .. } => self.input_of = Some([index + 1, count]),
+            Event::DeviceTried { .. } | Event::DeviceLost { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
+        }
+    }
+
     /// Records the progress of a stage.
-    pub(super) fn record_progress(&mut self, progress: StageProgress) {
+    fn record_progress(&mut self, progress: StageProgress) {
         (self.progress, self.progress_at) = (Some(progress), Some(Instant::now()));
     }
 

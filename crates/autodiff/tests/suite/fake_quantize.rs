@@ -50,7 +50,7 @@ fn a_fake_quantized_network_computes_the_same_and_writes_trained_weights_back() 
 }
 
 #[test]
-fn a_quantized_network_becomes_one_of_floats() {
+fn a_quantized_network_is_converted_to_floats() {
     for (name, net) in nets() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(1, &SHAPE);
@@ -61,7 +61,7 @@ fn a_quantized_network_becomes_one_of_floats() {
             assert!(relative_l2(&run(&trained, &x), &run(&float, &x)) < 0.05, "{name}");
         }
     }
-    // In networks of other programs, the only ReLU is a range of bytes that starts at 0.
+    // Networks of other programs may have no ReLU before bytes that start at 0: the range of the bytes takes its place.
     let mut graph = Graph::new("bytes");
     let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(3)]);
     let scale = Some(graph.add_initializer("scale", Tensor::scalar(0.25f32)));

@@ -11,5 +11,5 @@ pub(super) fn each_neighbor(i: usize, [nz, ny, nx]: [usize; 3], mut f: impl FnMu
         (y + 1 < ny, i + nx),
         (z + 1 < nz, i + ny * nx),
     ];
-    steps.into_iter().filter(|(there, _)| *there).for_each(|(_, j)| f(j));
+    steps.into_iter().filter(|(exists, _)| *exists).for_each(|(_, j)| f(j));
 }

@@ -8,10 +8,12 @@ use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use std::collections::VecDeque;
 
-/// Apart from the two largest pieces, pieces with fewer voxels than the line divided by this are treated as artifacts
-/// of an unsteady line and are added to their neighbors.
+/// A piece with fewer voxels than the line divided by this is an artifact of an unsteady line and is added to its
+/// neighbors, unless it is one of the two largest pieces.
 const FRAGMENT_DIVISOR: usize = 8;
 
+/// Splits a label along a line through `points`, in one slice or, if `through`, in all slices along the axis. Returns the new
+/// labels; the largest part of each connected component keeps the old one.
 pub(super) fn split_by_line(
     writer: &mut LabelWriter,
     label: u32,
@@ -48,7 +50,7 @@ pub(super) fn split_by_line(
     let crossed: Vec<bool> = (0..mask.len()).map(crossed).collect();
     let (parts, count) = divide(&mask, &crossed, size).map_err(|e| match e {
         DivideError::Uncut(problem) => {
-            let next_step = "draw the line from outside the label through it to the outside";
+            let next_step = "draw the line across the label; begin and end it outside of the label";
             CorrectionError::NotPossible { label, problem: problem.to_owned(), next_step }
         }
         DivideError::Objects(e) => e.into(),
@@ -139,7 +141,7 @@ fn divide(mask: &[bool], crossed: &[bool], size: [usize; 3]) -> Result<(Vec<u32>
         return Err(DivideError::Uncut("the line does not divide it into two parts"));
     }
     let mut part_of_piece = vec![0u32; count + 1];
-    new.iter().chain(&keep).zip(1..).for_each(|(piece, name)| part_of_piece[*piece] = name);
+    new.iter().chain(&keep).zip(1..).for_each(|(piece, part)| part_of_piece[*piece] = part);
     parts.iter_mut().for_each(|p| *p = part_of_piece[*p as usize]);
     let start = (0..parts.len()).filter(|i| parts[*i] != 0).collect();
     spread(&mut parts, size, start, |i| mask[i]);

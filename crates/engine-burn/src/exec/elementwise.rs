@@ -160,12 +160,13 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
     Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
 }
 
-/// Bound of the numbers among which the largest or smallest is searched: infinite ones would leave a sum without a value.
+/// Bound on the side of the numbers that cannot be the result of a search: infinite ones would make the sum infinite by which
+/// NaN is detected.
 const SEARCH_BOUND: f32 = 1e30;
 
-/// Returns the position of the largest (or smallest) element of each line along an axis: of the positions of all elements that
-/// equal it, the first (or last). Lines with NaN, or with infinity as the result, have the position NaN, so that it is noticed
-/// that a network left the range of its type.
+/// Returns the position of the largest (or smallest) element of each line along an axis; of several equal elements, that of the
+/// first (or last). Lines with NaN, or with infinity as the result, have the position NaN, so that an overflow in a network does
+/// not go unnoticed.
 pub(super) fn arg_reduce<B: Backend>(
     x: Image<B>,
     positions: Image<B>,
@@ -185,7 +186,7 @@ pub(super) fn arg_reduce<B: Backend>(
     let all: Image<B> = positions.clone().expand(form);
     let chosen = all.mask_fill(is_other, none);
     let position = along(chosen, if last { ReduceOp::Max } else { ReduceOp::Min })?;
-    // The first position is 0. As a factor, it leaves 0 or NaN.
+    // The first position is 0: the product is 0, or NaN if the sum is not finite.
     let zero = positions.slice_dim(axis, 0..1usize);
     Some(position + along(x, ReduceOp::Sum)? * zero)
 }

@@ -13,7 +13,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
-/// Returns the type to which factors of this type are rounded for matrix units; `wide_factor_type` is that of 32 bits.
+/// Returns the type to which numbers of the type `dtype` are rounded before matrix units multiply them; `wide_factor_type` is
+/// the one for 32-bit floats.
 pub(super) fn factor_type(dtype: DType, wide_factor_type: Option<FactorType>) -> Option<FactorType> {
     match dtype {
         DType::F16 => Some(FactorType::F16),
@@ -26,14 +27,14 @@ pub(super) fn factor_type(dtype: DType, wide_factor_type: Option<FactorType>) ->
 pub(super) struct Filter<R: CubeRuntime> {
     /// Weights `[O][I / groups][Z][Y][X]`.
     pub weights: CubeTensor<R>,
-    /// An array with one number for each channel of the result.
+    /// Bias of each output channel, in one array.
     pub bias: Option<CubeTensor<R>>,
     /// The type to which factors of 32 bits are rounded for matrix units, if any.
     pub wide_factor_type: Option<FactorType>,
 }
 
-/// Returns a convolution with an activation, whose output has this form, in the type of `x`. Returns `None` if the memory of the
-/// weights has another number of axes.
+/// Returns a convolution with an activation, whose output has this form, in the type of `x`. Returns `None` unless the weights
+/// are floats with five axes.
 pub(super) fn forward<R: CubeRuntime>(
     x: Dense<R>,
     filter: Filter<R>,
@@ -79,8 +80,8 @@ struct Order {
     step: [usize; 3],
 }
 
-/// Returns the position along an axis in the kernel of the forward pass through which a tap of the gradient reads for a
-/// voxel of a block; the length of the kernel or more if there is none.
+/// Returns, along one axis, the position in the kernel of the forward pass whose weight a tap of the gradient multiplies for
+/// a voxel of a block. If there is no such position, the result is at least the length of the kernel.
 #[cube]
 fn kernel_position(tap: u32, voxel: u32, #[comptime] axis: usize, #[comptime] order: Order) -> u32 {
     let dilation = comptime!(order.dilation[axis] as u32);
@@ -138,7 +139,7 @@ fn reorder<F: Float>(
     y[unit as usize] = value;
 }
 
-/// Returns the input gradient of a convolution, of this form, in the type of `dy`; transposed convolutions compute the same.
+/// Returns the input gradient of a convolution, of this form, in the type of `dy`; a transposed convolution computes the same.
 /// The weights are a dense array. The gradient is itself a convolution of `dy`: its output channels are the voxels of a block as
 /// large as the stride, for each input channel.
 pub(super) fn input_gradient<R: CubeRuntime>(

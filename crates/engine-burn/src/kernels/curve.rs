@@ -62,8 +62,8 @@ impl Curve {
     }
 }
 
-/// Applies an activation to each element. Arguments of functions are bounded as in `exec::elementwise`. NaN stays NaN: it is
-/// what is left of numbers that exceeded the range of their type, and would otherwise become a plausible result.
+/// Applies an activation to each element. Arguments of functions are bounded as in `exec::elementwise`. NaN stays NaN: it
+/// results from numbers that exceeded the range of their type, and a bound in its place would look plausible.
 #[cube]
 pub(super) fn curve<N: Size>(x: Vector<f32, N>, first: f32, second: f32, #[comptime] kind: Kind) -> Vector<f32, N> {
     let zero = Vector::<f32, N>::new(0.0);

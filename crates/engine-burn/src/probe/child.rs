@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Time limit of a child process.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a child process may take to end after it was killed.
+const KILL_WAIT: Duration = Duration::from_secs(1);
 /// Largest number of bytes read from a child process.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
@@ -55,7 +57,12 @@ fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) ->
             DeviceId::Cpu => return device,
         };
         match ask(ProbePart::Index(index)) {
-            Ok(tested) => tested.into_iter().find(|d| d.id == device.id).unwrap_or(device),
+            Ok(tested) => {
+                // Without the device, the child says why there is none of its kind.
+                let other = tested.first().map_or("the probe did not find it again", |other| other.reason.as_str());
+                let reason = other.to_owned();
+                tested.into_iter().find(|d| d.id == device.id).unwrap_or(Device { reason, ..device })
+            }
             Err(reason) => Device { usable: false, reason, ..device },
         }
     };
@@ -87,9 +94,7 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     let output = read_all(child.stdout.take());
     let errors = read_all(child.stderr.take());
     let Some(status) = wait(&mut child, timeout) else {
-        // Both fail only if the child has ended already.
-        let _ = child.kill();
-        let _ = child.wait();
+        end(&mut child);
         return Err(format!("the driver did not answer within {} s", timeout.as_secs_f32()));
     };
     // A process that the child started may keep the pipes open.
@@ -112,7 +117,8 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     })
 }
 
-fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+/// Returns what a child process prints, as soon as it has closed the pipe.
+pub(super) fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -127,7 +133,15 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
+/// Kills a child process. A process that hangs in a driver may not even end then, and is left alone.
+pub(super) fn end(child: &mut Child) {
+    // It fails only if the child has ended already.
+    let _ = child.kill();
+    let _ = wait(child, KILL_WAIT);
+}
+
+/// Waits for a child process to end; `None` if it does not within this time.
+pub(super) fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {
         match child.try_wait() {

@@ -5,11 +5,15 @@ use super::listing::{
 };
 use super::offered::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
-use super::{Kind, driver, test_device};
+use super::{Kind, child, driver, test_device};
 use crate::tuning;
 use cytoscope_engine::{Device, DeviceId, Shortcoming};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Time limit of the programs that list GPUs and libraries. `nvidia-smi` hangs if one of several GPUs does.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The installed components of CUDA.
 pub(super) struct Parts {
@@ -157,7 +161,8 @@ impl Libraries {
         }
         folders.extend(["/lib", "/usr/lib", "/lib64", "/usr/lib64"].map(PathBuf::from));
         let caches = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
-        let cached = caches.iter().find_map(|program| output(program, &["-p"])).unwrap_or_default();
+        let list = |program: &&str| output(program, &["-p"], LISTING_TIMEOUT);
+        let cached = caches.iter().find_map(list).unwrap_or_default();
         Self { folders, cached: cached_libraries(&cached) }
     }
 
@@ -176,13 +181,22 @@ impl Libraries {
     }
 }
 
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let ran = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    ran.status.success().then(|| String::from_utf8_lossy(&ran.stdout).into_owned())
+/// Returns what a program prints; `None` if it does not exist, fails, or does not end in time.
+fn output(program: &str, arguments: &[&str], timeout: Duration) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut running = command.spawn().ok()?;
+    let printed = child::read_all(running.stdout.take());
+    let Some(status) = child::wait(&mut running, timeout) else {
+        child::end(&mut running);
+        return None;
+    };
+    let bytes = printed.recv_timeout(timeout).ok().filter(|_| status.success())?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn listed() -> Vec<ListedGpu> {
-    let ask = |query: &&str| output("nvidia-smi", &[*query, "--format=csv,noheader,nounits"]);
+    let ask = |query: &&str| output("nvidia-smi", &[*query, "--format=csv,noheader,nounits"], LISTING_TIMEOUT);
     let listed = QUERIES.iter().find_map(ask).map(|text| parse_listed(&text)).unwrap_or_default();
     if !listed.is_empty() {
         return listed;
@@ -195,4 +209,18 @@ fn listed() -> Vec<ListedGpu> {
     let gpus: Vec<String> =
         folders.iter().filter_map(|folder| std::fs::read_to_string(folder.join("information")).ok()).collect();
     parse_proc(&version, &gpus)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_or_fails_lists_nothing() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(output("sh", &["-c", "echo GPU"], minute).as_deref(), Some("GPU\n"));
+        assert_eq!(output("sh", &["-c", "echo GPU; exit 1"], minute), None);
+        assert_eq!(output("sh", &["-c", "echo GPU; exec sleep 5"], Duration::from_millis(200)), None);
+        assert_eq!(output("/no/such/program", &[], minute), None);
+    }
 }

@@ -94,30 +94,12 @@ impl<B: DeviceBackend> DeviceSession<B> {
         }))
     }
 
-    /// Refuses inputs of other shapes or types than those of the program.
+    /// Refuses contents of other types or shapes than those of the program's inputs.
     fn check_contents(&self, inputs: &[Content]) -> Result<(), EngineError> {
-        let wanted = &self.program.inputs;
-        if inputs.len() != wanted.len() {
-            return Err(EngineError::Input {
-                name: "inputs".to_owned(),
-                expected: format!("{} inputs", wanted.len()),
-                got: inputs.len().to_string(),
-            });
-        }
-        for (input, content) in wanted.iter().zip(inputs) {
-            let (dtype, shape) = match content {
-                Content::Host(tensor) => (tensor.dtype(), tensor.shape()),
-                Content::Device(tensor) => (ElementType::F32, tensor.shape()),
-            };
-            if shape != input.shape || dtype != ElementType::F32 {
-                return Err(EngineError::Input {
-                    name: input.name.clone(),
-                    expected: format!("{} {:?}", ElementType::F32, input.shape),
-                    got: format!("{dtype} {shape:?}"),
-                });
-            }
-        }
-        Ok(())
+        self.check(inputs.iter().map(|content| match content {
+            Content::Host(tensor) => (tensor.dtype(), tensor.shape()),
+            Content::Device(tensor) => (ElementType::F32, tensor.shape()),
+        }))
     }
 
     /// Replaces the inputs of the host that are to be kept by tensors on the device.

@@ -281,7 +281,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         bad_slab(format!("at most {}", bytes_text(self.slab_limit_bytes)), bytes_text(bytes))
     }
 
-    /// Refuses positions that are not one for each sample, or whose tiles exceed the slab.
+    /// Refuses positions unless there is one for each sample and all tiles lie inside the slab.
     fn check_tiles(&self, starts: &[[usize; 3]]) -> Result<(), EngineError> {
         let tile = self.tile_form()?;
         let DeviceMemory::Held(Held { slab: Some(slab), .. }) = &self.memory else {

@@ -62,6 +62,26 @@ fn a_gpu_that_crashes_does_not_hide_the_others() {
     assert!(devices[0].reason.contains("crashed") && devices[0].reason.contains("signal 11"), "{}", devices[0].reason);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_gpu_that_is_gone_when_it_is_tested_has_a_reason() {
+    let script = r#"device() {
+            echo "{\"id\":\"$1\",\"name\":\"G\",\"memory_bytes\":null,\"usable\":$2,\"reason\":\"$3\",\"precisions\":[]}"
+        }
+        case "$0" in
+            cuda) exit 3 ;;
+            cuda:list) echo "[$(device cuda:0 false),$(device cuda:1 false)]" ;;
+            cuda:0) echo "[$(device cuda:0 true works)]" ;;
+            cuda:1) echo "[$(device cuda:0 false nodriver)]" ;;
+            *) echo "[$(device wgpu:0 true)]" ;;
+        esac"#;
+    let devices = discover(Path::new("/bin/sh"), &["-c", script]);
+    let found: Vec<_> = devices.iter().map(|d| (d.id, d.usable, d.reason.as_str())).collect();
+    let expected =
+        [(DeviceId::Cuda(0), true, "works"), (DeviceId::Cuda(1), false, "nodriver"), (DeviceId::Wgpu(0), true, "")];
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn missing_cuda_components_are_named_and_software_vulkan_is_off_by_default() {
     let cuda: Vec<Device> = serde_json::from_str(&child_main("cuda")).unwrap();

@@ -93,7 +93,14 @@ impl<'a> Emitter<'a> {
             self.placement.layout(root).ok_or_else(|| LowerError::NoLayout(self.value_name(root)))?;
         let elem = self.placement.elem(value);
         let start = elem.words(block * layout.block_stride());
-        self.slots.push(Slot { layout, elem, images, start, image_stride: elem.words(root_layout.len()) });
+        self.slots.push(Slot {
+            layout,
+            elem,
+            images,
+            start,
+            image_stride: elem.words(root_layout.len()),
+            ring_first: None,
+        });
         self.slot_roots.push(root);
         self.slot_of.insert(value, self.slots.len() - 1);
         Ok(self.slots.len() - 1)

@@ -444,6 +444,13 @@ mod tests {
         Plane(usize, usize),
     }
 
+    /// Returns the position of one of several planes that are read or written together: they lie side by side, except in a ring
+    /// that repeats none.
+    fn position(storage: &PlaneStorage, planes: &Range<isize>, base: isize, offset: usize) -> usize {
+        let in_ring = storage.ring_position(planes.start + offset as isize);
+        in_ring.unwrap_or_else(|| storage.position(planes, base).unwrap() + offset)
+    }
+
     /// Runs a schedule on cells that hold the name of a plane, and checks every read. Returns how many planes of each
     /// value were computed, and how many were moved or repeated within each buffer.
     fn run(
@@ -474,10 +481,10 @@ mod tests {
                 let of = &flow.values[value];
                 let (storage, cells) = (&storages[of.buffer], &mut cells[of.buffer]);
                 for planes in now.written(of, value).into_iter().filter(|planes| !planes.is_empty()) {
-                    let first = storage.position(&planes, base[of.buffer]).unwrap();
                     for (place, plane) in planes.clone().enumerate() {
                         let inside = plane < of.extent as isize;
-                        cells[first + place] = if inside { Cell::Plane(value, plane as usize) } else { Cell::Zero };
+                        let at = position(storage, &planes, base[of.buffer], place);
+                        cells[at] = if inside { Cell::Plane(value, plane as usize) } else { Cell::Zero };
                     }
                     for (from, to) in storage.repeats(&planes) {
                         cells.copy_within(from, to);
@@ -493,12 +500,12 @@ mod tests {
                         let of = &flow.values[*input];
                         let reads = &flow.nodes.iter().find(|n| n.output == *output).unwrap().inputs[place].1;
                         let planes = reads.of(new);
-                        // All planes that are read together lie side by side.
-                        let first = storages[of.buffer].position(&planes, base[of.buffer]).unwrap();
                         for plane in kind.read(z, of.extent) {
                             let inside = (0..of.extent as isize).contains(&plane);
                             let expected = if inside { Cell::Plane(*input, plane as usize) } else { Cell::Zero };
-                            let found = cells[of.buffer].get(first + at(plane, planes.start)).copied();
+                            let offset = at(plane, planes.start);
+                            let place = position(&storages[of.buffer], &planes, base[of.buffer], offset);
+                            let found = cells[of.buffer].get(place).copied();
                             prop_assert_eq!(found, Some(expected), "plane {} of value {}", plane, input);
                         }
                     }
@@ -547,7 +554,8 @@ mod tests {
             let needs = pass_needs(&network.flow, slab).needs;
             let moving = |slack: usize| -> Vec<PlaneStorage> { needs.iter().map(|n| PlaneStorage::moving(n.held + slack)).collect() };
             let rings: Vec<PlaneStorage> = needs.iter().map(PlaneStorage::ring).collect();
-            for storages in [moving(0), moving(slack), rings] {
+            let plain = needs.iter().map(|need| PlaneStorage::plain_ring(need, 1 + slack % 3)).collect();
+            for storages in [moving(0), moving(slack), rings, plain] {
                 let (known, moved_planes) = run(&network, slab, &storages)?;
                 let extents: Vec<usize> = network.flow.values.iter().map(|v| v.extent).collect();
                 prop_assert_eq!(known, extents);

@@ -26,11 +26,11 @@ const MAX_BANDS: usize = 64;
 const MACS_PER_BYTE: f64 = 20.0;
 /// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. With short
 /// slabs, the planes in which the inputs of successive slabs overlap are read more often.
-const MACS_PER_READ_BYTE: f64 = 5.0;
+const MACS_PER_READ_BYTE: f64 = 12.0;
 /// Multiply-accumulate operations in the time in which a step is started.
 const MACS_PER_STEP: f64 = 1e6;
-/// A plan that needs less memory is preferred if its cost is at most this factor of the least cost.
-const TOLERATED: f64 = 1.05;
+/// Factor of the cost that a plan may have for half the memory: a plan that needs less memory is preferred in proportion.
+const COST_OF_HALF_THE_MEMORY: f64 = 1.05;
 
 /// Slabs of a pass, with their cost.
 struct Candidate {
@@ -117,11 +117,12 @@ pub(crate) fn plan(
     Err(NotRolling::Budget { needed_bytes: least_bytes.saturating_add(weight_bytes), budget_bytes })
 }
 
-/// Returns the candidate with the least memory among the fastest that fit the budget.
+/// Returns the candidate with the best balance of cost and memory among those that fit the budget.
 fn best(mut all: Vec<Candidate>, budget_bytes: u64) -> Option<Candidate> {
     all.retain(|c| c.arena_bytes <= budget_bytes);
-    let least = all.iter().map(|c| c.cost).fold(f64::INFINITY, f64::min);
-    all.into_iter().filter(|c| c.cost <= least * TOLERATED).min_by_key(|c| c.arena_bytes)
+    let balance =
+        |c: &Candidate| c.cost.max(1.0).ln() + COST_OF_HALF_THE_MEMORY.ln() * (c.arena_bytes.max(1) as f64).log2();
+    all.into_iter().min_by(|a, b| balance(a).total_cmp(&balance(b)))
 }
 
 /// Lowers a network for an input of this shape.
@@ -151,8 +152,12 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
         }
     }
     let pass = flow::pass_needs(&program.flow, slab_planes);
+    let ring_steps = program.ring_steps();
     let choices = SLACK.map(|(slack, with_rings)| {
-        let storage = |(need, new): (&Need, &usize)| {
+        let storage = |((need, new), ring_step): ((&Need, &usize), &Option<usize>)| {
+            if let Some(step) = ring_step.filter(|_| need.is_kept) {
+                return PlaneStorage::plain_ring(need, step);
+            }
             if with_rings && need.is_kept && need.held >= LONG * need.together {
                 return PlaneStorage::ring(need);
             }
@@ -160,7 +165,7 @@ fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize
             let kept = need.held.saturating_sub(*new);
             PlaneStorage::moving(need.held + (kept as f64 * slack / *new as f64) as usize * new)
         };
-        pass.needs.iter().zip(&new_planes).map(storage).collect::<Vec<PlaneStorage>>()
+        pass.needs.iter().zip(&new_planes).zip(&ring_steps).map(storage).collect::<Vec<PlaneStorage>>()
     });
     let moved = flow::moved(&program.flow, slab_planes, &choices);
     let choices = choices.into_iter().zip(moved);

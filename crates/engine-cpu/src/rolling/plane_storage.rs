@@ -18,9 +18,9 @@ pub(crate) struct Need {
 pub(crate) struct PlaneStorage {
     /// Planes that the buffer has capacity for.
     pub capacity: usize,
-    /// Length of a ring: plane `p` lies at position `p` modulo this length. The positions after it repeat the first ones, so
-    /// that planes that are read together lie side by side. `None` for a buffer whose planes move to its start when its end
-    /// is reached.
+    /// Length of a ring: plane `p` lies at position `p` modulo this length. If the capacity is greater, the positions after
+    /// it repeat the first ones, so that planes that are read together lie side by side. `None` for a buffer whose planes
+    /// move to its start when its end is reached.
     ring_len: Option<usize>,
 }
 
@@ -34,6 +34,24 @@ impl PlaneStorage {
     pub(crate) fn ring(need: &Need) -> Self {
         let ring_len = need.held.max(1);
         Self { capacity: ring_len + need.together.saturating_sub(1), ring_len: Some(ring_len) }
+    }
+
+    /// A ring whose length is a multiple of `step` and that repeats no planes: they lie side by side within the ring, but not
+    /// across its end.
+    pub(crate) fn plain_ring(need: &Need, step: usize) -> Self {
+        let ring_len = need.held.max(1).next_multiple_of(step.max(1));
+        Self { capacity: ring_len, ring_len: Some(ring_len) }
+    }
+
+    /// Returns the length of a ring that repeats no planes; `None` for other buffers.
+    pub(crate) fn plain_ring_len(&self) -> Option<usize> {
+        self.ring_len.filter(|len| *len == self.capacity)
+    }
+
+    /// Returns the position of a plane in a ring that repeats none; `None` for other buffers.
+    pub(crate) fn ring_position(&self, plane: isize) -> Option<usize> {
+        let len = isize::try_from(self.plain_ring_len()?).ok()?;
+        usize::try_from(plane.rem_euclid(len)).ok()
     }
 
     /// Returns whether the planes before `end` fit into a buffer whose first plane is `base`, without moving any.
@@ -100,6 +118,19 @@ mod tests {
             }
         }
         assert_eq!(storage.position(&(0..8), 0), None, "more planes than the ring repeats");
+    }
+
+    #[test]
+    fn planes_of_a_plain_ring_are_side_by_side_up_to_its_end() {
+        let storage = PlaneStorage::plain_ring(&Need { held: 5, together: 3, is_kept: true }, 2);
+        assert_eq!((storage.capacity, storage.plain_ring_len()), (6, Some(6)));
+        assert_eq!(storage.position(&(10..12), 0), Some(4));
+        assert_eq!(storage.position(&(11..13), 0), None);
+        assert_eq!((storage.ring_position(13), storage.ring_position(-1)), (Some(1), Some(5)));
+        assert_eq!(storage.repeated(&(11..12)), 0);
+        assert!(storage.has_room_to(100, 0));
+        let moving = PlaneStorage::moving(6);
+        assert_eq!((moving.plain_ring_len(), moving.ring_position(0)), (None, None));
     }
 
     #[test]

@@ -83,6 +83,21 @@ impl View {
             images: of.images,
             start: start + own,
             image_stride: of.block_words(capacity) * of.layout.blocks(),
+            ring_first: None,
+        })
+    }
+
+    /// Returns the slot of the planes from `first` on, for a step that reads them across the end of a ring. `None` if the
+    /// buffer is no ring, or repeats planes.
+    pub(crate) fn ring_slot(&self, of: &Buffer, first: isize, start: usize, storage: &PlaneStorage) -> Option<Slot> {
+        let (len, first) = (storage.plain_ring_len()?, storage.ring_position(first)?);
+        Some(Slot {
+            layout: self.layout.slices(len, len)?,
+            elem: of.elem,
+            images: of.images,
+            start: start + self.block * of.block_words(len),
+            image_stride: of.block_words(len) * of.layout.blocks(),
+            ring_first: Some(first),
         })
     }
 }
@@ -148,6 +163,8 @@ pub(crate) struct RollingNode {
     pub inputs: Vec<usize>,
     /// Indices of the views that the stage writes.
     pub outputs: Vec<usize>,
+    /// Position of the input whose planes may be read across the end of a ring.
+    pub window_input: Option<usize>,
 }
 
 /// A blocked value at the border of the network.
@@ -200,6 +217,33 @@ impl RollingProgram {
         self.buffers.get(view.buffer).map_or(0, of)
     }
 
+    /// Returns for each buffer whether its planes can lie in a ring that repeats none: what its length must be a multiple of,
+    /// or `None` if some step reads or writes planes that must lie side by side. Others are read and written plane by plane
+    /// at the end of the ring.
+    pub(crate) fn ring_steps(&self) -> Vec<Option<usize>> {
+        let mut steps = vec![Some(1usize); self.buffers.len()];
+        let buffer_of = |value: usize| self.flow.values.get(value).map_or(usize::MAX, |v| v.buffer);
+        let mut refuse = |value: usize| {
+            if let Some(step) = steps.get_mut(buffer_of(value)) {
+                *step = None;
+            }
+        };
+        self.outputs.iter().chain([&self.input]).for_each(|port| refuse(port.value));
+        for (node, flow) in self.nodes.iter().zip(&self.flow.nodes) {
+            for (at, (value, reads)) in flow.inputs.iter().enumerate() {
+                if node.window_input != Some(at) && !reads.is_plane_by_plane() {
+                    refuse(*value);
+                }
+            }
+        }
+        for flow in &self.flow.nodes {
+            if let Some(Some(step)) = steps.get_mut(buffer_of(flow.output)) {
+                *step = least_common_multiple(*step, flow.step);
+            }
+        }
+        steps
+    }
+
     /// Returns the bytes of the largest buffer if it holds all planes.
     pub(crate) fn largest_buffer_bytes(&self) -> u64 {
         let of_value = |value: &FlowValue| {
@@ -208,6 +252,15 @@ impl RollingProgram {
         };
         self.flow.values.iter().map(of_value).max().unwrap_or(0)
     }
+}
+
+/// Returns the least common multiple of two numbers above 0.
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut divisor, mut rest) = (a.max(1), b.max(1));
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    a.max(1) / divisor * b.max(1)
 }
 
 /// Lowers a prepared graph.
@@ -386,6 +439,7 @@ impl Lowering<'_> {
             weight_bytes: 0,
             inputs: vec![read],
             outputs: vec![written],
+            window_input: None,
         });
         Ok(output)
     }
@@ -409,6 +463,10 @@ impl Lowering<'_> {
             return Err(self.refuse(&planned.label, &planned.inputs));
         };
         let inputs = values.iter().map(|v| self.view(*v)).collect::<Result<Vec<_>, _>>()?;
+        // The kernels for planar outputs read planes side by side.
+        let reads_window = matches!(kind, PlanKind::Conv { .. } | PlanKind::ConvInt8 { .. });
+        let is_blocked = self.of_values.get(output).is_some_and(|view| view.layout.block != 1);
+        let window_input = (reads_window && is_blocked).then_some(0);
         let (work, written) = if let PlanKind::Joined { blocks, tables } = kind {
             self.join(&inputs, &values, output, blocks, tables)?
         } else {
@@ -439,7 +497,17 @@ impl Lowering<'_> {
         self.flow.node(values.into_iter().zip(reads).collect(), output);
         let macs = planned.macs;
         let outputs = written;
-        self.nodes.push(RollingNode { name, precision, work, macs, moved_bytes, weight_bytes, inputs, outputs });
+        self.nodes.push(RollingNode {
+            name,
+            precision,
+            work,
+            macs,
+            moved_bytes,
+            weight_bytes,
+            inputs,
+            outputs,
+            window_input,
+        });
         Ok(())
     }
 

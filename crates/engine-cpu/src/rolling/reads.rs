@@ -112,6 +112,12 @@ impl Reads {
         first..spans.iter().map(|s| s.1 + 1).max().unwrap_or(first)
     }
 
+    /// Returns whether the output planes of each [`Self::step`] read at most one input plane.
+    pub(crate) fn is_plane_by_plane(&self) -> bool {
+        let steps = (0..self.spans.len()).step_by(self.step.max(1));
+        steps.map(|first| first..(first + self.step.max(1)).min(self.spans.len())).all(|own| self.of(&own).len() <= 1)
+    }
+
     /// Returns the number of planes of zeros that are read before the first and after the last plane of the input.
     pub(crate) fn padding(&self) -> (usize, usize) {
         let all = self.of(&(0..self.spans.len()));

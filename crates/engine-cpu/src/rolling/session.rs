@@ -1,9 +1,9 @@
 //! Runs a pass: planes go in, and planes of the outputs come out as they become complete.
 
 use super::CpuRollingPlan;
-use super::flow::{Progress, Slab};
+use super::flow::{FlowNode, Progress, Slab};
 use super::plane_storage::PlaneStorage;
-use super::program::{Buffer, Port, RollingProgram, View, Work};
+use super::program::{Buffer, Port, RollingNode, RollingProgram, View, Work};
 use crate::context::{Context, StepError, StepResult, bytes_mut};
 use crate::session::{check_finite, pool};
 use crate::step::{Elem, Slot, StepOp};
@@ -139,7 +139,7 @@ impl CpuRollingSession {
         let mut context = Context {
             isa: self.isa,
             graph: &program.graph,
-            slots: &slots,
+            slots: Cow::Owned(slots),
             arena: words,
             dense: BTreeMap::new(),
             moments: Vec::new(),
@@ -162,20 +162,10 @@ impl CpuRollingSession {
         pool.install(|| outputs(program, &slab, &band, self.rows, &mut context))
     }
 
-    /// Returns the slots of a slab: those of nodes without new planes are not used.
+    /// Returns the slots of a slab: those of the network's input and outputs. Those of a node are set when it runs.
     fn slots(&self, slab: &Slab) -> Result<Vec<Slot>, EngineError> {
         let program = &self.program;
         let mut planes: Vec<Range<isize>> = vec![0..0; program.views.len()];
-        let range = |new: &Range<usize>| new.start as isize..new.end as isize;
-        for (node, flow) in program.nodes.iter().zip(&program.flow.nodes) {
-            let new = &slab.new[flow.output];
-            for (view, (_, reads)) in node.inputs.iter().zip(&flow.inputs) {
-                planes[*view] = reads.of(new);
-            }
-            for view in &node.outputs {
-                planes[*view] = range(new);
-            }
-        }
         for port in program.outputs.iter().chain([&program.input]) {
             planes[port.view] = range(&slab.new[port.value]);
         }
@@ -228,6 +218,11 @@ impl RollingSession for CpuRollingSession {
         }
         Ok(Some(made))
     }
+}
+
+/// Returns the positions of new planes as those that buffers use, which may also be before the first plane.
+fn range(planes: &Range<usize>) -> Range<isize> {
+    planes.start as isize..planes.end as isize
 }
 
 /// Words that one task fills.
@@ -299,6 +294,54 @@ impl Place<'_> {
         view.slot(self.program.buffers.get(at)?, planes, base, start, storage)
     }
 
+    /// Returns the slot of an input of a node: planes side by side, or across the end of a ring if the node can read them.
+    fn input_slot(&self, node: &RollingNode, input: usize, planes: &Range<isize>) -> Option<Slot> {
+        let view = self.program.views.get(*node.inputs.get(input)?)?;
+        let slot = self.slot(view, planes);
+        if slot.is_some() || node.window_input != Some(input) {
+            return slot;
+        }
+        let (start, storage) = (*self.starts.get(view.buffer)?, self.storages.get(view.buffer)?);
+        view.ring_slot(self.program.buffers.get(view.buffer)?, planes.start, start, storage)
+    }
+
+    /// Sets the slots of a node that computes some planes of its output. Returns whether all of them are in their buffers.
+    fn set_slots(&self, node: &RollingNode, flow: &FlowNode, planes: &Range<usize>, slots: &mut [Slot]) -> bool {
+        let inputs = flow.inputs.iter().enumerate();
+        let inputs = inputs.map(|(at, (_, reads))| (node.inputs.get(at), self.input_slot(node, at, &reads.of(planes))));
+        let output = |view: &usize| self.program.views.get(*view).and_then(|view| self.slot(view, &range(planes)));
+        let outputs = node.outputs.iter().map(|view| (Some(view), output(view)));
+        inputs.chain(outputs).all(|(view, slot)| match (view.and_then(|view| slots.get_mut(*view)), slot) {
+            (Some(place), Some(slot)) => {
+                *place = slot;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    /// Sets the slots of a node for as many of `planes` as lie side by side in its buffers, from the first one on. Returns the
+    /// end of these planes.
+    fn set_longest(
+        &self,
+        node: &RollingNode,
+        flow: &FlowNode,
+        planes: &Range<usize>,
+        slots: &mut [Slot],
+    ) -> StepResult<usize> {
+        let step = flow.step.max(1);
+        let mut count = planes.len();
+        while count > 0 {
+            let end = planes.start + count;
+            if self.set_slots(node, flow, &(planes.start..end), slots) {
+                return Ok(end);
+            }
+            // Parts are whole steps; only the last one of the value may be shorter.
+            count = (count - 1) / step * step;
+        }
+        Err(StepError::Overlap)
+    }
+
     /// Completes the planes of a value that a slab has written: writes the zeros after its last plane, and repeats planes
     /// at the ends of a ring.
     fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) -> StepResult<()> {
@@ -312,13 +355,13 @@ impl Place<'_> {
         };
         let written = slab.written(of, value);
         let [_, zeros] = &written;
-        if !zeros.is_empty() {
-            let slot = self.slot(view, zeros).ok_or(StepError::MissingSlot(value))?;
+        for plane in zeros.clone() {
+            let slot = self.slot(view, &(plane..plane + 1)).ok_or(StepError::MissingSlot(value))?;
             let block = buffer.block_words(storage.capacity);
             for image in 0..slot.images {
                 for at in 0..slot.layout.blocks() {
                     let first = slot.start + image * slot.image_stride + at * block;
-                    fill(part(words, first, buffer.block_words(zeros.len()))?, buffer.elem);
+                    fill(part(words, first, buffer.block_words(1))?, buffer.elem);
                 }
             }
         }
@@ -370,18 +413,35 @@ fn run_nodes(
             let span = recorder.span(Stage::Op, node.name.clone()).precision(node.precision);
             span.macs(macs).bytes(bytes as usize)
         });
-        match &node.work {
-            Work::Steps(steps) => steps.iter().try_for_each(|step| step.run(context)),
-            other => {
-                let slots = node.inputs.first().zip(node.outputs.first());
-                let reads = flow.inputs.first().map(|(_, reads)| reads.of(new)).unwrap_or_default();
-                let step = slots.and_then(|(input, output)| other.step([*input, *output], new, &reads));
-                step.ok_or(StepError::Overlap).and_then(|step| step.run(context))
-            }
-        }
-        .map_err(|e| e.at(&node.name))?;
+        run_node(place, node, flow, new, context).map_err(|e| e.at(&node.name))?;
         drop(span);
         place.end(flow.output, slab, context.arena).map_err(|e| e.at(&node.name))?;
+    }
+    Ok(())
+}
+
+/// Computes the new planes of a node: all at once, unless some of its buffers are rings that end among them.
+fn run_node(
+    place: &Place<'_>,
+    node: &RollingNode,
+    flow: &FlowNode,
+    new: &Range<usize>,
+    context: &mut Context<'_>,
+) -> StepResult<()> {
+    let mut first = new.start;
+    while first < new.end {
+        let end = place.set_longest(node, flow, &(first..new.end), context.slots.to_mut())?;
+        let own = first..end;
+        match &node.work {
+            Work::Steps(steps) => steps.iter().try_for_each(|step| step.run(context))?,
+            other => {
+                let slots = node.inputs.first().zip(node.outputs.first());
+                let reads = flow.inputs.first().map(|(_, reads)| reads.of(&own)).unwrap_or_default();
+                let step = slots.and_then(|(input, output)| other.step([*input, *output], &own, &reads));
+                step.ok_or(StepError::Overlap)?.run(context)?;
+            }
+        }
+        first = end;
     }
     Ok(())
 }

@@ -104,9 +104,11 @@ pub(crate) struct Conv {
 
 impl StepOp for Conv {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
-        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
-        convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
-            conv::conv(isa, x, &from.layout, &self.weights, &self.shape, finish, target, &to.layout)
+        let (isa, from, to) = (context.isa, context.window_slot(self.input)?, context.slot(self.output)?);
+        let (weights, shape, layout) = (&self.weights, &self.shape, &from.layout);
+        convolve(context, &from, &to, &self.epilogue, |x, finish, target| match from.ring_first {
+            None => conv::conv(isa, x, layout, weights, shape, finish, target, &to.layout),
+            Some(first) => conv::conv_in_ring(isa, x, layout, first, weights, shape, finish, target, &to.layout),
         })
     }
 }
@@ -128,10 +130,16 @@ pub(crate) struct ConvInt8 {
 
 impl StepOp for ConvInt8 {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
-        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
+        let (isa, from, to) = (context.isa, context.window_slot(self.input)?, context.slot(self.output)?);
+        let (weights, shape, layout) = (&self.weights, &self.shape, &from.layout);
         convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
-            let x = bytes(x, from.layout.len());
-            conv::conv_int8(isa, x, &from.layout, &self.weights, &self.shape, finish, target, &to.layout)
+            let x = bytes(x, layout.len());
+            match from.ring_first {
+                None => conv::conv_int8(isa, x, layout, weights, shape, finish, target, &to.layout),
+                Some(first) => {
+                    conv::conv_int8_in_ring(isa, x, layout, first, weights, shape, finish, target, &to.layout)
+                }
+            }
         })
     }
 }

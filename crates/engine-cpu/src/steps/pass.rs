@@ -184,6 +184,18 @@ fn operands(context: &Context<'_>, terms: &[Term], images: usize) -> StepResult<
     Ok((slots, (0..images).map(of_image).collect::<StepResult<_>>()?))
 }
 
+/// Returns the terms of one image as the kernels take them; `factors` are scale and shift of each term, and `source` returns
+/// what a term reads of its slot.
+fn kernel_terms<'a, 'f: 'a>(
+    terms: &[Term],
+    slots: &'a [Slot],
+    factors: impl IntoIterator<Item = &'f Factors>,
+    source: impl Fn(&Term, &'a Slot) -> StepResult<Source<'a>>,
+) -> StepResult<Vec<apply::Term<'a>>> {
+    let all = terms.iter().zip(slots).zip(factors);
+    all.map(|((term, slot), (scale, shift))| Ok(apply::Term { source: source(term, slot)?, scale, shift })).collect()
+}
+
 fn dense_inputs(terms: &[Term]) -> Vec<ValueId> {
     let norm = |t: &Term| if let Affine::OfTensors(norm) = t.affine { Some(norm) } else { None };
     terms.iter().filter_map(norm).flat_map(|n| [n.scale, n.bias]).collect()
@@ -235,13 +247,11 @@ impl StepOp for Apply {
         let (from, tables) = operands(context, &self.terms, to.images)?;
         let mut tables = tables.iter();
         for_each_image(context.arena, &to, |image, words, split| {
-            let mut sums = Vec::with_capacity(self.terms.len());
-            for ((term, slot), (scale, shift)) in self.terms.iter().zip(&from).zip(tables.next().into_iter().flatten())
-            {
+            let factors = tables.next().into_iter().flatten();
+            let sums = kernel_terms(&self.terms, &from, factors, |term, slot| {
                 let in_place = slot.range(image) == to.range(image) && slot.elem == to.elem;
-                let source = if in_place { Source::InPlace } else { term.source(slot, split, image)? };
-                sums.push(apply::Term { source, scale, shift });
-            }
+                if in_place { Ok(Source::InPlace) } else { term.source(slot, split, image) }
+            })?;
             apply::apply(isa, &sums, self.activation, target(words, &to, self.quantizer)?, &to.layout)?;
             Ok(())
         })
@@ -277,11 +287,8 @@ impl StepOp for Head {
         let (from, tables) = operands(context, &self.terms, to.images)?;
         let mut tables = tables.iter();
         for_each_image(context.arena, &to, |image, words, split| {
-            let mut sums = Vec::with_capacity(self.terms.len());
-            for ((term, slot), (scale, shift)) in self.terms.iter().zip(&from).zip(tables.next().into_iter().flatten())
-            {
-                sums.push(apply::Term { source: term.source(slot, split, image)?, scale, shift });
-            }
+            let factors = tables.next().into_iter().flatten();
+            let sums = kernel_terms(&self.terms, &from, factors, |term, slot| term.source(slot, split, image))?;
             let head = apply::Head { weights: &self.weights, bias: &self.bias, quantizer: self.quantizer };
             apply::apply_head(isa, &sums, self.channels, self.activation, &head, words, &to.layout)?;
             Ok(())

@@ -16,8 +16,9 @@ const COMMENT: &str = r#"{"ome":{"version":"0.5"}}"#;
 const ZIP64_BYTES: u64 = 1 << 31;
 
 /// Stores the files of a folder that [`crate::ZarrWriter::finish`] returned in one zip file at the folder's target, the
-/// metadata first, and removes the folder. Chunks are compressed already, so the zip compresses nothing. `goes_on` is called
-/// before each file; if it returns false, no zip file is written.
+/// metadata first, and removes the folder. Each file is removed as soon as the zip file holds it, so that the disk needs no space
+/// for a second copy. Chunks are compressed already, so the zip compresses nothing. `goes_on` is called before each file; if it
+/// returns false, no zip file is written.
 ///
 /// # Errors
 /// [`FormatError::Io`] if reading the folder or writing the zip file fails.
@@ -28,7 +29,7 @@ pub fn pack_zarr(folder: PartialFolder, goes_on: &dyn Fn() -> bool) -> Result<Op
     add_names(folder.path(), "", &mut names).map_err(failed)?;
     names.sort_by_cached_key(|name| (!name.ends_with("zarr.json"), name.matches('/').count(), name.clone()));
     let mut file = PartialFile::create(&target).map_err(failed)?;
-    if !store(folder.path(), &names, &mut file, goes_on).map_err(failed)? {
+    if !store(&folder, &names, &mut file, goes_on).map_err(failed)? {
         return Ok(None);
     }
     file.finish().map(Some).map_err(failed)
@@ -50,8 +51,13 @@ fn add_names(folder: &Path, prefix: &str, names: &mut Vec<String>) -> io::Result
     Ok(())
 }
 
-/// Stores files of a folder, and returns whether all were stored.
-fn store(folder: &Path, names: &[String], file: &mut PartialFile, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+/// Moves files of a folder into a zip file, and returns whether all were moved.
+fn store(
+    folder: &PartialFolder,
+    names: &[String],
+    file: &mut PartialFile,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<bool> {
     let mut zip = zip::ZipWriter::new(file.out()?);
     zip.set_comment(COMMENT)?;
     let options = zip::write::SimpleFileOptions::default()
@@ -61,10 +67,13 @@ fn store(folder: &Path, names: &[String], file: &mut PartialFile, goes_on: &dyn 
         if !goes_on() {
             return Ok(false);
         }
-        let mut source = open_regular(&folder.join(name))?;
+        let mut source = open_regular(&folder.path().join(name))?;
         let is_large = source.metadata()?.len() >= ZIP64_BYTES;
         zip.start_file(name.as_str(), options.large_file(is_large))?;
         io::copy(&mut source, &mut zip)?;
+        drop(source);
+        // A file that cannot be removed now is removed with the folder.
+        let _ = folder.remove(Path::new(name));
     }
     zip.finish()?;
     Ok(true)
@@ -103,6 +112,23 @@ mod tests {
         for i in 0..zip.len() {
             assert_eq!(zip.by_index(i).unwrap().compression(), zip::CompressionMethod::Stored);
         }
+    }
+
+    #[test]
+    fn files_are_removed_from_the_folder_as_soon_as_the_zip_file_holds_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = written(&folder.path().join("a.ozx"));
+        let hidden = partial.path().to_owned();
+        let left = std::cell::RefCell::new(Vec::new());
+        let count = || {
+            let mut names = Vec::new();
+            add_names(&hidden, "", &mut names).unwrap();
+            left.borrow_mut().push(names.len());
+            true
+        };
+        pack_zarr(partial, &count).unwrap().unwrap().publish().unwrap();
+        // Metadata of the image and of its level, and one shard.
+        assert_eq!(left.into_inner(), [3, 2, 1]);
     }
 
     #[test]

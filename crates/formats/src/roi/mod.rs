@@ -15,6 +15,7 @@ use crate::{
     reader::{Opened, Pixels},
     source::Source,
 };
+use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples};
 use parse::Roi;
 use std::{io::Read, path::Path};
@@ -54,8 +55,10 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     if rois.is_empty() && (skipped > 0 || options.shape_zyx.is_none()) {
         return Err(Fault::unsupported(
             format!("it contains no areas ({skipped} lines, points or other regions)"),
-            "draw polygons, ovals, rectangles or freehand outlines, or convert a set of a stack without objects with the \
-             stack (convert --like STACK)",
+            format!(
+                "draw polygons, ovals, rectangles or freehand outlines, or convert a set of a stack without objects with \
+                 the stack (convert {LIKE} STACK)"
+            ),
         ));
     }
     let crossings: f64 = rois.iter().map(Roi::crossings).sum();

@@ -6,7 +6,7 @@ use super::{
     series::{self, OpenedSeries, PlaneRef, Series},
 };
 use crate::{
-    error::{DAMAGED, Fault, FormatError, choose_index},
+    error::{DAMAGED, Fault, FormatError, OPENING, choose_index},
     file_format::FileFormat,
     image::OpenOptions,
     limits::Limits,
@@ -87,7 +87,7 @@ fn read_companion(path: &Path, limits: &Limits) -> Result<Document, FormatError>
 fn read_text(path: &Path, limits: &Limits) -> Result<String, FormatError> {
     use std::io::Read;
     let file = open_regular(path).map_err(|e| open_fault(e).at(path))?;
-    let len = file.metadata().map_err(|e| FormatError::io(path, "opening", e))?.len();
+    let len = file.metadata().map_err(|e| FormatError::io(path, OPENING, e))?.len();
     if len > limits.max_metadata_bytes {
         return Err(
             Fault::over("the size of the OME-XML", len, "max_metadata_bytes", limits.max_metadata_bytes).at(path)

@@ -106,6 +106,14 @@ impl ResizeAttrs {
         }
     }
 
+    /// Returns the axes that scales and sizes refer to, of a tensor with this number of axes.
+    fn resolved_axes(&self, rank: usize) -> Result<Vec<usize>> {
+        match &self.axes {
+            Some(axes) => axes.iter().map(|axis| resolve_axis(*axis, rank)).collect(),
+            None => Ok((0..rank).collect()),
+        }
+    }
+
     /// Returns the output length of every axis and its factor for a fixed input shape.
     ///
     /// # Errors
@@ -116,10 +124,7 @@ impl ResizeAttrs {
         scales: Option<&[f64]>,
         sizes: Option<&[i64]>,
     ) -> Result<(Vec<usize>, Vec<f64>)> {
-        let axes: Vec<usize> = match &self.axes {
-            Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
-            None => (0..input.len()).collect(),
-        };
+        let axes = self.resolved_axes(input.len())?;
         let mut output = input.to_vec();
         let mut factors = vec![1.0; input.len()];
         let count = |n: usize, what: &str| {
@@ -340,10 +345,7 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
         return Ok(Info::new(x.dtype, Some(fixed(&output))));
     }
     let mut shape = x_shape.clone();
-    let axes: Vec<usize> = match &a.axes {
-        Some(axes) => axes.iter().map(|&i| resolve_axis(i, shape.len())).collect::<Result<_>>()?,
-        None => (0..shape.len()).collect(),
-    };
+    let axes = a.resolved_axes(shape.len())?;
     for (index, axis) in axes.into_iter().enumerate() {
         let Some(d) = shape.get_mut(axis) else { continue };
         *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
@@ -357,12 +359,9 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(shape)))
 }
 
-/// With `tf_crop_and_resize`, the output length of a scale covers only the region of interest.
+/// Sets the output lengths with `tf_crop_and_resize`, whose scales apply to the region of interest.
 fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], output: &mut [usize]) -> Result<()> {
-    let axes: Vec<usize> = match &a.axes {
-        Some(axes) => axes.iter().map(|&x| resolve_axis(x, input.len())).collect::<Result<_>>()?,
-        None => (0..input.len()).collect(),
-    };
+    let axes = a.resolved_axes(input.len())?;
     for (index, &axis) in axes.iter().enumerate() {
         let (Some(start), Some(end)) = (roi.get(index), roi.get(index + axes.len())) else {
             return Err(GraphError::misused("roi", roi.len().to_string(), (2 * axes.len()).to_string()));

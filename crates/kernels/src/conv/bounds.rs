@@ -1,6 +1,7 @@
 //! Bounds that the micro-kernels rely on, asserted once per pass: they check no index themselves.
 
-use super::drive::{Core, Plan};
+use super::drive::Plan;
+use super::micro::Core;
 use super::{Target, WeightShape};
 use crate::int8::pairs::Excess;
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
@@ -33,19 +34,20 @@ pub(super) fn assert_in_bounds<C: Core>(
     assert_output(core, plan, target, out_layout);
 }
 
-/// Panics unless there is a tap for each weight, the last tap is the farthest, and adjacent taps are one voxel apart.
+/// Panics unless there is a tap for each weight, and adjacent taps are one voxel apart.
 fn assert_taps(plan: &Plan, shape: WeightShape, voxel: usize) {
-    let (taps, adjacent) = (&plan.taps, plan.adjacent);
-    assert!(
-        !taps.is_empty() && taps.len() == shape.taps && taps.last() == taps.iter().max(),
-        "taps do not fit the weights"
-    );
-    assert!(
-        adjacent > 0
-            && taps.len().is_multiple_of(adjacent)
-            && taps.chunks(adjacent).all(|own| own.windows(2).all(|pair| pair[1] == pair[0] + voxel)),
-        "taps are not in rows of {adjacent}"
-    );
+    let adjacent = plan.adjacent;
+    let per_slice = plan.ring_taps.len();
+    assert!(per_slice == 0 || per_slice == plan.geometry.counts[0], "taps of {per_slice} slices");
+    for taps in plan.all_taps() {
+        assert!(!taps.is_empty() && taps.len() == shape.taps, "taps do not fit the weights");
+        assert!(
+            adjacent > 0
+                && taps.len().is_multiple_of(adjacent)
+                && taps.chunks(adjacent).all(|own| own.windows(2).all(|pair| pair[1] == pair[0] + voxel)),
+            "taps are not in rows of {adjacent}"
+        );
+    }
 }
 
 /// Panics unless each group has its weights and initial sums, and reads some of the `in_blocks` input blocks.
@@ -90,7 +92,7 @@ fn last_read<C: Core>(core: &C, plan: &Plan, in_layout: &Blocked) -> usize {
         .map(|axis| (geometry.counts[axis] - 1).saturating_mul(geometry.in_step[axis]))
         .fold(geometry.in_start, usize::saturating_add)
         .saturating_add((in_blocks - 1).saturating_mul(in_layout.block_stride()))
-        .saturating_add(plan.taps.last().copied().unwrap_or(0))
+        .saturating_add(plan.all_taps().flatten().max().copied().unwrap_or(0))
         .saturating_add(in_layout.block - 1)
 }
 

@@ -1,6 +1,6 @@
 //! Depthwise convolution: each channel reads only itself, so lanes are multiplied by lanes.
 
-use super::drive::Micro;
+use super::Micro;
 use crate::lanes::with_lanes;
 use crate::parallel::multiversion;
 

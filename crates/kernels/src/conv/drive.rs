@@ -2,248 +2,18 @@
 
 use super::bounds::assert_in_bounds;
 use super::finish::{LaneStats, Out, OutputRun, finish};
+use super::micro::{Core, Micro};
 use super::pack::{Group, by_block};
-use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, portable};
-use crate::int8::pairs::Excess;
-use crate::isa::Simd;
+use super::{Finish, Target};
 use crate::parallel::{Shared, for_each, thread_count};
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
-
-/// Arguments of a micro-kernel, which computes a run of output voxels along W for the blocks of one group. `X`, `W` and
-/// `S` are the types of inputs, weights and sums.
-pub(crate) struct Micro<'a, X, W, S> {
-    /// The first input voxel of the run, at the first tap.
-    pub input: *const X,
-    /// Number of inputs that may be read from there.
-    pub input_left: usize,
-    /// Distance of the inputs of neighboring output voxels.
-    pub in_step: usize,
-    /// Values from one input block to the next.
-    pub in_block_stride: usize,
-    /// Number of input blocks that the group reads.
-    pub in_blocks: usize,
-    /// Channels that an input block stores: 16, 4 or 1.
-    pub in_per_block: usize,
-    /// Channels of the last of these input blocks that the image has; the others hold zeros.
-    pub last_in_per_block: usize,
-    /// Position of each tap, in values from `input`.
-    pub taps: &'a [usize],
-    /// Number of successive taps that are one voxel apart.
-    pub adjacent: usize,
-    /// First weight of the group, in the order in which [`PackedConv`] or [`PackedConvInt8`] stores them.
-    pub weights: *const W,
-    /// Weights that are multiplied in addition; see [`crate::int8::pairs`].
-    pub excess: &'a [Excess],
-    /// Whether the convolution is depthwise, with 16 weights per tap.
-    pub depthwise: bool,
-    /// Initial sum of each output channel.
-    pub start: *const S,
-    /// Output of the sums: 16 per voxel, `sum_block_stride` from block to block.
-    pub sums: *mut S,
-    /// Distance of the sums of neighboring output blocks.
-    pub sum_block_stride: usize,
-}
-
-impl<X, W, S> Micro<'_, X, W, S> {
-    /// Returns whether taps come in threes one voxel apart, and output voxels read inputs one voxel apart.
-    #[inline(always)]
-    pub(crate) fn three_in_a_row(&self) -> bool {
-        self.adjacent == 3 && self.in_step == self.in_per_block
-    }
-
-    /// Returns the number of channels of an input block.
-    #[inline(always)]
-    pub(crate) fn channels(&self, block: usize) -> usize {
-        if block + 1 == self.in_blocks { self.last_in_per_block } else { self.in_per_block }
-    }
-}
-
-/// Voxels whose sums the AVX2 micro-kernels hold in registers.
-pub(crate) const AVX2_VOXELS: usize = 6;
-
-impl<X, W, S> Micro<'_, X, W, S> {
-    /// Computes a run with `kernel`, in as few parts of at most `widest` voxels as possible, of nearly equal length.
-    ///
-    /// # Safety
-    /// Input and sums must reach `len` voxels; `kernel` must only rely on those of its part.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) unsafe fn in_parts(&self, len: usize, widest: usize, kernel: impl Fn(usize, &Self)) {
-        if len <= widest {
-            return kernel(len, self);
-        }
-        let parts = len.div_ceil(widest);
-        for part in 0..parts {
-            let (first, end) = (part * len / parts, (part + 1) * len / parts);
-            // SAFETY: `first < len`, and the caller guarantees that input and sums reach `len` voxels.
-            let (input, sums) = unsafe { (self.input.add(first * self.in_step), self.sums.add(first * CHANNEL_BLOCK)) };
-            let input_left = self.input_left - first * self.in_step;
-            kernel(end - first, &Self { input, input_left, sums, ..*self });
-        }
-    }
-}
-
-/// Packed weights with their micro-kernels.
-pub(crate) trait Core: Sync {
-    type In: Copy + Sync;
-    type Weight;
-    /// Type of the sums, 32 bits wide.
-    type Sum;
-    const INTEGER: bool;
-    /// Returns the instruction set that the weights were packed for.
-    fn isa(&self) -> Isa;
-    fn groups(&self) -> &[Group];
-    fn shape(&self) -> WeightShape;
-    fn in_block(&self) -> usize;
-    fn depthwise(&self) -> bool;
-    fn weights(&self) -> &[Self::Weight];
-    /// Returns the weights of a group that are multiplied in addition.
-    fn excess(&self, _group: &Group) -> &[Excess] {
-        &[]
-    }
-    /// Returns the initial sum of each output channel, padded to whole blocks.
-    fn start(&self) -> &[Self::Sum];
-    /// Returns the longest run of voxels for a number of output blocks; `three` is [`Micro::three_in_a_row`].
-    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize;
-    /// Returns how many times as long a run may be. Longer runs call the epilogue less often.
-    fn most_parts(&self, _isa: Isa) -> usize {
-        1
-    }
-    /// Called before the runs of a task, as `release` is called after them.
-    fn prepare(&self, _isa: Isa, _adjacent: usize) {}
-    fn release(&self, _isa: Isa, _adjacent: usize) {}
-    /// Computes the sums of a run.
-    ///
-    /// # Safety
-    /// Every pointer of `micro` must reach what its fields say for `len` voxels; `prepare` must have been called on
-    /// this thread.
-    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, Self::In, Self::Weight, Self::Sum>);
-}
-
-impl Core for PackedConv {
-    type In = f32;
-    type Weight = f32;
-    type Sum = f32;
-    const INTEGER: bool = false;
-
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-    fn groups(&self) -> &[Group] {
-        &self.groups
-    }
-    fn shape(&self) -> WeightShape {
-        self.shape
-    }
-    fn in_block(&self) -> usize {
-        self.in_block
-    }
-    fn depthwise(&self) -> bool {
-        self.depthwise
-    }
-    fn weights(&self) -> &[f32] {
-        &self.values
-    }
-    fn start(&self) -> &[f32] {
-        &self.bias
-    }
-    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
-        match (isa.simd(), blocks) {
-            #[cfg(target_arch = "x86_64")]
-            (Simd::Avx512, 2) if three => 12,
-            #[cfg(target_arch = "x86_64")]
-            (Simd::Avx512, 2) => 14,
-            #[cfg(target_arch = "x86_64")]
-            (Simd::Avx512, _) => 28,
-            #[cfg(target_arch = "x86_64")]
-            (Simd::Avx2, _) => AVX2_VOXELS,
-            (Simd::Portable, _) => 8,
-        }
-    }
-    fn most_parts(&self, isa: Isa) -> usize {
-        match isa.simd() {
-            #[cfg(target_arch = "x86_64")]
-            Simd::Avx2 => 8,
-            _ => 1,
-        }
-    }
-    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, f32, f32, f32>) {
-        // SAFETY: holding `isa` proves that the CPU has the instruction set. The caller guarantees that the pointers of
-        // `micro` reach `len` voxels.
-        unsafe {
-            if micro.depthwise {
-                return super::depthwise::floats(isa, len, micro);
-            }
-            match isa.simd() {
-                #[cfg(target_arch = "x86_64")]
-                Simd::Avx512 => super::avx512::micro(blocks, len, micro),
-                #[cfg(target_arch = "x86_64")]
-                Simd::Avx2 => micro.in_parts(len, AVX2_VOXELS, |len, part| super::avx2::micro(len, part)),
-                Simd::Portable => portable::micro(blocks, len, micro),
-            }
-        }
-    }
-}
-
-impl Core for PackedConvInt8 {
-    type In = u8;
-    type Weight = i8;
-    type Sum = i32;
-    const INTEGER: bool = true;
-
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-    fn groups(&self) -> &[Group] {
-        &self.groups
-    }
-    fn shape(&self) -> WeightShape {
-        self.shape
-    }
-    fn in_block(&self) -> usize {
-        self.in_block
-    }
-    fn depthwise(&self) -> bool {
-        self.depthwise
-    }
-    fn weights(&self) -> &[i8] {
-        &self.values
-    }
-    fn excess(&self, group: &Group) -> &[Excess] {
-        self.excess.get(group.first_block).map_or(&[], Vec::as_slice)
-    }
-    fn start(&self) -> &[i32] {
-        &self.start
-    }
-    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
-        crate::int8::widest(isa, blocks, three)
-    }
-    fn most_parts(&self, isa: Isa) -> usize {
-        crate::int8::most_parts(isa)
-    }
-    fn prepare(&self, isa: Isa, adjacent: usize) {
-        crate::int8::prepare(isa, adjacent * self.in_block);
-    }
-    fn release(&self, isa: Isa, adjacent: usize) {
-        crate::int8::release(isa, adjacent * self.in_block);
-    }
-    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, u8, i8, i32>) {
-        // SAFETY: the caller guarantees that the pointers of `micro` reach `len` voxels and that `prepare` was called
-        // on this thread.
-        unsafe {
-            if micro.depthwise {
-                super::depthwise::bytes(isa, len, micro);
-            } else {
-                crate::int8::sums(isa, blocks, len, micro);
-            }
-        }
-    }
-}
 
 /// Taps of a window and how it moves over the image.
 pub(crate) struct Plan {
     /// Position of each tap, in input values from the position that [`Plan::geometry`] gives.
     pub taps: Vec<usize>,
+    /// If the input's slices form a ring, the position of each tap for each output slice, in place of `taps`; else empty.
+    pub ring_taps: Vec<Vec<usize>>,
     /// Number of successive taps that are one voxel apart along W.
     pub adjacent: usize,
     /// Which outputs are computed, and where their inputs are.
@@ -253,6 +23,19 @@ pub(crate) struct Plan {
     /// For transposed convolutions, whose weights of all taps along W are consecutive output blocks, the number of
     /// blocks of one tap: block `b` is block `b % fold` of the voxel `b / fold` positions further on.
     pub fold: Option<usize>,
+}
+
+impl Plan {
+    /// Returns the position of each tap for an output slice.
+    pub(crate) fn taps_of(&self, slice: usize) -> &[usize] {
+        self.ring_taps.get(slice).unwrap_or(&self.taps)
+    }
+
+    /// Returns the positions of the taps for all output slices: more than one list if the input's slices form a ring.
+    pub(crate) fn all_taps(&self) -> impl Iterator<Item = &[usize]> {
+        let shared = self.ring_taps.is_empty().then_some(&self.taps);
+        self.ring_taps.iter().chain(shared).map(Vec::as_slice)
+    }
 }
 
 /// Positions of the outputs of one pass, in voxels, and of the inputs that they read, in values.
@@ -301,6 +84,16 @@ enum SharedTarget<'a> {
     U8(Shared<'a, u8>, super::Quantizer),
 }
 
+impl<'a> SharedTarget<'a> {
+    fn new(target: &'a mut Target<'_>) -> Self {
+        match target {
+            Target::F32(v) => Self::F32(Shared::new(v)),
+            Target::F16(v) => Self::F16(Shared::new(v)),
+            Target::U8(v, q) => Self::U8(Shared::new(v), *q),
+        }
+    }
+}
+
 /// Number of rows of a task, and its largest number of slices.
 const TASK_ROWS: usize = 16;
 const TASK_SLICES: usize = 8;
@@ -345,16 +138,12 @@ pub(crate) fn drive<C: Core>(
     let out_blocks = out_layout.channels.div_ceil(CHANNEL_BLOCK);
     let mut stats = if end.moments { vec![LaneStats::NEW; depth * chunks * out_blocks] } else { Vec::new() };
     let shared_stats = Shared::new(&mut stats);
-    let shared = match target {
-        Target::F32(v) => SharedTarget::F32(Shared::new(v)),
-        Target::F16(v) => SharedTarget::F16(Shared::new(v)),
-        Target::U8(v, q) => SharedTarget::U8(Shared::new(v), *q),
-    };
+    let shared = SharedTarget::new(target);
     let padded = |values: Option<&[f32]>, none: f32| -> Vec<f32> {
         values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, out_layout.channels))
     };
     let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
-    let fresh = fresh_taps(plan);
+    let fresh: Vec<Vec<usize>> = plan.all_taps().map(|taps| fresh_taps(taps, plan)).collect();
     let row = Row {
         isa,
         core,
@@ -401,10 +190,10 @@ pub(crate) fn drive<C: Core>(
     stats
 }
 
-/// Returns the taps that read a row of inputs that the previous row of outputs did not read: the first of each run of adjacent
-/// taps.
-fn fresh_taps(plan: &Plan) -> Vec<usize> {
-    let firsts: Vec<usize> = plan.taps.iter().step_by(plan.adjacent.max(1)).copied().collect();
+/// Returns those of `taps` that read a row of inputs that the previous row of outputs did not read: the first of each run of
+/// adjacent taps.
+fn fresh_taps(taps: &[usize], plan: &Plan) -> Vec<usize> {
+    let firsts: Vec<usize> = taps.iter().step_by(plan.adjacent.max(1)).copied().collect();
     let is_fresh = |tap: &usize| !firsts.contains(&(tap + plan.geometry.in_step[1]));
     firsts.iter().filter(|tap| is_fresh(tap)).copied().collect()
 }
@@ -418,8 +207,9 @@ struct Row<'a, C: Core> {
     input: &'a [C::In],
     in_layout: &'a Blocked,
     out_layout: &'a Blocked,
-    /// Taps whose inputs are prefetched for the next row of outputs, see [`fresh_taps`].
-    fresh: &'a [usize],
+    /// Taps whose inputs are prefetched for the next row of outputs, see [`fresh_taps`]: for each list of
+    /// [`Plan::all_taps`].
+    fresh: &'a [Vec<usize>],
     scale: &'a [f32],
     bias: &'a [f32],
     target: &'a SharedTarget<'a>,
@@ -477,7 +267,7 @@ impl<C: Core> Row<'_, C> {
                 in_blocks: group.in_blocks,
                 in_per_block: self.in_layout.block,
                 last_in_per_block,
-                taps: &self.plan.taps,
+                taps: self.plan.taps_of(d),
                 adjacent: self.plan.adjacent,
                 weights: self.core.weights()[group.at..].as_ptr(),
                 excess: self.core.excess(group),
@@ -492,7 +282,7 @@ impl<C: Core> Row<'_, C> {
                     self.fetch(self.out_layout.row_start(group.first_block + b, od, oh) + w * CHANNEL_BLOCK, len);
                 }
             }
-            self.fetch_inputs(from + geometry.in_step[1], group.in_blocks, len);
+            self.fetch_inputs(from + geometry.in_step[1], d, group.in_blocks, len);
             // SAFETY: `assert_in_bounds` has shown that all reads of the pass lie in the input, the weights and the
             // initial sums, which were packed for this instruction set. The scratch holds the run, as the assertion
             // above shows, and whole tiles of 16 voxels. `prepare` was called on this thread.
@@ -525,16 +315,17 @@ impl<C: Core> Row<'_, C> {
         let _ = (at, len);
     }
 
-    /// Prefetches the inputs of a run of the next row of outputs, which starts at value `from`, except those that the
-    /// current row has read. Rows are so short that the CPU's own prefetching would start over with each of them.
-    fn fetch_inputs(&self, from: usize, in_blocks: usize, len: usize) {
+    /// Prefetches the inputs of a run of the next row of outputs in slice `slice`, which starts at value `from`, except those
+    /// that the current row has read. Rows are so short that the CPU's own prefetching would start over with each of them.
+    fn fetch_inputs(&self, from: usize, slice: usize, in_blocks: usize, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let values = (len - 1) * self.plan.geometry.in_step[2] + self.plan.adjacent * self.in_layout.block;
             let line = 64 / size_of::<C::In>();
+            let fresh = self.fresh.get(slice).or(self.fresh.first()).map_or(&[][..], Vec::as_slice);
             for block in 0..in_blocks {
-                for tap in self.fresh {
+                for tap in fresh {
                     let first = from + block * self.in_layout.block_stride() + tap;
                     for at in (first..first + values).step_by(line) {
                         // SAFETY: prefetching reads nothing and accepts any address: after the last row, this one is
@@ -545,7 +336,7 @@ impl<C: Core> Row<'_, C> {
             }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (from, in_blocks, len);
+        let _ = (from, slice, in_blocks, len);
     }
 
     /// Applies the epilogue to a run of one output block that starts at `[block, d, h, w]`.

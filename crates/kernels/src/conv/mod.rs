@@ -15,20 +15,24 @@ mod dot;
 mod drive;
 mod few;
 mod finish;
+mod micro;
 mod pack;
 mod portable;
+mod ring;
 mod transposed;
 
 pub use pack::{PackedConv, PackedConvInt8, WeightShape};
+pub use ring::{conv_in_ring, conv_int8_in_ring};
 pub use transposed::{Transposed, TransposedShape, conv_transpose, conv_transpose_int8};
 
-pub(crate) use drive::{AVX2_VOXELS, Geometry, Micro, Plan, drive};
+pub(crate) use drive::{Geometry, Plan, drive};
 pub(crate) use finish::LaneStats;
+pub(crate) use micro::{AVX2_VOXELS, Micro};
 
 use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 use dot::End;
-use drive::Core;
+use micro::Core;
 
 /// Activation after bias and residual.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -220,12 +224,27 @@ fn windows<C: Core>(
     weights: &C,
     shape: &ConvShape,
     finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    let plan = window_plan(in_layout, out_layout, shape);
+    run_plan(isa, input, in_layout, weights, &plan, finish, target, out_layout)
+}
+
+/// Runs a plan whose window was checked.
+#[allow(clippy::too_many_arguments)]
+fn run_plan<C: Core>(
+    isa: Isa,
+    input: &[C::In],
+    in_layout: &Blocked,
+    weights: &C,
+    plan: &Plan,
+    finish: &Finish<'_>,
     mut target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
     check_io(input.len(), in_layout, weights.shape(), weights.in_block(), finish, &target, out_layout)?;
-    let plan = window_plan(in_layout, out_layout, shape);
-    let partial = drive(isa, input, in_layout, weights, &plan, finish, &mut target, out_layout);
+    let partial = drive(isa, input, in_layout, weights, plan, finish, &mut target, out_layout);
     Ok(finish.moments.then(|| combine(&partial, out_layout)))
 }
 
@@ -236,7 +255,17 @@ pub(crate) fn check_window(
     taps: usize,
 ) -> Result<(), KernelError> {
     check_that(taps == shape.kernel.iter().product::<usize>(), "kernel taps", taps, format!("{:?}", shape.kernel))?;
-    for axis in 0..3 {
+    check_axes(in_layout, out_layout, shape, 0..3)
+}
+
+/// Checks that the windows along some axes lie in the input and its border.
+fn check_axes(
+    in_layout: &Blocked,
+    out_layout: &Blocked,
+    shape: &ConvShape,
+    axes: std::ops::Range<usize>,
+) -> Result<(), KernelError> {
+    for axis in axes {
         check_that(shape.kernel[axis] > 0, "kernel", "lengths above 0", format!("{:?}", shape.kernel))?;
         // Saturating, so that an overflow cannot make the reach look shorter.
         let reach = (out_layout.dims[axis].max(1) - 1)
@@ -255,22 +284,26 @@ pub(crate) fn check_window(
     Ok(())
 }
 
+/// Returns the positions of a window's taps, given those of the slices that it reads.
+fn taps_at(slices: impl Iterator<Item = usize>, in_layout: &Blocked, shape: &ConvShape) -> Vec<usize> {
+    let (row, block) = (shape.dilation[1] * in_layout.row_stride(), shape.dilation[2] * in_layout.block);
+    let mut taps = Vec::with_capacity(shape.kernel.iter().product());
+    for slice in slices {
+        for kh in 0..shape.kernel[1] {
+            taps.extend((0..shape.kernel[2]).map(|kw| slice + kh * row + kw * block));
+        }
+    }
+    taps
+}
+
 /// Returns the taps of a convolution and how it moves over the image.
 pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> Plan {
     let (row, slice, block) = (in_layout.row_stride(), in_layout.slice_stride(), in_layout.block);
-    let mut taps = Vec::with_capacity(shape.kernel.iter().product());
-    for kd in 0..shape.kernel[0] {
-        for kh in 0..shape.kernel[1] {
-            for kw in 0..shape.kernel[2] {
-                taps.push(
-                    kd * shape.dilation[0] * slice + kh * shape.dilation[1] * row + kw * shape.dilation[2] * block,
-                );
-            }
-        }
-    }
+    let taps = taps_at((0..shape.kernel[0]).map(|kd| kd * shape.dilation[0] * slice), in_layout, shape);
     let origin = [0, 1, 2].map(|i| in_layout.halo[i] - shape.pad_before[i]);
     Plan {
         taps,
+        ring_taps: Vec::new(),
         adjacent: if shape.dilation[2] == 1 { shape.kernel[2] } else { 1 },
         geometry: Geometry {
             in_start: origin[0] * slice + origin[1] * row + origin[2] * block,

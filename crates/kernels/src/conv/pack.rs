@@ -5,6 +5,7 @@ use crate::int8::pairs::{self, Excess};
 use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
+use std::ops::Range;
 
 /// Largest number of output channels for which planar outputs have a special kernel.
 pub(super) const FEW_CHANNELS: usize = 4;
@@ -70,6 +71,11 @@ impl WeightShape {
         let (per_in, per_out) = (self.in_channels / self.groups, self.out_channels / self.groups);
         (o < self.out_channels && i < self.in_channels && o / per_out == i / per_in)
             .then(|| (o * per_in + i % per_in) * self.taps + tap)
+    }
+
+    /// Returns the weight between two channels at a tap; 0 if one of them does not exist, or they are in different groups.
+    fn weight<T: Copy + Default>(&self, weights: &[T], o: usize, i: usize, tap: usize) -> T {
+        self.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or_default()
     }
 
     /// Returns the input blocks of `block` channels that output channels `first..last` read: first and count.
@@ -146,27 +152,12 @@ impl PackedConv {
         }
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
         let together = if depthwise { 1 } else { together(isa) };
-        let mut values = Vec::with_capacity(shape.count());
-        let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
-        for group in &mut groups {
-            group.at = values.len();
-            if depthwise {
-                values.extend(by_lane(weights, &shape, group.first_block));
-                continue;
+        let blocks = group_blocks(&shape, together, in_block);
+        let (groups, values) = pack_groups(weights, &shape, blocks, depthwise, |values, outputs, ib, tap| {
+            for i in (ib * in_block)..((ib + 1) * in_block).min(shape.in_channels) {
+                values.extend(outputs.clone().map(|o| shape.weight(weights, o, i, tap)));
             }
-            let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
-            for ib in group.in_first..group.in_first + group.in_blocks {
-                for tap in 0..shape.taps {
-                    for i in (ib * in_block)..((ib + 1) * in_block).min(shape.in_channels) {
-                        values.extend(
-                            outputs
-                                .clone()
-                                .map(|o| shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0.0)),
-                        );
-                    }
-                }
-            }
-        }
+        });
         let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
         Ok(Self { isa, values, plain: Vec::new(), bias, groups, shape, in_block, depthwise })
     }
@@ -252,6 +243,34 @@ fn together(isa: Isa) -> usize {
     if two_blocks(isa) { 2 } else { 1 }
 }
 
+/// Packs weights by groups, input blocks and taps. `extend` appends the weights between some output channels and one input
+/// block at one tap; for depthwise convolutions, [`by_lane`] packs those of each group instead. Returns the groups with the
+/// index of their first weight, and the packed weights.
+fn pack_groups<T: Copy + Default>(
+    weights: &[T],
+    shape: &WeightShape,
+    groups: impl Iterator<Item = Group>,
+    depthwise: bool,
+    extend: impl Fn(&mut Vec<T>, Range<usize>, usize, usize),
+) -> (Vec<Group>, Vec<T>) {
+    let mut values = Vec::with_capacity(shape.count());
+    let mut groups: Vec<Group> = groups.collect();
+    for group in &mut groups {
+        group.at = values.len();
+        if depthwise {
+            values.extend(by_lane(weights, shape, group.first_block));
+            continue;
+        }
+        let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
+        for in_block in group.in_first..group.in_first + group.in_blocks {
+            for tap in 0..shape.taps {
+                extend(&mut values, outputs.clone(), in_block, tap);
+            }
+        }
+    }
+    (groups, values)
+}
+
 /// Packs the weights of a depthwise convolution for one block as `[taps][16]`.
 fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) -> Vec<T> {
     let lane = |tap: usize, c: usize| weights.get(c * shape.taps + tap).copied().unwrap_or_default();
@@ -268,10 +287,8 @@ fn by_tap(weights: &[f32], shape: &WeightShape) -> Vec<f32> {
     for o in 0..shape.out_channels {
         for block in 0..blocks {
             for tap in 0..shape.taps {
-                packed.extend(
-                    (block * CHANNEL_BLOCK..(block + 1) * CHANNEL_BLOCK)
-                        .map(|i| shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0.0)),
-                );
+                let inputs = block * CHANNEL_BLOCK..(block + 1) * CHANNEL_BLOCK;
+                packed.extend(inputs.map(|i| shape.weight(weights, o, i, tap)));
             }
         }
     }
@@ -343,30 +360,15 @@ impl PackedConvInt8 {
         check_that(max_sum <= i64::from(i32::MAX), "integer sums", "within 32 bits", format!("up to {max_sum}"))?;
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
         let together = if crate::int8::two_blocks(isa) && !depthwise { 2 } else { 1 };
-        let mut values = Vec::with_capacity(shape.count());
-        let mut groups: Vec<Group> = group_blocks(&shape, together, in_block).collect();
-        for group in &mut groups {
-            group.at = values.len();
-            if depthwise {
-                values.extend(by_lane(weights, &shape, group.first_block));
-                continue;
-            }
-            let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
-            for ib in group.in_first..group.in_first + group.in_blocks {
-                for tap in 0..shape.taps {
-                    for quad in 0..in_block / 4 {
-                        for o in outputs.clone() {
-                            let first = ib * in_block + quad * 4;
-                            values.extend(
-                                (first..first + 4).map(|i| {
-                                    shape.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or(0)
-                                }),
-                            );
-                        }
-                    }
+        let blocks = group_blocks(&shape, together, in_block);
+        let (groups, mut values) = pack_groups(weights, &shape, blocks, depthwise, |values, outputs, ib, tap| {
+            for quad in 0..in_block / 4 {
+                let first = ib * in_block + quad * 4;
+                for o in outputs.clone() {
+                    values.extend((first..first + 4).map(|i| shape.weight(weights, o, i, tap)));
                 }
             }
-        }
+        });
         let excess = if crate::int8::adds_pairs(isa) && !depthwise {
             let own = |group: &Group| group.at..group.at + group.in_blocks * in_block * shape.taps * CHANNEL_BLOCK;
             groups.iter().map(|group| pairs::split(&mut values[own(group)], shape.taps, in_block / 4)).collect()

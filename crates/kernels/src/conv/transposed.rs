@@ -1,7 +1,8 @@
 //! Transposed convolutions: the input voxel `i` adds its products with tap `t` to the output voxel
 //! `i · stride + t − pad_before`, along each axis.
 
-use super::drive::{Core, Geometry, Plan, drive};
+use super::drive::{Geometry, Plan, drive};
+use super::micro::Core;
 use super::pack::{NO_LANE, by_block};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, check_io};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
@@ -301,6 +302,7 @@ fn row_plans(
     }
     let plan = |row: usize| Plan {
         taps: vec![0],
+        ring_taps: Vec::new(),
         adjacent: 1,
         geometry: Geometry {
             in_start: in_layout.row_start(0, 0, 0),
@@ -336,6 +338,7 @@ fn phase_plans(in_layout: &Blocked, shape: &TransposedShape, out_layout: &Blocke
         let start = |axis: usize| in_layout.halo[axis].saturating_add_signed(along[axis].input) * steps[axis];
         Plan {
             taps,
+            ring_taps: Vec::new(),
             adjacent: w,
             geometry: Geometry {
                 in_start: start(0) + start(1) + start(2),

@@ -107,7 +107,7 @@ pub(crate) unsafe fn release() {
 pub(super) fn tiles_in_bounds(len: usize, m: &Bytes<'_>) -> bool {
     let farthest = (len.next_multiple_of(16) - 1) * m.in_step
         + (m.in_blocks - 1) * m.in_block_stride
-        + m.taps.last().copied().unwrap_or(0)
+        + m.taps.iter().max().copied().unwrap_or(0)
         + m.in_per_block;
     farthest <= m.input_left
 }

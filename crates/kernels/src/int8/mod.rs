@@ -10,6 +10,8 @@ mod avx2_vnni;
 mod avx512_vnni;
 pub(crate) mod pairs;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod quads;
 
 use crate::conv::{AVX2_VOXELS, Micro};
 use crate::{Isa, IsaName};

@@ -4,7 +4,7 @@
 //! is a convolution of the output's gradient with those taps at stride 1, whose results are a stride apart.
 
 use crate::conv::{ConvShape, Finish, Geometry, PackedConv, Plan, Target, drive};
-use crate::parallel::{Shared, for_each};
+use crate::parallel::for_each_row;
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 
 /// A convolution's weights, packed for [`conv_input_gradient`] in the order of one instruction set; others refuse to run
@@ -173,6 +173,7 @@ pub fn conv_input_gradient(
         let along = &phase.reads[2];
         let plan = Plan {
             taps,
+            ring_taps: Vec::new(),
             adjacent: if along.windows(2).all(|p| p[1] == p[0] + 1) { along.len() } else { 1 },
             geometry: Geometry {
                 in_start: (0..3).map(|a| (out_layout.halo[a] as isize + first[a]) as usize * steps[a]).sum(),
@@ -192,13 +193,5 @@ pub fn conv_input_gradient(
 
 /// Sets an image to 0, except for its border.
 fn clear(values: &mut [f32], layout: &Blocked) {
-    let [depth, height, _] = layout.dims;
-    let shared = Shared::new(values);
-    for_each(layout.blocks() * depth, |task| {
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
-            // bounds.
-            unsafe { shared.slice(layout.row_start(task / depth, task % depth, h), layout.row_len()) }.fill(0.0);
-        }
-    });
+    for_each_row(values, layout, |_, _, _, row| row.fill(0.0));
 }

@@ -2,8 +2,7 @@
 
 use super::norm::{load, store};
 use crate::lanes::with_lanes;
-use crate::parallel::{Shared, for_each};
-use crate::pointwise::rows;
+use crate::parallel::{Shared, for_each, for_each_row};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
 
 /// The derivative of an element-wise function, computed from its output or its input.
@@ -46,7 +45,7 @@ pub fn activation_gradient(
     check_len("gradient of the input", in_gradient.len(), in_layout.len())?;
     same_image(out_layout, in_layout)?;
     same_image(layout, in_layout)?;
-    rows(in_gradient, in_layout, |b, d, h, row| {
+    for_each_row(in_gradient, in_layout, |b, d, h, row| {
         let y = &output[out_layout.row_start(b, d, h)..][..row.len()];
         let g = &gradient[layout.row_start(b, d, h)..][..row.len()];
         // SAFETY: all three slices have the length of a row.
@@ -101,7 +100,7 @@ pub fn add(
     check_len("source", source.len(), from.len())?;
     check_len("target", target.len(), to.len())?;
     same_image(from, to)?;
-    rows(target, to, |b, d, h, row| {
+    for_each_row(target, to, |b, d, h, row| {
         let source = &source[from.row_start(b, d, h)..][..row.len()];
         // SAFETY: both slices have the length of a row.
         unsafe { add_row(isa, factor, source, row) };

@@ -3,7 +3,7 @@
 use super::image_size::image_size;
 use super::{Checker, TENSOR_ID_LENGTH, given};
 use crate::PackageError;
-use crate::files::sha256;
+use cytoscope_storage::sha256_of_bytes;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ impl<'a> Checker<'a> {
             }
         };
         if let Some(expected) = given(value, "sha256") {
-            let found = sha256(&bytes);
+            let found = sha256_of_bytes(&bytes);
             let stated = expected.as_str().unwrap_or_default();
             if !stated.eq_ignore_ascii_case(&found) {
                 let message = format!("is {expected}, but {name} has {found}: correct it, or remove it");

@@ -38,7 +38,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks the fields that authors and maintainers have in common.
-    fn person(&mut self, part: &str, person: &'a Value) {
+    pub(super) fn person(&mut self, part: &str, person: &'a Value) {
         for key in ["name", "affiliation", "github_user"] {
             let Some(value) = given(person, key) else { continue };
             let part = format!("{part}.{key}");

@@ -1,7 +1,8 @@
 //! The device on which a job continues after another one has failed.
 
-use super::{DeviceChoice, Devices, SelectedEngine, precision_on, unverified_note};
+use super::{DeviceChoice, Devices, FailedDevice, SelectedEngine, measurements, precision_on, unverified_note};
 use crate::predict::PredictOptions;
+use crate::probe_input::probe_edge;
 use crate::verify::{Verification, verify, wrong_result};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::select::{Choice, Measurement};
@@ -28,14 +29,53 @@ impl Devices {
             EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding(),
             other => format!("{} failed: {other}", failed.choice.id),
         };
-        let mut measurements = failed.choice.measurements.clone();
-        measurements.iter_mut().filter(|m| m.device == failed.choice.id).for_each(|m| m.reason.clone_from(&why));
-        for device in self.next_gpus(failed, error, tried) {
+        let is_full = matches!(error, EngineError::OutOfMemory { .. });
+        let gpus = self.next_gpus(&failed.choice, is_full, tried);
+        let next = self.take_over(context, model, options, &failed.choice, why, &gpus)?;
+        Ok(SelectedEngine { profile: failed.profile.clone(), ..next })
+    }
+
+    /// Selects the device for a job in place of a GPU that has failed in an earlier process: the other GPU on which the
+    /// model was measured to be fastest, or else the CPU.
+    ///
+    /// # Errors
+    /// As [`Devices::fall_back`].
+    pub(super) fn after_failure(
+        &self,
+        context: &Context,
+        model: &Model,
+        options: &PredictOptions,
+        failed: &FailedDevice,
+    ) -> Result<SelectedEngine, JobError> {
+        let shape = model.tensor_shape(model.input_channels, probe_edge(model));
+        let stored = measurements("device-times.json").stored(&model.fingerprint, &[&shape], options.threads);
+        let name = self.all.iter().find(|device| device.id == failed.id).map(|device| device.name.clone());
+        let (id, name) = (failed.id, name.unwrap_or_default());
+        let choice = DeviceChoice { id, name, why: String::new(), measurements: stored };
+        let gpus = self.next_gpus(&choice, false, &[]);
+        self.take_over(context, model, options, &choice, failed.sentence(), &gpus)
+    }
+
+    /// Selects the first of the `gpus` that computes the network correctly, or else the CPU, in place of the device of a
+    /// choice, which has failed for the reason `why`.
+    fn take_over(
+        &self,
+        context: &Context,
+        model: &Model,
+        options: &PredictOptions,
+        failed: &DeviceChoice,
+        why: String,
+        gpus: &[&Device],
+    ) -> Result<SelectedEngine, JobError> {
+        let mut measurements = failed.measurements.clone();
+        measurements.iter_mut().filter(|m| m.device == failed.id).for_each(|m| m.reason.clone_from(&why));
+        for device in gpus {
             let Some(precision) = precision_to_continue(model, device, options.precision, &measurements) else {
                 continue;
             };
             let choice = Choice { device: device.id, precision, why: why.clone(), measurements: measurements.clone() };
             let forced = options.precision.map(|_| precision);
+            context.report_tried_device(device.id);
             let opened =
                 (self.open)(device).inspect_err(|error| context.report_lost_device(error)).map_err(JobError::from);
             let checked =
@@ -44,13 +84,12 @@ impl Devices {
                     Verification::Differs { how } => Err(wrong_result(model, engine.as_ref(), &how)),
                 });
             match checked {
-                Ok(selected) => return Ok(SelectedEngine { profile: failed.profile.clone(), forced, ..selected }),
+                Ok(selected) => return Ok(SelectedEngine { forced, ..selected }),
                 Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
                 Err(error) => context.note(format!("{} is not used: {error}", device.id)),
             }
         }
-        let selected = self.cpu_after(context, model, options, why, measurements)?;
-        Ok(SelectedEngine { profile: failed.profile.clone(), ..selected })
+        self.cpu_after(context, model, options, why, measurements)
     }
 
     /// Selects the CPU, for the reason `why`. It computes in f32 if 16 bits are requested, which it does not have.
@@ -78,11 +117,10 @@ impl Devices {
     }
 
     /// Returns the GPUs that may take over from a device, the fastest first. Those on which the model was not measured are
-    /// last; those that are slower than the CPU are left out, and so is the same GPU with another driver if it ran out of
-    /// memory.
-    fn next_gpus(&self, failed: &SelectedEngine, error: &EngineError, tried: &[DeviceId]) -> Vec<&Device> {
-        let DeviceChoice { id: failed_id, name, measurements, .. } = &failed.choice;
-        let is_full = matches!(error, EngineError::OutOfMemory { .. });
+    /// last; those that are slower than the CPU are left out, and so is the same GPU with another driver if `is_full` says
+    /// that it ran out of memory.
+    fn next_gpus(&self, failed: &DeviceChoice, is_full: bool, tried: &[DeviceId]) -> Vec<&Device> {
+        let DeviceChoice { id: failed_id, name, measurements, .. } = failed;
         let has_same_memory = |gpu: &Device| gpu.name == *name && discriminant(&gpu.id) != discriminant(failed_id);
         let cpu_ms = best_on(measurements, DeviceId::Cpu).map_or(f64::INFINITY, |(ms, _)| ms);
         let ms_on = |gpu: &Device| best_on(measurements, gpu.id).map(|(ms, _)| ms);
@@ -123,8 +161,9 @@ fn precision_to_continue(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use cytoscope_engine::Engine;
+    use cytoscope_engine::{CompileOptions, DeviceRequest, Engine, Session};
     use cytoscope_engine_cpu::CpuEngine;
+    use cytoscope_graph::Graph;
 
     fn gpu(id: DeviceId, name: &str) -> Device {
         let precisions = vec![Precision::F32, Precision::F16];
@@ -141,12 +180,35 @@ mod tests {
         Ok(Box::new(CpuEngine::new()))
     }
 
-    /// A device that was selected with these measurements.
-    fn selected(device: DeviceId, name: &str, measurements: Vec<Measurement>) -> SelectedEngine {
-        let choice = Choice { device, precision: Precision::F32, why: String::new(), measurements };
-        let mut selected = SelectedEngine::new(Box::new(CpuEngine::new()), choice);
-        (selected.choice.id, selected.choice.name) = (device, name.to_owned());
-        selected
+    /// A device that was chosen with these measurements.
+    fn chosen(id: DeviceId, name: &str, measurements: Vec<Measurement>) -> DeviceChoice {
+        DeviceChoice { id, name: name.to_owned(), why: String::new(), measurements }
+    }
+
+    /// The CPU's kernels, as another device and in any precision.
+    struct As(Device, CpuEngine);
+
+    impl Engine for As {
+        fn name(&self) -> &'static str {
+            self.1.name()
+        }
+
+        fn device(&self) -> &Device {
+            &self.0
+        }
+
+        fn compile(
+            &self,
+            graph: &Graph,
+            shapes: &[Vec<usize>],
+            options: &CompileOptions,
+        ) -> Result<Box<dyn Session>, EngineError> {
+            self.1.compile(graph, shapes, &CompileOptions { precision: Precision::F32, ..options.clone() })
+        }
+    }
+
+    fn open_as(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
+        Ok(Box::new(As(device.clone(), CpuEngine::new())))
     }
 
     #[test]
@@ -165,16 +227,38 @@ mod tests {
             measured(DeviceId::Wgpu(1), f32, 90.0),
             measured(DeviceId::Cpu, f32, 50.0),
         ];
-        let failed = selected(DeviceId::Cuda(0), "A", times);
-        let next = |error: &EngineError, tried: &[DeviceId]| -> Vec<DeviceId> {
-            devices.next_gpus(&failed, error, tried).into_iter().map(|gpu| gpu.id).collect()
+        let failed = chosen(DeviceId::Cuda(0), "A", times);
+        let next = |is_full: bool, tried: &[DeviceId]| -> Vec<DeviceId> {
+            devices.next_gpus(&failed, is_full, tried).into_iter().map(|gpu| gpu.id).collect()
         };
-        let lost = EngineError::Device { device: DeviceId::Cuda(0), reason: "it has no power".to_owned() };
         // The second wgpu device is slower than the CPU; the third CUDA device was not measured.
-        assert_eq!(next(&lost, &[]), [DeviceId::Cuda(1), DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
-        assert_eq!(next(&lost, &[DeviceId::Cuda(1)]), [DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
-        let full = EngineError::OutOfMemory { device: DeviceId::Cuda(0), needed_bytes: 2, available_bytes: 1 };
-        assert_eq!(next(&full, &[]), [DeviceId::Cuda(1), DeviceId::Cuda(2)]);
+        assert_eq!(next(false, &[]), [DeviceId::Cuda(1), DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
+        assert_eq!(next(false, &[DeviceId::Cuda(1)]), [DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
+        assert_eq!(next(true, &[]), [DeviceId::Cuda(1), DeviceId::Cuda(2)]);
+        // A GPU that has failed in an earlier process is not used for any job.
+        let lost = FailedDevice { id: DeviceId::Cuda(1), reason: "it was in use".to_owned() };
+        let others: Vec<DeviceId> =
+            devices.without(&[lost]).next_gpus(&failed, false, &[]).into_iter().map(|gpu| gpu.id).collect();
+        assert_eq!(others, [DeviceId::Wgpu(0), DeviceId::Cuda(2)]);
+    }
+
+    #[test]
+    fn the_next_gpu_runs_the_jobs_of_one_that_has_failed_in_an_earlier_process() {
+        let model = Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei-dog")).unwrap();
+        let all = vec![gpu(DeviceId::Cuda(0), "A"), gpu(DeviceId::Cuda(1), "A"), CpuEngine::new().device().clone()];
+        let failed =
+            |index: usize| FailedDevice { id: DeviceId::Cuda(index), reason: "it was in use when it hung".to_owned() };
+        let options = PredictOptions { precision: Some(Precision::F16), ..PredictOptions::default() };
+        let selected = |failed: &[FailedDevice]| {
+            let devices = Devices::with_engines(all.clone(), open_as).without(failed);
+            let request = DeviceRequest::Device(DeviceId::Cuda(0));
+            devices.for_model(&Context::default(), &model, request, &options).unwrap()
+        };
+        let next = selected(&[failed(0)]);
+        assert_eq!((next.choice.id, next.precision(&model, options.precision)), (DeviceId::Cuda(1), Precision::F16));
+        assert_eq!(next.choice.why, "cuda:0 is not used: it was in use when it hung");
+        let last = selected(&[failed(0), failed(1)]);
+        assert_eq!((last.choice.id, last.precision(&model, options.precision)), (DeviceId::Cpu, Precision::F32));
     }
 
     #[test]

@@ -14,7 +14,12 @@ impl Devices {
 
     /// Like [`Devices::with_free_memory_now`]; `free_bytes` returns the free memory of a device, if that is known.
     fn with_free_memory(mut self, request: DeviceRequest, free_bytes: impl Fn(DeviceId) -> Option<u64>) -> Self {
-        let may_be_used = |id: DeviceId| request == DeviceRequest::Auto || request == DeviceRequest::Device(id);
+        // In place of a GPU that has failed, any other may be used.
+        let is_open = match request {
+            DeviceRequest::Auto => true,
+            DeviceRequest::Device(id) => self.has_failed(id),
+        };
+        let may_be_used = |id: DeviceId| is_open || request == DeviceRequest::Device(id);
         for device in self.all.iter_mut().filter(|device| device.usable && may_be_used(device.id)) {
             device.free_bytes = free_bytes(device.id).or(device.free_bytes);
         }
@@ -25,6 +30,7 @@ impl Devices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::FailedDevice;
     use cytoscope_engine::Device;
 
     #[test]
@@ -45,5 +51,9 @@ mod tests {
         };
         assert_eq!(free(DeviceRequest::Auto), [Some(40), Some(40), Some(90), Some(90)]);
         assert_eq!(free(DeviceRequest::Device(second)), [Some(90), Some(40), Some(90), Some(90)]);
+        let failed = FailedDevice { id: second, reason: "it was in use".to_owned() };
+        let replaced = devices.without(&[failed]).with_free_memory(DeviceRequest::Device(second), |_| Some(40));
+        let free_bytes: Vec<_> = replaced.list().iter().map(|device| device.free_bytes).collect();
+        assert_eq!(free_bytes, [Some(40), Some(90), Some(90), Some(40)], "another GPU computes in place of the second");
     }
 }

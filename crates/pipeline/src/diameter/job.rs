@@ -3,7 +3,7 @@
 use super::{ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::devices::{Devices, SelectedEngine};
 use crate::predict::attempts::on_devices;
-use crate::predict::resolve::{ANOTHER_SERIES, channels, check_time, first_series_note, voxel_size};
+use crate::predict::resolve::{OtherSeries, channels, check_time, first_series_note, voxel_size};
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
@@ -64,7 +64,7 @@ fn object_diameter(
         )));
     };
     let image = job.open(input)?;
-    let of_series = first_series_note(&job.series, image.meta(), "is measured", ANOTHER_SERIES);
+    let of_series = first_series_note(&job.series, image.meta(), "is measured", OtherSeries::One);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));

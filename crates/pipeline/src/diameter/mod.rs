@@ -18,6 +18,7 @@ pub use job::DiameterJob;
 pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 
 use crate::{JobError, Model};
+use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -71,8 +72,9 @@ impl DiameterRequest {
         let [min, max] = DIAMETER_RANGE;
         match self {
             Self::Given(diameter) if !(min..=max).contains(&diameter) => Err(format!(
-                "object diameter {diameter} is out of range: expected auto, or {min} to {max} (in µm, or in voxels if the voxel \
-                 size is unknown)"
+                "object diameter {} is out of range: expected auto, or {min} to {max} (in µm, or in voxels if the voxel \
+                 size is unknown)",
+                cytoscope_volume::number_text(diameter)
             )),
             valid => Ok(valid),
         }
@@ -170,9 +172,6 @@ const MAX_REFINEMENT: f64 = 3.0;
 /// Object diameters in µm that are not doubted, from bacteria to small embryos. A voxel size in nm that is stated in µm
 /// makes nuclei several millimeters wide.
 const USUAL_UM: RangeInclusive<f64> = 0.2..=2_000.0;
-/// End of the description of other diameters.
-const UNUSUAL: &str = "; objects of this size are unusual: the voxel size is probably in another unit (set it with \
-                       --voxel-size)";
 
 /// The object diameter that a prediction used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -209,7 +208,7 @@ impl ObjectDiameter {
         let slices = match self.unit {
             DiameterUnit::Um => String::new(),
             DiameterUnit::Voxels => {
-                format!("; the slice spacing is assumed to be {:.1} voxels (set it with --voxel-size)", self.voxel[0])
+                format!("; the slice spacing is assumed to be {:.1} voxels (set it with {VOXEL_SIZE})", self.voxel[0])
             }
         };
         self.diameter_text() + &slices
@@ -224,7 +223,7 @@ impl ObjectDiameter {
             None => format!("object diameter {diameter:.1} {unit}, as given (the model's is {nominal_um} µm)"),
             Some(e) if e.certainty == Certainty::None => format!(
                 "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed (set it with \
-                 --diameter)"
+                 {DIAMETER})"
             ),
             Some(e) => {
                 let [low, high] = e.range;
@@ -233,12 +232,19 @@ impl ObjectDiameter {
                     many => format!("{many} objects of {low:.1} to {high:.1} {unit}"),
                 };
                 format!(
-                    "object diameter {diameter:.1} {unit}, estimated from {objects} ({}; set it with --diameter)",
+                    "object diameter {diameter:.1} {unit}, estimated from {objects} ({}; set it with {DIAMETER})",
                     e.certainty.words()
                 )
             }
         };
-        if is_unusual { text + UNUSUAL } else { text }
+        if is_unusual {
+            format!(
+                "{text}; objects of this size are unusual: the voxel size is probably in another unit (set it with \
+                 {VOXEL_SIZE})"
+            )
+        } else {
+            text
+        }
     }
 }
 
@@ -250,7 +256,7 @@ pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobEr
     request.checked().map_err(JobError::WrongUse)?;
     match request {
         DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::WrongUse(format!(
-            "the model {} declares no object diameter, so --diameter has no effect: leave the option out",
+            "the model {} declares no object diameter, so {DIAMETER} has no effect: leave the option out",
             model.name
         ))),
         _ => Ok(()),

@@ -6,6 +6,7 @@ use crate::stack::Stack;
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_formats::Image;
+use cytoscope_storage::setting::{DIAMETER, TIME};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -123,7 +124,7 @@ fn median_diameter(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, O
     let note = (ratio > STEADY_RATIO).then(|| {
         format!(
             "the object diameter changes with time: {}; {:.1} {} is used for all time points (predict single ones with \
-             --time, or set --diameter)",
+             {TIME}, or set {DIAMETER})",
             listed.join(", "),
             median.diameter,
             median.unit.symbol()

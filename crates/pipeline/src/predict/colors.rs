@@ -3,6 +3,7 @@
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
 use cytoscope_formats::ImageMeta;
+use cytoscope_storage::setting::CHANNEL;
 use std::ops::Range;
 use std::path::Path;
 
@@ -47,15 +48,15 @@ pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Re
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
                 problem: "this is an RGB image, but the model requires one channel".to_owned(),
-                next_step:
-                    "choose one with --channel 0 (red), 1 (green) or 2 (blue); models for fluorescence do not find \
-                            dark objects on a bright background, such as nuclei in H&E"
-                        .to_owned(),
+                next_step: format!(
+                    "choose one with {CHANNEL} 0 (red), 1 (green) or 2 (blue); models for fluorescence do not find dark \
+                     objects on a bright background, such as nuclei in H&E"
+                ),
             });
         }
     };
     let name = NAMES.get(channel).copied().unwrap_or_default();
-    Ok((channel, format!("{why}: {name} is used (choose another with --channel)")))
+    Ok((channel, format!("{why}: {name} is used (choose another with {CHANNEL})")))
 }
 
 /// Compares the colors in the middle of a stack.

@@ -22,7 +22,7 @@ pub fn input_facts(job: &PredictJob, reports: &[InputReport]) -> Vec<InputFacts>
 
 fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bool) -> InputFacts {
     let voxels = report.shape_zyx.iter().product::<usize>().saturating_mul(report.times);
-    // The precision that ran, or on other devices the fastest one that may be chosen.
+    // Of the device that ran, the precision that ran counts; of others, the fastest one that may be chosen.
     let mut measured: BTreeMap<DeviceId, f64> = BTreeMap::new();
     let is_comparable = |m: &&Measurement| m.device != report.device.id || m.precision == Some(report.precision);
     let comparable = report.device.measurements.iter().filter(is_comparable);

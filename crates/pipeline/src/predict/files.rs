@@ -14,7 +14,6 @@ use cytoscope_formats::{
     Channel, Compression, Container, Image, ImageMeta, StackWriter, WriteSpec, ZarrWriter, container_for_path,
     is_zarr_zip_name,
 };
-use cytoscope_objects::measure::{ObjectRow, to_csv};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::partial_folder::FinishedFolder;
@@ -447,23 +446,4 @@ pub(crate) fn label_writer(
     spec.display_range = Some((0.0, f64::from(max_label.max(1))));
     spec.compression = if container == Container::OmeTiff { Compression::Deflate } else { Compression::None };
     Ok(StackWriter::create(path, &spec)?)
-}
-
-/// Returns the rows of each time point as CSV with the channel names `names`; a series (`timed`) has the column `time`
-/// first.
-pub(crate) fn table_text(rows: &[(usize, Vec<ObjectRow>)], names: &[String], timed: bool) -> String {
-    if !timed {
-        return rows.first().map_or_else(|| to_csv(&[], names), |(_, r)| to_csv(r, names));
-    }
-    let mut text = String::new();
-    for (i, (time, rows)) in rows.iter().enumerate() {
-        for (n, line) in to_csv(rows, names).lines().enumerate() {
-            match n {
-                0 if i == 0 => text.push_str(&format!("time,{line}\n")),
-                0 => {}
-                _ => text.push_str(&format!("{time},{line}\n")),
-            }
-        }
-    }
-    text
 }

@@ -7,6 +7,7 @@ use crate::provenance::{InputRecord, InputTensorRecord};
 use crate::stack::{Extents, channels_text};
 use crate::{JobError, Model};
 use cytoscope_formats::{Channel, DerivedPixels, DerivedSpec, FormatError, Image, find_channels, is_zarr_folder};
+use cytoscope_storage::setting::INPUT;
 use cytoscope_storage::target::resolved;
 use cytoscope_volume::{DType, Region, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -265,7 +266,7 @@ fn channels_in(
     let ModelInput { id, channels: needed, .. } = tensor;
     let mismatch =
         |problem: String, next_step: String| JobError::Mismatch { path: file.to_owned(), problem, next_step };
-    let advice = || format!("give {needed} with --input {id}=FILE:CHANNEL or {id}=CHANNEL, separated by commas");
+    let advice = || format!("give {needed} with {INPUT} {id}=FILE:CHANNEL or {id}=CHANNEL, separated by commas");
     if !chosen.is_empty() {
         let found = find_channels(chosen, names).map_err(|(problem, next_step)| mismatch(problem, next_step))?;
         if found.len() == *needed {
@@ -307,7 +308,7 @@ fn complete(
                 return Err(JobError::Mismatch {
                     path: input.to_owned(),
                     problem: format!("it has no channel named {id}, as the model's input is"),
-                    next_step: format!("give its image with --input {id}=FILE or --input {id}=CHANNEL"),
+                    next_step: format!("give its image with {INPUT} {id}=FILE or {INPUT} {id}=CHANNEL"),
                 });
             }
         }

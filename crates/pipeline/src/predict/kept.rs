@@ -21,6 +21,7 @@ use crate::{JobError, JobErrorKind, provenance};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::setting::{DEVICE, MEMORY_BUDGET, PRECISION};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,12 @@ fn append(parts: &mut Vec<PredictedSlices>, next: PredictedSlices) {
         _ if next.slices > 0 => parts.push(next),
         _ => {}
     }
+}
+
+/// Returns the parts of a result that its report lists: none if the device of the report computed all of it in its precision.
+fn listed(parts: Vec<PredictedSlices>, device: DeviceId, precision: Precision) -> Vec<PredictedSlices> {
+    let is_own = |part: &PredictedSlices| (part.device, part.precision) == (device, precision);
+    if parts.iter().all(is_own) { Vec::new() } else { parts }
 }
 
 /// Returns a note about the devices and precisions that computed the slices of a result; `None` if there is one only.
@@ -178,11 +185,9 @@ pub(super) struct KeptSlices {
     slice_bytes: u64,
     /// Complete slices of all time points, also those that are not recorded yet.
     complete: usize,
-    /// Slices of all time points that were stored when the file was opened.
-    stored: usize,
-    /// Those of them that are not computed again.
+    /// Slices of all time points that were stored when the file was opened, and are not computed again.
     finished: usize,
-    /// Record of the slices; its parts cover the stored ones.
+    /// Record of the slices; its parts cover the finished ones.
     record: KeptRecord,
     /// The bands of the pass over the time point, unless whole slices pass.
     bands: Option<BandProgress>,
@@ -200,10 +205,13 @@ pub(super) struct KeptSlices {
     recorded: Instant,
 }
 
-/// The note about bands of the same job that are not continued.
-const DISCARDED_BANDS: &str = "the bands that were finished are computed again, because the bands, the device or the precision \
-                               differ, or their values were changed; --memory-budget, --device and --precision keep them \
-                               the same";
+/// Returns the note about bands of the same job that are not continued.
+fn discarded_bands_note() -> String {
+    format!(
+        "the bands that were finished are computed again, because the bands, the device or the precision differ, or their \
+         values were changed; {MEMORY_BUDGET}, {DEVICE} and {PRECISION} keep them the same"
+    )
+}
 
 impl KeptSlices {
     /// Returns the number of slices of a time point that are finished and continued; the time point is given by its index
@@ -238,14 +246,14 @@ impl KeptSlices {
         let is_continued =
             self.bands.as_mut().is_some_and(|progress| progress.continue_after(&earlier, &mut self.file));
         if !is_continued && self.discarded.is_none() {
-            self.discarded = Some(DISCARDED_BANDS.to_owned());
+            self.discarded = Some(discarded_bands_note());
         }
     }
 
     /// Returns the bands of a pass over a time point, given by its index; `None` if whole slices pass, or if all slices are
     /// stored.
     fn bands_of(&self, index: usize, bands: &[PassBand]) -> Option<BandProgress> {
-        if self.stored >= self.times.saturating_mul(self.depth) {
+        if self.finished >= self.times.saturating_mul(self.depth) {
             return None;
         }
         let grid = [self.depth, self.height, self.slice_len.checked_div(self.height).unwrap_or(0)];
@@ -382,10 +390,9 @@ impl KeptSlices {
         parts
     }
 
-    /// Returns the devices and precisions of the slices of the result, in order; none if there is one only.
+    /// Returns the devices and precisions of the slices of the result, in order; none if all of them are those of this run.
     pub(super) fn parts(&self) -> Vec<PredictedSlices> {
-        let parts = self.parts_of(self.times.saturating_mul(self.depth));
-        if parts.len() > 1 { parts } else { Vec::new() }
+        listed(self.parts_of(self.times.saturating_mul(self.depth)), self.device, self.precision)
     }
 
     /// Returns what the next run continues after: slices, or bands of a pass; `None` if there is nothing.
@@ -399,6 +406,7 @@ impl KeptSlices {
         let origin = if self.is_later { "that were finished before" } else { "that an interrupted run had finished" };
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
             (1, _) => format!("continued after {} slices {origin}", self.finished),
+            (times, complete) if complete >= times => format!("continued after all {times} time points {origin}"),
             (times, complete) => format!(
                 "continued after {complete} of {times} time points and {} slices of the next one {origin}",
                 self.finished_of_next()
@@ -462,6 +470,9 @@ mod tests {
         append(&mut parts, computed(0, DeviceId::Wgpu(0), Precision::F32));
         assert_eq!(parts, [computed(8, DeviceId::Cuda(0), Precision::F16)]);
         assert_eq!(parts_note(&parts), None);
+        assert!(listed(parts.clone(), DeviceId::Cuda(0), Precision::F16).is_empty());
+        // Another device found all slices finished.
+        assert_eq!(listed(parts.clone(), DeviceId::Cpu, Precision::F32), parts);
         append(&mut parts, computed(4, DeviceId::Cpu, Precision::F32));
         let note = "8 slices were computed on cuda:0 in f16, the next 4 slices were computed on cpu in f32";
         assert_eq!(parts_note(&parts).as_deref(), Some(note));

@@ -208,6 +208,13 @@ impl<'a> Inference<'a> {
         self.live.map(|sink| Live::begin(sink, &volume, softmax, postprocessing))
     }
 
+    /// Whether a pass predicts maps of this shape that are then segmented at once, so that their foreground can be found while
+    /// the network runs.
+    fn is_segmented_after_pass(&self, shape: [usize; 3]) -> bool {
+        let is_pass = matches!(self.runner, Some(Runner::Pass { .. }));
+        is_pass && self.resolved.has_objects() && label::is_segmented_at_once(shape)
+    }
+
     /// Predicts a time point; the time points must be those of the prediction, in order. One that an interrupted run has
     /// finished is returned as it was stored. During a pass, `maps` are written as they become ready, unless their
     /// postprocessing needs statistics of the whole prediction.
@@ -241,8 +248,7 @@ impl<'a> Inference<'a> {
         }
         // With a single thread, overlapping the stages gains nothing.
         let overlaps = resolved.compile.threads != 1;
-        let is_pass = matches!(self.runner, Some(Runner::Pass { .. }));
-        if is_known && is_pass && overlaps && resolved.has_objects() && label::is_segmented_at_once(prediction.shape) {
+        if is_known && overlaps && self.is_segmented_after_pass(prediction.shape) {
             prediction.find_foreground(model.segment_channel, &resolved.segment);
         }
         let live = self.begin_live(time, softmax, later);

@@ -213,8 +213,8 @@ pub struct InputReport {
     pub device: DeviceChoice,
     /// Precision in which the network ran; the existing results of a skipped input may have another one.
     pub precision: Precision,
-    /// The devices and precisions that computed the slices, in order, if there were several because one failed or an
-    /// interrupted run was continued; the last ones are `device` and `precision`.
+    /// The devices and precisions that computed the slices, in order, if some were not computed on `device` in `precision`,
+    /// because another device failed or an interrupted run was continued.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PredictedSlices>,
     /// The object diameter used; absent for models that declare none.
@@ -273,6 +273,9 @@ pub struct InputFailure {
     /// The error message, which names the input.
     #[serde(rename = "sentence")]
     pub message: String,
+    /// What to do next, which is the end of the message after `; `, if the error states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
     /// The file that the job would replace if the user allowed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<ExistingOutput>,

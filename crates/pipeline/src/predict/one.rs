@@ -8,7 +8,7 @@ use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{JobMemory, PlannedTiles, plan};
 use super::resolve::{
-    ALONE_BY_AXES, ANOTHER_OR_ALL_SERIES, Resolved, Selection, first_series_note, outputs_or_default, reading_notes,
+    OtherSeries, Resolved, Selection, SliceAlone, first_series_note, outputs_or_default, reading_notes,
 };
 use super::{InputReport, Output, PredictJob, space, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
@@ -20,7 +20,9 @@ use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, Note, Progr
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
+use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::setting::{DIAMETER, GAUSSIAN_BLEND, OVERLAP};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -51,6 +53,13 @@ fn open(run: &InputRun<'_>) -> Result<Image, JobError> {
     Ok(run.job.open(run.input)?)
 }
 
+/// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
+/// was refused; with the lock file in it, it stays.
+fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder), JobError> {
+    let created = ResultsFolder::create(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
+    Ok((ResultsLock::acquire(folder, stem)?, created))
+}
+
 /// Predicts an input file on a device and writes its results.
 ///
 /// # Errors
@@ -62,8 +71,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
     let image = open(run)?;
-    let mut of_reading = reading_notes(&image, ALONE_BY_AXES);
-    of_reading.extend(first_series_note(run.series, image.meta(), "is predicted", ANOTHER_OR_ALL_SERIES));
+    let mut of_reading = reading_notes(&image, SliceAlone::ByAxes);
+    of_reading.extend(first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll));
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
@@ -84,10 +93,10 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         let precision = engine.precision(model, job.precision);
         return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
     }
+    let _locked = lock_results(job.folder(), stem)?;
     let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     checking.finish();
-    let _lock = ResultsLock::acquire(job.folder(), stem)?;
     of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
     of_reading.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
@@ -208,9 +217,9 @@ fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
     let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).chain(of_tiles).collect();
     let is_cropped = tiles.plan.blend == super::Blend::Crop;
     if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
-        let note =
-            "--overlap had no effect: the tiles were cropped, not averaged (add --blend gaussian to average them)";
-        notes.push(note.to_owned());
+        notes.push(format!(
+            "{OVERLAP} had no effect: the tiles were cropped, not averaged (add {GAUSSIAN_BLEND} to average them)"
+        ));
     }
     notes
 }
@@ -311,7 +320,7 @@ fn no_objects_note(report: &InputReport) -> Option<String> {
     is_empty.then(|| {
         let unit = given.unit.symbol();
         format!(
-            "no objects were found with the given object diameter of {:.1} {unit}: leave out --diameter to have it \
+            "no objects were found with the given object diameter of {:.1} {unit}: leave out {DIAMETER} to have it \
              estimated",
             given.diameter
         )

@@ -5,6 +5,8 @@ use crate::JobError;
 use crate::diameter::DiameterRequest;
 use crate::job::check_threads;
 use cytoscope_engine::Precision;
+use cytoscope_storage::setting::{CHANNEL, CHANNELS, MEMORY_BUDGET, OVERLAP, TILE, VOXEL_SIZE};
+use cytoscope_volume::number_text;
 use std::path::PathBuf;
 
 /// Maximum edge of a tile in voxels.
@@ -42,19 +44,20 @@ impl PredictOptions {
         let wrong = |what: String| Err(JobError::WrongUse(what));
         check_threads(self.threads)?;
         if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
-            return wrong(format!("invalid --tile {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
+            return wrong(format!("invalid {TILE} {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
         }
         if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
-            return wrong(format!("invalid --overlap {overlap}: expected a number from 0 to below 1"));
+            let given = number_text(overlap);
+            return wrong(format!("invalid {OVERLAP} {given}: expected a number from 0 to below 1"));
         }
         if self.memory_budget_bytes == Some(0) {
-            return wrong("invalid --memory-budget 0: expected a size such as 2G".to_owned());
+            return wrong(format!("invalid {MEMORY_BUDGET} 0: expected a size such as 2G"));
         }
         if self.channel.is_some() && !self.channels.is_empty() {
-            return wrong("--channel and --channels exclude each other: give one of them".to_owned());
+            return wrong(format!("{CHANNEL} and {CHANNELS} exclude each other: give one of them"));
         }
         match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
-            Some(um) => wrong(format!("invalid --voxel-size {um:?}: expected three sizes above 0 in µm")),
+            Some(um) => wrong(format!("invalid {VOXEL_SIZE} {um:?}: expected three sizes above 0 in µm")),
             None => Ok(()),
         }
     }

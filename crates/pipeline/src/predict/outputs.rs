@@ -1,7 +1,7 @@
 //! The results of one input: maps, labels, table and preview, written while the time points are predicted and published
 //! together.
 
-use super::files::{FinishedResult, LabelWriter, MapWriter, ResultFiles, table_text};
+use super::files::{FinishedResult, LabelWriter, MapWriter, ResultFiles};
 use super::label::{self, Labels, MeasuredStack};
 use super::prediction::Prediction;
 use super::resolve::{Resolved, channel_name};
@@ -11,6 +11,7 @@ use crate::spool::Scratch;
 use crate::stack::Stack;
 use crate::{Artifact, ArtifactKind, Context, JobError};
 use cytoscope_formats::is_zarr_zip_name;
+use cytoscope_objects::ObjectTable;
 use cytoscope_objects::measure::ObjectRow;
 use cytoscope_storage::write::{FinishedFile, write_unpublished};
 
@@ -192,8 +193,8 @@ impl<'a> Outputs<'a> {
             written.add_result(resolved, ArtifactKind::Labels, writer.finish(context)?);
         }
         if resolved.wants(Output::Table) {
-            let text = table_text(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
-            let bytes = self.files.table_format.file(&paths.table, text)?;
+            let table = ObjectTable::of_objects(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
+            let bytes = self.files.table_format.file(&paths.table, &table)?;
             written.add(ArtifactKind::Table, write_unpublished(&paths.table, &bytes)?);
         }
         if resolved.wants(Output::Preview)

@@ -17,6 +17,8 @@ use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost
 use crate::{Context, JobError, JobErrorKind, Model, Output};
 use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
+use cytoscope_storage::setting::{GAUSSIAN_BLEND, MEMORY_BUDGET, OVERLAP, TILE};
+use cytoscope_volume::number_text;
 use cytoscope_volume::tile::{crop_spans, window_starts};
 
 /// Tile edges tried along Y and X, largest first.
@@ -87,11 +89,6 @@ impl PlannedTiles {
     fn because(mut self, reason: NoPass) -> Self {
         self.plan.no_pass = Some(reason);
         self
-    }
-
-    /// Returns whether the volume passes through the network once.
-    pub(super) fn is_pass(&self) -> bool {
-        matches!(self.runner, Runner::Pass { .. })
     }
 
     /// Returns the operators that the reference executor runs.
@@ -186,7 +183,8 @@ impl<'a> Planner<'a> {
         let overlap = request.overlap.unwrap_or(0.25);
         if !(0.0..1.0).contains(&overlap) {
             return Err(JobError::WrongUse(format!(
-                "invalid --overlap {overlap}: expected a number from 0 to below 1"
+                "invalid {OVERLAP} {}: expected a number from 0 to below 1",
+                number_text(overlap)
             )));
         }
         let halo = match (blend, reach) {
@@ -195,14 +193,14 @@ impl<'a> Planner<'a> {
             (Blend::Crop, None) if is_one_tile(model, volume.shape) => [0; 3],
             (Blend::Crop, None) if model.fixed.contains(&true) => {
                 return Err(JobError::WrongUse(format!(
-                    "the model {} accepts inputs of one size only, so tiles cannot be cropped: use --blend gaussian",
+                    "the model {} accepts inputs of one size only, so tiles cannot be cropped: use {GAUSSIAN_BLEND}",
                     model.name
                 )));
             }
             (Blend::Crop, None) => {
                 return Err(JobError::WrongUse(format!(
                     "the model {} normalizes over the whole tile, so cropped tiles would differ from the untiled result: \
-                     use --blend gaussian",
+                     use {GAUSSIAN_BLEND}",
                     model.name
                 )));
             }
@@ -350,7 +348,7 @@ impl<'a> Planner<'a> {
         let (halo, step) = (self.halo, self.model.step);
         let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
         Err(JobError::WrongUse(format!(
-            "--tile {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
+            "{TILE} {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
              {min_tile:?}, or the size of the stack along an axis",
             self.model.name
         )))
@@ -519,10 +517,10 @@ impl<'a> Planner<'a> {
         }
         let other_bytes = self.after_pass(0);
         let next_step = if plan.stated_peak_bytes > other_bytes {
-            "give a larger --memory-budget or a smaller --tile, or close other programs"
+            format!("give a larger {MEMORY_BUDGET} (or a smaller {TILE}), or close other programs")
         } else {
-            "give a larger --memory-budget, or close other programs"
+            format!("give a larger {MEMORY_BUDGET}, or close other programs")
         };
-        Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step: next_step.to_owned() })
+        Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step })
     }
 }

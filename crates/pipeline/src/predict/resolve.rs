@@ -14,8 +14,10 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, SeriesChoice, find_channels};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, SERIES, TIME, VOXEL_SIZE};
 use cytoscope_volume::VoxelSize;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 /// The channels and time points of an image that are predicted.
@@ -224,7 +226,7 @@ impl<'a> Resolved<'a> {
         match (self.segment.validate(), self.diameter) {
             (Err(error), Some(found)) if self.has_objects() => Err(JobError::WrongUse(format!(
                 "the model's segmentation settings cannot be scaled to objects of {:.1} {}: {error}; give another \
-                 --diameter",
+                 {DIAMETER}",
                 found.diameter,
                 found.unit.symbol()
             ))),
@@ -284,8 +286,8 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
             path: input.to_owned(),
             problem: format!("time point {time} does not exist: the file has {times}"),
             next_step: match times {
-                0 | 1 => "leave out --time".to_owned(),
-                n => format!("give a --time from 0 to {}", n - 1),
+                0 | 1 => format!("leave out {TIME}"),
+                n => format!("give a {TIME} from 0 to {}", n - 1),
             },
         }),
     }
@@ -301,11 +303,11 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
     known.check().map_err(|error| match given_um {
-        Some(given_um) => JobError::WrongUse(format!("invalid --voxel-size {given_um:?}: {error}")),
+        Some(given_um) => JobError::WrongUse(format!("invalid {VOXEL_SIZE} {given_um:?}: {error}")),
         None => JobError::Mismatch {
             path: path.to_owned(),
             problem: error.to_string(),
-            next_step: "use --voxel-size Z,Y,X, or correct the file".to_owned(),
+            next_step: format!("use {VOXEL_SIZE} Z,Y,X, or correct the file"),
         },
     })
 }
@@ -327,7 +329,7 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
     (!unknown.is_empty()).then(|| {
         format!(
             "the voxel size along {} is unknown: 1 µm is assumed, so lengths and volumes are not in µm (set it with \
-             --voxel-size)",
+             {VOXEL_SIZE})",
             unknown.join(", ")
         )
     })
@@ -351,14 +353,27 @@ pub(crate) fn used_voxel_um(stated: VoxelSize, slices: usize, assumed_um: Option
     assumed_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
 }
 
-/// How a slice of a numbered series is read alone, with the option of the axes.
-pub(crate) const ALONE_BY_AXES: &str = "--axes YX reads each file separately";
-/// As [`ALONE_BY_AXES`], for jobs without that option.
-pub(crate) const ALONE_BY_FOLDER: &str = "to read one alone, move it to a separate folder";
+/// How a slice of a numbered series is read alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SliceAlone {
+    /// With the option of the axes.
+    ByAxes,
+    /// In a folder of its own, for jobs without that option.
+    ByFolder,
+}
+
+impl fmt::Display for SliceAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByAxes => write!(f, "{AXES} YX reads each file separately"),
+            Self::ByFolder => f.write_str("to read one alone, move it to a separate folder"),
+        }
+    }
+}
 
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
 /// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
-pub(crate) fn reading_notes(image: &Image, alone: &str) -> Vec<String> {
+pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<String> {
     let meta = image.meta();
     let missing = match meta.missing_planes {
         0 => None,
@@ -387,7 +402,7 @@ pub(crate) fn regions_note(meta: &ImageMeta) -> Option<String> {
 
 /// Returns the note that several numbered files were read as one stack, and how to read one `alone`; `None` for other images.
 /// The files may be images that do not belong together.
-fn numbered_series_note(image: &Image, alone: &str) -> Option<String> {
+fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<String> {
     let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
     let [first, .., last] = files.as_slice() else { return None };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -404,24 +419,54 @@ pub(crate) enum FilePart {
 /// Returns the note that one part of several is used, as the predicate `used` says; `None` if there is only one.
 pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, used: &str) -> Option<String> {
     let (what, option) = match part {
-        FilePart::Channel => ("channel", "--channel"),
-        FilePart::TimePoint => ("time point", "--time"),
+        FilePart::Channel => ("channel", CHANNEL),
+        FilePart::TimePoint => ("time point", TIME),
     };
     (count > 1).then(|| format!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
 }
 
-/// How another series is chosen.
-pub(crate) const ANOTHER_SERIES: &str = "choose another with --series";
-/// As [`ANOTHER_SERIES`], for jobs that can use all series.
-pub(crate) const ANOTHER_OR_ALL_SERIES: &str = "choose another with --series, or all with --series all";
+/// Which other series of a file a job can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OtherSeries {
+    /// Another one.
+    One,
+    /// Another one, or all.
+    OneOrAll,
+}
+
+/// Displays how other series are chosen.
+impl fmt::Display for OtherSeries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "choose another with {SERIES}")?;
+        match self {
+            Self::One => Ok(()),
+            Self::OneOrAll => write!(f, ", or all with {ALL_SERIES}"),
+        }
+    }
+}
 
 /// Returns the note that the first of several series of a file is used, as the predicate `used` says, because no other one
-/// was chosen, and how to choose `another`. `None` if another one was chosen, or the others are label images of this one.
-pub(crate) fn first_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str, another: &str) -> Option<String> {
+/// was chosen, and how the `other` ones are chosen. `None` if another one was chosen, or the others are label images of this
+/// one.
+pub(crate) fn first_series_note(
+    choice: &SeriesChoice,
+    meta: &ImageMeta,
+    used: &str,
+    other: OtherSeries,
+) -> Option<String> {
     let count = SeriesChoice::All.indices_of(meta).map_or(1, |all| all.len());
     (choice.is_first() && count > 1).then(|| {
         let name = meta.series_name(0);
-        format!("there are {count} series: only the first one, {name}, {used} ({another})")
+        format!("there are {count} series: only the first one, {name}, {used} ({other})")
+    })
+}
+
+/// Returns the note that the label image of a file is used, as the predicate `used` says, because no series was chosen and the
+/// first one is no label image. `None` if the first or the chosen one is used.
+pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<String> {
+    (choice.is_first() && meta.series > 0).then(|| {
+        let name = meta.series_name(meta.series);
+        format!("the label image {name} {used}, and not the first image of the file ({})", OtherSeries::One)
     })
 }
 
@@ -446,11 +491,10 @@ pub(crate) fn voxel_size(
     let flat = Extents::of(meta).zyx[0] == 1;
     let known = stated[1].is_some() && stated[2].is_some() && (flat || stated[0].is_some());
     if !known && model.object_diameter_um.is_some() {
-        notes.push(
+        notes.push(format!(
             "the voxel size in the file is missing or incomplete: lengths are measured in voxels along X (set it with \
-             --voxel-size)"
-                .to_owned(),
-        );
+             {VOXEL_SIZE})"
+        ));
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
     // A single slice has no slice spacing. That of the model is not used, so that its volumes are the same in jobs with and
@@ -462,7 +506,7 @@ pub(crate) fn voxel_size(
         let [z, y, x] = assumed;
         notes.push(format!(
             "the voxel size in the file is missing or incomplete: {from} is used in its place, giving {z} × {y} × {x} µm \
-             (set it with --voxel-size)"
+             (set it with {VOXEL_SIZE})"
         ));
     }
     Ok(Voxel { known: known.then_some(assumed), assumed })
@@ -517,7 +561,7 @@ pub(crate) fn channels(
             let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
             return Err(mismatch(
                 problem,
-                format!("give {needed} with --channels, in the order of the model's inputs"),
+                format!("give {needed} with {CHANNELS}, in the order of the model's inputs"),
             ));
         }
         return Ok(found);
@@ -525,7 +569,7 @@ pub(crate) fn channels(
     if let Some(found) = channels_of_model(requested, model, meta, available) {
         let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
         notes.push(format!(
-            "the model's inputs are read from the channels of their names: {} (choose others with --channels)",
+            "the model's inputs are read from the channels of their names: {} (choose others with {CHANNELS})",
             names.join(", ")
         ));
         return Ok(found);
@@ -542,17 +586,17 @@ pub(crate) fn channels(
                 let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
                 notes.push(format!(
                     "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with \
-                     --input or --channels)",
+                     {INPUT} or {CHANNELS})",
                     model.input_channel_names.join(", "),
                     names.join(", ")
                 ));
             } else if available > needed {
                 notes.push(format!(
-                    "the file has {available} channels; {} is used (choose another with --channel)",
+                    "the file has {available} channels; {} is used (choose another with {CHANNEL})",
                     channel_name(meta, 0)
                 ));
                 if stack.extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
-                    notes.push("if these channels are the slices of a stack, use --axes ZYX".to_owned());
+                    notes.push(format!("if these channels are the slices of a stack, use {AXES} ZYX"));
                 }
             }
             0
@@ -565,10 +609,10 @@ pub(crate) fn channels(
                 channels_text(needed)
             ),
             match available.checked_sub(needed) {
-                Some(0) => "leave out --channel, or give the channels by name with --channels".to_owned(),
-                Some(last) => format!("give a --channel from 0 to {last}, or the channels by name with --channels"),
+                Some(0) => format!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
+                Some(last) => format!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
                 None if model.inputs.len() > 1 => {
-                    let files: Vec<String> = model.inputs.iter().map(|i| format!("--input {}=FILE", i.id)).collect();
+                    let files: Vec<String> = model.inputs.iter().map(|i| format!("{INPUT} {}=FILE", i.id)).collect();
                     format!("give a file for each of the model's inputs: {}", files.join(" "))
                 }
                 None => "use a file with all channels of the model".to_owned(),

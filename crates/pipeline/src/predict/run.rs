@@ -13,7 +13,8 @@ use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, Note, pr
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
-use cytoscope_storage::{StorageError, target};
+use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, OUTPUT_PREPROCESSED, PREPROCESS};
+use cytoscope_storage::{ResultsFolder, StorageError, target};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,7 +65,7 @@ impl PredictJob {
         // The series of a file are matched with those of the tensors' files.
         let stacks: BTreeSet<&Path> = inputs.iter().map(|input| input.input.as_path()).collect();
         self.check_input_tensors(&model, stacks.len())?;
-        self.prepare_folder(&files, &inputs, &model)?;
+        let _folder = self.prepare_folder(&files, &inputs, &model)?;
         let choosing = context.recorder.span(Stage::Verify, "device");
         let mut engine = match &self.cpu_because {
             None => devices.for_model(context, &model, self.device, &self.options())?,
@@ -80,14 +81,16 @@ impl PredictJob {
     pub(crate) fn check(&self) -> Result<(), JobError> {
         self.options().check()?;
         if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
-            let problem = "--input cannot be combined with --channel or --channels";
-            return Err(JobError::WrongUse(format!("{problem}: give the channels of the inputs with --input")));
+            return Err(JobError::WrongUse(format!(
+                "{INPUT} cannot be combined with {CHANNEL} or {CHANNELS}: give the channels of the inputs with {INPUT}"
+            )));
         }
         check_given_axes(self.voxel_axes_um)?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
-            let problem = "--outputs preprocessed writes the preprocessed stack, but there are no steps";
-            return Err(JobError::WrongUse(format!("{problem}: give them with --preprocess")));
+            return Err(JobError::WrongUse(format!(
+                "{OUTPUT_PREPROCESSED} writes the preprocessed stack, but there are no steps: give them with {PREPROCESS}"
+            )));
         }
         Ok(())
     }
@@ -117,8 +120,13 @@ impl PredictJob {
     }
 
     /// Creates the folder of the results, unless they would overwrite inputs, be written inside other data, or could not be
-    /// named in their record.
-    fn prepare_folder(&self, files: &[PathBuf], inputs: &[SeriesInput], model: &Model) -> Result<(), JobError> {
+    /// named in their record. A new folder is removed again if nothing was written to it.
+    fn prepare_folder(
+        &self,
+        files: &[PathBuf],
+        inputs: &[SeriesInput],
+        model: &Model,
+    ) -> Result<ResultsFolder, JobError> {
         self.refuse_inputs(files, inputs, model.task)?;
         refuse_inside_package(self.folder(), &[&model.path])?;
         let of_tensors = self.tensor_files(files);
@@ -131,7 +139,7 @@ impl PredictJob {
             }
         }
         let folder = self.folder();
-        std::fs::create_dir_all(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })
+        ResultsFolder::create(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })
     }
 
     /// Predicts the inputs one after the other. An input that fails does not stop the others, unless the disk is full.
@@ -182,8 +190,8 @@ impl PredictJob {
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = error.message_about(&input);
                     let message = if number > 0 { format!("series {number} of {named}") } else { named };
-                    let (kind, existing) = (error.kind(), error.existing_output());
-                    outcome.failed.push(InputFailure { input, series: number, kind, message, existing });
+                    let (kind, next_step, existing) = (error.kind(), error.next_step(), error.existing_output());
+                    outcome.failed.push(InputFailure { input, series: number, kind, message, next_step, existing });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;

@@ -202,7 +202,15 @@ pub(super) fn map_writer(
     if model.task == ModelTask::Segmentation {
         spec.display_range = Some((0.0, 1.0));
     }
-    Ok(ZarrWriter::create_listed(path, spec)?)
+    create(path, spec)
+}
+
+/// Creates the folder of a result under a hidden name. One that is stored in a zip file needs no marker that lists its files.
+///
+/// # Errors
+/// [`JobError`] if it cannot be created.
+fn create(path: &Path, spec: ZarrImageSpec) -> Result<ZarrWriter, JobError> {
+    Ok(if is_zarr_zip_name(path) { ZarrWriter::create(path, spec)? } else { ZarrWriter::create_listed(path, spec)? })
 }
 
 /// Writes the labels of the time points, one after the other, slab by slab.
@@ -235,7 +243,7 @@ impl ZarrLabels {
     ) -> Result<Self, JobError> {
         let spec = label_spec(meta, shape, times, dtype);
         let (writer, image) = match maps {
-            None => (ZarrWriter::create_listed(path, spec)?, 0),
+            None => (create(path, spec)?, 0),
             Some(mut writer) => {
                 let image = writer.add_labels(spec)?;
                 (writer, image)

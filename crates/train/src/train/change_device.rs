@@ -1,6 +1,7 @@
 //! Continuing a training run on another device after one has failed.
 
-use super::{Checkpoint, LoopOutcome, LoopState, RollbackPoint, Training};
+use super::run_loop::{LoopState, RollbackPoint};
+use super::{Checkpoint, LoopOutcome, Training};
 use crate::config::TrainPrecision;
 use crate::device_choice::{StepDevice, choose_except, finding, has_failed, step_precision};
 use crate::job::TrainJob;
@@ -10,6 +11,7 @@ use crate::step::StepperOptions;
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
+use cytoscope_storage::setting::{ON_CPU, ON_CPU_IN_F32, RESUME_ON_CPU, RESUME_ON_CPU_IN_F32};
 use std::sync::atomic::Ordering;
 
 impl Training<'_> {
@@ -125,17 +127,14 @@ impl Training<'_> {
 
     /// Adds to the error of a device that the user has chosen how the run can be continued.
     fn with_next_step(&self, error: JobError) -> JobError {
-        let precision = match self.config.precision {
-            TrainPrecision::Auto | TrainPrecision::F32 => "",
-            TrainPrecision::Tf32 | TrainPrecision::F16 | TrainPrecision::Bf16 => " --precision f32",
+        let (resumed, started) = match self.config.precision {
+            TrainPrecision::Auto | TrainPrecision::F32 => (RESUME_ON_CPU, ON_CPU),
+            TrainPrecision::Tf32 | TrainPrecision::F16 | TrainPrecision::Bf16 => (RESUME_ON_CPU_IN_F32, ON_CPU_IN_F32),
         };
         let next_step = if self.folder.has_checkpoint() {
-            format!(
-                "the last good state is kept: continue on another device, in the window with Device and Continue training, \
-                 on the command line with --resume --device cpu{precision}"
-            )
+            format!("the last good state is kept: continue on another device with {resumed}")
         } else {
-            format!("no step was completed: choose another device, such as --device cpu{precision}")
+            format!("no step was completed: choose another device, such as {started}")
         };
         match error {
             JobError::Engine(EngineError::Device { device, reason }) => {

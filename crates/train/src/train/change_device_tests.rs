@@ -1,4 +1,4 @@
-//! Training on a GPU that fails, as an engine of the test.
+//! Training on a GPU that fails; the GPU is an engine of this test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use crate::config::{TrainConfig, TrainPrecision};
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Number of runs of a session after which the GPU fails: three steps that are timed, and three of the run.
-const RUNS: usize = 6;
-/// A GPU that fails after [`RUNS`] runs.
+const RUNS_BEFORE_FAILURE: usize = 6;
+/// A GPU that fails after [`RUNS_BEFORE_FAILURE`] runs.
 const SHORT_LIVED: DeviceId = DeviceId::Cuda(0);
 /// A GPU whose memory is too small for any network.
 const SMALL: DeviceId = DeviceId::Cuda(1);
@@ -87,7 +87,7 @@ impl Session for GpuSession {
             if is_full {
                 return Err(EngineError::OutOfMemory { device: self.id, needed_bytes: 4 << 20, available_bytes: 0 });
             }
-        } else if self.runs >= RUNS || self.id == BROKEN {
+        } else if self.runs >= RUNS_BEFORE_FAILURE || self.id == BROKEN {
             return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
         }
         self.runs += 1;

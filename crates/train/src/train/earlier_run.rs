@@ -6,6 +6,7 @@ use crate::config::{TrainConfig, TrainPrecision};
 use crate::job::TrainJob;
 use crate::setup::check_same_run;
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::setting::{RESTART, RESUME};
 
 /// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget, precision and license if
 /// there are any. The precision may change because another device may not have it.
@@ -34,7 +35,7 @@ pub(super) fn unfinished(folder: &RunFolder) -> JobError {
     JobError::Mismatch {
         path: folder.path.clone(),
         problem: format!("an unfinished training run already exists here{progress}"),
-        next_step: "use --resume to continue it, or --restart to discard it".to_owned(),
+        next_step: format!("use {RESUME} to continue it, or {RESTART} to discard it"),
     }
 }
 

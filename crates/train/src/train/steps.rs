@@ -1,6 +1,7 @@
 //! The steps of the training loop: gradients, losses and their curve, and the return to the last good state.
 
-use super::{LoopState, RollbackPoint, Training};
+use super::Training;
+use super::run_loop::{LoopState, RollbackPoint};
 use crate::checkpoint::TrainState;
 use crate::event::TrainEvent;
 use crate::history::StepPoint;

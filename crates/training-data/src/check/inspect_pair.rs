@@ -6,6 +6,7 @@ use crate::cut;
 use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, Object, ObjectIndex};
+use crate::setting::{AXES, IGNORE_LABEL, TIME, VOXEL_UM};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image, voxel_um_of};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
@@ -108,7 +109,7 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
     summary.voxel_um = [size.z, size.y, size.x];
     if let Err(implausible) = size.check() {
-        let next_step = "set it in Fiji (Image > Properties) and save, or set data.voxel_um in the settings";
+        let next_step = format!("set it in Fiji (Image > Properties) and save, or set {VOXEL_UM} in the settings");
         inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
     }
     if !check_shapes(&mut inspection, &image, &target) {
@@ -204,11 +205,11 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
         b.sort_unstable();
         let is_slice = image.zyx[1..] == target.zyx[1..] && image.zyx[0].min(target.zyx[0]) == 1;
         let next_step = if a == b {
-            "the axes seem to be in another order: save both with the same axes, or set data.axes in the settings"
+            format!("the axes seem to be in another order: save both with the same axes, or set {AXES} in the settings")
         } else if is_slice {
-            "one of them is a single slice: to use numbered slices as a stack, name their folder in a table"
+            "one of them is a single slice: to use numbered slices as a stack, name their folder in a table".to_owned()
         } else {
-            "choose the target of this image, or resample one of them"
+            "choose the target of this image, or resample one of them".to_owned()
         };
         inspection.add(Problem::error(&target.image.path, problem, next_step));
         return false;
@@ -323,7 +324,7 @@ fn add_intensity_problems(
         let problem = format!("all voxels of this {what} are {}", about.min);
         let channel = stack.role.channel_setting();
         let next_step =
-            format!("change {channel} or data.time in the settings if the data are in another channel or time point");
+            format!("change {channel} or {TIME} in the settings if the data are in another channel or time point");
         inspection.add(Problem::error(file, problem, next_step));
     } else if about.saturated_share > 0.01 {
         let problem = format!(
@@ -433,7 +434,7 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         inspection.add(Problem::warning(
             file,
             problem,
-            "set data.ignore_label in the settings if that is the meaning of the value",
+            format!("set {IGNORE_LABEL} in the settings if that is the meaning of the value"),
         ));
     }
     let index = &seen.index;

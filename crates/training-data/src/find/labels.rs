@@ -5,6 +5,7 @@ use super::names::strip_suffix_ignoring_case;
 use super::suffixes::strip_target_suffix;
 use super::{FindOptions, SearchResults};
 use crate::dataset::{Problem, TrainingTask};
+use crate::setting::LABELS_CHANNEL;
 use cytoscope_formats::ChannelRef;
 use std::path::Path;
 
@@ -48,11 +49,11 @@ pub(crate) fn report_choice(file: &Path, names: &[String], chosen: Option<&str>,
     let (problem, next_step) = match chosen {
         None => (
             format!("none of its label images is chosen: {listed}"),
-            "set data.labels_channel in the settings to the name of one of them".to_owned(),
+            format!("set {LABELS_CHANNEL} in the settings to the name of one of them"),
         ),
         Some(name) => (
             format!("it has no label image \"{name}\""),
-            format!("its label images are {listed}: set data.labels_channel in the settings to one of them"),
+            format!("its label images are {listed}: set {LABELS_CHANNEL} in the settings to one of them"),
         ),
     };
     found.problems.push(Problem::error(file, problem, next_step));

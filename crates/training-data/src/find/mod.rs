@@ -12,6 +12,7 @@ use crate::check::problem_from_error;
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::{NO_PAIR, TrainingDataError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
+use crate::setting::{IMAGE_CHANNEL, SAME_FILE, TARGET_CHANNEL};
 use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
 use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels};
@@ -100,8 +101,10 @@ pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -
         return Err(TrainingDataError::data(
             path,
             "this is a single file, but training needs pairs of an image and its target",
-            "choose the folder with both, or a table (.csv) of the files; for two channels of this file, set \
-             data.same_file = true, data.image_channel and data.target_channel in the settings",
+            format!(
+                "choose the folder with both, or a table (.csv) of the files; for two channels of this file, set \
+                 {SAME_FILE}, {IMAGE_CHANNEL} and {TARGET_CHANNEL} in the settings"
+            ),
         ));
     }
     found.finish(path, task, options)
@@ -171,12 +174,11 @@ impl SearchResults {
                      NAME_labels.tif, or into the folders images and masks"
                         .to_owned()
                 }
-                TrainingTask::LabelFree => {
+                TrainingTask::LabelFree => format!(
                     "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
-                     signal; for two channels of one file, set data.same_file = true, data.image_channel and \
-                     data.target_channel in the settings"
-                        .to_owned()
-                }
+                     signal; for two channels of one file, set {SAME_FILE}, {IMAGE_CHANNEL} and {TARGET_CHANNEL} in the \
+                     settings"
+                ),
             };
             if self.problems.is_empty() {
                 return Err(TrainingDataError::data(root, NO_PAIR, advice));

@@ -4,6 +4,7 @@ use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Listing, SearchResults, SpacingOrder};
 use crate::dataset::{Convention, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
+use crate::setting::{IMAGE_CHANNEL, IMAGE_CHANNELS, SPACING_ORDER};
 use cytoscope_formats::ChannelRef;
 use cytoscope_volume::VoxelSize;
 use serde_json::Value;
@@ -85,8 +86,9 @@ pub(crate) fn read(
     }
     if spacing_seen && options.spacing_order.is_none() {
         let problem = "the spacing beside the images is interpreted as Z, Y, X; some programs write X, Y, Z";
-        let next_step = "check the voxel sizes, and set data.spacing_order in the settings to \"zyx\", or to \"xyz\" \
-                    if they are reversed";
+        let next_step = format!(
+            "check the voxel sizes, and set {SPACING_ORDER} in the settings to \"zyx\", or to \"xyz\" if they are reversed"
+        );
         found.problems.push(Problem::warning(folder, problem, next_step));
     }
     if task == TrainingTask::LabelFree {
@@ -123,7 +125,7 @@ fn channel_numbers(folder: &Path, options: &FindOptions) -> Result<Vec<usize>, T
         ChannelRef::Name(name) => Err(TrainingDataError::data(
             folder,
             format!("the channels of nnU-Net data are files, so there is no channel \"{name}\""),
-            "give the numbers in the file names in data.channels: 0 for _0000, 1 for _0001",
+            format!("give the numbers in the file names in {IMAGE_CHANNELS}: 0 for _0000, 1 for _0001"),
         )),
     };
     options.image_channels.iter().map(number).collect()
@@ -178,7 +180,8 @@ impl Subset<'_> {
         if let Some(channel) = self.wanted.iter().find(|channel| !channels.contains_key(*channel)) {
             let file = channels.values().next().cloned().unwrap_or_else(|| self.image_folder.join(case));
             let problem = format!("case {case} has no channel {channel} (no file {case}_{channel:04})");
-            let next_step = "set data.image_channel (or data.channels) in the settings to channels that every case has";
+            let next_step =
+                format!("set {IMAGE_CHANNEL} (or {IMAGE_CHANNELS}) in the settings to channels that every case has");
             found.problems.push(Problem::warning(&file, problem, next_step));
             return None;
         }
@@ -191,7 +194,8 @@ impl Subset<'_> {
         };
         if channels.len() > 1 && !is_chosen {
             let problem = format!("case {case} has {} channels; the first one is used", channels.len());
-            let next_step = "set data.image_channel (or data.channels) in the settings to the channels of the images";
+            let next_step =
+                format!("set {IMAGE_CHANNEL} (or {IMAGE_CHANNELS}) in the settings to the channels of the images");
             found.problems.push(Problem::warning(image, problem, next_step));
         }
         let mut pair = Pair { part: self.part, ..Pair::new(case.to_owned(), image, target) };

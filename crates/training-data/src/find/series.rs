@@ -2,6 +2,7 @@
 
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
+use crate::setting::SERIES;
 use crate::split::series_suffix;
 use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
 use std::collections::BTreeMap;
@@ -53,7 +54,9 @@ fn all_of(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
             return Err(TrainingDataError::Data {
                 file: other.path.clone(),
                 problem: format!("it has {found} series, but {} has {}", pair.image.path.display(), wanted.len()),
-                next_step: "give files with the same number of series, or choose one with --series".to_owned(),
+                next_step: format!(
+                    "give files with the same number of series, or set {SERIES} in the settings to one of them"
+                ),
             });
         }
     }
@@ -104,7 +107,7 @@ mod tests {
         let found: Vec<_> = all.iter().map(|p| (p.name.as_str(), p.image.series, p.target.series)).collect();
         assert_eq!(found, [("a", 0, 0), ("a_s1", 1, 1)]);
         let refused = all_of(&Pair::new("a", &image, &single)).unwrap_err().to_string();
-        assert!(refused.contains("it has 1 series") && refused.contains("--series"), "{refused}");
+        assert!(refused.contains("it has 1 series") && refused.contains("data.series"), "{refused}");
         let choice: SeriesChoice = "A/1/1.zarr".parse().unwrap();
         let one = |image: &ImageRef| choice.index_or_only(&image.path, &options(image));
         let pair = with_series(Pair::new("a", &image, &single), one).unwrap();

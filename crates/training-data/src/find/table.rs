@@ -6,7 +6,10 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
-use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, labels_of_prediction, open};
+use crate::setting::{LABELS_CHANNEL, SPLIT_COLUMN};
+use cytoscope_formats::{
+    FormatError, OpenOptions, is_zarr_folder, is_zarr_zip_name, label_series, labels_of_prediction, open,
+};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -157,17 +160,19 @@ fn columns_of(
     let Some(at) = header(&first, task, options) else {
         let shown: Vec<&str> = first.iter().take(12).collect();
         let next_step = match task {
-            TrainingTask::Segmentation => {
-                "name two columns raw and seg, with the image and its labels, or set data.labels_channel in the settings \
-                 to the column with the labels"
+            TrainingTask::Segmentation => format!(
+                "name two columns raw and seg, with the image and its labels, or set {LABELS_CHANNEL} in the settings to the \
+                 column with the labels"
+            ),
+            TrainingTask::LabelFree => {
+                "name two columns brightfield and signal, with the image and its stain".to_owned()
             }
-            TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain",
         };
         return Err(TrainingDataError::data(path, format!("its columns are {shown:?}"), next_step));
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
-        let next_step = "set data.split_column in the settings to one of its columns, or remove the setting";
+        let next_step = format!("set {SPLIT_COLUMN} in the settings to one of its columns, or remove the setting");
         return Err(TrainingDataError::data(path, problem, next_step));
     }
     Ok(at)
@@ -212,7 +217,7 @@ impl Row<'_> {
                 return Ok(());
             }
         }
-        // The image of a prediction's folder is its maps.
+        // The image of a prediction is its maps.
         let target = if task == TrainingTask::Segmentation { labels_of_prediction(&target) } else { target };
         let of_row = self.part(found);
         let weight = self.weight(found);
@@ -221,6 +226,12 @@ impl Row<'_> {
         }
         let stem = stem(&image);
         found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
+        if task == TrainingTask::Segmentation
+            && is_zarr_zip_name(&target)
+            && let (Some(series), Some(pair)) = (label_series(&target), found.pairs.last_mut())
+        {
+            pair.target.series = series;
+        }
         if self.at.is_chosen {
             found.named_labels.insert(target);
         }

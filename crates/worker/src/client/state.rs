@@ -8,6 +8,7 @@ use crate::watch::{Timeouts, job_of};
 use crate::{JobId, Reply, Request};
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::JobErrorKind;
+use cytoscope_pipeline::devices::FailedDevice;
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -20,6 +21,8 @@ pub(super) struct ClientState {
     pub(super) open: VecDeque<PendingRequest>,
     /// Whether there is a usable GPU, once the devices were listed.
     pub(super) has_gpu: Option<bool>,
+    /// GPUs that were in use when processes ended. The next ones do not use them until the user has the devices listed again.
+    pub(super) failed: Vec<FailedDevice>,
     /// Sender of lines to the process; set once it is ready.
     pub(super) line: Option<Sender<String>>,
     pub(super) process: Option<Process>,
@@ -55,6 +58,7 @@ impl ClientState {
             Request::Finish { .. } | Request::Release { .. } => {
                 return self.line.is_some() && self.write_request(&request);
             }
+            Request::Devices { again: true, .. } => self.failed.clear(),
             _ => {}
         }
         let Some(id) = request.id() else { return false };
@@ -145,6 +149,20 @@ impl ClientState {
         let lost = running.into_iter().chain(self.open.drain(..).map(|o| o.id)).collect();
         self.inbox.push(WorkerEvent::GaveUp { reason, lost });
         self.phase = WorkerState::Dead;
+    }
+
+    /// Leaves the GPU that the running job uses out of the next processes, because this one has ended for this reason. The
+    /// driver of a GPU that hangs would hang in them, too. A job that was cancelled may only take long to save its state.
+    /// Returns whether there is such a GPU that was not left out before.
+    pub(super) fn leave_out_used_gpu(&mut self, reason: &str) -> bool {
+        let mut going_on = self.open.iter().filter(|open| !open.is_cancelled);
+        let Some(gpu) = going_on.find_map(|open| open.used_gpu(self.has_gpu)) else { return false };
+        if self.failed.iter().any(|failed| failed.id == gpu) {
+            return false;
+        }
+        let reason = format!("it was in use when {reason}; look for devices again to use it");
+        self.failed.push(FailedDevice { id: gpu, reason });
+        true
     }
 
     /// Removes and returns the jobs that were running in a process that has ended.

@@ -4,6 +4,7 @@ use crate::action::{Action, Actions};
 use crate::display::{DisplayAction, PanelTask, Part};
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
+use crate::engine_notes::in_window;
 use crate::jobs::JobsAction;
 use crate::panels::{capitalized, weak};
 use crate::runs::ShownRun;
@@ -21,6 +22,24 @@ use std::path::Path;
 
 /// Diameters that can be set, in µm or voxels.
 const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+
+/// Options in advice that notes and failures do not name, with what the window has in their place. An option whose name
+/// continues that of another one precedes it.
+const CONTROLS: [(&str, &str); 7] = [
+    ("--set memory_mib=MIB", "\"Memory limit\""),
+    ("--set memory_mib=", "\"Memory limit\" "),
+    ("--set workers=", "\"Data workers\" "),
+    (" --set accumulate=", " and \"Batches per step\" "),
+    ("--batch", "\"Batch size\""),
+    ("--threads", "\"Threads\""),
+    ("leave out --blend", "set \"Blending\" to Auto"),
+];
+
+/// A change that advice proposes, with the controls of the window in place of options.
+fn change_in_window(change: &str) -> String {
+    let named = CONTROLS.iter().fold(change.to_owned(), |text, (option, control)| text.replace(option, control));
+    in_window(&named)
+}
 
 /// A button that makes the change of settings that a piece of advice proposes.
 struct AdviceButton {
@@ -61,7 +80,12 @@ fn one(ui: &mut Ui, state: State<'_>, run: ShownRun<'_>, advice: &Advice, action
     let text = format!("{}{further}", capitalized(&advice.evidence));
     ui.add(egui::Label::new(RichText::new(text).strong()).wrap());
     weak(ui, format!("Expected gain: {}", advice.expected_gain));
-    weak(ui, format!("Change: {}", advice.change));
+    let change = match run {
+        ShownRun::Job(_) => change_in_window(&advice.change),
+        // A run of the command line.
+        ShownRun::File(_) => advice.change.clone(),
+    };
+    weak(ui, format!("Change: {change}"));
     let Some(button) = advice.setting.as_ref().and_then(|setting| advice_button(setting, state, run)) else { return };
     let sign = if button.is_applied { icon::CHECK } else { icon::MAGIC_WAND };
     let enabled = !button.is_applied;
@@ -214,4 +238,25 @@ fn diameter_button(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>
         actions.push(DisplayAction::Toggle(Part::Tasks).into());
     }
     Some(AdviceButton { name: name.to_owned(), actions, is_applied })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_names_the_controls_of_the_window() {
+        for (change, expected) in [
+            ("if several runs share the machine, --threads 1 for each", "\"Threads\" 1 for each"),
+            ("--batch 2 --set accumulate=6, which keeps", "\"Batch size\" 2 and \"Batches per step\" 6, which keeps"),
+            ("or a larger --set memory_mib=MIB, if there is", "or a larger \"Memory limit\", if there is"),
+            ("--set memory_mib=8192, which", "\"Memory limit\" 8192, which"),
+            ("--memory-budget 512M, or no budget", "\"Memory budget\" 512M, or no budget"),
+            ("leave out --blend", "set \"Blending\" to Auto"),
+            ("a larger cache (--set cache_bytes=BYTES)", "a larger cache"),
+        ] {
+            let shown = change_in_window(change);
+            assert!(shown.ends_with(expected) && !shown.contains("--"), "{shown}");
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! Two runs side by side.
 
-use super::{nothing_matches, short_time};
+use super::nothing_matches;
 use crate::panels::weak;
 use crate::runs::ShownRun;
-use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals};
+use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals, time_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 
@@ -43,6 +43,8 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
     }
     TableBuilder::new(ui)
         .striped(true)
+        // Otherwise the table would make a low panel higher.
+        .min_scrolled_height(0.0)
         .column(Column::initial(72.0))
         .column(Column::remainder().at_least(120.0).clip(true))
         .columns(Column::initial(150.0).clip(true), 2)
@@ -60,8 +62,8 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
                 let cells = [
                     (*kind).to_owned(),
                     time.name.clone(),
-                    short_time(time.first_secs),
-                    short_time(time.second_secs),
+                    time_text(time.first_secs),
+                    time_text(time.second_secs),
                     ratio,
                 ];
                 for cell in cells {

@@ -22,7 +22,7 @@ use crate::work::{JobState, JobView};
 use comparison::RunComparison;
 use cytoscope_profile::{
     Advice, MachinePeak, Slowdown, SpanTotal, Stage, StageTotal, advise, bytes_text, operator_totals, span_totals,
-    step_durations_secs, total_bytes,
+    step_durations_secs, time_text, total_bytes,
 };
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
@@ -196,15 +196,6 @@ fn is_found(stage: Stage, name: &str, query: &str) -> bool {
     query.is_empty() || name.to_lowercase().contains(query) || stage.name().contains(query)
 }
 
-/// A time with about three digits: operators may take microseconds.
-fn short_time(secs: f64) -> String {
-    match secs.abs() {
-        size if size >= 0.0995 || size == 0.0 => seconds(secs),
-        size if size >= 1e-3 => format!("{:.1} ms", 1e3 * secs),
-        _ => format!("{:.1} µs", 1e6 * secs),
-    }
-}
-
 /// What is shown if a search leaves nothing.
 fn nothing_matches(search: &str) -> String {
     format!("Nothing matches \"{search}\".")
@@ -289,10 +280,15 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Optio
                     actions.send(JobsAction::CloseRun(file.number));
                 }
             }
+            // Runs of the same stack have the same title, and a long title leaves no room for more in its button.
+            let time = seconds(run.wall_secs());
+            ui.label(RichText::new(&time).weak().size(12.0));
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
-                let text = format!("{}  {}", run.title(), seconds(run.wall_secs()));
                 let is_shown = Some(run.id()) == shown;
-                let response = ui.add(egui::Button::selectable(is_shown, RichText::new(text).size(12.5)).truncate());
+                let title = RichText::new(run.title()).size(12.5);
+                let response = ui.add(egui::Button::selectable(is_shown, title).truncate());
+                let name = format!("{}  {time}", run.title());
+                response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, true, is_shown, &name));
                 let response = match run {
                     ShownRun::Job(
                         JobView { state: JobState::Failed(why), .. } | JobView { continued: Some(why), .. },
@@ -496,22 +492,11 @@ fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
             painter.galley(at, galley, egui::Color32::BLACK);
         }
         if response.hover_pos().is_some_and(|p| part.contains(p)) {
-            under = Some(format!("{}: {}, {}", stage.name(), short_time(*time), bytes_text(*moved)));
+            under = Some(format!("{}: {}, {}", stage.name(), time_text(*time), bytes_text(*moved)));
         }
         left += width;
     }
     if let Some(text) = under {
         response.on_hover_text(text);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::short_time;
-
-    #[test]
-    fn short_times_keep_their_digits() {
-        let texts = [0.0, 7.36e-6, 0.0004, 0.0234, 0.1, 0.5, 4.0].map(short_time);
-        assert_eq!(texts, ["0 ms", "7.4 µs", "400.0 µs", "23.4 ms", "100 ms", "500 ms", "4.0 s"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Totals by operator.
 
 use super::roofline::Roofline;
-use super::{is_found, nothing_matches, short_time};
+use super::{is_found, nothing_matches};
 use crate::panels::weak;
-use cytoscope_profile::{SpanTotal, Stage, bytes_text};
+use cytoscope_profile::{SpanTotal, Stage, bytes_text, time_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
     }
     TableBuilder::new(ui)
         .striped(true)
+        // Otherwise the table would make a low panel higher.
+        .min_scrolled_height(0.0)
         .column(Column::initial(84.0))
         .column(Column::remainder().at_least(120.0).clip(true))
         .columns(Column::initial(NUMBER_WIDTH), columns.len() - 2)
@@ -45,7 +47,7 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
                     row.stage.name().to_owned(),
                     row.shown_name(),
                     row.count.to_string(),
-                    short_time(row.seconds),
+                    time_text(row.seconds),
                     format!("{:.1} %", row.seconds / whole.max(1e-12) * 100.0),
                     if row.macs > 0 { format!("{rate:.1}") } else { String::new() },
                     if row.bytes > 0 { bytes_text(row.bytes) } else { String::new() },

@@ -22,8 +22,8 @@ pub(super) struct Roofline {
     pub(super) points: Vec<RooflinePoint>,
 }
 
-/// Draws the roofline of a run. Without a peak, it offers to measure one; `can_measure` is whether nothing else is
-/// computing.
+/// Draws the roofline of a run. Without a peak, it offers to measure one; `can_measure` is whether that is possible now, and
+/// `None` if it never is.
 pub(super) fn roofline(
     ui: &mut Ui,
     roofline: Option<&Roofline>,

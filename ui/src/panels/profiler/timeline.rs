@@ -2,7 +2,7 @@
 
 use crate::panels::seconds;
 use crate::theme;
-use cytoscope_profile::{SpanRecord, bytes_text};
+use cytoscope_profile::{SpanRecord, bytes_text, time_text};
 use eframe::egui::{self, Align2, FontId, Key, Pos2, Rect, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use std::collections::BTreeMap;
 
@@ -62,8 +62,7 @@ impl Lanes {
 
 /// Text of a span under the pointer: stage, name, time, bytes and rate.
 fn span_text(span: &SpanRecord) -> String {
-    let mut text =
-        format!("{} · {}\n{}", span.stage.name(), span.shown_name(), super::short_time(span.duration_us / 1e6));
+    let mut text = format!("{} · {}\n{}", span.stage.name(), span.shown_name(), time_text(span.duration_us / 1e6));
     if span.bytes > 0 {
         text.push_str(&format!("\n{}", bytes_text(span.bytes)));
     }
@@ -191,7 +190,7 @@ pub(super) fn timeline(ui: &mut Ui, spans: &[SpanRecord], lanes: &Lanes, window:
             let right = right.max(left + MIN_POINTS);
             drawn_to[lane] = right;
             let bar = Rect::from_min_max(pos2(left, top), pos2(right, top + LANE - 2.0));
-            let found = super::is_found(s.stage, &s.name, &query);
+            let found = super::is_found(s.stage, &s.shown_name(), &query);
             let color = theme::stage_color(s.stage).gamma_multiply(if found { 1.0 } else { 0.25 });
             painter.rect_filled(bar, 2.0, color);
             if bar.width() > 44.0 {

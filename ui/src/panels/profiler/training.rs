@@ -1,10 +1,9 @@
 //! Figures of a training run, and the times of its steps.
 
-use super::short_time;
 use crate::panels::{weak, x_axis};
 use crate::runs::{DurationHistogram, ShownRun, rate_text};
 use crate::theme;
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, time_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_plot::{Bar, BarChart, Plot};
 
@@ -24,7 +23,7 @@ pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&DurationHi
                 if let Some(rate) = figures.samples_per_sec {
                     figure("Samples/s", rate_text(rate));
                 }
-                figure("Time per step", short_time(figures.step_secs));
+                figure("Time per step", time_text(figures.step_secs));
                 figure("Waiting for data", format!("{:.0} %", 100.0 * figures.data_wait_share));
                 if let Some(share) = figures.device_share {
                     figure("Device busy", format!("{:.0} %", 100.0 * share));
@@ -45,7 +44,7 @@ pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&DurationHi
 
 fn step_times(ui: &mut Ui, histogram: &DurationHistogram) {
     let count: u64 = histogram.counts.iter().sum();
-    let (median, longest) = (short_time(histogram.median_secs), short_time(histogram.longest_secs));
+    let (median, longest) = (time_text(histogram.median_secs), time_text(histogram.longest_secs));
     let text = format!("{count} steps: median {median}, longest {longest}");
     weak(ui, text.clone());
     let (scale, unit) = if histogram.median_secs < 1.0 { (1e3, "ms") } else { (1.0, "s") };

@@ -1,12 +1,14 @@
 //! The settings of the Data page: channels, time point, axes, voxel size and labels of the files.
 
 use crate::action::Actions;
+use crate::engine_notes::{options_in_window, time_points_from_one};
 use crate::panels::{number_field, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::{Check, TrainingAction};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_train::DataConfig;
+use cytoscope_training_data::setting::DataSetting;
 use cytoscope_training_data::{SpacingOrder, TrainingTask};
 use eframe::egui::{self, Ui};
 use std::time::Duration;
@@ -17,40 +19,47 @@ const RECHECK: Duration = Duration::from_millis(200);
 /// Title of these settings.
 const TITLE: &str = "Channels and metadata of the files";
 
-/// Names of the settings in the configuration of training, and on this page.
-const NAMES: [(&str, &str); 12] = [
-    ("data.image_channel", "Image channel"),
-    ("data.target_channel", "Target channel"),
-    ("data.channels", "Input channels"),
-    ("data.targets", "Stains"),
-    ("data.labels_channel", "Label image"),
-    ("data.same_file = true", "Image and target in one file"),
-    ("data.time", "Time point"),
-    ("data.axes", "Axes"),
-    ("data.voxel_um", "Voxel size"),
-    ("data.ignore_label", "Ignore label"),
-    ("data.split_column", "Split column"),
-    ("data.spacing_order", "nnU-Net spacing"),
-];
+/// Returns the name on this page of a setting of the training data.
+fn name_on_page(setting: DataSetting) -> &'static str {
+    match setting {
+        DataSetting::Axes => "Axes",
+        DataSetting::IgnoreLabel => "Ignore label",
+        DataSetting::ImageChannel => "Image channel",
+        DataSetting::ImageChannels => "Input channels",
+        DataSetting::LabelsChannel => "Label image",
+        DataSetting::SameFile => "Image and target in one file",
+        DataSetting::Series => "Series",
+        DataSetting::SpacingOrder => "nnU-Net spacing",
+        DataSetting::SplitColumn => "Split column",
+        DataSetting::TargetChannel => "Target channel",
+        DataSetting::Targets => "Stains",
+        DataSetting::Time => "Time point",
+        DataSetting::VoxelUm => "Voxel size",
+    }
+}
 
 /// A message of a check with numbers of time points as this page has them, from 1; the configuration counts from 0.
 pub(super) fn counted_from_one(text: &str) -> String {
-    let mut shown = text.to_owned();
-    for before in ["time point ", "data.time in the settings to one of 0 to "] {
-        let Some((head, tail)) = shown.split_once(before) else { continue };
-        let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
-        if let Ok(number) = number.parse::<usize>() {
-            shown = format!("{head}{}{}{rest}", before.replace("0 to ", "1 to "), number.saturating_add(1));
-        }
+    const OF_SETTING: &str = " in the settings to one of 0 to ";
+    let before = format!("{}{OF_SETTING}", DataSetting::Time);
+    let shown = time_points_from_one(text);
+    let Some((head, tail)) = shown.split_once(&before) else { return shown };
+    let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+    match number.parse::<usize>() {
+        Ok(number) => format!("{head}{}{}{rest}", before.replace("0 to ", "1 to "), number.saturating_add(1)),
+        Err(_) => shown,
     }
-    shown
 }
 
-/// Advice of a check with the names and numbers of this page in place of those of the configuration.
+/// Advice of a check with the names and numbers of this page in place of those of the configuration, and with controls in
+/// place of options.
 pub(super) fn advice_in_window(text: &str) -> String {
-    let text = &counted_from_one(text);
-    let named = NAMES.iter().fold(text.clone(), |text, (key, name)| text.replace(key, &format!("\"{name}\"")));
-    if named == *text { named } else { named.replace(" in the settings", &format!(" under \"{TITLE}\"")) }
+    let mut shown = options_in_window(counted_from_one(text));
+    let named = DataSetting::named_in(&shown);
+    for (place, setting) in named.iter().rev() {
+        shown.replace_range(place.clone(), &format!("\"{}\"", name_on_page(*setting)));
+    }
+    if named.is_empty() { shown } else { shown.replace(" in the settings", &format!(" under \"{TITLE}\"")) }
 }
 
 /// Draws the settings of the files; changes are checked shortly after the last one.
@@ -351,6 +360,14 @@ mod tests {
         let place = "under \"Channels and metadata of the files\"";
         assert_eq!(advice, format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\""));
         assert_eq!(advice_in_window("set voxel_um in the settings"), "set voxel_um in the settings");
+        let one_file =
+            advice_in_window("set data.same_file = true, data.channels and data.target_channel in the settings");
+        let names = "\"Image and target in one file\", \"Input channels\" and \"Target channel\"";
+        assert_eq!(one_file, format!("set {names} {place}"));
+        assert_eq!(
+            advice_in_window("give the axes (--axes), or use --time"),
+            "give the axes (\"Axes…\"), or use --time"
+        );
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub(crate) const FOOT: f32 = 56.0;
 /// Maximum width of a page in points; longer lines are hard to read.
 const PAGE_WIDTH: f32 = 900.0;
 
+/// Width in points that the field of the model's name leaves to the button that saves the model, with the space between them.
+const SAVE_BUTTON_WIDTH: f32 = 200.0;
+
 /// State that the pages keep between frames.
 pub(crate) struct TrainPanel {
     /// Thumbnails of the training pairs.
@@ -72,7 +75,8 @@ fn named(response: egui::Response, enabled: bool, name: &str) -> egui::Response 
 /// A text field for the name of the model.
 fn name_field(ui: &mut Ui, name: &str, enabled: bool, margin: egui::Vec2, actions: &mut Actions) {
     let mut text = name.to_owned();
-    let edit = egui::TextEdit::singleline(&mut text).desired_width(300.0).margin(margin);
+    let width = (ui.available_width() - SAVE_BUTTON_WIDTH).clamp(120.0, 300.0);
+    let edit = egui::TextEdit::singleline(&mut text).desired_width(width).margin(margin);
     let edit = ui.add_enabled(enabled, edit);
     edit.widget_info(|| {
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the model");

@@ -13,7 +13,7 @@ use crate::training::validation_picture::ValidationPicture;
 use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::{Note, NoteLevel, ProgressStage};
-use cytoscope_profile::{bytes_text, count_text};
+use cytoscope_profile::{bytes_text, count_text, time_text};
 use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -149,7 +149,7 @@ fn figures(
             if matches!(run.state, RunState::Running(_)) && left > 0.0 {
                 figure("Remaining", seconds(left));
             }
-            figure("Time per step", seconds(step));
+            figure("Time per step", time_text(step));
             if let Some(rate) = measured.and_then(|m| m.samples_per_sec) {
                 figure("Samples/s", rate_text(rate));
             }

@@ -3,6 +3,7 @@
 use super::progress::{curves, note_label};
 use super::{TrainPanel, page_header, title};
 use crate::engine_notes::note_in_window;
+use crate::number_text::counted;
 use crate::panels::{seconds, weak};
 use crate::state::State;
 use crate::theme;
@@ -90,14 +91,14 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     examples(ui, wizard, report.before.is_empty());
     let [z, y, x] = report.patch_zyx;
     let facts = format!(
-        "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} training and {} validation pairs; \
-         {} trainable parameters.",
+        "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} and {}; {} trainable \
+         parameters.",
         count_text(report.steps),
         report.batch,
         seconds(report.seconds),
         report.device,
-        report.train_pairs,
-        report.validation_pairs,
+        counted(report.train_pairs as u64, "training pair"),
+        counted(report.validation_pairs as u64, "validation pair"),
         count_text(report.parameters as u64)
     );
     ui.add_space(theme::GAP);
@@ -115,7 +116,10 @@ fn full_precision_text(state: &FullPrecision) -> Option<String> {
         FullPrecision::Running(..) => {
             return Some("The same training in 32 bits is running or waits, to compare the scores.".to_owned());
         }
-        FullPrecision::Failed(reason) => return Some(format!("The scores were not compared with 32 bits: {reason}.")),
+        FullPrecision::Failed(reason) => {
+            let reason = reason.trim_end_matches('.');
+            return Some(format!("The scores were not compared with 32 bits: {reason}."));
+        }
         FullPrecision::Compared(compared) => compared,
     };
     let of_score = |(name, difference): (&ScoreName, &f64)| {
@@ -125,7 +129,8 @@ fn full_precision_text(state: &FullPrecision) -> Option<String> {
     let mut parts: Vec<String> = compared.differences.iter().map(of_score).collect();
     if let Some(PairDifference { count, mean, standard_error }) = compared.pairs {
         let error = standard_error.map_or_else(String::new, |error| format!(" ± {error:.3} (standard error)"));
-        parts.push(format!("mean difference of {count} validation pairs {mean:+.3}{error}"));
+        let pairs = counted(count as u64, "validation pair");
+        parts.push(format!("mean difference of {pairs} {mean:+.3}{error}"));
     }
     Some(format!("The same training in 32 bits: {}.", parts.join("; ")))
 }

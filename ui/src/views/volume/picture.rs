@@ -97,7 +97,7 @@ impl PartialEq for Picture {
     }
 }
 
-/// Parameters of a picture.
+/// What a picture is computed from.
 pub struct PictureParams<'a> {
     /// How the camera projects the volume to the screen.
     pub projection: &'a Projection,
@@ -212,8 +212,8 @@ impl Picture {
 fn layer_params(v: &Intensities, display: &Intensity) -> [f32; 4] {
     let low = (display.low - v.offset) / v.range;
     let scale = if display.high > display.low { v.range / (display.high - display.low) } else { 0.0 };
-    let covers = if display.blending == Blending::Opaque { 1.0 } else { 0.0 };
-    [low, scale, display.opacity.clamp(0.0, 1.0), covers]
+    let opaque = if display.blending == Blending::Opaque { 1.0 } else { 0.0 };
+    [low, scale, display.opacity.clamp(0.0, 1.0), opaque]
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Convolutions for kernels: which kernel, and its weights in the order that it wants.
+//! Convolutions: the kernel that computes each of them, and its weights in the order in which it reads them.
 
 use super::{Lowering, Term};
 use crate::form::Form;
@@ -31,19 +31,15 @@ impl Lowering<'_> {
         if window.groups != 1 || weights.form[1] != inputs {
             return None;
         }
-        let numbers = if bias { Some(self.known(step, 2, outputs)?) } else { None };
-        let own_curve = if residual { Curve::IDENTITY } else { curve };
-        let is_last = !residual;
-        let to = if is_last { output } else { self.scratch() };
+        let bias_values = if bias { Some(self.known(step, 2, outputs)?) } else { None };
+        let (to, own_curve) = if residual { (self.scratch(), Curve::IDENTITY) } else { (output, curve) };
         let x = self.input(step, 0)?;
-        self.own_conv(step, x, window, weights, numbers, (to, form), own_curve)?;
-        if is_last {
+        self.own_conv(step, x, window, weights, bias_values, (to, form), own_curve)?;
+        if !residual {
             return Some(());
         }
-        let mut terms = vec![Term { x: Source::Value(to), coefficients: self.identity(outputs) }];
-        if residual {
-            terms.push(self.term(step, 2 + usize::from(bias), outputs)?);
-        }
+        let convolved = Term { x: Source::Value(to), coefficients: self.identity(outputs) };
+        let terms = vec![convolved, self.term(step, 2 + usize::from(bias), outputs)?];
         self.scale(terms, curve, (output, form), &step.name);
         Some(())
     }

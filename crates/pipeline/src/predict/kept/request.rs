@@ -9,12 +9,17 @@ use crate::predict::resolve::Resolved;
 use crate::{JobError, ProgressStage};
 use cytoscope_engine::Precision;
 use cytoscope_storage::growing::GrowingFile;
+use cytoscope_storage::setting::{DIAMETER, PRECISION, TILE};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// The note about slices of the same job that are not continued.
-const DISCARDED: &str = "the slices that were finished on another grid, in other blended tiles or in another precision are \
-                         computed again; to continue them, use the same --diameter, --tile and --precision";
+/// Returns the note about slices of the same job that are not continued.
+fn discarded_note() -> String {
+    format!(
+        "the slices that were finished on another grid, in other blended tiles or in another precision are computed again; \
+         to continue them, use the same {DIAMETER}, {TILE} and {PRECISION}"
+    )
+}
 
 /// The note about slices of the same job whose file has changed since they were recorded.
 const CHANGED: &str =
@@ -148,8 +153,9 @@ impl KeptRequest<'_, '_> {
         is_int8(earlier) == is_int8(now) && (earlier == now || self.run.job.precision.is_none_or(is_allowed))
     }
 
-    /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them. At
-    /// least one slice is left to compute. `None` if the job starts over, or if slices depend on the plan.
+    /// Opens the slices that an earlier run or attempt of this job has kept, because the plan of a pass depends on them.
+    /// `None` if the job starts over, or if slices depend on the plan. If all slices are finished, the plan is that of a whole
+    /// pass, which is stated but not run.
     ///
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
@@ -184,16 +190,12 @@ impl KeptRequest<'_, '_> {
                 self.open(&self.of_blended(tile, overlap), Some(tile))?
             }
         };
-        if !tiles.is_pass() {
-            kept.finished = kept.stored;
-        }
         let bands: &[PassBand] = if let Runner::Pass { bands, .. } = &tiles.runner { bands } else { &[] };
         self.run.context.report_alive(ProgressStage::Check, || kept.continue_bands(bands));
         Ok(Some(kept))
     }
 
-    /// Opens the slices with this fingerprint, of which at least one is computed, so that there is a pass to run. `tile` is
-    /// the size of blended tiles.
+    /// Opens the slices with this fingerprint. `tile` is the size of blended tiles.
     fn open(&self, fingerprint: &str, tile: Option<[usize; 3]>) -> Result<KeptSlices, JobError> {
         let (InputRun { job, context, stem, is_later, .. }, resolved) = (self.run, self.resolved);
         let (folder, grid) = (job.folder(), resolved.grid);
@@ -203,9 +205,7 @@ impl KeptRequest<'_, '_> {
         };
         let (earlier, bands, discarded) = match earlier {
             Some(earlier) if can_continue(&earlier) => (earlier.1.parts, earlier.1.bands, None),
-            Some((found, _)) => {
-                (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(|| DISCARDED.to_owned()))
-            }
+            Some((found, _)) => (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(discarded_note)),
             None => (Vec::new(), None, None),
         };
         if discarded.is_some() {
@@ -233,8 +233,7 @@ impl KeptRequest<'_, '_> {
             slice_len,
             slice_bytes,
             complete: 0,
-            stored,
-            finished: stored.min(all_slices.saturating_sub(1)),
+            finished: stored,
             record: KeptRecord { parts: earlier, tile, diameter: resolved.diameter, bands, is_for_attempts },
             bands: None,
             device: resolved.engine.choice.id,

@@ -5,6 +5,7 @@ use crate::{JobError, Model};
 use cytoscope_engine::{DeviceId, NotRolling};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::setting::MEMORY_BUDGET;
 use serde::{Deserialize, Serialize};
 
 /// Why a volume does not pass through the network once.
@@ -123,7 +124,7 @@ impl NoPass {
                 ": if it is exported to ONNX with dynamic axes, the results do not depend on tiles".to_owned()
             }
             Self::Memory { .. } => self.sufficient_budget_bytes().map_or_else(String::new, |bytes| {
-                format!(": give --memory-budget {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
+                format!(": give {MEMORY_BUDGET} {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
             }),
             Self::WholeTile | Self::Operator { .. } | Self::Interface { .. } | Self::Network { .. } => String::new(),
         };

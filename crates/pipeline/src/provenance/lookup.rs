@@ -1,0 +1,104 @@
+//! The record of a prediction to which a file belongs, and whether it lists the file.
+
+use super::{Provenance, read};
+use crate::diameter::ObjectDiameter;
+use crate::results::FileRecord;
+use crate::{ArtifactKind, Model, stack_stem};
+use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
+use std::path::{Path, PathBuf};
+
+/// Returns the path of the record that belongs to a result of a prediction; `None` if the file's name is not that of a
+/// prediction's result.
+pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
+    let name = file.file_name()?.to_str()?;
+    let stem = match ArtifactKind::of_name(name)? {
+        (ArtifactKind::Provenance, _) => return None,
+        // The table of corrected labels is listed in the record of the prediction that was corrected.
+        (ArtifactKind::Table, stem) => stem.strip_suffix("_corrected").unwrap_or(stem),
+        (_, stem) => stem,
+    };
+    Some(file.with_file_name(ArtifactKind::Provenance.file_name(stem)))
+}
+
+/// Returns whether the record beside a file lists its name, whether or not the file was changed. If the record cannot
+/// be read, the file counts as listed: a result must not be taken for an image.
+pub(crate) fn is_of_prediction(file: &Path) -> bool {
+    let Some(path) = record_of(file).filter(|path| path.is_file()) else { return false };
+    let names = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
+    read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
+}
+
+/// Whether a file is the OME-Zarr in one zip file that the record of a prediction beside it lists, whether or not the file was
+/// changed.
+pub(crate) fn is_zip_of_prediction(file: &Path) -> bool {
+    record_of_zip(file).is_some()
+}
+
+/// Returns the path of the record that lists an OME-Zarr in one zip file: it is named after the file. `None` for other files, and
+/// if there is no record that lists this name.
+fn record_of_zip(file: &Path) -> Option<PathBuf> {
+    if !is_zarr_zip_name(file) {
+        return None;
+    }
+    let path = file.with_file_name(ArtifactKind::Provenance.file_name(&stack_stem(file)));
+    // Without a record, or with one of another job or a damaged one, the file is none of a prediction.
+    let record = path.is_file().then(|| read(&path).ok()).flatten()?;
+    record.outputs.iter().any(|output| output.is_named(file)).then_some(path)
+}
+
+/// Returns the path of the record that lists a result. An OME-Zarr folder may have a name that says nothing about its record: it
+/// is then the newest one in the same folder that lists this name.
+pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
+    if is_zarr_zip_name(file) {
+        return record_of_zip(file);
+    }
+    let own = record_of(file).filter(|path| path.is_file());
+    if own.is_some() || !is_zarr_name(file) {
+        return own;
+    }
+    let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let records = std::fs::read_dir(folder).ok()?.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        // The folder of the file is kept as it is given.
+        let path = file.with_file_name(&name);
+        let (kind, _) = ArtifactKind::of_name(name.to_str()?)?;
+        // Records of other jobs and damaged ones cannot be read.
+        let record = (kind == ArtifactKind::Provenance).then(|| read(&path).ok()).flatten()?;
+        let is_listed = record.outputs.iter().any(|output| output.is_named(file));
+        is_listed.then_some((record.finished_unix_secs, path))
+    });
+    records.max().map(|(_, path)| path)
+}
+
+/// Returns what the record of a file knows about files of its name. A record that cannot be read lists nothing, so the file
+/// counts as foreign.
+fn known_with_name(file: &Path) -> Vec<FileRecord> {
+    let record = record_listing(file).and_then(|path| read(&path).ok());
+    let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
+    record.map_or_else(Vec::new, known).into_iter().filter(|known| known.is_named(file)).collect()
+}
+
+/// Returns whether the record beside a file lists it with its current size and content.
+pub(crate) fn lists(file: &Path) -> bool {
+    lists_while(file, &mut || true)
+}
+
+/// As [`lists`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more is read and the
+/// result is `false`.
+pub(crate) fn lists_while(file: &Path, goes_on: &mut dyn FnMut() -> bool) -> bool {
+    known_with_name(file).iter().any(|known| known.matches_while(file, goes_on))
+}
+
+/// As [`lists`], for a file or folder whose size and hash are known.
+pub(crate) fn lists_content(file: &Path, (bytes, sha256): &(u64, String)) -> bool {
+    known_with_name(file).iter().any(|known| known.bytes == *bytes && known.sha256 == *sha256)
+}
+
+/// Returns the object diameter with which a model predicted a map, if the record beside the map lists it unchanged and names
+/// the model.
+pub fn diameter_of_map(map: &Path, model: &Model) -> Option<ObjectDiameter> {
+    // A record that cannot be read lists nothing.
+    let record = read(&record_of(map)?).ok()?;
+    let is_listed = record.outputs.iter().any(|output| output.is_named(map) && output.matches(map));
+    record.diameter.filter(|_| is_listed && record.model.fingerprint == model.fingerprint)
+}

@@ -1,0 +1,118 @@
+//! Tests of the jobs that the wizard requests, and of the order of their effects.
+
+use super::*;
+use crate::action::Action;
+use crate::correct::Corrections;
+use crate::documents::Documents;
+use crate::effect::Effect;
+use eframe::egui::Context;
+use std::sync::Arc;
+
+/// The states that the wizard and its jobs depend on, without an engine.
+struct States {
+    training: Training,
+    jobs: Jobs,
+    display: Display,
+    documents: Documents,
+    corrections: Corrections,
+}
+
+impl States {
+    /// The wizard is shown, with data that does not exist.
+    fn new() -> Self {
+        let wake: Wake = Arc::new(|| {});
+        let mut display = Display::new(&Context::default(), None, None);
+        let _ = display.apply(DisplayAction::ShowTraining);
+        let mut training = Training::new(None, TrainConfig::default(), &wake);
+        training.wizard.plan.data = Some(PathBuf::from("/nothere/pairs"));
+        Self {
+            training,
+            jobs: Jobs::new(None, None, None, &wake),
+            display,
+            documents: Documents::new(&wake, None),
+            corrections: Corrections::new(&wake),
+        }
+    }
+
+    fn apply(&mut self, action: TrainingAction) -> Vec<Effect> {
+        self.training.apply(action, &self.jobs, &self.display).into_iter().collect()
+    }
+
+    fn poll(&mut self) -> Vec<Effect> {
+        self.training.poll(&self.jobs, &self.display).into_iter().collect()
+    }
+
+    /// Carries out the effects on jobs.
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            if let Effect::Act(Action::Jobs(action)) = effect {
+                let _ = self.jobs.apply(action, &self.documents, &self.corrections, &self.display);
+            }
+        }
+    }
+}
+
+/// What effects ask of a job.
+#[derive(Debug, PartialEq)]
+enum Asked {
+    Run(JobId),
+    Cancel(JobId),
+}
+
+fn asked(effects: &[Effect]) -> Vec<Asked> {
+    let of_job = |effect: &Effect| match effect {
+        Effect::Act(Action::Jobs(JobsAction::Run(new))) => Some(Asked::Run(new.id)),
+        Effect::Act(Action::Jobs(JobsAction::Cancel(id))) => Some(Asked::Cancel(*id)),
+        _ => None,
+    };
+    effects.iter().filter_map(of_job).collect()
+}
+
+/// The job of the running data check.
+fn check_of(states: &States) -> JobId {
+    match states.training.wizard.check {
+        Check::Running(id) => id,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_check_is_not_taken_for_lost_before_it_is_queued() {
+    let mut states = States::new();
+    let effects = states.poll();
+    let id = check_of(&states);
+    assert_eq!(asked(&effects), [Asked::Run(id)]);
+    assert!(asked(&states.poll()).is_empty(), "it is requested once");
+    assert_eq!(check_of(&states), id);
+    states.carry_out(effects);
+    assert!(asked(&states.poll()).is_empty());
+    assert!(matches!(&states.training.wizard.check, Check::Failed(reason) if reason == "the engine is not running"));
+}
+
+#[test]
+fn a_check_of_other_data_cancels_the_earlier_one_first() {
+    let mut states = States::new();
+    let first = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/a")));
+    let of_first = check_of(&states);
+    let second = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/b")));
+    let of_second = check_of(&states);
+    assert_eq!(asked(&first), [Asked::Run(of_first)]);
+    assert_eq!(asked(&second), [Asked::Cancel(of_first), Asked::Run(of_second)]);
+}
+
+#[test]
+fn a_run_that_is_discarded_before_it_is_queued_is_cancelled_after_it_was_queued() {
+    let mut states = States::new();
+    states.training.starting = true;
+    let job = states.training.wizard.job(PathBuf::from("/nothere/out")).unwrap();
+    let mut effects: Vec<Effect> = states.training.ready(Ok(Box::new(job)), &states.jobs).into_iter().collect();
+    let RunState::Running(id) = states.training.wizard.run.state else { panic!() };
+    assert!(asked(&states.poll()).is_empty());
+    assert_eq!(states.training.wizard.run.state, RunState::Running(id), "it is not taken for lost");
+    effects.extend(states.apply(TrainingAction::Stop));
+    assert_eq!(asked(&effects), [Asked::Run(id), Asked::Cancel(id)]);
+    states.carry_out(effects);
+    let removes = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::DiscardTraining { .. }));
+    assert_eq!(states.poll().iter().filter(|effect| removes(effect)).count(), 1);
+    assert_eq!(states.training.wizard.run.state, RunState::Idle);
+}
