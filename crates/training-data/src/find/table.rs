@@ -168,7 +168,11 @@ fn columns_of(
                 "name two columns brightfield and signal, with the image and its stain".to_owned()
             }
         };
-        return Err(TrainingDataError::data(path, format!("its columns are {shown:?}"), next_step));
+        let problem = match shown.iter().all(|name| name.is_empty()) {
+            true => "its first line names no columns".to_owned(),
+            false => format!("its columns are {shown:?}"),
+        };
+        return Err(TrainingDataError::data(path, problem, next_step));
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
