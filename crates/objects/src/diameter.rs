@@ -2,9 +2,13 @@
 //! [`FLAT_SLICES`] slices, which show sections of objects, it is the diameter of the circle with the area of the median
 //! object's largest section.
 
+mod cut;
+
+pub use cut::{Frame, Visible};
+
 use std::ops::RangeInclusive;
 
-/// Minimum number of whole objects; with fewer, cut objects are included.
+/// Minimum number of whole objects whose elongation is measured; with fewer, cut objects are included.
 const MIN_WHOLE_OBJECTS: usize = 3;
 /// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their
 /// diameters are those of their largest sections.
@@ -80,16 +84,16 @@ pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 
     let complete: Vec<KnownObject> = objects.iter().filter(|o| !o.is_partial).copied().collect();
     let are_known = 2 * complete.len() >= objects.len();
     let counted = if are_known { complete } else { objects.to_vec() };
-    let [nz, ny, nx] = shape;
-    let are_spheres = are_known && nz > FLAT_SLICES;
-    // The first and the last slice do not cut a section.
-    let sides = if are_spheres { shape } else { [1, ny, nx] };
-    let uncut = whole(counted, |o| is_cut(o.low, o.high, sides));
-    let mut sizes: Vec<u64> = uncut.iter().map(|o| if are_spheres { o.voxels } else { o.section }).collect();
-    sizes.sort_unstable();
-    let size = *sizes.get(sizes.len() / 2)? as f64;
-    let [_, y, x] = voxel;
-    Some(if are_spheres { of_sphere(size * voxel.iter().product::<f64>()) } else { of_circle(size * y * x) })
+    let are_spheres = are_known && shape[0] > FLAT_SLICES;
+    let visible = |o: &KnownObject| Visible {
+        voxels: if are_spheres { o.voxels } else { o.section } as f64,
+        low: o.low,
+        high: o.high,
+    };
+    let visible: Vec<Visible> = counted.iter().map(visible).collect();
+    let mut diameters = Frame::new(shape, voxel, !are_spheres).diameters(&visible);
+    diameters.sort_by(f64::total_cmp);
+    diameters.get(diameters.len() / 2).copied()
 }
 
 /// Returns the slice spacing, in voxels along X, of a stack of `shape` (Z, Y, X) whose voxel size is unknown: `assumed` or,
