@@ -86,7 +86,7 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     fixture.click("New network");
     fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
     fixture.click("Hyperparameter search");
-    fixture.settle();
+    fixture.until("the section", |w| sees(w, "steps in total"));
     assert!(!fixture.sees("Use best settings"), "{}", fixture.on_screen());
     fixture.click("Search for settings");
     fixture.until("the end", |w| sees(w, "Search finished"));
