@@ -152,6 +152,35 @@ fn every_part_of_a_job_has_a_span() {
 }
 
 #[test]
+fn commands_that_compare_runs_or_read_a_package_write_traces() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,24,24", 1);
+    let spans = |arguments: &[&str]| -> Vec<String> {
+        let trace = ["--trace", "t.json", "--force"];
+        fixture.run(&[arguments, &trace].concat()).ok();
+        let trace: Value = serde_json::from_slice(&fixture.bytes("t.json")).unwrap();
+        assert_eq!(chrome_trace::problems(&trace), Vec::<String>::new());
+        let spans = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+        spans.map(|e| format!("{}: {}", e["cat"].as_str().unwrap(), e["name"].as_str().unwrap())).collect()
+    };
+    let checked = spans(&["check", "nuclei"]);
+    assert_eq!(checked, ["load: check metadata"]);
+    let tuned = spans(&["tune", "--model", "nuclei-dog", "--data", &raw, "--diameter", "8", "--device", "cpu"]);
+    assert!(tuned.iter().any(|span| span.starts_with("run: predict on cpu f32, tile ")), "{tuned:?}");
+    std::fs::write(
+        fixture.path("tasks.csv"),
+        format!("name,kind,model,data,device\na,inference,nuclei-dog,{raw},cpu\n"),
+    )
+    .unwrap();
+    let measured = spans(&["bench", "--config", "tasks.csv", "--repeat", "2", "--output", "b.json"]);
+    assert_eq!(measured.iter().filter(|span| *span == "run: a").count(), 2, "{measured:?}");
+    // A trace replaces neither an earlier one nor an output unless that is requested.
+    fixture.fails(2, &["check", "nuclei", "--trace", "t.json"], &["t.json", "--force"]);
+    let onto_results = ["bench", "--config", "tasks.csv", "--output", "c.json", "--trace", "c.json"];
+    fixture.fails(2, &onto_results, &["--trace", "c.json"]);
+}
+
+#[test]
 fn the_guide_explains_every_stage() {
     let guide = include_str!("../../docs/guide/measuring.md");
     for stage in Stage::ALL {

@@ -158,6 +158,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Verify => [140, 160, 190],
         Stage::Checkpoint => [180, 170, 150],
         Stage::Simulate => [150, 190, 160],
+        Stage::Run => [185, 195, 140],
         Stage::Write => [160, 160, 170],
     };
     Color32::from_rgb(red, green, blue)

@@ -59,13 +59,15 @@ pub enum Stage {
     Checkpoint,
     /// Computing a simulated stack with its ground truth.
     Simulate,
+    /// A run of this program in a process of its own, which is compared with others.
+    Run,
     /// Encoding and writing results.
     Write,
 }
 
 impl Stage {
     /// All stages, in the order of tables.
-    pub const ALL: [Stage; 26] = [
+    pub const ALL: [Stage; 27] = [
         Stage::Read,
         Stage::Decode,
         Stage::Check,
@@ -91,6 +93,7 @@ impl Stage {
         Stage::Verify,
         Stage::Checkpoint,
         Stage::Simulate,
+        Stage::Run,
         Stage::Write,
     ];
 
@@ -122,6 +125,7 @@ impl Stage {
             Stage::Verify => "verify",
             Stage::Checkpoint => "checkpoint",
             Stage::Simulate => "simulate",
+            Stage::Run => "run",
             Stage::Write => "write",
         }
     }
