@@ -150,6 +150,16 @@ impl Stage {
         matches!(self, Stage::Compute | Stage::Forward | Stage::Backward | Stage::Optimizer)
     }
 
+    /// Returns whether spans of this stage copy between host and device.
+    pub(crate) fn is_copy(self) -> bool {
+        matches!(self, Stage::Upload | Stage::Download)
+    }
+
+    /// Returns whether spans of this stage may hold copies, whose time is not part of the stage's total.
+    pub(crate) fn may_hold_copies(self) -> bool {
+        self.is_computing() || self.is_copy()
+    }
+
     /// Returns whether the time of this stage is part of another stage's, or passes in threads beside the job's own. Only
     /// the times of the other stages add up to shares of the job's duration.
     pub fn is_nested(self) -> bool {
