@@ -180,7 +180,8 @@ fn of_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, 
     for (name, score) in &report.after {
         add(&format!("final.{}", name.to_string().replace('.', "_")), Some(*score));
     }
-    let Some(mark) = run.marks.iter().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
+    // The last one: those before are of devices that failed.
+    let Some(mark) = run.marks.iter().rev().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
     let secs = |span: &SpanRecord| span.duration_us / 1e6;
     add("data_loading_first_batch_secs", first(&run.spans, &[Stage::DataWait], mark.at_us).map(secs));
     add("forward_first_batch_secs", first(&run.spans, &[Stage::Forward, Stage::Compute], mark.at_us).map(secs));
