@@ -8,7 +8,9 @@ use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::engine_memory;
-use cytoscope_profile::{DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes, since, smaller_batch};
+use cytoscope_profile::{
+    DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes, since, smaller_batch,
+};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
