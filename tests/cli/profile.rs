@@ -39,7 +39,7 @@ fn a_trace_and_a_report_hold_the_same_run() {
     let profile = fixture.run(&["profile", "trace.json", "--json"]).json();
     assert_eq!(profile["run"], report["run"]);
     assert!(!profile["operators"].as_array().unwrap().is_empty() && !profile["memory"].as_array().unwrap().is_empty());
-    for stage in ["load", "read", "compute", "blend", "write"] {
+    for stage in ["load", "read", "compute", "blend", "release", "write"] {
         assert!(stage_secs(&profile["run"], stage).is_some_and(|secs| secs > 0.0), "no {stage}: {profile:#}");
     }
     std::fs::write(fixture.path("report.json"), report.to_string()).unwrap();
@@ -55,7 +55,7 @@ fn a_trace_and_a_report_hold_the_same_run() {
     assert!(samples.len() > 2 && samples.contains(&peak), "{peak} {samples:?}");
     let events = trace["traceEvents"].as_array().unwrap();
     assert!(events.iter().any(|e| e["name"] == "engine arena"));
-    for name in ["open", "inputs of the record", "earlier results", "finish", "publish"] {
+    for name in ["open", "inputs of the record", "earlier results", "network", "finish", "publish"] {
         assert!(events.iter().any(|e| e["ph"] == "X" && e["name"] == name), "no span {name}: {events:#?}");
     }
     // Every operator that multiplies has a share of the machine's peak.

@@ -152,6 +152,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Op => [240, 176, 110],
         Stage::Blend => [225, 200, 90],
         Stage::Download => [200, 130, 180],
+        Stage::Release => [180, 150, 195],
         Stage::Objects => [90, 190, 180],
         Stage::Validate => [80, 165, 160],
         Stage::Quantize => [120, 140, 200],

@@ -47,6 +47,8 @@ pub enum Stage {
     Blend,
     /// Copying data from a device.
     Download,
+    /// Freeing a network and the memory that it holds on a device.
+    Release,
     /// Segmenting and measuring objects.
     Objects,
     /// Predicting and scoring the validation set, and scoring predictions against ground truth.
@@ -67,7 +69,7 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order of tables.
-    pub const ALL: [Stage; 27] = [
+    pub const ALL: [Stage; 28] = [
         Stage::Read,
         Stage::Decode,
         Stage::Check,
@@ -87,6 +89,7 @@ impl Stage {
         Stage::Op,
         Stage::Blend,
         Stage::Download,
+        Stage::Release,
         Stage::Objects,
         Stage::Validate,
         Stage::Quantize,
@@ -119,6 +122,7 @@ impl Stage {
             Stage::Op => "op",
             Stage::Blend => "blend",
             Stage::Download => "download",
+            Stage::Release => "release",
             Stage::Objects => "objects",
             Stage::Validate => "validate",
             Stage::Quantize => "quantize",
