@@ -178,7 +178,7 @@ pub struct StageTotal {
     pub stage: Stage,
     /// Number of spans of the stage.
     pub count: u64,
-    /// Wall time in seconds, summed over threads.
+    /// Wall time in seconds, summed over threads; of a network, without the copies between host and device inside its runs.
     pub seconds: f64,
     /// Bytes read, written or copied.
     pub bytes: u64,

@@ -218,7 +218,8 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
-/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error, if it reports one.
+/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error, if it reports
+/// one.
 fn read_events(pipe: impl Read, show: impl Fn(ProcessEvent)) -> Option<String> {
     let mut reader = BufReader::new(pipe);
     let (mut error, mut line) = (None, Vec::new());

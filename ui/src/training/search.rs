@@ -1,4 +1,4 @@
-//! Search for training settings: `cytoscope train --search` in a separate process, as [`crate::jobs`] runs it.
+//! Search for training settings: `cytoscope train --search` in a separate process.
 //!
 //! Each search has a package of its own, beside which its settings, its ranges and its table of trials are stored, so that it
 //! can be continued.
