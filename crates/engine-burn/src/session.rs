@@ -54,7 +54,7 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
 enum DeviceMemory<B: Backend> {
     /// Nothing yet. Weights are uploaded before the first run: some sessions are compiled for their report alone.
     Empty,
-    /// Weights, and maybe a slab.
+    /// Weights, and possibly a slab.
     Held(Held<B>),
     /// Nothing: the device has failed or run out of memory.
     Released,

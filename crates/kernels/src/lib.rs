@@ -67,8 +67,8 @@ pub enum KernelError {
         /// The actual value.
         got: String,
     },
-    /// Packed weights were run by another instruction set than the one they were packed for, which reads them in
-    /// another order.
+    /// Weights were packed for another instruction set than the one that was to run them. Each set reads them in an order of
+    /// its own.
     #[error("weights packed for {packed} cannot be run by {running}: pack them for {running}")]
     PackedForOtherIsa {
         /// Instruction set that the weights were packed for.

@@ -268,7 +268,7 @@ impl JobError {
                 FormatErrorKind::OutOfResources => JobErrorKind::OutOfResources,
                 FormatErrorKind::Io => match e {
                     FormatError::Io { source, .. } if refusal(source).is_some() => JobErrorKind::BadInput,
-                    // A file that was cut off, maybe after it was opened.
+                    // A file that was truncated, possibly after it was opened.
                     FormatError::Io { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
                         JobErrorKind::BadInput
                     }

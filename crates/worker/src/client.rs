@@ -19,7 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started, besides those of which a GPU is left out.
+/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started. Deaths after which a GPU is excluded are
+/// not counted.
 const MAX_DEATHS: usize = 3;
 /// See [`MAX_DEATHS`].
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);

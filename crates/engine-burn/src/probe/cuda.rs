@@ -22,7 +22,7 @@ pub(super) struct Parts {
     headers: Headers,
 }
 
-/// Tests the devices, or only the one of the given index.
+/// Tests the devices, or only the one with the given index.
 pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
     let listed = listed();
     let parts = match parts(listed.first().map(|gpu| gpu.driver.as_str())) {

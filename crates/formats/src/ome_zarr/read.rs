@@ -25,7 +25,8 @@ const BATCH_BYTES: usize = 256 << 20;
 const MAX_RATIO: (usize, usize) = (1 << 17, 1 << 16);
 /// Largest level whose chunks stay in the cache after all of it was read at once. Larger ones would be in memory twice.
 const KEPT_WHOLE_BYTES: usize = 16 << 20;
-/// Layers of chunks for each thread from which on layers are decoded in parallel, instead of the chunks of each.
+/// Minimum number of layers of chunks per thread for which whole layers are decoded in parallel. With fewer layers, batches of
+/// chunks are.
 const LAYERS_PER_THREAD: usize = 4;
 /// Offset and length of an inner chunk that is not stored.
 const NOT_STORED: u64 = u64::MAX;
