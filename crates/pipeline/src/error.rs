@@ -64,7 +64,7 @@ fn is_within(path: &Path, of: &Path) -> bool {
 fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> String {
     let message = model_error_message(error);
     match model_error_path(error) {
-        // The model's path is text, in which bytes that are no Unicode are replaced.
+        // The model's path is text, in which bytes that are not Unicode are replaced.
         Some(path) if is_within(Path::new(&*path.to_string_lossy()), Path::new(model)) => message,
         _ => format!("{model}: {message}"),
     }

@@ -505,7 +505,7 @@ mod tests {
         std::fs::write(folder.path().join("outside.trainable"), "../cells\n").unwrap();
         assert_eq!([resolve("old").unwrap(), resolve("new").unwrap()], ["nuclei", "cells"]);
         assert_eq!(resolve("other").unwrap(), "other");
-        // The tests run in the folder of the crate, which holds a folder `src`. It is no model.
+        // The tests run in the folder of the crate, which holds a folder `src`. It is not a model.
         std::fs::write(folder.path().join("src.trainable"), "cells\n").unwrap();
         assert!(Path::new("src").is_dir());
         assert_eq!([resolve("src").unwrap(), resolve("src/").unwrap()], ["cells", "src/"]);

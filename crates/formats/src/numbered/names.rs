@@ -95,7 +95,7 @@ pub(super) struct PlaneName {
 }
 
 impl PlaneName {
-    /// Parses the name of a file. `None` if it is no TIFF, ends in no number with the letter of an axis, or repeats an
+    /// Parses the name of a file. `None` if it is not a TIFF, has no final number with the letter of an axis, or repeats an
     /// axis.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = extension_of(path).filter(|_| is_tiff(path))?;
