@@ -3,7 +3,7 @@
 use super::listing::{
     ListedGpu, NumberedGpu, Numbering, QUERIES, architectures, cached_libraries, parse_listed, parse_proc,
 };
-use super::offered::precisions_of;
+use super::precisions::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
 use super::{Kind, child, driver, test_device};
 use crate::tuning;

@@ -4,7 +4,7 @@ use super::array::{ENTRY_BYTES, Shards, ZarrArray};
 use super::cache::{Cache, Key};
 use super::codecs::{self, BytesCodec, CHECKSUM_BYTES};
 use super::folder::Folder;
-use crate::{codec, error::Fault, huge, limits::Limits, source::Source};
+use crate::{codec, error::Fault, huge_pages, limits::Limits, source::Source};
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
 use std::{
@@ -75,7 +75,7 @@ impl OmeZarr {
             // Metadata can state any shape, so this is found out before memory is allocated.
             self.refuse_unstored(level, array, &parts, limits)?;
         }
-        let mut samples = huge::zeros(array.dtype, len);
+        let mut samples = huge_pages::zeros(array.dtype, len);
         let out = samples.as_bytes_mut();
         if array.fill.iter().any(|byte| *byte != 0) {
             out.chunks_exact_mut(sample_bytes).for_each(|sample| sample.copy_from_slice(&array.fill));

@@ -103,7 +103,7 @@ impl TiffFile {
                 pages.push(Some(sub));
             }
         }
-        super::shared::check(&container, pages.iter().flatten())?;
+        super::shared_strips::check(&container, pages.iter().flatten())?;
         let strip_starts = super::lsm::strip_starts(&container, &first, &pages)?;
         Ok(Self { path: path.to_owned(), container, first, pages, chain_len, reading_order, strip_starts })
     }
