@@ -1,4 +1,4 @@
-//! Types, shapes and known values of all values of a graph.
+//! Shape inference of a whole graph: the types and shapes of all values, and the contents of those that are constant.
 //!
 //! The rule of each operator is applied in order; values that follow from shapes and small constants are computed by
 //! the reference executor, because later shapes may depend on them.
