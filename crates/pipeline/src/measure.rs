@@ -123,8 +123,7 @@ impl MeasureJob {
         let slices = depth.saturating_mul(times.len());
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
-        let mut check = LabelCheck::new(&self.labels);
-        let mut has_background = false;
+        let (mut check, mut has_background) = (LabelCheck::new(&self.labels), false);
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());

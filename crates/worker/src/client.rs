@@ -399,6 +399,7 @@ impl ClientShared {
             state.failed.clone()
         };
         let hello = Request::Hello { version: PROTOCOL_VERSION, failed };
+        // Numbers and names of devices can always be written as JSON.
         let hello = serde_json::to_string(&hello).unwrap_or_default();
         // If the process is gone, its output ends, which is handled below.
         let _ = line.send(hello);
