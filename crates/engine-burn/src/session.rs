@@ -279,7 +279,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         });
     }
 
-    /// Refuses inputs of other types or shapes than those of the program.
+    /// Refuses inputs whose types or shapes differ from those of the program.
     fn check<'a>(&self, inputs: impl ExactSizeIterator<Item = (ElementType, &'a [usize])>) -> Result<(), EngineError> {
         let wanted = &self.program.inputs;
         if inputs.len() != wanted.len() {

@@ -150,7 +150,8 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
     infer_shapes_limited(graph, input_shapes, &GraphLimits::default(), budget)
 }
 
-/// [`infer_shapes_within`] with other limits than the default ones, such as for tensors that are never in memory as a whole.
+/// [`infer_shapes_within`] with limits other than the default ones, for example for tensors that are never in memory as a
+/// whole.
 ///
 /// # Errors
 /// As [`infer_shapes_within`].

@@ -47,7 +47,7 @@ pub use layout::{Blocked, CHANNEL_BLOCK};
 /// A kernel was called with buffers or parameters that do not match.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KernelError {
-    /// A buffer has another length than its layout.
+    /// The length of a buffer differs from that of its layout.
     #[error("{what}: expected {expected} values, got {got}")]
     Length {
         /// Name of the buffer.

@@ -242,7 +242,7 @@ impl JobError {
         }
     }
 
-    /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of other kinds than
+    /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of kinds other than
     /// [`JobErrorKind::WouldOverwrite`].
     pub fn existing_output(&self) -> Option<ExistingOutput> {
         match self {

@@ -59,8 +59,8 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    /// Parses the name of a file. `None` if it is hidden, has another extension than those of slices, or does not end
-    /// in a number.
+    /// Parses the name of a file. `None` if it is hidden, has an extension that slices do not have, or does not end in a
+    /// number.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = extension_of(path)?;
         let stem = path.file_stem()?.to_str()?;
