@@ -324,7 +324,7 @@ pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]
     )))
 }
 
-/// Returns the note that a time series of labels was measured in a stack that is none.
+/// Returns the note that only the first time point of the labels was measured, if the stack has a single time point.
 fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
     (of_labels > 1 && of_stack == 1).then(|| {
         format!(

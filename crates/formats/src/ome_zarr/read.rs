@@ -21,7 +21,8 @@ use std::{
 pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
 /// Largest number of bytes of decoded chunks that are held before they are copied; at least one chunk is.
 const BATCH_BYTES: usize = 256 << 20;
-/// Largest number of bytes that one stored byte can decode to, and bytes that any chunk may have.
+/// Largest number of bytes that one stored byte can decode to, and bytes that are added to every limit, so that tiny chunks are
+/// not refused.
 const MAX_RATIO: (usize, usize) = (1 << 17, 1 << 16);
 /// Largest level whose chunks stay in the cache after all of it was read at once. Larger ones would be in memory twice.
 const KEPT_WHOLE_BYTES: usize = 16 << 20;

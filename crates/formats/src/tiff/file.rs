@@ -147,7 +147,7 @@ impl TiffFile {
     }
 }
 
-/// Bytes of the codes in an LZW strip that stand for no data, if the strip is small.
+/// Bytes that are added to the limit of an LZW strip for its codes without data (clear and end).
 const MAX_LZW_CODES_BYTES: u64 = 16;
 
 fn is_level_of(sub: &Layout, full: &Layout) -> bool {
