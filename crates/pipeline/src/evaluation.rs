@@ -77,8 +77,8 @@ impl<'a> Evaluation<'a> {
     pub fn score(&mut self, prediction: ScoredImage<'_>, truth: ScoredImage<'_>) -> Result<(), JobError> {
         let (a, b) = (prediction.image, truth.image);
         check_shapes((prediction.path, a), (truth.path, b))?;
-        let of_labels = self.are_labels(&prediction, &truth)?;
-        let pairs = channel_pairs(side_of(&prediction), side_of(&truth), of_labels, &mut self.notes)?;
+        let are_labels = self.are_labels(&prediction, &truth)?;
+        let pairs = channel_pairs(side_of(&prediction), side_of(&truth), are_labels, &mut self.notes)?;
         let report = PairReport {
             prediction: prediction.path.to_owned(),
             truth: truth.path.to_owned(),
@@ -89,7 +89,7 @@ impl<'a> Evaluation<'a> {
             ignored: None,
         };
         let report = match pairs.as_slice() {
-            [pair, ..] if of_labels => {
+            [pair, ..] if are_labels => {
                 let (report, found) = self.score_labels(report, [a, b], pair)?;
                 self.errors.extend(found);
                 report
@@ -113,16 +113,16 @@ impl<'a> Evaluation<'a> {
         let pairs = channel_pairs(side_of(prediction), side_of(truth), true, &mut Vec::new())?;
         let Some(pair) = pairs.first() else { return Ok(false) };
         let unknown = self.unknown.map(|(label, _)| label as f64);
-        let of_labels = hold_labels(self.context, prediction.image, pair.prediction, None)?
+        let are_labels = hold_labels(self.context, prediction.image, pair.prediction, None)?
             && (!is_float(truth) || hold_labels(self.context, truth.image, pair.truth, unknown)?);
-        if of_labels {
+        if are_labels {
             self.add_note(format!(
                 "{}: its samples are floats, but all are whole numbers, and the ground truth is a label image, so objects are \
                  compared",
                 absolute(prediction.path).display()
             ));
         }
-        Ok(of_labels)
+        Ok(are_labels)
     }
 
     /// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for
