@@ -270,7 +270,7 @@ fn declared_target(package: &Package, shown: &str) -> Result<Option<TargetKind>,
     })
 }
 
-/// Returns the target of a training.
+/// Returns the target of a training run.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for a target that no segmentation can read.
