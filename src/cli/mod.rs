@@ -65,7 +65,7 @@ struct Arguments {
     #[arg(long, hide = true)]
     shell: bool,
     /// Print the log in detail on standard error.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 990)]
     verbose: bool,
     /// Print the error as a JSON line, for a process of this program that started this one.
     #[arg(long, global = true, hide = true)]
