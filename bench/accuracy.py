@@ -20,7 +20,7 @@ import numpy as np
 import tifffile
 from scipy.optimize import linear_sum_assignment
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
@@ -121,7 +121,7 @@ def main():
     parser.add_argument("--each", action="store_true", help="print every stack")
     options = parser.parse_args()
     ignore_below = options.ignore_below if options.ignore_below is not None else (20 if options.planes else 150)
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     for folder in options.folders:
         files = [f for f in sorted(folder.glob("*_raw.tif")) if re.search(options.match, f.name)][:: options.every]
         for model in options.model:
