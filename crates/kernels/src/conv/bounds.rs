@@ -158,6 +158,11 @@ mod tests {
         assert!(!holds(|plan, _| plan.taps.swap(0, 2)));
         assert!(!holds(|plan, _| plan.taps.truncate(2)));
         assert!(!holds(|plan, _| plan.adjacent = 2));
+        // In a ring, each of the two output slices has its own taps.
+        assert!(holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(); 2]));
+        assert!(!holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(); 1]));
+        let beyond = |plan: &Plan| plan.taps.iter().map(|tap| tap + 1).collect();
+        assert!(!holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(), beyond(plan)]));
         assert!(!holds(|_, layouts| layouts[0].channels = 33));
         assert!(!holds(|_, layouts| layouts[0].dims[0] = 1));
         assert!(!holds(|_, layouts| layouts[1].dims[0] = 1));
