@@ -161,8 +161,10 @@ mod tests {
         // In a ring, each of the two output slices has its own taps.
         assert!(holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(); 2]));
         assert!(!holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(); 1]));
-        let beyond = |plan: &Plan| plan.taps.iter().map(|tap| tap + 1).collect();
-        assert!(!holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(), beyond(plan)]));
+        assert!(!holds(|plan, _| {
+            let beyond = plan.taps.iter().map(|tap| tap + 1).collect();
+            plan.ring_taps = vec![plan.taps.clone(), beyond];
+        }));
         assert!(!holds(|_, layouts| layouts[0].channels = 33));
         assert!(!holds(|_, layouts| layouts[0].dims[0] = 1));
         assert!(!holds(|_, layouts| layouts[1].dims[0] = 1));
