@@ -5,6 +5,7 @@ mod batch;
 mod colors;
 mod contrast;
 mod facts;
+pub(crate) mod file_notes;
 pub(crate) mod files;
 pub(crate) mod grid;
 mod image_preprocessing;
