@@ -66,7 +66,7 @@ impl SettingAssignment {
     }
 
     /// Returns settings with this value; `None` if they cannot have it.
-    fn set_in(&self, config: &TrainConfig) -> Option<TrainConfig> {
+    pub fn set_in(&self, config: &TrainConfig) -> Option<TrainConfig> {
         // JSON, because TOML has no null for a setting that is none.
         let mut settings = serde_json::to_value(config).ok()?;
         let (last, tables) = self.key.split_last()?;

@@ -16,6 +16,7 @@ use cytoscope_pipeline::predict::NoPass;
 use cytoscope_pipeline::{
     CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_gpu_name,
 };
+use cytoscope_profile::{Recorder, Stage};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub(super) struct InferenceWorkload<'a> {
     pub options: Vec<String>,
     /// How progress is shown.
     pub progress: TuneProgress,
+    /// Records the time of each run.
+    pub recorder: &'a Recorder,
 }
 
 impl InferenceWorkload<'_> {
@@ -259,7 +262,9 @@ fn run_once(
 ) -> Result<Option<InferenceRun>, Failure> {
     let trace = scratch.join("trace.json");
     let words = workload.words(candidate, &scratch.join("out"), &trace);
+    let span = workload.recorder.span(Stage::Run, format!("predict on {}", candidate.label()));
     let done: Option<ChildRun<PredictCommandReport>> = child::run(&words, &trace, limit)?;
+    span.finish();
     let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
     let facts = &run.record.facts;
     let measured = Measured {
