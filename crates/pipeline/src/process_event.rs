@@ -130,7 +130,8 @@ impl ProcessEvent {
             }
             Self::Trial { trial, rungs, .. } => {
                 let SearchTrial { number, rung, steps, .. } = trial;
-                Some(format!("rung {rung} of {rungs}: trial {number}, {steps} steps: {}", trial.result_text()))
+                let text = format!("trial {number}, {steps} steps: {}", trial.result_text());
+                Some((Some(format!("rung {rung} of {rungs}")), text))
             }
             Self::Error { .. } => None,
         }
