@@ -200,7 +200,7 @@ fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
-/// Returns a note if true labels are compared by intensity because the prediction is no label image, for example because a map
+/// Returns a note if true labels are compared by intensity because the prediction is not a label image, for example because a map
 /// was given in place of the labels.
 fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
     let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);

@@ -3,7 +3,8 @@
 pub(crate) mod attempts;
 mod batch;
 mod colors;
-mod contrast;
+mod constant_channels;
+mod disk_space;
 mod facts;
 pub(crate) mod files;
 pub(crate) mod grid;
@@ -31,7 +32,6 @@ pub(crate) mod resolve;
 mod run;
 mod series;
 mod session_memory;
-mod space;
 #[cfg(test)]
 #[path = "../../tests/common/mod.rs"]
 pub(crate) mod test_common;

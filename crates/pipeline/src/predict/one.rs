@@ -10,7 +10,7 @@ use super::plan::{JobMemory, PlannedTiles, plan};
 use super::resolve::{
     OtherSeries, Resolved, Selection, SliceAlone, first_series_note, outputs_or_default, reading_notes,
 };
-use super::{InputReport, Output, PredictJob, space, zarr};
+use super::{InputReport, Output, PredictJob, disk_space, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
@@ -162,7 +162,7 @@ fn check_space(
         (None, Some(_)) => resolved.times.len(),
         (None, None) => 1,
     };
-    space::check(context, folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+    disk_space::check(context, folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
         if earlier.is_none() {
             KeptSlices::remove(folder, run.stem);
         }
