@@ -7,10 +7,9 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
+use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, regions_note};
 use crate::predict::is_raster;
-use crate::predict::resolve::{
-    OtherSeries, check_given_axes, check_voxel_size, first_series_note, label_series_note, regions_note,
-};
+use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;

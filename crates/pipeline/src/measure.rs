@@ -2,10 +2,11 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::resolve::{
-    FilePart, OtherSeries, SliceAlone, channel_name, check_voxel_size, first_series_note, label_series_note,
-    one_of_several_note, reading_notes, regions_note, unknown_voxel_size_note,
+use crate::predict::file_notes::{
+    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
+    regions_note,
 };
+use crate::predict::resolve::{channel_name, check_voxel_size, unknown_voxel_size_note};
 use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, slab_slices};

@@ -6,6 +6,7 @@ mod colors;
 mod constant_channels;
 mod disk_space;
 mod facts;
+pub(crate) mod file_notes;
 pub(crate) mod files;
 pub(crate) mod grid;
 mod image_preprocessing;

@@ -1,5 +1,6 @@
 //! Prediction of one input file.
 
+use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
 use super::files::ResultFiles;
 use super::input_tensors;
 use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
@@ -7,9 +8,7 @@ use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{JobMemory, PlannedTiles, plan};
-use super::resolve::{
-    OtherSeries, Resolved, Selection, SliceAlone, first_series_note, outputs_or_default, reading_notes,
-};
+use super::resolve::{Resolved, Selection, outputs_or_default};
 use super::{InputReport, Output, PredictJob, disk_space, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
