@@ -36,15 +36,16 @@ impl PendingRequest {
     }
 
     /// Returns the request that continues the job in the next process, with a note, after its process has ended for this
-    /// reason; `None` if it is lost. After each GPU, another device is tried, and the CPU last.
-    pub(super) fn continued(&self, has_gpu: Option<bool>, reason: &str) -> Option<(Self, String)> {
+    /// reason; `None` if it is lost. After each GPU, another device is tried, and the CPU last. If the system or the user killed
+    /// the process (`is_killed`), the next one leaves out no GPU, so the CPU is tried at once.
+    pub(super) fn continued(&self, has_gpu: Option<bool>, reason: &str, is_killed: bool) -> Option<(Self, String)> {
         let Request::Run { id, job } = &self.request else { return None };
         if self.is_last_attempt {
             return None;
         }
         let mut failed_on = self.failed_on.clone();
         let how = match self.activity.gpu_at_work(job, has_gpu) {
-            Some(UsedGpu::Known(gpu)) if !failed_on.contains(&gpu) => {
+            Some(UsedGpu::Known(gpu)) if !is_killed && !failed_on.contains(&gpu) => {
                 failed_on.push(gpu);
                 Continuation::AnotherDevice
             }
