@@ -150,11 +150,13 @@ fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
     Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Arguments::command()))
 }
 
-/// Reads `-1` after an option as its value, also in subcommands, so that the error says what the option expects.
+/// Reads `-1` after an option as its value, also in subcommands, so that the error says what the option expects. That is not
+/// done for paths: `--out -1` would create a folder of this name.
 fn allow_negative_numbers(command: clap::Command) -> clap::Command {
     let allow = |option: clap::Arg| {
+        let is_path = option.get_value_hint() == clap::ValueHint::AnyPath;
         let has_value = option.get_long().is_some() && option.get_action().takes_values();
-        option.allow_negative_numbers(has_value)
+        option.allow_negative_numbers(has_value && !is_path)
     };
     command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
@@ -589,6 +591,20 @@ mod tests {
         let text = refusal(&[&predict[..], &["--blend", "smear"]].concat());
         assert!(text.contains("smear") && text.contains("gaussian"), "{text}");
         assert!(refusal(&["predict"]).contains("required"));
+    }
+
+    #[test]
+    fn negative_numbers_are_values_of_options_but_no_paths() {
+        let parsed = |words: &[&str]| {
+            let words = ["cytoscope"].iter().chain(words).map(|word| OsString::from(*word)).collect();
+            parse(words).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(parsed(&["segment", "a.tif", "--out", "l.tif", "--threshold", "-0.5"]), Ok(()));
+        assert_eq!(parsed(&["predict", "a.tif", "--out=-1"]), Ok(()));
+        for refused in [&["predict", "a.tif", "--out", "-1"][..], &["predict", "-1", "--out", "o"]] {
+            let error = parsed(refused).unwrap_err();
+            assert!(error.contains("unexpected argument '-1'"), "{refused:?}: {error}");
+        }
     }
 
     #[test]

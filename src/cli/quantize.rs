@@ -11,7 +11,7 @@ use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
-use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer};
+use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer, minutes_problem};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -79,7 +79,7 @@ impl Quantize {
         QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
             Failure::wrong_use(match error {
                 QatLimitError::InvalidMinutes(minutes) => {
-                    format!("--minutes is {minutes}: expected a number above 0")
+                    format!("--minutes {}", minutes_problem(minutes).unwrap_or_default())
                 }
                 QatLimitError::NoTraining => {
                     "--minutes and --steps apply to --mode qat only: the other modes do not train".to_owned()

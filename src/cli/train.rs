@@ -19,7 +19,7 @@ use cytoscope_profile::{RunFacts, bytes_text, count_text, time_text};
 use cytoscope_storage::Overwrite;
 use cytoscope_train::{
     ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStart,
-    TrainStatus,
+    TrainStatus, minutes_problem,
 };
 use cytoscope_training_data::TrainingTask;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub(crate) struct Train {
     /// without any, 30 epochs.
     #[arg(long)]
     epochs: Option<usize>,
-    /// Budget: minutes of wall time, including validation and writing the package.
+    /// Budget: minutes of wall time, including validation and writing the package; at most 43200 (30 days).
     #[arg(long)]
     minutes: Option<f64>,
     /// Budget: number of steps (optimizer updates).
@@ -182,8 +182,8 @@ impl Train {
             config.budget.minutes = self.minutes;
             config.budget.steps = self.steps;
         }
-        if let Some(minutes) = self.minutes.filter(|m| !m.is_finite() || *m <= 0.0) {
-            return Err(Failure::wrong_use(format!("--minutes is {minutes}: expected a number above 0")));
+        if let Some(problem) = self.minutes.and_then(minutes_problem) {
+            return Err(Failure::wrong_use(format!("--minutes {problem}")));
         }
         if let Some(path) = &self.tracing.trace {
             self.check_trace(path)?;

@@ -235,7 +235,9 @@ fn an_output_that_ends_in_ozx_is_one_file_with_maps_and_labels() {
     let of_labels = evaluate("tiff/nuclei_4_raw_labels.tif", &[]);
     let of_zip = evaluate("out/seg.ozx", &[]);
     assert_eq!(of_zip["instances"], of_labels["instances"]);
-    assert!(of_zip["notes"].to_string().contains("the label image labels/objects is scored"), "{of_zip:#}");
+    let note = of_zip["notes"].to_string();
+    assert!(note.contains("the label image labels/objects is scored"), "{of_zip:#}");
+    assert!(note.contains("choose that with --series and its name, seg"), "{of_zip:#}");
     assert_eq!(evaluate("out/seg.ozx", &["--series", "1"])["instances"], of_labels["instances"]);
     let of_maps = evaluate("out/seg.ozx", &["--series", "seg"]);
     assert!(of_maps["instances"].as_array().unwrap().is_empty() && of_maps["regression"].is_object(), "{of_maps:#}");

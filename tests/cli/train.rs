@@ -173,6 +173,9 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.fails(3, &without_data, &["nothere", "no such file or folder"]);
     fixture.fails(3, &["evaluate", "--model", "nuclei-dog", "--data", "nothere"], &["nothere", "no such file"]);
     fixture.fails(2, &[&arguments[..], &["--minutes", "0"]].concat(), &["minutes"]);
+    fixture.fails(2, &[&arguments[..], &["--minutes", "1e99"]].concat(), &["--minutes is 1e99", "30 days"]);
+    let unknown = fixture.fails(2, &[&arguments[..], &["--set", "rate=1e99"]].concat(), &["rate"]);
+    assert!(!unknown.stderr.contains(&"0".repeat(20)), "{}", unknown.stderr);
     fixture.fails(2, &[&arguments[..], &["--license", "mit"]].concat(), &["license", "\"mit\"", "write MIT"]);
     let only = "only=[\"encoder\", \"decodr\"]";
     let words = ["only", "\"decodr\"", "decoder.0.conv1"];

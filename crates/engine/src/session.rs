@@ -76,6 +76,9 @@ pub struct OpFallback {
     pub op: String,
     /// Number of nodes with this operator.
     pub count: usize,
+    /// Whether networks apply the operator to their input only, which has few channels, so that its time does not matter.
+    #[serde(skip)]
+    pub is_cheap: bool,
 }
 
 /// Properties of a compiled graph: memory, work, and operators without a kernel.

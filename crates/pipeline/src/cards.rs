@@ -95,6 +95,27 @@ pub struct OutputCard {
     pub channel_names: Vec<String>,
 }
 
+/// A file in a model folder that contains the name of a model.
+#[derive(Clone, Copy)]
+enum NameFile {
+    /// `NAME.alias` names the model that NAME stands for.
+    Alias,
+    /// `NAME.trainable` names the model that training starts from in place of NAME.
+    StartModel,
+}
+
+impl NameFile {
+    /// Returns the kind of a file with this extension; `None` for other files.
+    fn of(extension: &str) -> Option<Self> {
+        match extension {
+            "alias" => Some(Self::Alias),
+            // Earlier versions wrote NAME.teach.
+            "trainable" | "teach" => Some(Self::StartModel),
+            _ => None,
+        }
+    }
+}
+
 /// Returns the cards of the models in [`model_folders`], by name. If several have the same name, the first folder's is
 /// returned, which is the one that a job uses.
 pub fn installed() -> Vec<ModelCard> {
@@ -103,15 +124,19 @@ pub fn installed() -> Vec<ModelCard> {
     for folder in model_folders() {
         for path in entries(&folder) {
             let Some(name) = path.file_stem().map(|s| s.to_string_lossy().into_owned()) else { continue };
-            match path.extension().and_then(|e| e.to_str()) {
-                // Earlier versions wrote NAME.teach.
-                Some(kind @ ("alias" | "trainable" | "teach")) => match read_alias(&path) {
-                    Ok(of) => {
-                        let names = if kind == "alias" { &mut aliases } else { &mut instead };
-                        names.entry(name).or_insert_with(|| of.trim().to_owned());
-                    }
+            let extension = path.extension().and_then(|e| e.to_str());
+            if let Some(kind) = extension.and_then(NameFile::of) {
+                let names = match kind {
+                    NameFile::Alias => &mut aliases,
+                    NameFile::StartModel => &mut instead,
+                };
+                match read_alias(&path) {
+                    Ok(of) => _ = names.entry(name).or_insert_with(|| of.trim().to_owned()),
                     Err(error) => tracing::warn!("{} cannot be read: {error}", path.display()),
-                },
+                }
+                continue;
+            }
+            match extension {
                 // Packages that were moved aside or are being written.
                 Some(kind) if kind.starts_with("before-") || name.starts_with('.') => {}
                 Some("zip" | "onnx") => _ = packages.entry(name).or_insert(path),

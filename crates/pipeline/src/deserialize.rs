@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer};
 struct OpFallbackFields {
     op: String,
     count: usize,
+    #[serde(skip)]
+    is_cheap: bool,
 }
 
 #[derive(Deserialize)]

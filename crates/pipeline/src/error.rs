@@ -231,7 +231,10 @@ impl JobError {
             Self::Format(error) => Some(error.next_step()),
             Self::Storage(error) => Some(error.next_step()),
             Self::Io { error, .. } => Some(io_advice(error).to_owned()),
-            Self::Model { error, .. } => model_io(error.as_ref()).map(|error| io_advice(error).to_owned()),
+            Self::Model { error, .. } => match error.downcast_ref::<PackageError>() {
+                Some(PackageError::Storage(error)) => Some(error.next_step()),
+                _ => model_io(error.as_ref()).map(|error| io_advice(error).to_owned()),
+            },
             Self::Engine(_)
             | Self::Objects(_)
             | Self::Volume(_)
@@ -424,6 +427,7 @@ mod tests {
             StorageError::Exists { path: path() }.into(),
             FormatError::from(StorageError::io(&path(), "writing")(full())).into(),
             JobError::model("m", PackageError::Io { path: "m/a".into(), error: full() }),
+            JobError::model("m", PackageError::Storage(StorageError::IsInput { path: path() })),
         ];
         for error in errors {
             let (message, next_step) = (error.to_string(), error.next_step());

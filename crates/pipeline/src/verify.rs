@@ -209,10 +209,12 @@ pub(crate) fn verify(
     precision: Precision,
     threads: usize,
 ) -> Result<Verification, JobError> {
+    let device = engine.device();
+    // The job goes on with this device, also if the outcome is known. Another one may have been measured last.
+    context.report_tried_device(device.id);
     if std::env::var_os(TRUST).is_some() {
         return Ok(Verification::Agrees);
     }
-    let device = engine.device();
     let key = format!(
         "{}|{}|{}|{}|{precision}|{}",
         structure(model.network(precision)),
@@ -229,7 +231,6 @@ pub(crate) fn verify(
         process_cache().insert(key, verdict.clone());
         return Ok(verdict.clone());
     }
-    context.report_tried_device(device.id);
     let verdict = run(context, model, engine, precision, threads).inspect_err(|error| context.report_lost(error))?;
     // A skipped check is not cached, so that the note appears with every run.
     let Some(verdict) = verdict else { return Ok(Verification::Agrees) };
@@ -314,6 +315,8 @@ impl Cache {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use crate::Event;
+    use cytoscope_engine_cpu::CpuEngine;
 
     #[test]
     fn one_wrong_channel_is_detected() {
@@ -334,5 +337,17 @@ mod tests {
         let mut broken = values.clone();
         broken[0] = f32::NAN;
         assert!(matches!(verdict(broken, Precision::Int8), Verification::Differs { .. }));
+    }
+
+    #[test]
+    fn a_device_is_reported_even_if_its_outcome_is_known() {
+        let model = Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei-dog")).unwrap();
+        let (context, events) = Context::recording_events();
+        for _ in 0..2 {
+            verify(&context, &model, &CpuEngine::new(), Precision::F32, 1).unwrap();
+        }
+        let events = events.lock().unwrap();
+        let tried = events.iter().filter(|event| **event == Event::DeviceTried { id: DeviceId::Cpu });
+        assert_eq!(tried.count(), 2, "{events:?}");
     }
 }

@@ -85,7 +85,7 @@ impl SettingAssignment {
         for part in tables {
             let entry = table.entry(part.clone()).or_insert_with(|| Value::Table(Table::new()));
             table = entry.as_table_mut().ok_or_else(|| {
-                wrong_use(format!("setting {self}: {part} is a value, expected a table; check the key"))
+                wrong_use(format!("setting {}: {part} is a value, expected a table; check the key", self.key()))
             })?;
         }
         table.insert(last.clone(), self.value.clone());
@@ -116,7 +116,7 @@ impl TrainConfig {
         for assignment in assignments {
             assignment.apply(&mut settings)?;
         }
-        let given: Vec<String> = assignments.iter().map(SettingAssignment::to_string).collect();
+        let given: Vec<String> = assignments.iter().map(SettingAssignment::key).collect();
         let invalid = |error: &str| wrong_use(format!("settings {}: {error}", given.join(", ")));
         let config: Self = settings.clone().try_into().map_err(|e: toml::de::Error| invalid(e.message()))?;
         config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
@@ -174,6 +174,9 @@ mod tests {
             let error = set(&base).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
+        // Numbers may have many digits.
+        let error = set(&["color=1e99"]).unwrap_err();
+        assert!(error.starts_with("settings color: ") && !error.contains("000"), "{error}");
         for text in ["batch", "=2", "network.=3"] {
             assert!(text.parse::<SettingAssignment>().unwrap_err().contains("KEY=VALUE"));
         }

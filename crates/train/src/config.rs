@@ -26,6 +26,8 @@ const BATCH: usize = 2;
 pub const MAX_BATCH: usize = 4096;
 /// Maximum number of batches for gradient accumulation.
 pub const MAX_ACCUMULATE: usize = 1 << 16;
+/// Maximum time budget in minutes: 30 days.
+pub const MAX_MINUTES: f64 = 30.0 * 24.0 * 60.0;
 /// Maximum edge length of a patch in voxels.
 const MAX_PATCH_EDGE: usize = 4096;
 /// Sections whose types ignore unknown keys: packages of other versions may have more segmentation settings, and serde
@@ -279,9 +281,8 @@ impl TrainConfig {
                 )));
             }
         }
-        if let Some(minutes) = self.budget.minutes.filter(|m| !(m.is_finite() && *m > 0.0)) {
-            let given = number_text(minutes);
-            return Err(wrong_use(format!("budget.minutes is {given}: expected a number above 0")));
+        if let Some(problem) = self.budget.minutes.and_then(minutes_problem) {
+            return Err(wrong_use(format!("budget.minutes {problem}")));
         }
         if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !s.is_finite() || *s <= 0.0)) {
             return Err(wrong_use(format!("voxel_um is {voxel:?}: expected three numbers above 0, in µm")));
@@ -292,6 +293,13 @@ impl TrainConfig {
         self.data.check()?;
         self.network.check()
     }
+}
+
+/// Returns what is wrong with a time budget in minutes, as text that follows the name of the setting; `None` if it can be used.
+pub fn minutes_problem(minutes: f64) -> Option<String> {
+    let is_usable = minutes > 0.0 && minutes <= MAX_MINUTES;
+    let given = number_text(minutes);
+    (!is_usable).then(|| format!("is {given}: expected a number above 0 and at most {MAX_MINUTES} (30 days)"))
 }
 
 /// Refuses keys of the table `given`, and of the tables in it, that `known` lacks.
@@ -504,6 +512,20 @@ mod tests {
         for (license, next) in [("mit", "write MIT"), ("my own", "spdx.org/licenses"), ("GPL-3.0", "deprecated")] {
             let error = check(license).unwrap_err().to_string();
             assert!(error.contains(license) && error.contains(next), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_time_budget_is_above_0_and_at_most_30_days() {
+        let check = |minutes: f64| {
+            let budget = BudgetConfig { minutes: Some(minutes), ..BudgetConfig::default() };
+            TrainConfig { budget, ..TrainConfig::default() }.check().map_err(|error| error.to_string())
+        };
+        assert_eq!([0.01, MAX_MINUTES].map(check), [Ok(()), Ok(())]);
+        for (minutes, shown) in [(0.0, "0"), (-1.0, "-1"), (43_201.0, "43201"), (1e99, "1e99"), (f64::NAN, "NaN")] {
+            let error = check(minutes).unwrap_err();
+            let expected = format!("budget.minutes is {shown}: expected a number above 0 and at most 43200 (30 days)");
+            assert!(error.contains(&expected), "{error}");
         }
     }
 

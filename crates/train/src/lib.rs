@@ -63,8 +63,8 @@ pub use assign::SettingAssignment;
 pub use check::{CheckJob, CheckReport};
 pub use checkpoint::{CheckpointSummary, check_checkpoint, check_checkpoint_tensors};
 pub use config::{
-    BudgetConfig, LossConfig, MAX_ACCUMULATE, MAX_BATCH, NetworkConfig, OptimizerConfig, ScheduleConfig, TrainConfig,
-    TrainPrecision, ValidationConfig,
+    BudgetConfig, LossConfig, MAX_ACCUMULATE, MAX_BATCH, MAX_MINUTES, NetworkConfig, OptimizerConfig, ScheduleConfig,
+    TrainConfig, TrainPrecision, ValidationConfig, minutes_problem,
 };
 pub use data_config::DataConfig;
 pub use estimate::{Estimate, EstimateJob};

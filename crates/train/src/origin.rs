@@ -4,7 +4,7 @@
 use cytoscope_model_package::{Citation, Package, is_license};
 use serde_json::Value;
 
-/// Maximum number of authors, and of cited works, that are passed on.
+/// Maximum number of authors, of cited works, and of tags, that are passed on.
 const MAX_ENTRIES: usize = 64;
 
 /// Origin of a start model, as its package states it.
@@ -18,7 +18,12 @@ pub(crate) struct Origin {
     license: Option<String>,
     /// Cited works.
     pub cite: Vec<Citation>,
+    /// Tags, such as those of what the model finds.
+    pub tags: Vec<String>,
 }
+
+/// Tags of a package that say which axes and which task it has, so that a trained package states its own.
+const OWN_TAGS: [&str; 4] = ["2d", "3d", "instance-segmentation", "image-reconstruction"];
 
 impl Origin {
     /// Returns the origin of the model in a package.
@@ -30,6 +35,17 @@ impl Origin {
             authors: list("authors").filter_map(|author| text(author, "name")).collect(),
             license: text(&package.rdf, "license"),
             cite: list("cite").filter_map(Citation::of).collect(),
+            tags: list("tags").filter_map(Value::as_str).map(str::to_owned).collect(),
+        }
+    }
+
+    /// Adds the tags to those of a trained package, except those that it has and those of other axes or tasks.
+    pub(crate) fn add_tags(&self, own: &mut Vec<String>) {
+        for tag in &self.tags {
+            let is_same = |known: &str| known.eq_ignore_ascii_case(tag);
+            if !own.iter().any(|known| is_same(known)) && !OWN_TAGS.iter().any(|known| is_same(known)) {
+                own.push(tag.clone());
+            }
         }
     }
 
@@ -79,6 +95,7 @@ mod tests {
             authors: Vec::new(),
             license: license.map(str::to_owned),
             cite: Vec::new(),
+            tags: Vec::new(),
         };
         let (none, file, attribution) = (stated(None), stated(Some("LICENSE.md")), stated(Some("CC-BY-4.0")));
         for start in [None, Some(&none), Some(&file)] {

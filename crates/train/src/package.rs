@@ -214,6 +214,9 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
             cite.push(work.clone());
         }
     }
+    let task_tag = if labels { "instance-segmentation" } else { "image-reconstruction" };
+    let mut tags = [axes_tag, task_tag, "cytoscope"].map(str::to_owned).to_vec();
+    origin.into_iter().for_each(|origin| origin.add_tags(&mut tags));
     Ok(PackageBuilder {
         name: d.name.clone(),
         description: format!("{what} in {images}, trained with Cytoscope."),
@@ -221,9 +224,7 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         authors: vec!["A Cytoscope user".to_owned()],
         cite,
         license: d.license.clone(),
-        tags: [axes_tag, if labels { "instance-segmentation" } else { "image-reconstruction" }, "cytoscope"]
-            .map(str::to_owned)
-            .to_vec(),
+        tags,
         inputs,
         outputs,
         graph: graph.clone(),
@@ -309,6 +310,7 @@ pub(crate) fn card(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use crate::config::TrainConfig;
     use crate::network::load_start_model;
@@ -321,27 +323,47 @@ mod tests {
         assert_eq!(escape_markdown("<img src=x>\n|"), "\\<img src\\=x\\> \\|");
     }
 
+    /// Returns what training for segmentation starts with.
+    fn start(from: TrainStart) -> StartModel {
+        load_start_model(&from, TrainingTask::Segmentation, &TrainConfig::default(), None, 1).unwrap()
+    }
+
+    /// Returns the package of a start model that was trained.
+    fn trained_from(start: &StartModel) -> PackageBuilder {
+        let description = Description {
+            start,
+            name: "trained".to_owned(),
+            license: None,
+            voxel_um: None,
+            segment: SegmentOptions::default(),
+            intensities: Vec::new(),
+            record: Value::Null,
+            card: String::new(),
+            covers: Vec::new(),
+            test: None,
+        };
+        builder(&description, &start.graph).unwrap()
+    }
+
+    #[test]
+    fn a_trained_package_passes_on_the_tags_of_its_start_model() {
+        let package = |name: &str| format!("{}/../../models/{name}", env!("CARGO_MANIFEST_DIR"));
+        let tags = |from: TrainStart| trained_from(&start(from)).tags;
+        let own = ["3d", "instance-segmentation", "cytoscope"];
+        assert_eq!(tags(TrainStart::Scratch), own);
+        assert_eq!(tags(TrainStart::Model(package("nuclei"))), [&own[..], &["nuclei"]].concat());
+        assert_eq!(tags(TrainStart::Model(package("cells"))), [&own[..], &["cells", "membrane"]].concat());
+        // Tags of another task, of other axes, and those that are there are left out.
+        let mut mixed = start(TrainStart::Model(package("nuclei")));
+        mixed.origin.as_mut().unwrap().tags =
+            ["2D", "image-reconstruction", "Cytoscope", "Membrane", "membrane"].map(str::to_owned).to_vec();
+        assert_eq!(trained_from(&mixed).tags, [&own[..], &["Membrane"]].concat());
+    }
+
     #[test]
     fn a_trained_package_passes_on_the_citations_of_its_start_model() {
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
-        let start = |from: TrainStart| {
-            load_start_model(&from, TrainingTask::Segmentation, &TrainConfig::default(), None, 1).unwrap()
-        };
-        let cited = |start: &StartModel| {
-            let description = Description {
-                start,
-                name: "trained".to_owned(),
-                license: None,
-                voxel_um: None,
-                segment: SegmentOptions::default(),
-                intensities: Vec::new(),
-                record: Value::Null,
-                card: String::new(),
-                covers: Vec::new(),
-                test: None,
-            };
-            builder(&description, &start.graph).unwrap().cite
-        };
+        let cited = |start: &StartModel| trained_from(start).cite;
         let trained = start(TrainStart::Model(package.to_owned()));
         let works = cited(&trained);
         let is_attribution = |text: &str| text.contains("BBBC050") && text.contains("CC BY 3.0");

@@ -1,5 +1,6 @@
 //! Quantization-aware training (QAT) of a network towards the outputs of its float version.
 
+use crate::config::minutes_problem;
 use crate::error::{engine_error, model_error};
 use crate::step::{StepOutput, Stepper, StepperOptions};
 use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
@@ -10,7 +11,6 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining, QuantizeMode};
-use cytoscope_volume::number_text;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -38,8 +38,8 @@ impl Default for QatTrainer {
 /// Limits of quantization-aware training that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum QatLimitError {
-    /// These minutes are not a number above 0.
-    #[error("minutes is {}: expected a number above 0", number_text(*.0))]
+    /// These minutes are not above 0, or more than [`crate::MAX_MINUTES`].
+    #[error("minutes {}", minutes_problem(*.0).unwrap_or_default())]
     InvalidMinutes(f64),
     /// Limits were given for a mode that does not train.
     #[error("minutes and steps apply to mode qat only: the other modes do not train")]
@@ -80,7 +80,7 @@ impl QatTrainer {
     /// # Errors
     /// [`QatLimitError`] if a limit is invalid, or is given for a mode that does not train.
     pub fn limited(mode: QuantizeMode, minutes: Option<f64>, steps: Option<u64>) -> Result<Self, QatLimitError> {
-        if let Some(minutes) = minutes.filter(|m| !m.is_finite() || *m <= 0.0) {
+        if let Some(minutes) = minutes.filter(|minutes| minutes_problem(*minutes).is_some()) {
             return Err(QatLimitError::InvalidMinutes(minutes));
         }
         if (minutes.is_some() || steps.is_some()) && mode != QuantizeMode::Qat {

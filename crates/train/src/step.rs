@@ -454,9 +454,9 @@ impl Stepper {
         self.graph.halved
     }
 
-    /// Returns the operators that have no kernel for training on this engine.
-    pub(crate) fn fallbacks(&self) -> Vec<String> {
-        self.gradients.report().fallbacks.iter().map(|f| f.op.clone()).collect()
+    /// Returns the operators that have no kernel for training on this engine, except cheap ones.
+    pub(crate) fn slow_fallbacks(&self) -> Vec<String> {
+        self.gradients.report().fallbacks.iter().filter(|f| !f.is_cheap).map(|f| f.op.clone()).collect()
     }
 }
 

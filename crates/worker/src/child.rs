@@ -31,6 +31,15 @@ pub(super) struct Process {
     killed: Option<Instant>,
 }
 
+/// How a process ended.
+#[derive(Default)]
+pub(super) struct ProcessEnd {
+    /// The end as text for the user.
+    pub(super) text: String,
+    /// Whether the system or the user killed it, for example because memory ran out; not the client.
+    pub(super) is_killed: bool,
+}
+
 impl Process {
     /// Starts the process, with threads that write to it and pass on its log.
     pub(super) fn start(mut command: Command) -> Result<(Self, ChildStdout), String> {
@@ -104,8 +113,8 @@ impl Process {
         }
     }
 
-    /// Waits for the process to exit, kills it after [`END_WAIT`], and returns a description of how it ended.
-    pub(super) fn wait(mut self) -> String {
+    /// Waits for the process to exit, kills it after [`END_WAIT`], and returns how it ended.
+    pub(super) fn wait(mut self) -> ProcessEnd {
         self.close();
         let start = Instant::now();
         let status = loop {
@@ -117,16 +126,18 @@ impl Process {
                 _ => break self.end(),
             }
         };
+        let is_killed = self.killed.is_none() && status.is_some_and(is_kill);
         let how = status.map_or_else(|| "ended".to_owned(), describe_exit);
         // Part of the log may still be unread; the wait is limited because a child of the process may keep the pipe
         // open.
         let _ = self.log.recv_timeout(LOG_WAIT);
         let last = self.last_log_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if last.is_empty() {
+        let text = if last.is_empty() {
             format!("the engine process {how}")
         } else {
             format!("the engine process {how}; last line of its log: {last}")
-        }
+        };
+        ProcessEnd { text, is_killed }
     }
 }
 
@@ -189,6 +200,18 @@ pub(super) fn parse_reply(text: &str) -> Reply {
         Some(id) if ends => Reply::failed(JobId(id), JobErrorKind::Other, message),
         _ => Reply::Fault { message },
     }
+}
+
+/// Returns whether a process was killed.
+#[cfg(unix)]
+fn is_kill(status: ExitStatus) -> bool {
+    std::os::unix::process::ExitStatusExt::signal(&status) == Some(9)
+}
+
+/// Returns whether a process was killed, which its status does not say on this system.
+#[cfg(not(unix))]
+fn is_kill(_: ExitStatus) -> bool {
+    false
 }
 
 /// Describes how a process ended.

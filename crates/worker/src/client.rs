@@ -2,7 +2,7 @@
 
 mod state;
 
-use super::child::{self, Process};
+use super::child::{self, Process, ProcessEnd};
 use super::inbox::Inbox;
 use super::lines::{Incoming, read_line};
 use super::pending::ids;
@@ -217,6 +217,8 @@ struct Ending {
     reason: String,
     /// Whether a new process would fail in the same way.
     is_final: bool,
+    /// Whether the system or the user killed it, so that no GPU is at fault.
+    is_killed: bool,
 }
 
 impl ClientShared {
@@ -242,7 +244,8 @@ impl ClientShared {
                 (self.wake)();
                 continue;
             }
-            let is_of_gpu = !state.ending && !ending.is_final && state.leave_out_used_gpu(&ending.reason);
+            let may_be_of_gpu = !state.ending && !ending.is_final && !ending.is_killed;
+            let is_of_gpu = may_be_of_gpu && state.leave_out_used_gpu(&ending.reason);
             let running = state.take_running();
             // A GPU that is left out from now on ends no further process.
             if !is_of_gpu {
@@ -264,7 +267,7 @@ impl ClientShared {
                 tracing::error!(?lost, "worker cannot run: {}", ending.reason);
                 state.give_up(ending.reason, lost);
             } else {
-                let (again, lost) = state.continue_jobs(running, &ending.reason);
+                let (again, lost) = state.continue_jobs(running, &ending.reason, ending.is_killed);
                 tracing::error!(?lost, ?again, "worker crashed: {}", ending.reason);
                 state.inbox.push(WorkerEvent::Died { reason: ending.reason.clone(), lost, again });
                 state.phase = WorkerState::Starting;
@@ -385,7 +388,7 @@ impl ClientShared {
     fn run_process(&self, command: &dyn Fn() -> Command, again: bool) -> Ending {
         let (process, output) = match Process::start(command()) {
             Ok(started) => started,
-            Err(reason) => return Ending { reason, is_final: true },
+            Err(reason) => return Ending { reason, is_final: true, is_killed: false },
         };
         let pid = process.pid();
         tracing::info!(pid, "worker started");
@@ -439,11 +442,11 @@ impl ClientShared {
             }
             state.process.take()
         };
-        let ended = process.map_or_else(String::new, Process::wait);
+        let ProcessEnd { text, is_killed } = process.map(Process::wait).unwrap_or_default();
         folder::remove_of(&parent, pid);
         match refused {
-            Some(message) => Ending { reason: message, is_final: true },
-            None => Ending { reason: ended, is_final: false },
+            Some(message) => Ending { reason: message, is_final: true, is_killed: false },
+            None => Ending { reason: text, is_final: false, is_killed },
         }
     }
 }

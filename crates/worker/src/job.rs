@@ -26,7 +26,7 @@ const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
 /// Where a job continues after its process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Continuation {
-    /// Where it ran: it used no GPU.
+    /// Where it ran: no GPU was in use.
     SameDevice,
     /// On one of the devices that the next process uses, which leaves out the GPU that was in use.
     AnotherDevice,

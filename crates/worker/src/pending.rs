@@ -13,7 +13,8 @@ pub(super) struct PendingRequest {
     pub(super) is_cancelled: bool,
     /// The GPUs that the job used when earlier processes ended.
     failed_on: Vec<DeviceId>,
-    /// Whether the job is lost if its process ends: it continues on the CPU, or has used no GPU when an earlier process ended.
+    /// Whether the job is lost if its process ends: it continues on the CPU, or no GPU computed for it when an earlier process
+    /// ended.
     is_last_attempt: bool,
     pub(super) activity: Activity,
 }
@@ -25,25 +26,26 @@ impl PendingRequest {
         Self { id, request, is_running: false, is_cancelled: false, failed_on, is_last_attempt: false, activity }
     }
 
-    /// Returns the GPU that the job uses, if it runs and that GPU is known.
+    /// Returns the GPU that computes for the job, if it runs and that GPU is known.
     pub(super) fn used_gpu(&self, has_gpu: Option<bool>) -> Option<DeviceId> {
         let Request::Run { job, .. } = &self.request else { return None };
-        match self.activity.gpu(job, has_gpu).filter(|_| self.is_running) {
+        match self.activity.gpu_at_work(job, has_gpu).filter(|_| self.is_running) {
             Some(UsedGpu::Known(gpu)) => Some(gpu),
             Some(UsedGpu::Unknown) | None => None,
         }
     }
 
     /// Returns the request that continues the job in the next process, with a note, after its process has ended for this
-    /// reason; `None` if it is lost. After each GPU, another device is tried, and the CPU last.
-    pub(super) fn continued(&self, has_gpu: Option<bool>, reason: &str) -> Option<(Self, String)> {
+    /// reason; `None` if it is lost. After each GPU, another device is tried, and the CPU last. If the system or the user killed
+    /// the process (`is_killed`), the next one leaves out no GPU, so the CPU is tried at once.
+    pub(super) fn continued(&self, has_gpu: Option<bool>, reason: &str, is_killed: bool) -> Option<(Self, String)> {
         let Request::Run { id, job } = &self.request else { return None };
         if self.is_last_attempt {
             return None;
         }
         let mut failed_on = self.failed_on.clone();
-        let how = match self.activity.gpu(job, has_gpu) {
-            Some(UsedGpu::Known(gpu)) if !failed_on.contains(&gpu) => {
+        let how = match self.activity.gpu_at_work(job, has_gpu) {
+            Some(UsedGpu::Known(gpu)) if !is_killed && !failed_on.contains(&gpu) => {
                 failed_on.push(gpu);
                 Continuation::AnotherDevice
             }

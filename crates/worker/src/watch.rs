@@ -5,7 +5,7 @@
 
 use super::{Job, JobId, Reply};
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::{Event, ProgressStage};
+use cytoscope_pipeline::{DeviceInUse, Event, ProgressStage};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -106,8 +106,9 @@ impl Activity {
     /// Handles a reply about the job.
     pub(super) fn receive(&mut self, reply: &Reply) {
         match reply {
-            Reply::Progress { event: Event::Device(device), .. } => self.device = Some(device.id),
-            Reply::Progress { event: Event::DeviceTried { id }, .. } => self.device = Some(*id),
+            Reply::Progress { event: Event::Device(DeviceInUse { id, .. }) | Event::DeviceTried { id }, .. } => {
+                (self.device, self.is_on_cpu) = (Some(*id), false);
+            }
             Reply::Progress { event: Event::Progress(progress), .. } => {
                 self.is_on_cpu = matches!(progress.stage, ProgressStage::Objects | ProgressStage::Write);
                 let is_preparing = matches!(progress.stage, ProgressStage::Tuning | ProgressStage::Compiling);
@@ -138,6 +139,12 @@ impl Activity {
         }
     }
 
+    /// Like [`Activity::gpu`], for a job whose process has ended: `None` while it found objects or wrote results, too, because
+    /// the GPU has not ended the process then.
+    pub(super) fn gpu_at_work(&self, job: &Job, has_gpu: Option<bool>) -> Option<UsedGpu> {
+        self.gpu(job, has_gpu).filter(|_| !self.is_on_cpu)
+    }
+
     /// Returns why the process of a job counts as hung; `None` if it does not.
     pub(super) fn hang(&self, job: &Job, has_gpu: Option<bool>, timeouts: &Timeouts) -> Option<String> {
         let gpu = self.gpu(job, has_gpu)?;
@@ -159,7 +166,7 @@ impl Activity {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_pipeline::{DeviceInUse, ProgressUnit, StageProgress};
+    use cytoscope_pipeline::{ProgressUnit, StageProgress};
     use cytoscope_train::TrainEvent;
 
     /// Limits that are over at once.
@@ -284,9 +291,12 @@ mod tests {
         activity.cancel();
         for on_cpu in [ProgressStage::Objects, ProgressStage::Write] {
             activity.receive(&stage(on_cpu));
+            assert_eq!(activity.gpu_at_work(&predict(), Some(true)), None, "{on_cpu}");
             assert_eq!(activity.hang(&predict(), None, &limits), None, "{on_cpu}");
             assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("no progress"), "{on_cpu}");
             activity.receive(&stage(ProgressStage::Predict));
+            let gpu = UsedGpu::Known(DeviceId::Cuda(0));
+            assert_eq!(activity.gpu_at_work(&predict(), Some(true)), Some(gpu), "{on_cpu}");
             assert!(activity.hang(&predict(), None, &limits).unwrap().contains("did not stop"), "{on_cpu}");
         }
         activity.receive(&stage(ProgressStage::Write));

@@ -10,6 +10,53 @@ use std::collections::BTreeMap;
 /// Figures of one run by name; a dot separates the parts of a name. Times end in `_secs`, sizes in `_bytes`.
 pub(super) type Figures = BTreeMap<String, f64>;
 
+/// Relative L2 difference to a reference; may be much smaller than 1.
+pub(super) const RELATIVE_L2: &str = "relative_l2";
+
+/// The unit of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// A time.
+    Seconds,
+    /// A size.
+    Bytes,
+    /// A whole number.
+    Count,
+    /// An error relative to a reference, of any magnitude.
+    RelativeError,
+    /// A rate, ratio or score.
+    Number,
+}
+
+impl Unit {
+    /// Returns the unit of a figure.
+    pub(super) fn of(figure: &str) -> Self {
+        match figure {
+            "total_secs"
+            | "checkpoint_load_secs"
+            | "verify_secs"
+            | "model_init_secs"
+            | "first_batch.load_secs"
+            | "first_batch.transfer_secs"
+            | "first_batch.forward_secs"
+            | "first_batch.post_secs"
+            | "full_prediction_secs"
+            | "avg_batch_secs"
+            | "full_secs"
+            | "data_setup_secs"
+            | "data_loading_first_batch_secs"
+            | "forward_first_batch_secs"
+            | "first_epoch_secs"
+            | "step_secs"
+            | "run_secs" => Self::Seconds,
+            "peak_bytes" | "device_peak_bytes" | "network_bytes" | "arena_bytes" => Self::Bytes,
+            "qat_steps" | "spans" => Self::Count,
+            RELATIVE_L2 => Self::RelativeError,
+            _ => Self::Number,
+        }
+    }
+}
+
 /// The report of a task's run.
 pub(super) enum TaskReport {
     Inference(Box<PredictCommandReport>),
@@ -284,6 +331,30 @@ mod tests {
         let close = |name: &str, value: f64| (found.get(name).copied().unwrap_or(f64::NAN) - value).abs() < 1e-9;
         assert!(close("first_epoch_secs", 1.3) && close("data_loading_first_batch_secs", 0.1), "{found:?}");
         assert!(close("final.f1@0_5", 0.5) && close("full_secs", 9.0), "{found:?}");
+    }
+
+    #[test]
+    fn every_documented_figure_has_the_unit_that_its_name_ends_in() {
+        let guide = include_str!("../../../docs/guide/measuring.md");
+        let (_, tables) = guide.split_once("the name of a figure ends in its unit").unwrap();
+        let rows = tables.lines().filter(|line| line.starts_with("| `"));
+        let names = rows.flat_map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            // The parts of a group are listed in its meaning.
+            let prefix = if cells[1] == "`first_batch`" { "first_batch." } else { "" };
+            let listed = if prefix.is_empty() { cells[1] } else { cells[2] };
+            listed.split('`').skip(1).step_by(2).map(move |name| format!("{prefix}{name}")).collect::<Vec<_>>()
+        });
+        let names: Vec<String> = names.collect();
+        assert!(names.iter().any(|name| name == "first_batch.load_secs") && names.len() > 20, "{names:?}");
+        for name in names {
+            let expected = match name.rsplit_once('_').map(|(_, unit)| unit) {
+                Some("secs") => Unit::Seconds,
+                Some("bytes") => Unit::Bytes,
+                _ => Unit::Number,
+            };
+            assert_eq!(Unit::of(&name), expected, "{name}");
+        }
     }
 
     #[test]

@@ -349,7 +349,7 @@ fn any_success(results: &[TaskResult], has_table: bool) -> Outcome {
     }
     let tasks = if results.len() == 1 { "the task".to_owned() } else { format!("all {} tasks", results.len()) };
     let next_step = if has_table { "correct the table, and continue with --resume" } else { "try again with --force" };
-    Err(Failure::other(format!("{tasks} failed; the results state why: {next_step}")))
+    Err(Failure::other(format!("{tasks} failed (the results state why); {next_step}")))
 }
 
 /// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.

@@ -1,7 +1,7 @@
 //! `bench --compare-opts`: how much each optimization of the CPU engine speeds up a network, and whether it changes the
 //! output.
 
-use super::metrics::{Figures, Spread, nested, spreads};
+use super::metrics::{Figures, RELATIVE_L2, Spread, nested, spreads};
 use super::results::{Origin, Store, TaskResult, amount};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
@@ -158,7 +158,7 @@ fn compared(measured: &[Measured], one: &Measured) -> (BTreeMap<String, Spread>,
                 ("speed_up".to_owned(), baseline_secs / secs.max(f64::MIN_POSITIVE)),
                 ("arena_bytes".to_owned(), one.session.report().arena_bytes as f64),
             ]);
-            figures.extend(error.map(|error| ("relative_l2".to_owned(), error)));
+            figures.extend(error.map(|error| (RELATIVE_L2.to_owned(), error)));
             figures
         })
         .collect();

@@ -1,6 +1,6 @@
 //! `bench --quantization`: a model in floats and quantized in several ways, compared by size, speed and accuracy.
 
-use super::metrics::Figures;
+use super::metrics::{Figures, RELATIVE_L2};
 use super::tasks::Task;
 use crate::cli::child::{self, Scratch};
 use crate::cli::diameter::for_comparison;
@@ -111,7 +111,7 @@ impl Quantization {
             self.reference.clone_from(&maps);
         }
         let difference = self.reference.as_ref().zip(maps).and_then(|(float, maps)| relative_l2(float, &maps));
-        figures.extend(difference.map(|error| ("relative_l2".to_owned(), error)));
+        figures.extend(difference.map(|error| (RELATIVE_L2.to_owned(), error)));
     }
 }
 

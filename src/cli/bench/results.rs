@@ -1,6 +1,6 @@
 //! The file of results, and comparisons of its entries.
 
-use super::metrics::{Figures, Spread, flat};
+use super::metrics::{Figures, RELATIVE_L2, Spread, Unit, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::{PROGRAM, cores};
@@ -40,8 +40,6 @@ const COMPARED: [(&str, Measure); 14] = [
 ];
 /// Time of a training step, which depends on the batch size.
 const STEP_SECS: &str = "step_secs";
-/// Relative L2 difference to a reference; may be much smaller than 1.
-const RELATIVE_L2: &str = "relative_l2";
 /// Value from which decimals say nothing, such as those of voxels per second.
 const NO_DECIMALS: f64 = 1e4;
 /// Prefix of the names of the scores of a training run.
@@ -383,21 +381,17 @@ fn comparison_line(name: &str, measure: Measure, [own, other]: [&Spread; 2], is_
 
 /// Formats a difference of a figure that has no unit.
 fn signed(name: &str, value: f64) -> String {
-    if name == RELATIVE_L2 { format!("{value:+.1e}") } else { format!("{value:+.4}") }
+    if Unit::of(name) == Unit::RelativeError { format!("{value:+.1e}") } else { format!("{value:+.4}") }
 }
 
 /// Formats a figure in its unit.
 pub(super) fn amount(name: &str, value: f64) -> String {
-    if name.ends_with("_bytes") {
-        cytoscope_profile::bytes_text(value as u64)
-    } else if name.ends_with("_secs") {
-        cytoscope_profile::time_text(value)
-    } else if name == RELATIVE_L2 {
-        format!("{value:.1e}")
-    } else if value.abs() >= NO_DECIMALS || name.ends_with("_steps") {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.4}")
+    match Unit::of(name) {
+        Unit::Bytes => cytoscope_profile::bytes_text(value as u64),
+        Unit::Seconds => cytoscope_profile::time_text(value),
+        Unit::RelativeError => format!("{value:.1e}"),
+        Unit::Number if value.abs() < NO_DECIMALS => format!("{value:.4}"),
+        Unit::Count | Unit::Number => format!("{value:.0}"),
     }
 }
 

@@ -422,6 +422,53 @@ fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
     assert_eq!(device, cytoscope_engine::DeviceId::Cuda(0));
 }
 
+/// The reply about progress with this event.
+#[cfg(unix)]
+fn progress(event: &str) -> String {
+    format!("{{\"reply\":\"progress\",\"id\":1,\"event\":{event}}}")
+}
+
+/// A process that starts the first job on a GPU, executes `end`, and is to end there. The next process ends, too, if it is to
+/// leave out a GPU; otherwise its job fails. It appends its requests to `requests.txt`.
+#[cfg(unix)]
+fn ending_once(fixture: &Fixture, end: &str) -> Command {
+    let device = progress("{\"event\":\"device\",\"id\":\"cuda:0\",\"name\":\"a GPU\",\"why\":\"requested\"}");
+    let started = "{\"reply\":\"started\",\"id\":1}";
+    let first = format!("touch first; echo '{started}'; echo '{device}'; {end}");
+    let next = format!("case \"$hello\" in *cuda*) exit 4;; esac; echo '{RAN_ON_CPU}'; exec sleep 1000");
+    let record = "printf '%s\\n' \"$run\" >> requests.txt";
+    shell(fixture, &format!("read -r run || exit; [ -e first ] || {{ {first}; }}; {record}; {next}"))
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_ends_while_objects_are_found_leaves_no_gpu_out() {
+    let fixture = Fixture::new();
+    let amounts = "\"stage\":\"objects\",\"done\":1,\"total\":9,\"unit\":\"slices\",\"rate\":0.0,\"eta_secs\":0.0";
+    let objects = progress(&format!("{{\"event\":\"progress\",{amounts}}}"));
+    let command = ending_once(&fixture, &format!("echo '{objects}'; exit 3"));
+    let mut engine = Engine::start_with(&command, Timeouts::default());
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let (reason, lost, again) = engine.wait("the first process", died);
+    assert!(reason.contains("exit code 3") && lost.is_empty() && again.len() == 1, "{reason}: {lost:?}");
+    assert!(again[0].note.ends_with("continues after its finished slices"), "{again:?}");
+    assert_ran_on_cpu(&mut engine);
+    assert_eq!(continued(&fixture), [(true, None)]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_is_killed_leaves_no_gpu_out() {
+    let fixture = Fixture::new();
+    let mut engine = Engine::start_with(&ending_once(&fixture, "kill -KILL $$"), Timeouts::default());
+    engine.worker.send(predict_request(1, any_prediction(), false));
+    let (reason, lost, again) = engine.wait("the first process", died);
+    assert!(reason.contains("(kill)") && lost.is_empty() && again.len() == 1, "{reason}: {lost:?}");
+    assert!(again[0].note.ends_with("on the CPU"), "{again:?}");
+    assert_ran_on_cpu(&mut engine);
+    assert_eq!(continued(&fixture), [(true, Some(format!("cuda:0 was in use when {reason}")))]);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_process_whose_output_stays_open_after_it_was_killed_is_replaced() {

@@ -7,7 +7,7 @@ use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind};
 use crate::step::{ProgramStep, Slot, StepOp};
 use crate::steps::{ByteScale, ClearBorder, Copy, Pack, Reference, Unpack, copy_part, dequantize};
 use cytoscope_engine::OpFallback;
-use cytoscope_graph::{ElementType, Graph, Op, ValueId, op_name};
+use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, Op, ValueId, op_name};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::OperatorPrecision;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ pub(crate) struct Emitter<'a> {
     blocked: BTreeSet<ValueId>,
     dense: BTreeSet<ValueId>,
     lifetimes: BTreeMap<ValueId, (usize, Request)>,
-    fallbacks: BTreeMap<String, usize>,
+    fallbacks: BTreeMap<&'static str, OpFallback>,
 }
 
 impl<'a> Emitter<'a> {
@@ -224,7 +224,9 @@ impl<'a> Emitter<'a> {
             _ => false,
         };
         if !by_design {
-            *self.fallbacks.entry(op.to_owned()).or_default() += 1;
+            let is_cheap = matches!(node.op, Op::Binary(BinaryOp::Mul) | Op::Activation(Activation::Softsign));
+            let none = || OpFallback { op: op.to_owned(), count: 0, is_cheap };
+            self.fallbacks.entry(op).or_insert_with(none).count += 1;
         }
         let macs = analysis::node_macs(graph, node).unwrap_or(0);
         let bytes = self.dense_bytes(node.inputs.iter().chain(&node.outputs).flatten());
@@ -355,7 +357,7 @@ impl<'a> Emitter<'a> {
             .map(|(slot, root)| Slot { start: slot.start + start_of.get(&root).copied().unwrap_or(0), ..slot })
             .collect();
         let dead_after = last_uses(graph, &steps);
-        let fallbacks = fallbacks.into_iter().map(|(op, count)| OpFallback { op, count }).collect();
+        let fallbacks = fallbacks.into_values().collect();
         Emitted { steps, slots, arena_len, dead_after, fallbacks }
     }
 }

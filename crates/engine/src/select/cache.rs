@@ -2,7 +2,6 @@
 
 use super::{Measurement, Probe, error_problem};
 use crate::{Device, DeviceId, EngineError, Precision};
-use cytoscope_graph::Tensor;
 use cytoscope_storage::json::{read_json, write_json};
 use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
@@ -10,7 +9,43 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a cache file in bytes.
-const MAX_CACHE_BYTES: u64 = 4 << 20;
+const MAX_CACHE_BYTES: u64 = 8 << 20;
+
+/// What a measurement depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    /// The [`super::fingerprint`] of the model.
+    model: String,
+    device: DeviceId,
+    device_name: String,
+    /// Memory of a GPU, if it is known: a part of a GPU (MIG) may have the name of the whole. `None` for the CPU, whose memory
+    /// is what is free at the moment.
+    memory_bytes: Option<u64>,
+    driver: String,
+    precision: Precision,
+    /// Shapes of the inputs.
+    shapes: Vec<Vec<usize>>,
+    /// Number of threads; 0 for all cores.
+    threads: usize,
+    /// Version of the kernels.
+    kernels: String,
+}
+
+/// A measurement in a cache.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct StoredEntry {
+    key: Key,
+    entry: Entry,
+}
+
+/// The contents of a cache file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Contents {
+    Entries(Vec<StoredEntry>),
+    /// Entries of earlier versions, whose keys were texts. They are measured again.
+    Earlier(BTreeMap<String, Entry>),
+}
 
 /// A cached time and error.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -112,7 +147,7 @@ pub struct Cache {
     path: Option<PathBuf>,
     /// The kernels that measurements are made with.
     kernels: KernelVersions,
-    entries: BTreeMap<String, Entry>,
+    entries: Vec<StoredEntry>,
 }
 
 impl Cache {
@@ -129,62 +164,65 @@ impl Cache {
 
     /// Forgets everything that was measured for the model with this [`super::fingerprint`], so that it is measured again.
     pub fn forget(&mut self, fingerprint: &str) {
-        let prefix = format!("{fingerprint}|");
-        self.entries.retain(|key, _| !key.starts_with(&prefix));
-        self.update_file(|stored| stored.retain(|key, _| !key.starts_with(&prefix)));
+        let is_kept = |stored: &StoredEntry| stored.key.model != fingerprint;
+        self.entries.retain(is_kept);
+        self.update_file(|stored| stored.retain(is_kept));
     }
 
     /// Returns the times that were measured for the model with this [`super::fingerprint`] on inputs of these shapes with
     /// `threads` threads, on any device. These devices may no longer exist.
     pub fn stored(&self, fingerprint: &str, shapes: &[&[usize]], threads: usize) -> Vec<Measurement> {
-        let start = format!("{fingerprint}|");
-        let of_entry = |(key, entry): (&String, &Entry)| {
+        let is_asked_for = |key: &Key| {
+            let has_shapes = key.shapes.iter().map(Vec::as_slice).eq(shapes.iter().copied());
+            key.model == fingerprint && has_shapes && key.threads == threads
+        };
+        let of_entry = |StoredEntry { key, entry }: &StoredEntry| {
             let Entry::Time(timing) = entry else { return None };
-            let rest = key.strip_prefix(&start)?;
-            let device = device_at_start(rest)?;
-            // The rest of the key is the device, its name, memory and driver, and the precision.
-            let rest = rest.strip_suffix(&format!("|{shapes:?}|{threads}|{}", self.kernels.of(device)))?;
-            let (_, precision) = rest.rsplit_once('|')?;
-            let precision: Precision = precision.parse().ok()?;
+            if !is_asked_for(key) {
+                return None;
+            }
             let (Timing { best_ms, error, lowered }, reason) = (*timing, error_problem(timing.error));
-            let (best_ms, precision) = (Some(best_ms), Some(precision));
+            let (device, best_ms, precision) = (key.device, Some(best_ms), Some(key.precision));
             let lowered_limit_bytes = lowered.map(|lowered| lowered.limit_bytes);
             Some(Measurement { device, precision, best_ms, error, lowered_limit_bytes, reason, cached: true })
         };
         self.entries.iter().filter_map(of_entry).collect()
     }
 
-    pub(super) fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> String {
-        let shapes: Vec<_> = probe.inputs.iter().map(Tensor::shape).collect();
-        let Device { id, name, driver, .. } = device;
-        let kernels = self.kernels.of(*id);
-        // A part of a GPU (MIG) may have the name of the whole. The memory of the CPU is what is free at the moment.
-        let memory_bytes = device.memory_bytes.filter(|_| *id != DeviceId::Cpu);
-        let device = format!("{id}|{name}|{memory_bytes:?}|{driver}");
-        format!("{}|{device}|{precision}|{shapes:?}|{}|{kernels}", probe.fingerprint, probe.threads)
+    pub(super) fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> Key {
+        Key {
+            model: probe.fingerprint.to_owned(),
+            device: device.id,
+            device_name: device.name.clone(),
+            memory_bytes: device.memory_bytes.filter(|_| device.id != DeviceId::Cpu),
+            driver: device.driver.clone(),
+            precision,
+            shapes: probe.inputs.iter().map(|input| input.shape().to_vec()).collect(),
+            threads: probe.threads,
+            kernels: self.kernels.of(device.id).to_owned(),
+        }
     }
 
-    pub(super) fn put(&mut self, key: String, entry: Entry) {
-        self.entries.insert(key.clone(), entry);
-        self.update_file(|stored| {
-            stored.insert(key, entry);
-        });
+    pub(super) fn put(&mut self, key: Key, entry: Entry) {
+        let measured = StoredEntry { key, entry };
+        insert(&mut self.entries, measured.clone());
+        self.update_file(|stored| insert(stored, measured));
     }
 
     /// Returns the cached time of a key, or the cached out-of-memory error; `None` if it must be measured now. If `compares`,
     /// a time counts only with its error; with a lowered memory limit, only while about as much memory is free.
-    pub(super) fn get(&self, key: &str, device: &Device, compares: bool) -> Option<Result<Timing, EngineError>> {
-        match self.entries.get(key)? {
+    pub(super) fn get(&self, key: &Key, device: &Device, compares: bool) -> Option<Result<Timing, EngineError>> {
+        match self.entries.iter().find(|stored| stored.key == *key)?.entry {
             Entry::Time(timing) => {
                 let is_outdated = timing.lowered.is_some_and(|lowered| lowered.is_outdated(device));
-                (!is_outdated && (!compares || timing.error.is_some())).then_some(Ok(*timing))
+                (!is_outdated && (!compares || timing.error.is_some())).then_some(Ok(timing))
             }
             Entry::TooSmall(small) => small.again(device).map(Err),
         }
     }
 
     /// Changes what the file holds now: other processes may have written to it since it was read.
-    fn update_file(&self, change: impl FnOnce(&mut BTreeMap<String, Entry>)) {
+    fn update_file(&self, change: impl FnOnce(&mut Vec<StoredEntry>)) {
         let Some(path) = &self.path else { return };
         let written = ResultsLock::for_update(path).and_then(|_lock| {
             let mut stored = read_entries(path, self.kernels);
@@ -197,23 +235,28 @@ impl Cache {
     }
 }
 
-/// Returns the entries in a file that were measured with these kernels; an unreadable file counts as empty.
-fn read_entries(path: &Path, kernels: KernelVersions) -> BTreeMap<String, Entry> {
-    let read = read_json(path, MAX_CACHE_BYTES).unwrap_or_else(|error| {
-        tracing::warn!("the measured times in {} are not used: {error}", path.display());
-        None
-    });
-    let mut entries: BTreeMap<String, Entry> = read.unwrap_or_default();
-    let is_current = |key: &str| {
-        let (_, rest) = key.split_once('|')?;
-        let (_, used) = rest.rsplit_once('|')?;
-        Some(used == kernels.of(device_at_start(rest)?))
-    };
-    entries.retain(|key, _| is_current(key).unwrap_or(false));
-    entries
+/// Adds an entry in place of one with the same key.
+fn insert(entries: &mut Vec<StoredEntry>, measured: StoredEntry) {
+    match entries.iter_mut().find(|stored| stored.key == measured.key) {
+        Some(stored) => *stored = measured,
+        None => entries.push(measured),
+    }
 }
 
-/// Returns the device that a text begins with, up to the first bar; `None` if there is none.
-fn device_at_start(text: &str) -> Option<DeviceId> {
-    text.split_once('|')?.0.parse().ok()
+/// Returns the entries in a file that were measured with these kernels; an unreadable file counts as empty.
+fn read_entries(path: &Path, kernels: KernelVersions) -> Vec<StoredEntry> {
+    let mut entries = match read_json(path, MAX_CACHE_BYTES) {
+        Ok(Some(Contents::Entries(entries))) => entries,
+        Ok(Some(Contents::Earlier(entries))) => {
+            tracing::info!("{} times in {} are measured again", entries.len(), path.display());
+            Vec::new()
+        }
+        Ok(None) => Vec::new(),
+        Err(error) => {
+            tracing::warn!("the measured times in {} are not used: {error}", path.display());
+            Vec::new()
+        }
+    };
+    entries.retain(|stored| stored.key.kernels == kernels.of(stored.key.device));
+    entries
 }

@@ -176,8 +176,28 @@ fn two_processes_that_measure_keep_each_others_times() {
     assert_eq!(open().stored("m", &[], 1).len(), 5);
     // Times that one process has forgotten stay forgotten when the other one stores its next time.
     one.forget("m");
-    other.put("another|cpu|cpu 1".to_owned(), Entry::Time(Timing { best_ms: 1.0, error: None, lowered: None }));
+    let (precisions, on_error) = (&of_device, &|_: &EngineError| {});
+    let fingerprint = "another";
+    let probe = Probe { fingerprint, inputs: &[], unit: "tile", threads: 1, precisions, compile: &session, on_error };
+    let key = other.key(&probe, fake(DeviceId::Cpu, &[Precision::F32]).device(), Precision::F32);
+    other.put(key, Entry::Time(Timing { best_ms: 1.0, error: None, lowered: None }));
     assert!(open().stored("m", &[], 1).is_empty());
+    assert_eq!(open().stored("another", &[], 1).len(), 1);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn entries_of_earlier_versions_are_measured_again() {
+    let folder = std::env::temp_dir().join(format!("cytoscope-earlier-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("times.json");
+    let open = || Cache::open(&file, KernelVersions { cpu: "cpu 1", gpu: "gpu 1" });
+    std::fs::write(&file, r#"{"m|cpu|a CPU|None|avx2|f32|[]|1|cpu 1": {"best_ms": 1.0, "error": null}}"#).unwrap();
+    assert!(open().stored("m", &[], 1).is_empty());
+    let cpu = || [fake(DeviceId::Cpu, &[Precision::F32, Precision::Int8])];
+    chosen(&cpu(), &session, &mut open()).unwrap();
+    assert_eq!(open().stored("m", &[], 1).len(), 2);
+    assert!(chosen(&cpu(), &never, &mut open()).is_ok());
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -123,7 +123,11 @@ pub(crate) fn first_series_note(
 /// first one is no label image. `None` if the first or the chosen one is used.
 pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<String> {
     (choice.is_first() && meta.series > 0).then(|| {
-        let name = meta.series_name(meta.series);
-        format!("the label image {name} {used}, and not the first image of the file ({})", OtherSeries::One)
+        let [name, first] = [meta.series, 0].map(|series| meta.series_name(series));
+        // The number of the first image also stands for no choice.
+        format!(
+            "the label image {name} {used}, and not the first image of the file (choose that with {SERIES} and its name, \
+             {first})"
+        )
     })
 }

@@ -239,9 +239,7 @@ impl Training<'_> {
     }
 
     fn note_slow_operators(&self, stepper: &Stepper) {
-        // Operators that only process the input are cheap on any device.
-        let slow: Vec<String> =
-            stepper.fallbacks().into_iter().filter(|op| !matches!(op.as_str(), "Mul" | "Softsign")).collect();
+        let slow = stepper.slow_fallbacks();
         if !slow.is_empty() {
             self.context.note(format!(
                 "these operators have no optimized kernel on this device and are slow: {}",

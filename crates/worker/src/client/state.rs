@@ -173,15 +173,17 @@ impl ClientState {
         running
     }
 
-    /// Queues the jobs that can be continued before the waiting ones. Returns them, and the jobs that are lost.
+    /// Queues the jobs that can be continued before the waiting ones. `is_killed` says that the system or the user killed the
+    /// process. Returns these jobs, and those that are lost.
     pub(super) fn continue_jobs(
         &mut self,
         running: VecDeque<PendingRequest>,
         reason: &str,
+        is_killed: bool,
     ) -> (Vec<ContinuedJob>, Vec<JobId>) {
         let (mut again, mut lost) = (Vec::new(), Vec::new());
         for open in running {
-            match open.continued(self.has_gpu, reason) {
+            match open.continued(self.has_gpu, reason, is_killed) {
                 Some((next, note)) => {
                     again.push(ContinuedJob { id: next.id, note });
                     self.open.push_front(next);
