@@ -128,6 +128,9 @@ impl Training<'_> {
             // Without a scored start model, there is no network to finish with before the first step.
             let has_network = run.state.step > 0 || run.state.start_score.is_some();
             if self.is_finishing() && has_network {
+                if !self.read_losses(run)? {
+                    continue;
+                }
                 if self.finish_on_request(&mut run.state) {
                     break;
                 }
@@ -138,6 +141,9 @@ impl Training<'_> {
                 run.last_plan = Instant::now();
             }
             if self.is_over(&run.state) {
+                if !self.read_losses(run)? {
+                    continue;
+                }
                 self.stop_here(&mut run.state);
                 continue;
             }
