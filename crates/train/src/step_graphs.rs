@@ -333,4 +333,27 @@ mod tests {
         assert!(close("mean", 0.9 * 11.0 + 2.0) && close("variance", 0.9 * 11.5 + 2.5), "{found:?}");
         assert!(average_graph(&[], &[], &running, false).is_none());
     }
+
+    #[test]
+    fn a_skipped_step_changes_neither_averages_nor_running_statistics() {
+        let norm = RunningNorm { mean: "mean".to_owned(), variance: "variance".to_owned(), count: 5 };
+        let running = ["mean", "variance"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 2]))).into();
+        let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running, true).unwrap();
+        let after = |factor: f32, keep: f32| {
+            run(&made, |i, buffer| match (i, buffer) {
+                (0, _) => vec![9.0, 9.0, factor, 9.0, keep, 1.0 - keep],
+                (_, name) if name == ParameterBuffer::Average.name("a") => vec![4.0; 4],
+                (_, name) if name == ParameterBuffer::Value.name("a") => vec![8.0; 4],
+                (_, name) if name.starts_with("running/") => vec![10.0; 2],
+                _ => vec![if factor > 0.0 { 20.0 } else { f32::NAN }; 2],
+            })
+        };
+        let (skipped, made) = (after(0.0, 1.0), after(0.5, 0.75));
+        for (name, before) in [("mean", 10.0), ("variance", 10.0)] {
+            assert_eq!(skipped[&running_buffer(name)], [before; 2]);
+            assert!(made[&running_buffer(name)].iter().all(|v| *v > before), "{made:?}");
+        }
+        assert_eq!(skipped[&ParameterBuffer::Average.name("a")], [4.0; 4]);
+        assert_eq!(made[&ParameterBuffer::Average.name("a")], [5.0; 4]);
+    }
 }

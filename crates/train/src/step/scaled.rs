@@ -65,3 +65,7 @@ impl Stepper {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "scaled_tests.rs"]
+mod tests;
