@@ -73,13 +73,13 @@ fn network() -> Graph {
 /// Returns a stepper in f16 on a GPU; `None`, with a report of the skip, without such a GPU.
 fn in_f16(loss: Loss) -> Option<Stepper> {
     let devices = probe::run_with_software(probe::Kind::Wgpu, true);
-    let found = devices.iter().find(|device| device.usable && device.precisions.contains(&Precision::F16));
-    let Some(device) = found else {
+    let gpu = devices.iter().find(|device| device.usable).map(|device| BurnEngine::open(device).unwrap());
+    let Some(gpu) = gpu.filter(|gpu| gpu.training_precisions().contains(&Precision::F16)) else {
         cytoscope_testkit::skip("no Vulkan or Metal device with f16");
         return None;
     };
     let options = StepperOptions { loss, half: Some(ElementType::F16), ..options() };
-    Some(Stepper::new(network(), &BurnEngine::open(device).unwrap(), &options).unwrap())
+    Some(Stepper::new(network(), &gpu, &options).unwrap())
 }
 
 #[test]
