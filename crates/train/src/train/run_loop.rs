@@ -141,10 +141,10 @@ impl Training<'_> {
                 run.last_plan = Instant::now();
             }
             if self.is_over(&run.state) {
-                if !self.read_losses(run)? {
-                    continue;
+                // Steps that were skipped may leave none.
+                if self.read_losses(run)? && self.is_over(&run.state) {
+                    self.stop_here(&mut run.state);
                 }
-                self.stop_here(&mut run.state);
                 continue;
             }
             let progress = run.state.step as f64 / run.state.steps.max(1) as f64;
