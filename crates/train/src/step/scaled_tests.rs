@@ -52,7 +52,7 @@ fn shapes(graph: &Graph) -> Vec<Vec<usize>> {
 /// Computes on the reference executor.
 fn reference(graph: &Graph) -> Run {
     let graph = graph.clone();
-    Box::new(move |inputs| {
+    Box::new(move |inputs: &[Tensor]| {
         let names = graph.inputs.iter().map(|id| graph.value(*id).name.clone());
         let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
         cytoscope_reference::run(&graph, &named).unwrap()
@@ -62,7 +62,7 @@ fn reference(graph: &Graph) -> Run {
 /// Computes on an engine.
 fn on_engine(engine: &dyn Engine, graph: &Graph) -> Run {
     let mut session = engine.compile(graph, &shapes(graph), &CompileOptions::default()).unwrap();
-    Box::new(move |inputs| session.run(inputs).unwrap())
+    Box::new(move |inputs: &[Tensor]| session.run(inputs).unwrap())
 }
 
 fn on_cpu(graph: &Graph) -> Run {
