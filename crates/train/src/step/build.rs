@@ -92,6 +92,24 @@ fn bind_update(
     BoundSession::new(session, inputs, outputs)
 }
 
+/// Adds what a device computes so that the host need not read it in each step; `parameters` is the number of tensors of
+/// parameters. Returns the buffers to which the gradient graph adds.
+fn add_device_parts(
+    graph: &mut GradientGraph,
+    update: &mut UpdateGraph,
+    parameters: usize,
+    is_scaled: bool,
+) -> &'static [&'static str] {
+    if is_scaled {
+        add_step_loss(&mut graph.graph);
+        add_loss_scale(&mut update.graph, LossScale::default());
+        return &[STEP_LOSS];
+    }
+    add_totals(&mut graph.graph, parameters);
+    extend_hyper(&mut update.graph);
+    &TOTALS
+}
+
 /// Returns the shapes of a graph's inputs.
 fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
     let shape = |id| {
@@ -142,14 +160,8 @@ impl Stepper {
         let mut update = update_graph(&joined.tensors, options.optimizer);
         // Only f16 has too small a range for gradients.
         let is_scaled = on_device && options.half == Some(ElementType::F16);
-        let totals: &[&str] = if is_scaled {
-            add_step_loss(&mut graph.graph);
-            add_loss_scale(&mut update.graph, LossScale::default());
-            &[STEP_LOSS]
-        } else if on_device {
-            add_totals(&mut graph.graph, joined.tensors.len());
-            extend_hyper(&mut update.graph);
-            &TOTALS
+        let totals: &[&str] = if on_device {
+            add_device_parts(&mut graph, &mut update, joined.tensors.len(), is_scaled)
         } else {
             &[]
         };
