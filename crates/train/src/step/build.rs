@@ -160,11 +160,8 @@ impl Stepper {
         let mut update = update_graph(&joined.tensors, options.optimizer);
         // Only f16 has too small a range for gradients.
         let is_scaled = on_device && options.half == Some(ElementType::F16);
-        let totals: &[&str] = if on_device {
-            add_device_parts(&mut graph, &mut update, joined.tensors.len(), is_scaled)
-        } else {
-            &[]
-        };
+        let totals: &[&str] =
+            if on_device { add_device_parts(&mut graph, &mut update, joined.tensors.len(), is_scaled) } else { &[] };
         let compile = CompileOptions {
             precision: if options.exact { Precision::F32 } else { engine.device().fast_precision() },
             threads: options.threads,
