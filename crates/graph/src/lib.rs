@@ -19,6 +19,7 @@ mod graph;
 pub mod infer;
 mod limits;
 mod loss;
+mod loss_scale;
 pub mod npy;
 mod opname;
 mod ops;
@@ -33,6 +34,7 @@ pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, Transposed
 pub use graph::{Dim, Graph, Node, Value, ValueId, ValueNames};
 pub use limits::{GraphLimits, check_limit, checked_elements};
 pub use loss::{Loss, LossKind, LossTerm};
+pub use loss_scale::{LossScale, ScaleState, StepNumbers};
 pub use opname::activation_name;
 pub use ops::*;
 pub use optimizer::{Hyper, Optimizer};

@@ -67,7 +67,8 @@ pub struct Hyper {
     pub rate: f32,
     /// Number of this step, starting at 1.
     pub step: u32,
-    /// Factor applied to gradients first (1 / number of accumulated batches, 1 / loss scale).
+    /// Factor applied to gradients first (1 / number of accumulated batches, 1 / loss scale). If it is 0, the update is skipped:
+    /// parameters and moments stay as they are, whatever the gradients are.
     pub scale: f32,
     /// Gradient clipping: maximum global norm after `scale`; 0 for none.
     pub limit: f32,

@@ -28,6 +28,7 @@ impl Op {
                 | Self::FakeQuantize { .. }
                 | Self::Loss(_)
                 | Self::GlobalNorm
+                | Self::LossScale(_)
                 | Self::Update(_)
         )
     }

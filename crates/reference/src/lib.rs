@@ -190,6 +190,7 @@ fn eval_typed(
         | Op::FakeQuantize { .. }
         | Op::Loss(_)
         | Op::GlobalNorm
+        | Op::LossScale(_)
         | Op::Update(_) => training::eval(op, &call),
         _ => ops::eval(op, &call).unwrap_or_else(|| shape_ops::eval(op, &call)),
     }

@@ -1,7 +1,7 @@
 //! Operators that exist only during training.
 
 use super::{Call, loss, optimizer, wrong_type};
-use cytoscope_graph::{GraphError, Hyper, Op, Result, Tensor, op_name};
+use cytoscope_graph::{GraphError, Hyper, LossScale, Op, Result, ScaleState, StepNumbers, Tensor, op_name};
 
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     match op {
@@ -27,6 +27,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             let sum: f64 = call.inputs.iter().flatten().map(|t| squares(t)).sum();
             Ok(vec![Tensor::new(Vec::new(), vec![sum.sqrt()])?.cast(call.need(0)?.dtype())])
         }
+        Op::LossScale(rule) => loss_scale(*rule, call),
         Op::Update(optimizer) => {
             let hyper = Hyper::from_slice(&call.need(0)?.to_f64_vec())
                 .ok_or_else(|| GraphError::misused("hyper-parameters", "a different number", "4"))?;
@@ -36,6 +37,10 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             let gradient = call.need(3)?.to_f64_vec();
             let mut first = call.need(4)?.to_f64_vec();
             let mut second = call.get(5).map(Tensor::to_f64_vec);
+            if hyper.scale == 0.0 {
+                // The update is skipped.
+                return Ok([Some(p), call.get(4), call.get(5)].into_iter().flatten().cloned().collect());
+            }
             optimizer::update(*optimizer, hyper, norm, &mut values, &gradient, &mut first, second.as_deref_mut());
             [Some(values), Some(first), second]
                 .into_iter()
@@ -45,6 +50,18 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         }
         other => Err(GraphError::unsupported(op_name(other))),
     }
+}
+
+fn loss_scale(rule: LossScale, call: &Call<'_>) -> Result<Vec<Tensor>> {
+    let values = |index: usize| -> Result<Vec<f64>> { Ok(call.need(index)?.to_f64_vec()) };
+    let number = |index: usize| -> Result<f32> { Ok(values(index)?.first().copied().unwrap_or(f64::NAN) as f32) };
+    let wrong = |what: &str, expected: usize| GraphError::misused(what, "a different number", expected.to_string());
+    let state = ScaleState::from_slice(&values(2)?).ok_or_else(|| wrong("state", ScaleState::LENGTH))?;
+    let given = StepNumbers::from_slice(&values(3)?).ok_or_else(|| wrong("numbers of a step", StepNumbers::LENGTH))?;
+    let (hyper, after) = rule.decide(number(0)?, number(1)?, state, given);
+    let outputs = [Tensor::vector(hyper.to_vec()), Tensor::vector(after.to_vec()), Tensor::scalar(after.scale)];
+    let dtype = call.need(0)?.dtype();
+    Ok(outputs.into_iter().chain([Tensor::scalar(0.0f32)]).map(|t| t.cast(dtype)).collect())
 }
 
 /// The scale of each element of a quantized tensor.

@@ -1,13 +1,16 @@
 //! Training steps on an engine: forward and backward pass, optimizer step, EMA and batch norm statistics.
 
 mod build;
+mod scaled;
 
 use crate::error::{engine_error, model_error};
 use crate::joined::Joined;
-use crate::step_graphs::{HYPER, LOSS_SCALE, NORM_MOMENTUM, ParameterBuffer, TOTALS, batch_buffer, running_buffer};
+use crate::step_graphs::{
+    HYPER, LOSS_SCALE, NORM_MOMENTUM, ParameterBuffer, SCALE_STATE, STEP_LOSS, TOTALS, batch_buffer, running_buffer,
+};
 use cytoscope_autodiff::{GradientGraph, Parameter, set_constant};
 use cytoscope_engine::{BoundSession, Buffers, TuningListener};
-use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, Tensor};
+use cytoscope_graph::{ElementType, Graph, Hyper, Loss, Optimizer, ScaleState, Tensor};
 use cytoscope_graph_passes::{MixedPrecisionStats, RecomputeStats};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::{DeviceTraffic, Recorder, Stage};
@@ -42,6 +45,7 @@ struct HostState {
     has_average: bool,
     /// Names of the running statistics.
     running_stats: Vec<String>,
+    /// The rest is in a buffer, too, if a device decides about the loss scale; this is then what was read last.
     optimizer_steps: u32,
     loss_scale: f32,
     steady_steps: u32,
@@ -52,8 +56,6 @@ struct HostState {
 pub(crate) enum StepOutput {
     /// The loss; the gradients were accumulated.
     Loss(f64),
-    /// A gradient overflowed in 16 bits: the loss scale was reduced, and the accumulated gradients were discarded.
-    Overflow,
     /// The loss or a gradient is not finite.
     NotFinite,
 }
@@ -119,7 +121,10 @@ pub(crate) struct Stepper {
     last_added: f64,
     /// How often the host read the totals since they were 0.
     readings: usize,
-    half: Option<ElementType>,
+    /// Whether the device decides about the loss scale and skips updates with gradients that are not finite.
+    is_scaled: bool,
+    /// Steps whose update was skipped because of an overflow, of those that were read.
+    skipped_steps: u64,
     recorder: Recorder,
     /// Whether the engine computes on a device other than the CPU. The CPU records forward and backward pass separately.
     on_device: bool,
@@ -128,10 +133,6 @@ pub(crate) struct Stepper {
 /// Number of readings after which totals start at 0 again: a loss is the difference of two totals of 32 bits, which must not
 /// become so large that it loses accuracy.
 const MAX_READINGS: usize = 64;
-/// Maximum loss scale.
-const MAX_LOSS_SCALE: f32 = 16_777_216.0;
-/// Steps without overflow after which the loss scale is doubled.
-const STEADY_STEPS: u32 = 200;
 
 /// Computes `to = keep · to + share · from` for 32-bit floats of the same number.
 fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) -> Result<(), JobError> {
@@ -163,6 +164,9 @@ fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Res
         joined.tensors.iter().zip(tensors).for_each(|(p, tensor)| buffers.bind(buffer.name(&p.name), tensor));
     }
     buffers.bind(LOSS_SCALE, Tensor::scalar(state.loss_scale));
+    let scale_state = ScaleState::new(state.loss_scale, state.steady_steps, state.optimizer_steps);
+    buffers.bind(SCALE_STATE, Tensor::vector(scale_state.to_vec()));
+    buffers.bind(STEP_LOSS, Tensor::scalar(0.0f32));
     TOTALS.iter().for_each(|total| buffers.bind(*total, Tensor::scalar(0.0f32)));
     Ok(HostState {
         has_average,
@@ -178,15 +182,16 @@ impl Stepper {
     pub(crate) fn state(&self) -> Result<ModelState, JobError> {
         let second_moment = if self.has_second_moment { self.read(ParameterBuffer::SecondMoment)? } else { Vec::new() };
         let average = if self.host.has_average { self.read(ParameterBuffer::Average)? } else { Vec::new() };
+        let scale = self.scale_state()?;
         Ok(ModelState {
             values: self.read(ParameterBuffer::Value)?,
             first_moment: self.read(ParameterBuffer::FirstMoment)?,
             second_moment,
             average,
             running_stats: self.running_stats()?,
-            optimizer_steps: self.host.optimizer_steps,
-            loss_scale: self.host.loss_scale,
-            steady_steps: self.host.steady_steps,
+            optimizer_steps: scale.steps,
+            loss_scale: scale.scale,
+            steady_steps: scale.steady_steps,
         })
     }
 
@@ -197,15 +202,8 @@ impl Stepper {
     pub(crate) fn set_state(&mut self, state: ModelState) -> Result<(), JobError> {
         self.zero_grad();
         self.host = split_state(&self.joined, state, &mut self.buffers)?;
-        (self.unread, self.read_loss, self.readings) = (0, 0.0, 0);
+        (self.unread, self.read_loss, self.readings, self.skipped_steps) = (0, 0.0, 0, 0);
         Ok(())
-    }
-
-    /// Changes the loss scale. As a buffer, it is uploaded only then.
-    fn set_loss_scale(&mut self, scale: f32) {
-        self.host.loss_scale = scale;
-        self.host.steady_steps = 0;
-        self.buffers.bind(LOSS_SCALE, Tensor::scalar(scale));
     }
 
     /// Returns copies of the buffers of all parameters.
@@ -234,15 +232,20 @@ impl Stepper {
         Ok(self.unread_loss()?.map_or(StepOutput::NotFinite, StepOutput::Loss))
     }
 
-    /// Returns whether there are batches whose loss was not read yet: it may not be finite.
+    /// Returns whether there are batches whose loss was not read yet, or steps that may have been skipped: the loss may not be
+    /// finite.
     pub(crate) fn has_unread(&self) -> bool {
         self.unread > 0
     }
 
-    /// Returns the sum of the losses that were not read yet; `None` if one of them or of their gradients is not finite.
+    /// Returns the sum of the losses that were not read yet; `None` if one of them or of their gradients is not finite. With a
+    /// loss scale, those of steps that were skipped because of an overflow are left out.
     pub(crate) fn unread_loss(&mut self) -> Result<Option<f64>, JobError> {
         if !self.has_unread() {
             return Ok(Some(0.0));
+        }
+        if self.is_scaled {
+            return self.unread_scaled_loss();
         }
         let [loss, norm] = self.read_totals()?;
         Ok((loss.is_finite() && norm.is_finite()).then_some(loss))
@@ -273,32 +276,19 @@ impl Stepper {
     }
 
     /// Like [`Stepper::forward_backward`], but on a device, the loss is left there for [`Stepper::unread_loss`], and 0 is
-    /// returned in its place. Exceptions are batches with a loss scale, which depends on every batch: if their loss or a
-    /// gradient is not finite, nothing is accumulated, as on the CPU.
+    /// returned in its place. On the CPU, nothing is accumulated if the loss or a gradient is not finite.
     pub(crate) fn forward_backward_later(&mut self, batch: Vec<Tensor>) -> Result<StepOutput, JobError> {
         let step = self.on_device.then(|| self.recorder.span(Stage::Compute, "forward and backward"));
         let returned = self.buffers.step(&mut self.gradients, batch).map_err(engine_error)?;
         drop(step);
-        self.unread += usize::from(self.on_device);
-        if self.on_device && self.half != Some(ElementType::F16) {
+        if self.on_device {
+            self.unread += 1;
             self.add_gradients()?;
             return Ok(StepOutput::Loss(0.0));
         }
-        let [loss, norm] = if self.on_device {
-            self.read_totals()?
-        } else {
-            [returned.first().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN), 0.0]
-        };
-        if !loss.is_finite() {
+        let loss = returned.first().and_then(|t| t.to_f64_vec().first().copied()).unwrap_or(f64::NAN);
+        if !(loss.is_finite() && self.are_gradients_finite()?) {
             return Ok(StepOutput::NotFinite);
-        }
-        if !(norm.is_finite() && (self.on_device || self.are_gradients_finite()?)) {
-            if self.host.loss_scale <= 1.0 {
-                return Ok(StepOutput::NotFinite);
-            }
-            self.set_loss_scale((self.host.loss_scale / 2.0).max(1.0));
-            self.zero_grad();
-            return Ok(StepOutput::Overflow);
         }
         self.add_gradients()?;
         Ok(StepOutput::Loss(loss))
@@ -334,13 +324,16 @@ impl Stepper {
     }
 
     /// Updates the parameters with the gradients accumulated over `batches` batches, at learning rate `rate` and with
-    /// the gradient norm clipped to `limit`.
+    /// the gradient norm clipped to `limit`. With a loss scale, the device skips the update if they are not finite.
     pub(crate) fn optimizer_step(&mut self, rate: f64, limit: f32, batches: usize) -> Result<(), JobError> {
         if !self.has_sum {
             return Ok(());
         }
         let recorder = self.recorder.clone();
         let _span = recorder.span(Stage::Optimizer, "optimizer step");
+        if self.is_scaled {
+            return self.scaled_step(rate, limit, batches);
+        }
         let state = &mut self.host;
         state.optimizer_steps += 1;
         let scale = 1.0 / (batches.max(1) as f32 * state.loss_scale);
@@ -355,10 +348,6 @@ impl Stepper {
         self.buffers.bind(HYPER, Tensor::vector(numbers));
         self.buffers.step(&mut self.update, Vec::new()).map_err(engine_error)?;
         state.steady_steps += 1;
-        if self.half == Some(ElementType::F16) && state.steady_steps >= STEADY_STEPS {
-            let doubled = (state.loss_scale * 2.0).min(MAX_LOSS_SCALE);
-            self.set_loss_scale(doubled);
-        }
         self.zero_grad();
         match &mut self.averages {
             Some(averages) => self.buffers.step(averages, Vec::new()).map(drop).map_err(engine_error),
@@ -393,6 +382,14 @@ impl Stepper {
 
     /// Discards the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) {
+        if self.is_scaled {
+            self.buffers.bind(STEP_LOSS, Tensor::scalar(0.0f32));
+        }
+        self.discard_sums();
+    }
+
+    /// Removes the sums of the gradients.
+    fn discard_sums(&mut self) {
         self.has_sum = false;
         self.joined.tensors.iter().for_each(|p| self.buffers.discard(&ParameterBuffer::Sum.name(&p.name)));
     }

@@ -3,7 +3,7 @@
 //! the CPU, the same arithmetic runs on the buffers themselves.
 
 use cytoscope_autodiff::{Parameter, RunningNorm};
-use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Op, Tensor, ValueId};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, LossScale, Op, ScaleState, StepNumbers, Tensor, ValueId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -58,8 +58,15 @@ const HYPER_LENGTH: usize = 4;
 /// Number of elements of [`HYPER`].
 const ALL_LENGTH: usize = HYPER_LENGTH + 2;
 
+/// Element of [`HYPER`] by which gradients are multiplied; 0 in a step that is skipped.
+const FACTOR: usize = 2;
+
 /// The buffer of the loss scale of mixed precision.
 pub(crate) const LOSS_SCALE: &str = "loss_scale";
+/// The buffer of the [`ScaleState`], if a device decides about the loss scale.
+pub(crate) const SCALE_STATE: &str = "loss_scale/state";
+/// The buffer of the sum of the losses of a step's batches, if a device decides about the loss scale.
+pub(crate) const STEP_LOSS: &str = "loss_scale/loss";
 
 /// Pushes the node that cuts these elements out of a tensor with one axis.
 fn cut(graph: &mut Graph, name: &str, from: ValueId, elements: Range<usize>) -> ValueId {
@@ -78,11 +85,44 @@ pub(crate) fn extend_hyper(graph: &mut Graph) {
     if let Some(first) = graph.inputs.first_mut() {
         *first = all;
     }
+    cut_hyper(graph, hyper, all);
+    // Nodes are in the order in which they are computed.
+    graph.nodes.rotate_right(1);
+}
+
+/// Pushes the node that cuts the elements of [`cytoscope_graph::Hyper`] out of those of [`HYPER`], and replaces `hyper` by them.
+fn cut_hyper(graph: &mut Graph, hyper: ValueId, all: ValueId) {
     let part = cut(graph, "hyper.part", all, 0..HYPER_LENGTH);
     let readers = graph.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut());
     readers.filter(|input| **input == Some(hyper)).for_each(|input| *input = Some(part));
-    // Nodes are in the order in which they are computed.
-    graph.nodes.rotate_right(1);
+}
+
+/// Lets an update graph decide about the loss scale, and whether it skips the update. The first input, the hyper-parameters,
+/// becomes one of [`StepNumbers`]; the inputs [`STEP_LOSS`] and [`SCALE_STATE`] are the last ones, and the last outputs are
+/// [`HYPER`], [`SCALE_STATE`], [`LOSS_SCALE`] and [`STEP_LOSS`].
+pub(crate) fn add_loss_scale(graph: &mut Graph, rule: LossScale) {
+    let (Some(hyper), Some(norm)) = (graph.inputs.first().copied(), graph.outputs.first().copied()) else { return };
+    let given = graph.add_input("given", ElementType::F32, vec![Dim::Fixed(StepNumbers::LENGTH)]);
+    graph.inputs.pop();
+    if let Some(first) = graph.inputs.first_mut() {
+        *first = given;
+    }
+    let loss = graph.add_input(STEP_LOSS, ElementType::F32, Vec::new());
+    let state = graph.add_input(SCALE_STATE, ElementType::F32, vec![Dim::Fixed(ScaleState::LENGTH)]);
+    let inputs = [loss, norm, state, given].map(Some);
+    let all = graph.push("hyper.all", Op::LossScale(rule), &inputs);
+    let others = ["state", "scale", "loss"].map(|name| graph.add_value(format!("{name}.next"), None, None));
+    if let Some(node) = graph.nodes.last_mut() {
+        node.outputs.extend(others.map(Some));
+    }
+    cut_hyper(graph, hyper, all);
+    // Nodes are in the order in which they are computed: these two follow the norm.
+    let after_norm = graph.nodes.iter().position(|node| node.output(0) == Some(norm)).map_or(0, |at| at + 1);
+    if let Some(rest) = graph.nodes.get_mut(after_norm..) {
+        rest.rotate_right(rest.len().min(2));
+    }
+    graph.outputs.push(all);
+    graph.outputs.extend(others);
 }
 
 /// Returns the name of the buffer of a running statistic.
@@ -141,11 +181,22 @@ pub(crate) fn add_totals(graph: &mut Graph, gradients: usize) {
     let loss = graph.outputs.first().copied();
     let norm = graph.push("gradient.norm", Op::GlobalNorm, &gradients);
     for (name, value) in TOTALS.into_iter().zip([loss, Some(norm)]) {
-        let before = graph.add_input(name, ElementType::F32, Vec::new());
-        let sum = Op::Binary(BinaryOp::Add);
-        let next = graph.push(format!("{name}.next"), sum, &[Some(before), value]);
-        graph.outputs.push(next);
+        add_to_buffer(graph, name, value);
     }
+}
+
+/// Adds the loss to that of the batches before in the same step: the input [`STEP_LOSS`] is the last one of the gradient graph,
+/// and its next value the last output.
+pub(crate) fn add_step_loss(graph: &mut Graph) {
+    let loss = graph.outputs.first().copied();
+    add_to_buffer(graph, STEP_LOSS, loss);
+}
+
+/// Adds an input for the scalar in a buffer, and an output for its sum with `value`.
+fn add_to_buffer(graph: &mut Graph, name: &str, value: Option<ValueId>) {
+    let before = graph.add_input(name, ElementType::F32, Vec::new());
+    let next = graph.push(format!("{name}.next"), Op::Binary(BinaryOp::Add), &[Some(before), value]);
+    graph.outputs.push(next);
 }
 
 /// Returns the graph that adds the gradients of a batch to the accumulated ones.
@@ -162,11 +213,13 @@ pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
 }
 
 /// Returns the graph that updates the EMA of `averaged` parameters, whose two weights are in [`HYPER`], the first input, and
-/// the running statistics of batch norms. `None` if there is nothing to update.
+/// the running statistics of batch norms. `None` if there is nothing to update. If `may_skip`, running statistics stay as they
+/// are in a step that is skipped, whose batch statistics may not be finite.
 pub(crate) fn average_graph(
     averaged: &[Parameter],
     norms: &[RunningNorm],
     running: &BTreeMap<String, Tensor>,
+    may_skip: bool,
 ) -> Option<BufferGraph> {
     if averaged.is_empty() && norms.is_empty() {
         return None;
@@ -181,25 +234,34 @@ pub(crate) fn average_graph(
         let next = made.blend(&format!("{}.average", p.name), [average, keep], [value, share]);
         made.output(ParameterBuffer::Average.name(&p.name), next);
     }
-    // Several norms may share their statistics.
-    let mut current: BTreeMap<&str, ValueId> = BTreeMap::new();
+    // Several norms may share their statistics: the value before the step, and after the norms so far.
+    let mut current: BTreeMap<&str, [ValueId; 2]> = BTreeMap::new();
     let old = made.graph.add_initializer("keep.running", Tensor::vector(vec![1.0 - NORM_MOMENTUM]));
     for (index, norm) in norms.iter().enumerate() {
         for (place, (name, factor)) in [(&norm.mean, 1.0), (&norm.variance, norm.unbiased())].into_iter().enumerate() {
             let Some(tensor) = running.get(name) else { continue };
             let (batch, shape) = (2 * index + place, tensor.shape());
-            let before = match current.get(name.as_str()) {
-                Some(value) => *value,
-                None => made.input(name, running_buffer(name), shape),
+            let [first, before] = match current.get(name.as_str()) {
+                Some(values) => *values,
+                None => [made.input(name, running_buffer(name), shape); 2],
             };
             let found = made.input(&format!("{name}.batch{batch}"), batch_buffer(batch), shape);
             let new = Tensor::vector(vec![NORM_MOMENTUM * factor]);
             let new = made.graph.add_initializer(format!("share.running{batch}"), new);
             let next = made.blend(&format!("{name}.{batch}"), [before, old], [found, new]);
-            current.insert(name, next);
+            current.insert(name, [first, next]);
         }
     }
-    for (name, value) in current {
+    let is_made = (may_skip && !current.is_empty()).then(|| {
+        let factor = cut(&mut made.graph, "factor", all, FACTOR..FACTOR + 1);
+        let zero = made.graph.add_initializer("zero", Tensor::vector(vec![0.0f32]));
+        made.graph.push("is_made", Op::Binary(BinaryOp::Greater), &[Some(factor), Some(zero)])
+    });
+    for (name, [first, next]) in current {
+        let value = match is_made {
+            Some(_) => made.graph.push(format!("{name}.chosen"), Op::Where, &[is_made, Some(next), Some(first)]),
+            None => next,
+        };
         made.output(running_buffer(name), value);
     }
     Some(made)
@@ -256,7 +318,7 @@ mod tests {
     fn averages_and_shared_running_statistics_are_blended_in_order() {
         let norm = RunningNorm { mean: "mean".to_owned(), variance: "variance".to_owned(), count: 5 };
         let running = ["mean", "variance"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 2]))).into();
-        let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running).unwrap();
+        let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running, false).unwrap();
         let found = run(&made, |i, buffer| match (i, buffer) {
             (0, _) => vec![9.0, 9.0, 9.0, 9.0, 0.75, 0.25],
             (_, name) if name == ParameterBuffer::Average.name("a") => vec![4.0; 4],
@@ -269,6 +331,29 @@ mod tests {
         let close =
             |name: &str, expected: f32| found[&running_buffer(name)].iter().all(|v| (v - expected).abs() < 1e-5);
         assert!(close("mean", 0.9 * 11.0 + 2.0) && close("variance", 0.9 * 11.5 + 2.5), "{found:?}");
-        assert!(average_graph(&[], &[], &running).is_none());
+        assert!(average_graph(&[], &[], &running, false).is_none());
+    }
+
+    #[test]
+    fn a_skipped_step_changes_neither_averages_nor_running_statistics() {
+        let norm = RunningNorm { mean: "mean".to_owned(), variance: "variance".to_owned(), count: 5 };
+        let running = ["mean", "variance"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 2]))).into();
+        let made = average_graph(&[parameter("a")], &[norm.clone(), norm], &running, true).unwrap();
+        let after = |factor: f32, keep: f32| {
+            run(&made, |i, buffer| match (i, buffer) {
+                (0, _) => vec![9.0, 9.0, factor, 9.0, keep, 1.0 - keep],
+                (_, name) if name == ParameterBuffer::Average.name("a") => vec![4.0; 4],
+                (_, name) if name == ParameterBuffer::Value.name("a") => vec![8.0; 4],
+                (_, name) if name.starts_with("running/") => vec![10.0; 2],
+                _ => vec![if factor > 0.0 { 20.0 } else { f32::NAN }; 2],
+            })
+        };
+        let (skipped, made) = (after(0.0, 1.0), after(0.5, 0.75));
+        for (name, before) in [("mean", 10.0), ("variance", 10.0)] {
+            assert_eq!(skipped[&running_buffer(name)], [before; 2]);
+            assert!(made[&running_buffer(name)].iter().all(|v| *v > before), "{made:?}");
+        }
+        assert_eq!(skipped[&ParameterBuffer::Average.name("a")], [4.0; 4]);
+        assert_eq!(made[&ParameterBuffer::Average.name("a")], [5.0; 4]);
     }
 }

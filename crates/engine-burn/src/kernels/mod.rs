@@ -11,6 +11,7 @@ mod curve;
 mod elementwise;
 mod fused;
 mod loss;
+mod loss_scale;
 mod memory;
 mod mma;
 mod moves;

@@ -49,7 +49,8 @@ struct Moment {
 }
 
 /// Updates parameters. `y` gets the new parameters, the new first moments from `first_at` on, and the new second moments from
-/// `second_at` on. `hyper` has learning rate, number of steps, scale and limit ([`cytoscope_graph::Hyper`]).
+/// `second_at` on. `hyper` has learning rate, number of steps, scale and limit ([`cytoscope_graph::Hyper`]). A scale of 0 skips
+/// the update: everything is copied.
 #[cube(launch)]
 fn step(
     hyper: &Array<f32>,
@@ -73,6 +74,14 @@ fn step(
         terminate!();
     }
     let at = unit as usize;
+    if hyper[2] == 0.0f32 {
+        y[at] = p[at];
+        y[(first_at + unit) as usize] = first[at];
+        if comptime!(!matches!(rule, Rule::Sgd { .. })) {
+            y[(second_at + unit) as usize] = second[at];
+        }
+        terminate!();
+    }
     let rate = hyper[0];
     let mut value = p[at];
     let mut gradient = g[at] * gradient_factor(hyper[2], hyper[3], norm[0]);

@@ -4,6 +4,7 @@ use super::conv_training::{self, Filter};
 use super::curve::Curve;
 use super::elementwise;
 use super::loss::{self, Compared};
+use super::loss_scale;
 use super::memory::{self, ALIGNMENT, Dense, Layout, Reach, axes, dense};
 use super::optimizer::{self, Update};
 use super::parts::{self, LongPart};
@@ -17,7 +18,7 @@ use crate::form::{Form, count};
 use crate::plan::{ConvGeometry, NormScope, Taps};
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime};
 use burn_tensor::{DType, Tensor};
-use cytoscope_graph::{ElementType, Loss, Optimizer};
+use cytoscope_graph::{ElementType, Loss, LossScale, Optimizer, ScaleState, StepNumbers};
 
 /// Computation of a kernel for training steps. Each variant lists its inputs and outputs.
 #[derive(Debug, Clone)]
@@ -66,6 +67,8 @@ pub(crate) enum Training {
     LossGradient(Loss),
     /// `[g…]` -> the L2 norm of all their elements.
     GlobalNorm,
+    /// `[loss, norm, state, given]` -> `[hyper, state, scale, loss]`, the decision about a step with a loss scale.
+    LossScale(LossScale),
     /// `[hyper, norm, p, g, first, second?]` -> `[p, first, second?]`, an update by the optimizer.
     Update(Optimizer),
 }
@@ -127,6 +130,11 @@ impl Training {
             Training::Loss(ref loss) => (is_f32 && fits_loss(loss, forms, 2)).then(|| vec![[1; 5]]),
             Training::LossGradient(ref loss) => (is_f32 && fits_loss(loss, forms, 3)).then(|| vec![first]),
             Training::GlobalNorm => is_f32.then(|| vec![[1; 5]]),
+            Training::LossScale(_) => {
+                let lengths: Vec<usize> = forms.iter().map(count).collect();
+                let fits = is_f32 && lengths == [1, 1, ScaleState::LENGTH, StepNumbers::LENGTH];
+                fits.then(|| loss_scale::FORMS.to_vec())
+            }
             Training::Update(optimizer) => {
                 let states = if optimizer.has_second_moment() { 3 } else { 2 };
                 let p = *forms.get(2)?;
@@ -178,6 +186,7 @@ impl Training {
             Training::Loss(_) => "loss",
             Training::LossGradient(_) => "loss_gradient",
             Training::GlobalNorm => "global_norm",
+            Training::LossScale(_) => "loss_scale",
             Training::Update(_) => "update",
         }
     }
@@ -258,6 +267,11 @@ pub(super) fn run<R: CubeRuntime, BT: BoolElement>(
             Some(vec![channels_second(loss::gradient(loss, compared, &dy)?)])
         }
         Training::GlobalNorm => Some(vec![channels_kept(sums::global_norm(inputs.map(packed).collect())?)]),
+        Training::LossScale(rule) => {
+            let mut next = || inputs.next().map(packed);
+            let made = loss_scale::decide([next()?, next()?, next()?, next()?], rule)?;
+            Some(made.into_iter().map(channels_kept).collect())
+        }
         Training::Update(optimizer) => {
             let mut next = || inputs.next().map(packed);
             let (hyper, norm, parameters) = (next()?, next()?, next()?);

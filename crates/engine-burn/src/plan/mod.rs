@@ -453,6 +453,7 @@ impl Planner<'_> {
             }
             Op::Loss(loss) => self.loss(node, loss),
             Op::GlobalNorm => self.global_norm(node),
+            Op::LossScale(rule) => self.loss_scale(node, *rule),
             Op::Update(optimizer) => self.update(node, *optimizer),
             Op::Vjp(of) => self.vjp(node, of),
             _ => {

@@ -219,7 +219,7 @@ impl<'a> Emitter<'a> {
         let op = op_name(&node.op);
         // Losses and optimizers run on dense tensors by design, so they are not reported as fallbacks.
         let by_design = match &node.op {
-            Op::Loss(_) | Op::GlobalNorm | Op::Update(_) => true,
+            Op::Loss(_) | Op::GlobalNorm | Op::LossScale(_) | Op::Update(_) => true,
             Op::Vjp(of) => matches!(**of, Op::Loss(_)),
             _ => false,
         };

@@ -18,6 +18,11 @@ pub(super) fn run(isa: Isa, op: &Op, inputs: &[Option<&Tensor>]) -> Option<StepR
             let hyper: Vec<f64> = floats(0)?.iter().map(|v| f64::from(*v)).collect();
             let (hyper, norm) = (Hyper::from_slice(&hyper)?, *floats(1)?.first()?);
             let shape = inputs.get(2).copied().flatten()?.shape().to_vec();
+            if hyper.scale == 0.0 {
+                // The update is skipped.
+                let kept = inputs.iter().skip(2).take(if rule.has_second_moment() { 4 } else { 3 }).enumerate();
+                return Some(Ok(kept.filter(|(at, _)| *at != 1).filter_map(|(_, t)| t.cloned()).collect()));
+            }
             let (mut values, gradient, mut first) = (floats(2)?.to_vec(), floats(3)?, floats(4)?.to_vec());
             let mut second = if rule.has_second_moment() { Some(floats(5)?.to_vec()) } else { None };
             let done = step(isa, *rule, hyper, norm, gradient, &mut values, &mut first, second.as_deref_mut());

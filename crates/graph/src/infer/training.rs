@@ -2,7 +2,9 @@
 
 use super::{FLOATS, Info, OpInputs, node_infos, shape_text};
 use crate::error::{GraphError, Result};
+use crate::graph::Dim;
 use crate::loss::Loss;
+use crate::loss_scale::{LossScale, ScaleState, StepNumbers};
 use crate::ops::Op;
 use crate::optimizer::Optimizer;
 
@@ -24,6 +26,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
             args.types(0, &FLOATS)?;
             vec![Info::new(args.same_type(0..args.inputs.len())?, Some(Vec::new()))]
         }
+        Op::LossScale(_) => loss_scale(args)?,
         Op::Update(optimizer) => update(*optimizer, args)?,
         _ => return Ok(None),
     }))
@@ -89,6 +92,21 @@ fn loss(loss: &Loss, args: &OpInputs<'_>) -> Result<Info> {
         }
     }
     Ok(Info::new(dtype, Some(Vec::new())))
+}
+
+fn loss_scale(args: &OpInputs<'_>) -> Result<Vec<Info>> {
+    args.types(0, &FLOATS)?;
+    let dtype = args.same_type(0..4)?;
+    let expected = [Vec::new(), Vec::new(), vec![ScaleState::LENGTH], vec![StepNumbers::LENGTH]];
+    for (index, expected) in expected.iter().enumerate() {
+        if let Some(shape) = args.need(index)?.fixed_shape().filter(|shape| shape != expected) {
+            let what = format!("shape of input {index} of the loss scale");
+            return Err(GraphError::misused(what, format!("{shape:?}"), format!("{expected:?}")));
+        }
+    }
+    let vector = |length: usize| Info::new(dtype, Some(vec![Dim::Fixed(length)]));
+    let scalar = Info::new(dtype, Some(Vec::new()));
+    Ok(vec![vector(LossScale::HYPER_LENGTH), vector(ScaleState::LENGTH), scalar.clone(), scalar])
 }
 
 fn update(optimizer: Optimizer, args: &OpInputs<'_>) -> Result<Vec<Info>> {

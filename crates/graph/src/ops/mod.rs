@@ -13,6 +13,7 @@ mod resize;
 use crate::functions::{Activation, BinaryOp, DepthOrder, PadMode, ReduceOp, UnaryOp};
 use crate::geometry::{ConvAttrs, ConvTransposeAttrs, PoolAttrs};
 use crate::loss::Loss;
+use crate::loss_scale::LossScale;
 use crate::opname::{activation_name, binary_name, gradient_name, reduce_name, unary_name};
 use crate::optimizer::Optimizer;
 use crate::tensor::{ElementType, Tensor};
@@ -301,6 +302,8 @@ pub enum Op {
     Loss(Loss),
     /// Training only, never in a file: `[g…]` -> root of the sum of all squares, a scalar.
     GlobalNorm,
+    /// Training only, never in a file: see [`LossScale`].
+    LossScale(LossScale),
     /// Training only, never in a file: see [`Optimizer`].
     Update(Optimizer),
 }
@@ -387,6 +390,7 @@ pub fn op_name(op: &Op) -> &'static str {
         Op::FakeQuantize { .. } => "FakeQuantize",
         Op::Loss(_) => "Loss",
         Op::GlobalNorm => "GlobalNorm",
+        Op::LossScale(_) => "LossScale",
         Op::Update(_) => "Update",
     }
 }

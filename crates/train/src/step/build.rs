@@ -4,12 +4,12 @@ use super::{ModelState, Stepper, StepperOptions, split_state};
 use crate::error::{engine_error, model_error};
 use crate::joined::Joined;
 use crate::step_graphs::{
-    BufferGraph, HYPER, LOSS_SCALE, ParameterBuffer, TOTALS, add_totals, average_graph, batch_buffer, extend_hyper,
-    sum_graph,
+    BufferGraph, HYPER, LOSS_SCALE, ParameterBuffer, SCALE_STATE, STEP_LOSS, TOTALS, add_loss_scale, add_step_loss,
+    add_totals, average_graph, batch_buffer, extend_hyper, sum_graph,
 };
 use cytoscope_autodiff::{GradientGraph, Parameter, StepOptions, UpdateGraph, gradient_graph, update_graph};
 use cytoscope_engine::{BoundSession, Buffers, CompileOptions, Device, DeviceId, Engine, Precision, Session};
-use cytoscope_graph::{ElementType, Graph, Tensor};
+use cytoscope_graph::{ElementType, Graph, LossScale, Tensor};
 use cytoscope_graph_passes::{input_channels, join_first_inputs};
 use cytoscope_pipeline::JobError;
 use cytoscope_profile::Stage;
@@ -46,32 +46,37 @@ fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tenso
     running
 }
 
-/// Binds the loss scale (in mixed precision), the parameters (the last inputs of a gradient graph, followed only by the
-/// totals), their gradients, and the batch statistics. Without totals, the session returns the loss.
+/// Binds the loss scale (in mixed precision), the parameters (the last inputs of a gradient graph, followed only by
+/// `totals`), their gradients, and the batch statistics. Without totals, the session returns the loss.
 fn bind_gradients(
     graph: &GradientGraph,
     parameters: &[Parameter],
     session: Box<dyn Session>,
-    has_totals: bool,
+    totals: &[&str],
 ) -> BoundSession {
-    let totals: Vec<Option<String>> = TOTALS.iter().filter(|_| has_totals).map(|t| Some((*t).to_owned())).collect();
+    let totals: Vec<Option<String>> = totals.iter().map(|t| Some((*t).to_owned())).collect();
     let scale = graph.halved.map(|_| Some(LOSS_SCALE.to_owned()));
     let bound = parameters.len() + totals.len() + usize::from(scale.is_some());
     let mut inputs: Vec<Option<String>> = vec![None; graph.graph.inputs.len().saturating_sub(bound)];
     inputs.extend(scale);
     inputs.extend(ParameterBuffer::Value.names(parameters));
     inputs.extend(totals.iter().cloned());
-    let mut outputs = vec![has_totals.then(|| "loss".to_owned())];
+    let mut outputs = vec![(!totals.is_empty()).then(|| "loss".to_owned())];
     outputs.extend(ParameterBuffer::Gradient.names(parameters));
     outputs.extend((0..2 * graph.norms.len()).map(|index| Some(batch_buffer(index))));
     outputs.extend(totals);
     BoundSession::new(session, inputs, outputs)
 }
 
-/// Binds hyper-parameters, parameters, accumulated gradients and moments.
-fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn Session>) -> BoundSession {
+/// Binds hyper-parameters, parameters, accumulated gradients and moments, and what [`add_loss_scale`] adds if `is_scaled`.
+fn bind_update(
+    parameters: &[Parameter],
+    graph: &UpdateGraph,
+    session: Box<dyn Session>,
+    is_scaled: bool,
+) -> BoundSession {
     let second = if graph.has_second_moment { parameters } else { &[] };
-    let mut inputs: Vec<Option<String>> = vec![Some(HYPER.to_owned())];
+    let mut inputs: Vec<Option<String>> = vec![(!is_scaled).then(|| HYPER.to_owned())];
     let mut outputs: Vec<Option<String>> = vec![Some("norm".to_owned())];
     inputs.extend(ParameterBuffer::Value.names(parameters));
     inputs.extend(ParameterBuffer::Sum.names(parameters));
@@ -80,7 +85,29 @@ fn bind_update(parameters: &[Parameter], graph: &UpdateGraph, session: Box<dyn S
     outputs.extend(ParameterBuffer::Value.names(parameters));
     outputs.extend(ParameterBuffer::FirstMoment.names(parameters));
     outputs.extend(ParameterBuffer::SecondMoment.names(second));
+    if is_scaled {
+        inputs.extend([STEP_LOSS, SCALE_STATE].map(|name| Some(name.to_owned())));
+        outputs.extend([HYPER, SCALE_STATE, LOSS_SCALE, STEP_LOSS].map(|name| Some(name.to_owned())));
+    }
     BoundSession::new(session, inputs, outputs)
+}
+
+/// Adds what a device computes so that the host need not read it in each step; `parameters` is the number of tensors of
+/// parameters. Returns the buffers to which the gradient graph adds.
+fn add_device_parts(
+    graph: &mut GradientGraph,
+    update: &mut UpdateGraph,
+    parameters: usize,
+    is_scaled: bool,
+) -> &'static [&'static str] {
+    if is_scaled {
+        add_step_loss(&mut graph.graph);
+        add_loss_scale(&mut update.graph, LossScale::default());
+        return &[STEP_LOSS];
+    }
+    add_totals(&mut graph.graph, parameters);
+    extend_hyper(&mut update.graph);
+    &TOTALS
 }
 
 /// Returns the shapes of a graph's inputs.
@@ -131,10 +158,10 @@ impl Stepper {
         let joined = if on_device { Joined::new(&graph.parameters) } else { Joined::separate(&graph.parameters) };
         joined.rewrite(&mut graph);
         let mut update = update_graph(&joined.tensors, options.optimizer);
-        if on_device {
-            add_totals(&mut graph.graph, joined.tensors.len());
-            extend_hyper(&mut update.graph);
-        }
+        // Only f16 has too small a range for gradients.
+        let is_scaled = on_device && options.half == Some(ElementType::F16);
+        let totals: &[&str] =
+            if on_device { add_device_parts(&mut graph, &mut update, joined.tensors.len(), is_scaled) } else { &[] };
         let compile = CompileOptions {
             precision: if options.exact { Precision::F32 } else { engine.device().fast_precision() },
             threads: options.threads,
@@ -156,17 +183,18 @@ impl Stepper {
             average: if options.ema > 0.0 { values.clone() } else { Vec::new() },
             running_stats: running_stats(&graph, &model_graph),
             optimizer_steps: 0,
-            loss_scale: if options.half == Some(ElementType::F16) { INITIAL_LOSS_SCALE } else { 1.0 },
+            loss_scale: if is_scaled { INITIAL_LOSS_SCALE } else { 1.0 },
             steady_steps: 0,
             values,
         };
-        let gradients = bind_gradients(&graph, &joined.tensors, gradients, on_device);
-        let update = bind_update(&joined.tensors, &update, updates);
+        let gradients = bind_gradients(&graph, &joined.tensors, gradients, totals);
+        let update = bind_update(&joined.tensors, &update, updates, is_scaled);
         let (mut sum, mut averages) = (None, None);
         if on_device {
             let averaged = if options.ema > 0.0 { joined.tensors.as_slice() } else { &[] };
             sum = Some(bound(sum_graph(&joined.tensors))?);
-            averages = average_graph(averaged, &graph.norms, &state.running_stats).map(bound).transpose()?;
+            let averaging = average_graph(averaged, &graph.norms, &state.running_stats, is_scaled);
+            averages = averaging.map(bound).transpose()?;
         }
         compiling.finish();
         let has_second_moment = !state.second_moment.is_empty();
@@ -189,7 +217,8 @@ impl Stepper {
             read_loss: 0.0,
             last_added: f64::INFINITY,
             readings: 0,
-            half: options.half,
+            is_scaled,
+            skipped_steps: 0,
             recorder: options.recorder.clone(),
             on_device,
         })

@@ -3,7 +3,7 @@
 use super::*;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{DynUNet, Weights, dynunet};
-use cytoscope_engine::{DeviceId, Engine};
+use cytoscope_engine::{DeviceId, Engine, Precision};
 use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{LossKind, LossTerm};
 use cytoscope_pipeline::devices::Devices;
@@ -64,6 +64,64 @@ fn assert_close(what: &str, got: &[Tensor], want: &[Tensor]) {
     }
 }
 
+/// The network that is trained.
+fn network() -> Graph {
+    let config = DynUNet { filters: vec![8, 12], strides: vec![1, 2], ..DynUNet::default() };
+    prepare(&dynunet(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap()
+}
+
+/// Returns a stepper in f16 on a GPU; `None`, with a report of the skip, without such a GPU.
+fn in_f16(loss: Loss) -> Option<Stepper> {
+    let devices = probe::run_with_software(probe::Kind::Wgpu, true);
+    let gpu = devices.iter().find(|device| device.usable).map(|device| BurnEngine::open(device).unwrap());
+    let Some(gpu) = gpu.filter(|gpu| gpu.training_precisions().contains(&Precision::F16)) else {
+        cytoscope_testkit::skip("no Vulkan or Metal device with f16");
+        return None;
+    };
+    let options = StepperOptions { loss, half: Some(ElementType::F16), ..options() };
+    Some(Stepper::new(network(), &gpu, &options).unwrap())
+}
+
+#[test]
+fn steps_that_overflow_in_f16_are_skipped_and_counted_when_losses_are_read() {
+    const STEPS: u32 = 40;
+    let Some(mut stepper) = in_f16(Loss::single(LossKind::MeanSquared, 1)) else { return };
+    assert!(stepper.is_scaled());
+    let step = |stepper: &mut Stepper| {
+        let target: Vec<f32> = noise(2).as_f32().unwrap().iter().map(|v| v * 1e3).collect();
+        let ones = Tensor::new(SHAPE, vec![1.0f32; target.len()]).unwrap();
+        let batch = vec![noise(1), Tensor::new(SHAPE, target).unwrap(), ones];
+        assert_eq!(stepper.forward_backward_later(batch).unwrap(), StepOutput::Loss(0.0));
+        stepper.optimizer_step(1e-3, 1.0, 1).unwrap();
+    };
+    // The gradient of the loss is above 2, so that it overflows even in 32 bits.
+    let scale = 2.0f32.powi(127);
+    let before = ModelState { loss_scale: scale, ..stepper.state().unwrap() };
+    stepper.set_state(before.clone()).unwrap();
+    step(&mut stepper);
+    assert_eq!(stepper.state().unwrap(), ModelState { loss_scale: scale / 2.0, ..before.clone() });
+    assert!(stepper.has_unread());
+    assert_eq!((stepper.unread_loss().unwrap(), stepper.take_skipped_steps()), (Some(0.0), 1));
+    assert!(!stepper.has_unread());
+    let largest = cytoscope_graph::LossScale::default().max;
+    stepper.set_state(ModelState { loss_scale: largest, ..before.clone() }).unwrap();
+    step(&mut stepper);
+    let downloads = |stepper: &Stepper| stepper.traffic().unwrap().downloads;
+    let downloads_before = downloads(&stepper);
+    (1..STEPS).for_each(|_| step(&mut stepper));
+    assert_eq!(downloads(&stepper), downloads_before, "nothing is read in a step");
+    let loss = stepper.unread_loss().unwrap().expect("every loss is finite");
+    let (skipped, after) = (stepper.take_skipped_steps() as u32, stepper.state().unwrap());
+    assert!(skipped < STEPS, "all steps were skipped");
+    assert_eq!((after.optimizer_steps, after.loss_scale), (STEPS - skipped, largest / 2.0f32.powi(skipped as i32)));
+    assert_eq!(stepper.take_skipped_steps(), 0);
+    // The mean of (1000 t)² is about a third of 10⁶; the few small steps hardly change it.
+    let mean = loss / f64::from(STEPS - skipped);
+    assert!((1e5..1e6).contains(&mean), "a loss of {mean}");
+    assert!(after.values.iter().all(|t| t.as_f32().unwrap().iter().all(|v| v.is_finite())));
+    assert_ne!(after.values, before.values);
+}
+
 /// Returns steppers of the same network on a GPU and on the CPU; `None`, with a report of the skip, without a GPU.
 fn on_both(options: &StepperOptions) -> Option<[Stepper; 2]> {
     let devices = probe::run_with_software(probe::Kind::Wgpu, true);
@@ -71,8 +129,7 @@ fn on_both(options: &StepperOptions) -> Option<[Stepper; 2]> {
         cytoscope_testkit::skip("no Vulkan or Metal device");
         return None;
     };
-    let config = DynUNet { filters: vec![8, 12], strides: vec![1, 2], ..DynUNet::default() };
-    let net = prepare(&dynunet(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap();
+    let net = network();
     let (gpu, cpu) = (BurnEngine::open(device).unwrap(), Devices::cpu_only().engine(DeviceId::Cpu).unwrap());
     let stepper = |engine: &dyn Engine| Stepper::new(net.clone(), engine, options).unwrap();
     Some([stepper(&gpu), stepper(cpu.as_ref())])

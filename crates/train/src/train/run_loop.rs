@@ -128,6 +128,9 @@ impl Training<'_> {
             // Without a scored start model, there is no network to finish with before the first step.
             let has_network = run.state.step > 0 || run.state.start_score.is_some();
             if self.is_finishing() && has_network {
+                if !self.read_losses(run)? {
+                    continue;
+                }
                 if self.finish_on_request(&mut run.state) {
                     break;
                 }
@@ -138,7 +141,10 @@ impl Training<'_> {
                 run.last_plan = Instant::now();
             }
             if self.is_over(&run.state) {
-                self.stop_here(&mut run.state);
+                // Steps that were skipped may leave none.
+                if self.read_losses(run)? && self.is_over(&run.state) {
+                    self.stop_here(&mut run.state);
+                }
                 continue;
             }
             let progress = run.state.step as f64 / run.state.steps.max(1) as f64;

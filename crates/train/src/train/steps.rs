@@ -41,20 +41,20 @@ fn steps_per_point(state: &TrainState) -> u64 {
 
 impl Training<'_> {
     /// Computes the gradients of the next batches and updates the parameters at a learning rate of `rate`, reduced after
-    /// rollbacks. Returns false if no step was made: the loss scale was reduced, or the run went back to its last good
-    /// state.
+    /// rollbacks. Returns false if steps were skipped because of an overflow, or if the run went back to its last good state.
     pub(super) fn take_step(&self, run: &mut LoopState, rate: f64) -> Result<bool, JobError> {
         run.window.started.get_or_insert_with(Instant::now);
         let loss = match self.accumulate(run)? {
             StepOutput::Loss(loss) => loss,
-            // The loss scale was reduced; the next batch is used instead.
-            StepOutput::Overflow => return Ok(false),
             StepOutput::NotFinite => {
                 self.roll_back(&mut run.state, &mut run.stepper, &run.last_good)?;
                 run.window = LossWindow::default();
                 return Ok(false);
             }
         };
+        if run.stepper.is_scaled() {
+            return self.take_scaled_step(run, rate);
+        }
         if !self.is_read(run)? {
             return Ok(false);
         }
@@ -63,6 +63,26 @@ impl Training<'_> {
         run.state.step += 1;
         self.record_step(run, loss, rate);
         Ok(true)
+    }
+
+    /// Updates the parameters with gradients of a scaled loss. The device skips the update if they overflow, and only when the
+    /// losses are read, the host knows how often: then these steps are no longer counted. Returns false if there were any, or if
+    /// the run went back to its last good state.
+    fn take_scaled_step(&self, run: &mut LoopState, rate: f64) -> Result<bool, JobError> {
+        let rate = rate * run.state.rate_factor;
+        run.stepper.optimizer_step(rate, self.config.clip_norm, self.config.accumulate)?;
+        run.state.step += 1;
+        run.window.steps += 1;
+        run.window.timed += 1;
+        let counted = run.state.step;
+        if run.window.steps < steps_per_point(&run.state) && counted < run.state.steps {
+            return Ok(true);
+        }
+        if !self.read_losses(run)? {
+            return Ok(false);
+        }
+        self.add_point(run, rate);
+        Ok(run.state.step == counted)
     }
 
     /// Computes and accumulates the gradients of the batches of one step. Returns the mean loss.
@@ -95,10 +115,15 @@ impl Training<'_> {
         if is_point_due || is_last { self.read_losses(run) } else { Ok(true) }
     }
 
-    /// Reads the losses that are still on the device. Returns false if they are not finite; the run then went back to its
-    /// last good state.
+    /// Reads the losses that are still on the device. Steps that it has skipped are no longer counted. Returns false if the
+    /// losses are not finite; the run then went back to its last good state.
     pub(super) fn read_losses(&self, run: &mut LoopState) -> Result<bool, JobError> {
-        if let Some(loss) = run.stepper.unread_loss()? {
+        let read = run.stepper.unread_loss()?;
+        let skipped = run.stepper.take_skipped_steps();
+        for count in [&mut run.state.step, &mut run.window.steps, &mut run.window.timed] {
+            *count = count.saturating_sub(skipped);
+        }
+        if let Some(loss) = read {
             run.window.loss += loss / self.config.accumulate as f64;
             return Ok(true);
         }
@@ -110,15 +135,20 @@ impl Training<'_> {
 
     /// Adds a step to the loss curve, and reports it when the curve gets a point.
     fn record_step(&self, run: &mut LoopState, loss: f64, rate: f64) {
-        let (state, window) = (&mut run.state, &mut run.window);
-        window.loss += loss;
-        window.steps += 1;
-        window.timed += 1;
+        run.window.loss += loss;
+        run.window.steps += 1;
+        run.window.timed += 1;
+        self.add_point(run, rate);
+    }
+
+    /// Adds a point to the loss curve and reports it, if there are enough steps since the last one.
+    fn add_point(&self, run: &mut LoopState, rate: f64) {
+        let (state, window) = (&mut run.state, &run.window);
         if window.steps < steps_per_point(state) {
             return;
         }
         let secs = window.started.map_or(0.0, |b| b.elapsed().as_secs_f64());
-        let n = window.timed as f64;
+        let n = window.timed.max(1) as f64;
         let point = StepPoint {
             step: state.step,
             loss: window.loss / window.steps as f64,

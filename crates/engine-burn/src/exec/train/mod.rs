@@ -20,6 +20,7 @@ fn kernel(kind: &TrainKind) -> Option<Training> {
         TrainKind::Loss(loss) => Training::Loss(loss.clone()),
         TrainKind::LossGradient(loss) => Training::LossGradient(loss.clone()),
         TrainKind::GlobalNorm => Training::GlobalNorm,
+        TrainKind::LossScale(rule) => Training::LossScale(*rule),
         TrainKind::Update(optimizer) => Training::Update(*optimizer),
         _ => return None,
     })

@@ -9,7 +9,7 @@ pub(crate) use merge::merge;
 use super::{Kind, PlanResult, Planner, PoolAxis, Source, Unsupported, unsupported};
 use crate::form::{Form, count};
 use crate::kernels::Curve;
-use cytoscope_graph::{Activation, Loss, Node, Op, Optimizer, ValueId, op_name};
+use cytoscope_graph::{Activation, Loss, LossScale, Node, Op, Optimizer, ValueId, op_name};
 
 /// Which elements are normalized together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +127,8 @@ pub(crate) enum TrainKind {
     LossGradient(Loss),
     /// `[g…]` -> global L2 norm of the gradients.
     GlobalNorm,
+    /// `[loss, norm, state, given]` -> `[hyper, state, scale, loss]`, the decision about a step with a loss scale.
+    LossScale(LossScale),
     /// `[part…]` -> a long tensor that has the parts at these positions, the first of which is 0, and is 0 elsewhere.
     Join { starts: Vec<usize> },
     /// `[hyper, norm, p, g, first, second?]` -> `[p, first, second?]`, one optimizer update.
@@ -292,18 +294,27 @@ impl Planner<'_> {
         self.push(Kind::Train(TrainKind::GlobalNorm), inputs, output)
     }
 
+    pub(super) fn loss_scale(&mut self, node: &Node, rule: LossScale) -> PlanResult {
+        self.push_whole(node, TrainKind::LossScale(rule), 4, 4)
+    }
+
     pub(super) fn update(&mut self, node: &Node, optimizer: Optimizer) -> PlanResult {
         let states = if optimizer.has_second_moment() { 3 } else { 2 };
-        let mut inputs = Vec::with_capacity(states + 3);
-        for index in 0..states + 3 {
+        self.push_whole(node, TrainKind::Update(optimizer), states + 3, states)
+    }
+
+    /// Adds the step of a node that has this many inputs and outputs, all of which are there.
+    fn push_whole(&mut self, node: &Node, kind: TrainKind, input_count: usize, output_count: usize) -> PlanResult {
+        let mut inputs = Vec::with_capacity(input_count);
+        for index in 0..input_count {
             inputs.push(self.source(self.input(node, index)?)?);
         }
-        let mut outputs = Vec::with_capacity(states);
-        for index in 0..states {
+        let mut outputs = Vec::with_capacity(output_count);
+        for index in 0..output_count {
             let output = node.output(index).map_or_else(|| unsupported(format!("without output {index}")), Ok)?;
             outputs.push((output, self.form(output)?));
         }
-        self.push_many(Kind::Train(TrainKind::Update(optimizer)), inputs, outputs, 0);
+        self.push_many(Kind::Train(kind), inputs, outputs, 0);
         Ok(())
     }
 
