@@ -10,6 +10,7 @@ mod device_lists;
 pub mod dialogs;
 pub mod empty;
 pub mod library;
+mod menu_keys;
 mod models;
 pub mod objects;
 pub mod palette;
