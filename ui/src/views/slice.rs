@@ -527,6 +527,7 @@ fn displayed_planes(
         let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
         match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
             LoadState::Ready(plane) => {
+                changes.extend(map_histogram(overlay, &plane));
                 roles.push(Some(overlay.role));
                 all.push(match overlay.is_labels() {
                     true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
@@ -558,6 +559,16 @@ fn contrast(
         (display.low, display.high) = (low, high);
     }
     (display, Some(DocumentChange::Contrast { source, index, histogram, limits }))
+}
+
+/// The change that sets the histogram of a map, which is taken from its first XY plane.
+fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
+    let is_set = overlay.role != Role::Map || overlay.histogram.is_some();
+    if is_set || plane.at.orientation != Orientation::Xy {
+        return None;
+    }
+    let histogram = Histogram::of(plane)?;
+    Some(DocumentChange::MapHistogram { source: overlay.source_id, histogram })
 }
 
 #[cfg(test)]
