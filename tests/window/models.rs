@@ -223,7 +223,7 @@ fn a_model_that_cannot_be_read_says_why() {
     let file = fixture.path("broken.onnx");
     std::fs::write(&file, "no network").unwrap();
     drop_file(&mut fixture, file);
-    fixture.until("the reason", |w| sees(w, "broken · test failed"));
+    fixture.until("the reason", |w| sees(w, "Testing broken failed"));
     assert!(fixture.sees("Add to my models"), "{}", fixture.on_screen());
     fixture.click("Remove from the list");
     assert!(!fixture.sees("Add to my models"), "{}", fixture.on_screen());
