@@ -78,9 +78,14 @@ pub(crate) fn heading(ui: &mut Ui, text: &str) {
 }
 
 /// A horizontal axis whose marks are labeled as soon as there is space for four characters; by default, plots as narrow as
-/// ours label few of them.
+/// ours label few of them. Labels have the color of text, and do not fade as they get closer.
 pub(crate) fn x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
-    vec![AxisHints::new_x().label(label).label_spacing(34.0..=40.0)]
+    vec![AxisHints::new_x().label(label).label_spacing(34.0..=35.0)]
+}
+
+/// A vertical axis whose labels do not fade, either.
+pub(crate) fn y_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
+    vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0)]
 }
 
 /// Draws small text in a weak color.
