@@ -19,7 +19,7 @@ use crate::runs::read_run;
 use crate::settings::{Settings, SettingsFile};
 use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
-use cytoscope_pipeline::job_record::records_result_of;
+use cytoscope_pipeline::job_record::{records_result_of, remove_record};
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
@@ -436,10 +436,15 @@ fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>,
     Ok(job)
 }
 
-/// Removes a package folder whose files are unchanged and complete; renames a single file and returns its new path.
+/// Removes a package folder whose files are unchanged and complete, with its provenance record; renames a single file and
+/// returns its new path.
 fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
     if path.is_dir() {
-        return remove_finished(path, PACKAGE_KIND).map(|()| None).map_err(|e| e.to_string());
+        remove_finished(path, PACKAGE_KIND).map_err(|e| e.to_string())?;
+        if let Err(error) = remove_record(path) {
+            tracing::warn!("the record of a removed model was not removed: {error}");
+        }
+        return Ok(None);
     }
     move_aside(path).map(Some).map_err(|e| e.to_string())
 }
