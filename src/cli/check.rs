@@ -1,15 +1,26 @@
 //! `cytoscope check`: checks the metadata of a package before it is uploaded.
 
 use super::failure::{Failure, Outcome};
+use super::measured::Measurement;
+use super::options::StageTraceOption;
+use super::trace_path::check_trace;
 use super::{print, print_json};
 use clap::Args;
 use cytoscope_model_package::UploadSeverity;
-use cytoscope_pipeline::check_upload;
+use cytoscope_pipeline::{check_upload, find_model};
+use cytoscope_profile::Stage;
+use cytoscope_storage::Overwrite;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Check {
     /// Model package to check (folder or .zip) or name of an installed model.
     package: String,
+    #[command(flatten)]
+    tracing: StageTraceOption,
+    /// Overwrite an existing trace; an input is never overwritten.
+    #[arg(long, requires = "trace")]
+    force: bool,
     /// Print the findings as one JSON object.
     #[arg(long)]
     json: bool,
@@ -17,7 +28,19 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(self) -> Outcome {
-        let report = check_upload(&self.package)?;
+        let overwrite = Overwrite::from_force(self.force);
+        if let Some(trace) = &self.tracing.trace {
+            // A package that does not exist is reported when it is opened.
+            let package = find_model(&self.package).ok();
+            let inputs: Vec<&Path> = package.iter().map(PathBuf::as_path).collect();
+            check_trace(trace, &inputs, &[], overwrite)?;
+        }
+        let measurement = Measurement::start("check", self.tracing.trace.as_deref(), overwrite, false);
+        let recorder = measurement.recorder();
+        let span = recorder.span(Stage::Load, "check metadata");
+        let checked = check_upload(&self.package);
+        span.finish();
+        let (report, _) = measurement.finish(checked, 1)?;
         if self.json {
             print_json(&report)?;
         } else {

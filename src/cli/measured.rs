@@ -110,9 +110,24 @@ impl MeasuredRun {
         let spans = recorder.spans();
         let (operators, slowdown) = (operator_totals(&spans), Slowdown::of(&spans));
         let machine_peak = facts.machine_peak.clone().or_else(|| machine_peak_of(&facts, &operators));
-        let verify_secs = recorder.totals().iter().find(|total| total.stage == Stage::Verify).map(|t| t.seconds);
-        let facts =
-            RunFacts { memory_peak, device_memory_peak, peak_bytes, machine_peak, slowdown, verify_secs, ..facts };
+        let totals = recorder.totals();
+        let verify_secs = totals.iter().find(|total| total.stage == Stage::Verify).map(|total| total.seconds);
+        let copies = totals.iter().filter(|total| matches!(total.stage, Stage::Upload | Stage::Download));
+        let copying_secs: f64 = copies.map(|total| total.seconds).sum();
+        let training = facts.training.clone().map(|training| {
+            let transfer_secs = training.traffic.map(|_| copying_secs);
+            TrainingFacts { transfer_secs, ..training }
+        });
+        let facts = RunFacts {
+            memory_peak,
+            device_memory_peak,
+            peak_bytes,
+            machine_peak,
+            slowdown,
+            verify_secs,
+            training,
+            ..facts
+        };
         let advice = advise(&facts, &operators);
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
     }

@@ -3,6 +3,7 @@
 mod precision;
 mod search;
 mod search_plot;
+mod search_time;
 
 use super::failure::{Failure, Outcome};
 use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_facts};
@@ -99,11 +100,11 @@ pub(crate) struct Train {
     /// continues with twice the steps, until one is left, which trains for --steps and writes the package. All trials are
     /// listed in OUT.search.csv and plotted in OUT.search.svg; --resume continues the search.
     #[arg(long, value_name = "SPACE.toml", requires_all = ["trials", "steps"],
-          conflicts_with_all = ["trace", "stages_only", "epochs", "minutes", "json_progress"])]
+          conflicts_with_all = ["trace", "stages_only", "epochs", "minutes"])]
     search: Option<PathBuf>,
     /// Number of trials of --search.
     #[arg(long, value_name = "N", requires = "search",
-          conflicts_with_all = ["trace", "epochs", "minutes", "json_progress"])]
+          conflicts_with_all = ["trace", "epochs", "minutes"])]
     trials: Option<usize>,
     /// Random seed; the same seed gives the same split of the data and the same patches.
     #[arg(long, default_value_t = 0)]

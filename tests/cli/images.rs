@@ -180,6 +180,16 @@ fn a_folder_of_numbered_slices_is_one_stack() {
     assert_eq!(report["inputs"].as_array().map(Vec::len), Some(1), "{report}");
     let notes = report["inputs"][0]["notes"].to_string();
     assert!(notes.contains("5 files, z_000.png to z_004.png, were read as one stack (--axes YX"), "{notes}");
+    assert!(!notes.contains("is missing"), "{notes}");
+    // A lost slice ends the stack, which is not overlooked.
+    std::fs::remove_file(fixture.path("slices/z_002.png")).unwrap();
+    let ran = fixture.run(&["convert", "slices/z_004.png", "b.npy"]).ok();
+    let expected = "2 files, z_003.png to z_004.png, were read as one stack";
+    assert!(
+        ran.stderr.contains(expected) && ran.stderr.contains("2 other files of this name were not"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]

@@ -24,6 +24,9 @@ fn imported_networks_of_nnunet_and_pytorch_fnet_give_the_outputs_of_pytorch() {
         let report = fixture.run(&["import", file, "--out", &package, "--json"]).json();
         assert_eq!(report["architecture"], architecture, "{report:#}");
         assert!(!report["assumptions"].to_string().contains("no plans.json"), "{report:#}");
+        let rdf = String::from_utf8(fixture.bytes(&format!("{package}/rdf.yaml"))).unwrap();
+        let labels = "channel_names:\n    - background\n    - nucleus\n    - membrane\n";
+        assert_eq!(rdf.contains(labels), architecture == "nnunet", "{rdf}");
         let output = format!("{name}.npy");
         fixture.run(&["run", &package, "--input", "t/x.npy", "--output", &output]).ok();
         let (got, expected) = (fixture.image(&output), fixture.image(&format!("t/{name}.npy")));

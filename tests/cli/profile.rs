@@ -38,7 +38,7 @@ fn a_trace_and_a_report_hold_the_same_run() {
     let profile = fixture.run(&["profile", "trace.json", "--json"]).json();
     assert_eq!(profile["run"], report["run"]);
     assert!(!profile["operators"].as_array().unwrap().is_empty() && !profile["memory"].as_array().unwrap().is_empty());
-    for stage in ["load", "read", "compute", "blend", "write"] {
+    for stage in ["load", "read", "compute", "blend", "release", "write"] {
         assert!(stage_secs(&profile["run"], stage).is_some_and(|secs| secs > 0.0), "no {stage}: {profile:#}");
     }
     std::fs::write(fixture.path("report.json"), report.to_string()).unwrap();
@@ -54,7 +54,7 @@ fn a_trace_and_a_report_hold_the_same_run() {
     assert!(samples.len() > 2 && samples.contains(&peak), "{peak} {samples:?}");
     let events = trace["traceEvents"].as_array().unwrap();
     assert!(events.iter().any(|e| e["name"] == "engine arena"));
-    for name in ["open", "inputs of the record", "earlier results", "finish", "publish"] {
+    for name in ["open", "inputs of the record", "earlier results", "network", "finish", "publish"] {
         assert!(events.iter().any(|e| e["ph"] == "X" && e["name"] == name), "no span {name}: {events:#?}");
     }
     // Every operator that multiplies has a share of the machine's peak.
@@ -148,6 +148,35 @@ fn every_part_of_a_job_has_a_span() {
     has(&["segment", &raw, "--out", "s.tif"], &["read: open", "objects: segment", "write: finish"]);
     let scored = ["read: open", "validate: overlaps", "validate: match objects"];
     has(&["evaluate", "--pred", labels, "--truth", labels, "--out", "e.json"], &scored);
+}
+
+#[test]
+fn commands_that_compare_runs_or_read_a_package_write_traces() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,24,24", 1);
+    let spans = |arguments: &[&str]| -> Vec<String> {
+        let trace = ["--trace", "t.json", "--force"];
+        fixture.run(&[arguments, &trace].concat()).ok();
+        let trace: Value = serde_json::from_slice(&fixture.bytes("t.json")).unwrap();
+        assert_eq!(chrome_trace::problems(&trace), Vec::<String>::new());
+        let spans = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+        spans.map(|e| format!("{}: {}", e["cat"].as_str().unwrap(), e["name"].as_str().unwrap())).collect()
+    };
+    let checked = spans(&["check", "nuclei"]);
+    assert_eq!(checked, ["load: check metadata"]);
+    let tuned = spans(&["tune", "--model", "nuclei-dog", "--data", &raw, "--diameter", "8", "--device", "cpu"]);
+    assert!(tuned.iter().any(|span| span.starts_with("run: predict on cpu f32, tile ")), "{tuned:?}");
+    std::fs::write(
+        fixture.path("tasks.csv"),
+        format!("name,kind,model,data,device\na,inference,nuclei-dog,{raw},cpu\n"),
+    )
+    .unwrap();
+    let measured = spans(&["bench", "--config", "tasks.csv", "--repeat", "2", "--output", "b.json"]);
+    assert_eq!(measured.iter().filter(|span| *span == "run: a").count(), 2, "{measured:?}");
+    // A trace replaces neither an earlier one nor an output unless that is requested.
+    fixture.fails(2, &["check", "nuclei", "--trace", "t.json"], &["t.json", "--force"]);
+    let onto_results = ["bench", "--config", "tasks.csv", "--output", "c.json", "--trace", "c.json"];
+    fixture.fails(2, &onto_results, &["--trace", "c.json"]);
 }
 
 #[test]

@@ -69,6 +69,29 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
 }
 
 #[test]
+fn a_search_reports_its_trials_as_json_lines() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];
+    let ran = fixture.run(&[&SMALL[..], &search, &["--json-progress"]].concat()).ok();
+    let trials: Vec<Value> = ran
+        .stderr
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|event| event["event"] == "trial")
+        .collect();
+    let rows = fixture.table("m.search.csv");
+    let of_rows: Vec<[&str; 2]> = rows[1..].iter().map(|row| [row[0].as_str(), row[1].as_str()]).collect();
+    let reported: Vec<[String; 2]> =
+        trials.iter().map(|event| ["number", "rung"].map(|key| event["trial"][key].to_string())).collect();
+    assert_eq!(reported, of_rows, "{}", ran.stderr);
+    let last = &trials[2];
+    assert_eq!((&last["rungs"], &last["trial"]["steps"]), (&2.into(), &4.into()), "{last}");
+    let settings = [format!("ema={}", rows[3][6]), format!("schedule.rate={}", rows[3][7])];
+    assert_eq!(last["trial"]["settings"], json!(settings));
+    assert!(last["trial"]["score"].is_number() && last["trial"]["error"] == "", "{last}");
+}
+
+#[test]
 fn tables_and_plots_of_other_programs_are_kept_when_a_search_is_restarted() {
     let fixture = prepared();
     let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m"];

@@ -201,20 +201,16 @@ fn interrupted_tuning_reports_what_was_measured_and_replaces_no_saved_settings()
 }
 
 #[test]
-fn measured_predictions_are_reported_if_training_cannot_be_tuned() {
+fn training_data_that_cannot_be_used_are_refused_before_predictions_are_tuned() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,24,24", 1);
     std::fs::create_dir(fixture.path("empty")).unwrap();
     let tune = ["tune", "--model", "nuclei-dog", "--data", &raw, "--diameter", "8", "--device", "cpu", "--json"];
     let options = ["--training", "empty", "--steps", "1", "--save", "--profiles", "p.json"];
-    let ran = fixture.run(&[&tune[..], &options].concat());
-    assert!(ran.code != Some(0) && ran.stderr.contains("training was not tuned: "), "{}", ran.stderr);
-    let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {}", ran.stdout));
-    assert_eq!((&report["complete"], &report["training"]), (&json!(false), &Value::Null));
-    assert_eq!(report["inference"]["complete"], json!(true));
-    let file: Value = serde_json::from_slice(&fixture.bytes("p.json")).unwrap();
-    assert_eq!(file["profiles"][0]["inference"], report["inference"]["presets"]);
-    // Settings that cannot be read are refused before anything is measured.
+    let refused = fixture.fails(3, &[&tune[..], &options].concat(), &["empty"]);
+    assert!(refused.stdout.is_empty() && !refused.stderr.contains("round 1"), "{}{}", refused.stdout, refused.stderr);
+    assert!(!fixture.path("p.json").exists());
+    // So are settings that cannot be read.
     std::fs::write(fixture.path("bad.toml"), "no_such_setting = 1\n").unwrap();
     let config = ["--training", "empty", "--config", "bad.toml"];
     let refused = fixture.run(&[&tune[..], &config].concat());

@@ -119,7 +119,8 @@ const CHANGES: [(&str, &str, Option<&str>); 69] = [
     ),
     (
         "opset_version: 21",
-        "opset_version: 21\n  pytorch_state_dict: {source: notes.txt, parent: onnx, pytorch_version: '2', architecture: 'a.py:Net'}",
+        "opset_version: 21\n  pytorch_state_dict: {source: notes.txt, parent: onnx, pytorch_version: '2', \
+         architecture: 'a.py:Net'}",
         Some("weights.pytorch_state_dict.architecture"),
     ),
     (

@@ -69,6 +69,39 @@ fn training_runs_are_tuned_on_the_data_of_the_wizard() {
 }
 
 #[test]
+fn settings_are_searched_for_and_used_by_the_next_training_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pairs(folder.path(), 2);
+    std::fs::create_dir_all(folder.path().join("settings")).unwrap();
+    let plan = serde_json::json!({"plan": {"search": {"trials": 2, "steps": 4}}, "report": null});
+    std::fs::write(folder.path().join("settings/training.json"), plan.to_string()).unwrap();
+    let window = window_with(folder.path(), Vec::new(), TrainConfig { workers: Some(1), ..tiny_config(2) });
+    let mut fixture = Fixture { folder, window };
+    fixture.click("Train a model…");
+    fixture.click("Next");
+    fixture.type_into("Training data", &data.display().to_string());
+    fixture.window.key_press(Key::Enter);
+    fixture.until("the pairs", |w| sees(w, "2 usable pairs"));
+    fixture.click("Next");
+    fixture.click("New network");
+    fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
+    fixture.click("Hyperparameter search");
+    fixture.until("the section", |w| sees(w, "steps in total"));
+    assert!(!fixture.sees("Use best settings"), "{}", fixture.on_screen());
+    fixture.click("Search for settings");
+    fixture.until("the end", |w| sees(w, "Search finished"));
+    fixture.until("the scores", |w| sees(w, "Validation scores of 2 trials"));
+    fixture.click("Use best settings");
+    fixture.until("the settings", |w| sees(w, "before the settings above: ema="));
+    assert!(!fixture.sees("Continue search"), "all trials have ended");
+    let table = std::fs::read_dir(fixture.path("settings/searches")).unwrap();
+    let mut names = table.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(names.any(|name| name.ends_with(".search.csv")));
+    fixture.click("Discard found settings");
+    fixture.until("no settings", |w| !sees(w, "before the settings above"));
+}
+
+#[test]
 fn presets_that_were_tuned_on_this_machine_can_be_chosen() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei");
     let title = cytoscope_pipeline::cards::card("nuclei", &package).title;

@@ -17,6 +17,7 @@ use crate::measure::table_name;
 use crate::opener::{Expanded, expand, expand_for_list};
 use crate::runs::read_run;
 use crate::settings::{Settings, SettingsFile};
+use crate::training::search::{SearchJob, SearchSetup};
 use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::job_record::{records_result_of, remove_record};
@@ -136,6 +137,8 @@ pub(crate) enum DiskEffect {
     },
     /// Writes the settings of a training run that is tuned.
     PrepareTuning(Box<TunedTraining>),
+    /// Writes the files of a search for training settings.
+    PrepareSearch(Box<SearchSetup>),
     /// Reads the machine profiles.
     ReadMachineProfiles {
         /// JSON file; if it is missing, there are no profiles.
@@ -278,6 +281,8 @@ pub(crate) enum DiskEvent {
     },
     /// The settings of a training run that is tuned were written.
     TuningReady(Result<Box<TunedTraining>, String>),
+    /// The files of a search for training settings were written.
+    SearchReady(Result<Box<SearchJob>, String>),
     /// The machine profiles were read.
     MachineProfilesRead(Result<MachineProfiles, String>),
     /// The peak rates of this machine were read or measured.
@@ -343,6 +348,7 @@ impl DiskEffect {
             Self::PrepareTuning(training) => {
                 DiskEvent::TuningReady(training.write_settings().map(|()| training.clone()))
             }
+            Self::PrepareSearch(setup) => DiskEvent::SearchReady(prepare_search(setup)),
             Self::ReadMachineProfiles { path } => {
                 DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
             }
@@ -436,6 +442,13 @@ fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>,
     Ok(job)
 }
 
+/// Writes the files of a search at a free path.
+fn prepare_search(setup: &SearchSetup) -> Result<Box<SearchJob>, String> {
+    let folder = setup.job.out.parent().map(Path::to_owned).unwrap_or_default();
+    create_folder(&folder)?;
+    setup.write(free_path(&folder, &file_name(&setup.job.out)))
+}
+
 /// Removes a package folder whose files are unchanged and complete, with its provenance record; renames a single file and
 /// returns its new path.
 fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
@@ -453,7 +466,7 @@ fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
 fn free_path(folder: &Path, name: &str) -> PathBuf {
     let place = |n: usize| folder.join(if n == 1 { name.to_owned() } else { format!("{name} {n}") });
     let beside = |p: &Path, extension: &str| p.with_file_name(format!("{}{extension}", file_name(p))).exists();
-    let extensions = [".training", ".zip", ".onnx", ".alias"];
+    let extensions = [".training", ".zip", ".onnx", ".alias", ".space.toml"];
     let free = |p: &PathBuf| !p.exists() && !extensions.iter().any(|extension| beside(p, extension));
     (1..1000).map(place).find(free).unwrap_or_else(|| place(1000))
 }

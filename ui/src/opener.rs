@@ -96,6 +96,8 @@ pub enum FileRequest {
     TrainingTable,
     /// Start model of a training run.
     StartModel,
+    /// Ranges of a search for training settings.
+    SearchRanges,
     /// Destination of an exported model.
     Model(TrainedModelFormat),
     /// Destination of a screenshot, and the document that was active when it was requested.

@@ -19,6 +19,7 @@ use crate::overwrite::OverwriteAnswer;
 use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
+use crate::training::search::SearchAction;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
 use cytoscope_model_package::package_of;
@@ -87,6 +88,7 @@ impl Workbench {
             DiskEvent::TrainingDiscarded(result) => Training::discarded(result),
             DiskEvent::RunRead { path, run } => self.jobs.run_read(path, run),
             DiskEvent::TuningReady(training) => self.jobs.tuning_ready(training),
+            DiskEvent::SearchReady(job) => self.training.search_ready(job),
             DiskEvent::MachineProfilesRead(profiles) => self.jobs.machine_profiles_read(profiles),
             DiskEvent::PeakMeasured(peak) => self.jobs.peak_measured(*peak),
             DiskEvent::SettingsSaved(result) => Display::settings_saved(result),
@@ -142,6 +144,7 @@ impl Workbench {
             }
             FileRequest::TrainingFolder | FileRequest::TrainingTable => effects.act(TrainingAction::TrainOn(first)),
             FileRequest::StartModel => effects.act(TrainingAction::StartFromFile(first)),
+            FileRequest::SearchRanges => effects.act(TrainingAction::Search(SearchAction::Ranges(Some(first)))),
             FileRequest::Model(format) => effects.act(TrainingAction::Export(format, first)),
             FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(first)),
             FileRequest::RefusedPrediction { question, for_rest } => {

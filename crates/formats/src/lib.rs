@@ -65,7 +65,7 @@ pub use file_format::{FileFormat, StoredCompression};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
-pub use numbered::one_of_each_series;
+pub use numbered::{count_left_out_of_series, one_of_each_series};
 pub use ome_zarr::{
     PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes, is_zarr_folder, is_zarr_name,
     is_zarr_zip_name, labels_of_prediction, pack_zarr, zarr_folder_of,

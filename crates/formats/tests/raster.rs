@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{
-    Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, one_of_each_series, open, open_bytes, write_array,
+    Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, count_left_out_of_series, one_of_each_series, open,
+    open_bytes, write_array,
 };
 use cytoscope_volume::{Array, Region, Samples};
 use png::{BitDepth, ColorType};
@@ -91,8 +92,11 @@ fn a_series_ends_at_gaps_and_at_files_of_another_kind() {
     series(folder.path(), "b", &[3], 1);
     std::fs::write(folder.path().join("a6.png"), png_bytes(3, 2, ColorType::Grayscale, BitDepth::Eight, &[0; 6]))
         .unwrap();
-    let files = |name: &str| open(&folder.path().join(name), &OpenOptions::default()).unwrap().files().len();
+    let members = |name: &str| open(&folder.path().join(name), &OpenOptions::default()).unwrap().files();
+    let files = |name: &str| members(name).len();
     assert_eq!((files("a1.png"), files("a5.png"), files("a6.png"), files("b3.png")), (2, 2, 1, 1));
+    let left_out = |name: &str| count_left_out_of_series(&members(name));
+    assert_eq!((left_out("a1.png"), left_out("a5.png"), left_out("b3.png")), (3, 3, 0));
     let all: Vec<PathBuf> =
         ["a1.png", "a2.png", "a4.png", "a5.png", "a6.png", "b3.png"].map(|n| folder.path().join(n)).into();
     let kept = one_of_each_series(&all);

@@ -44,8 +44,8 @@ const OTHER_SUFFIXES: [(ArtifactKind, &str); 6] = [
 ];
 
 /// Extensions of stack files that count as one extension, in lower case.
-const STACK_EXTENSIONS: [&str; 7] =
-    [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".nii.gz", "_seg.npy"];
+const STACK_EXTENSIONS: [&str; 8] =
+    [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".ome.ozx", ".nii.gz", "_seg.npy"];
 
 /// Returns what the names of a stack's results begin with: its file name without extension. `.ome.tif`, `.ome.zarr`,
 /// `.zarr.zip`, `.nii.gz` and `_seg.npy` each count as one extension.
@@ -215,6 +215,7 @@ mod tests {
             ("x.OME.TIFF", "x"),
             ("x.ome.zarr", "x"),
             ("x.zarr", "x"),
+            ("x.ome.ozx", "x"),
             ("x_seg.npy", "x"),
             ("y.z.tif", "y.z"),
             (".hidden", ".hidden"),

@@ -8,7 +8,7 @@ use cytoscope_checkpoint_import::{
     Architecture, Checkpoint, CytoDlHead, EXTENSIONS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
 };
 use cytoscope_graph::Graph;
-use cytoscope_model_package::{Package, Processing, StateDict, StatisticsAxes};
+use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, StateDict, StatisticsAxes, TensorSpec};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::extension;
 use cytoscope_volume::VoxelSize;
@@ -131,7 +131,43 @@ fn open_checkpoint(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     let mut package = Package::of_network(file, graph, description, (&found.preprocessing, &[]))
         .map_err(|e| JobError::model(&*name, e))?;
     completed.apply(&mut package, file)?;
+    if let Some(dataset) = checkpoint.nnunet_arguments().and_then(|arguments| arguments.get("dataset_json")) {
+        name_channels(&mut package.inputs, channels_of_dataset(dataset));
+        name_channels(&mut package.outputs, labels_of_dataset(dataset));
+    }
     Ok(Opened { package, architecture: Some(architecture), assumptions })
+}
+
+/// Gives the channels of the first tensor these names, if there is one for each.
+fn name_channels(tensors: &mut [TensorSpec], names: Option<Vec<String>>) {
+    let channels =
+        tensors.first_mut().and_then(|tensor| tensor.axes.iter_mut().find(|axis| axis.kind == AxisKind::Channel));
+    if let (Some(axis), Some(names)) = (channels, names)
+        && axis.size == AxisSize::Fixed(names.len())
+    {
+        axis.channel_names = names;
+    }
+}
+
+/// Returns the names of the input channels in the description of nnU-Net's data set (`{"0": "nuclei"}`), if they are complete.
+fn channels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
+    let channels = dataset.get("channel_names")?.as_object()?;
+    in_order(channels.iter().map(|(number, name)| Some((number.parse::<u64>().ok()?, name.as_str()?.to_owned()))))
+}
+
+/// Returns the names of the labels in the description of nnU-Net's data set (`{"background": 0}`), if they are complete. Labels
+/// that consist of several classes have none.
+fn labels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
+    let labels = dataset.get("labels")?.as_object()?;
+    in_order(labels.iter().map(|(name, number)| Some((number.as_u64()?, name.clone()))))
+}
+
+/// Returns names in the order of their numbers; `None` if a number from 0 is missing, or a name is empty.
+fn in_order(named: impl Iterator<Item = Option<(u64, String)>>) -> Option<Vec<String>> {
+    let mut named: Vec<(u64, String)> = named.collect::<Option<_>>()?;
+    named.sort();
+    let is_complete = (0u64..).zip(&named).all(|(expected, (number, name))| expected == *number && !name.is_empty());
+    is_complete.then(|| named.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Returns what is known about a network of an architecture other than nnU-Net, whose checkpoint states no
@@ -285,6 +321,20 @@ mod tests {
         assert_eq!(completed(Architecture::DynUNet, Some(head), &nothing), objects);
         let stated = ImportSettings { task: Some(ModelTask::LabelFree), ..nothing };
         assert_eq!(completed(Architecture::DynUNet, Some(head), &stated), stain);
+    }
+
+    #[test]
+    fn channels_have_the_names_of_the_data_set_if_it_lists_all() {
+        let dataset =
+            json!({"channel_names": {"1": "membrane", "0": "nuclei"}, "labels": {"cell": 1, "background": 0}});
+        let names = |names: [&str; 2]| Some(names.map(str::to_owned).to_vec());
+        assert_eq!(channels_of_dataset(&dataset), names(["nuclei", "membrane"]));
+        assert_eq!(labels_of_dataset(&dataset), names(["background", "cell"]));
+        for labels in [json!({"background": 0, "cell": 2}), json!({"background": 0, "whole": [1, 2]}), json!(["cell"])]
+        {
+            assert_eq!(labels_of_dataset(&json!({"labels": labels})), None);
+        }
+        assert_eq!(channels_of_dataset(&json!({"channel_names": {"first": "nuclei"}})), None);
     }
 
     #[test]

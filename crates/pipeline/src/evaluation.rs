@@ -257,16 +257,13 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
             true => "compare images of the same shape; numbered slices are one stack if a table names their folder",
             false => "compare images of the same shape",
         };
+        let shape = |extents: &Extents| match extents.times {
+            1 => format!("{:?}", extents.zyx),
+            times => format!("{:?} with {times} time points", extents.zyx),
+        };
         return Err(JobError::Mismatch {
             path: prediction.to_owned(),
-            problem: format!(
-                "its shape {:?} with {} time points differs from {} ({:?} with {})",
-                ea.zyx,
-                ea.times,
-                truth.display(),
-                eb.zyx,
-                eb.times
-            ),
+            problem: format!("its shape {} differs from {} ({})", shape(&ea), truth.display(), shape(&eb)),
             next_step: next_step.to_owned(),
         });
     }

@@ -104,7 +104,7 @@ pub use predict::{
 };
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use probe_input::join_tensors;
-pub use process_event::{CandidateOutcome, ProcessEvent};
+pub use process_event::{CandidateOutcome, ProcessEvent, SearchTrial};
 pub use program::{ChildProgram, folders_of_program, own_program};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;

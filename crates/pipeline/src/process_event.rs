@@ -21,7 +21,36 @@ pub enum CandidateOutcome {
     },
 }
 
-/// A line of `tune --json-progress`, or the error with which a process ends.
+/// A run of a trial of `train --search`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SearchTrial {
+    /// Number of the trial, from 0.
+    pub number: usize,
+    /// Rung of successive halving, from 1.
+    pub rung: usize,
+    /// Number of optimizer steps.
+    pub steps: usize,
+    /// Validation score; `None` if the run failed.
+    pub score: Option<f64>,
+    /// Duration in seconds.
+    pub seconds: f64,
+    /// Why the run failed; empty if it did not.
+    pub error: String,
+    /// Settings of the trial, each as `KEY=VALUE` with the value in TOML.
+    pub settings: Vec<String>,
+}
+
+impl SearchTrial {
+    /// Returns how the run ended, in words.
+    pub fn result_text(&self) -> String {
+        match self.score {
+            Some(score) => format!("score {score:.4}"),
+            None => format!("failed: {}", self.error),
+        }
+    }
+}
+
+/// A line of `tune --json-progress` or `train --search --json-progress`, or the error with which a process ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ProcessEvent {
@@ -50,6 +79,15 @@ pub enum ProcessEvent {
         outcome: CandidateOutcome,
         /// Seconds that the search is expected to take from now on.
         eta_secs: f64,
+    },
+    /// A trial of a search was run, or is known from an earlier run of the search.
+    Trial {
+        /// The run of the trial.
+        trial: SearchTrial,
+        /// Number of rungs of the search.
+        rungs: usize,
+        /// Seconds that the search is expected to take from now on; `None` if it is unknown.
+        eta_secs: Option<f64>,
     },
     /// The process ends with an error.
     Error {
@@ -90,6 +128,10 @@ impl ProcessEvent {
                 };
                 Some((Some(format!("{place} of {candidates}")), format!("{settings}: {outcome}")))
             }
+            Self::Trial { trial, rungs, .. } => {
+                let SearchTrial { number, rung, steps, .. } = trial;
+                Some(format!("rung {rung} of {rungs}: trial {number}, {steps} steps: {}", trial.result_text()))
+            }
             Self::Error { .. } => None,
         }
     }
@@ -109,12 +151,20 @@ mod tests {
         let measured = candidate(CandidateOutcome::Measured { secs: 0.5321 });
         let failed = candidate(CandidateOutcome::Failed { error: "no memory".to_owned() });
         let error = ProcessEvent::Error { kind: JobErrorKind::BadInput, message: "a.tif: not a TIFF".to_owned() };
+        let trial = |score, error: &str| {
+            let settings = vec!["network.filters=[4, 8]".to_owned()];
+            let trial =
+                SearchTrial { number: 3, rung: 1, steps: 20, score, seconds: 1.5, error: error.to_owned(), settings };
+            ProcessEvent::Trial { trial, rungs: 4, eta_secs: None }
+        };
         for (event, text) in [
             (ProcessEvent::Preparing { what: "checking".to_owned() }, Some("checking")),
             (ProcessEvent::Round { round: 1, candidates: 2 }, Some("round 1: 2 candidates")),
             (measured, Some("2 of 12: cpu int8, tile auto: 0.532 s")),
             (candidate(CandidateOutcome::TooSlow), Some("2 of 12: cpu int8, tile auto: ended, too slow")),
             (failed, Some("2 of 12: cpu int8, tile auto: failed: no memory")),
+            (trial(Some(0.5), ""), Some("rung 1 of 4: trial 3, 20 steps: score 0.5000")),
+            (trial(None, "no memory"), Some("rung 1 of 4: trial 3, 20 steps: failed: no memory")),
             (error, None),
         ] {
             let line = serde_json::to_string(&event).unwrap();

@@ -1,5 +1,6 @@
 //! Advice: what would make a run faster or its result better, derived from what the run measured.
 
+mod gpu;
 mod machine;
 mod objects;
 mod passes;
@@ -25,7 +26,8 @@ const USED_BUDGET: f64 = 0.35;
 const MAX_FLOAT_SHARE: f64 = 0.1;
 /// Ratio of the probes of two devices above which the slower one is worth a change.
 const SLOWER_DEVICE: f64 = 1.25;
-/// Share of a prediction's time spent on copies between host and device above which fewer copies are worth a change.
+/// Share of the time of a prediction or a training run spent on copies between host and device above which fewer copies are
+/// worth a change.
 const MAX_TRANSFERS: f64 = 0.2;
 
 /// The rule that a piece of advice comes from.
@@ -50,9 +52,12 @@ pub enum AdviceRule {
     /// The run took nearly all memory of the machine. Tested with made-up facts: a run that provokes it would disturb
     /// everything else on the machine.
     MemoryPressure,
-    /// Copies between host and device take a large part of the time. Tested with made-up facts: it takes a fast GPU, because
-    /// a GPU emulated in software computes for much longer than it copies.
+    /// Copies between host and device take a large part of the time of a prediction or a training run. Tested with made-up
+    /// facts: it takes a fast GPU, because a GPU emulated in software computes for much longer than it copies.
     Transfers,
+    /// The tiles are so small that launching the kernels takes a GPU about as long as running them. Tested with made-up facts:
+    /// it takes a fast GPU, too.
+    LaunchOverhead,
     /// Float operators take a large part of the time of an int8 network.
     FloatOperators,
     /// Tiles are blended although cropping would leave no seams.
@@ -152,7 +157,9 @@ pub fn advise(facts: &RunFacts, operators: &[OperatorTotal]) -> Vec<Advice> {
         worst(inputs, limited_by_budget),
         worst(inputs, passes::tile_normalization),
         machine::memory_pressure(facts),
-        worst(inputs, transfers),
+        worst(inputs, gpu::transfers),
+        training::transfers(facts),
+        worst(inputs, gpu::launch_overhead),
         float_operators(inputs, operators),
         worst(inputs, seams),
         worst(inputs, slower_device),
@@ -260,29 +267,6 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
     let change = format!("--memory-budget {larger_mib}M, or no budget{effect}");
     let advice = Advice::new(AdviceRule::MemoryBudget, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
-}
-
-fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
-    let (traffic, transfer_secs) = input.traffic.as_ref().zip(input.transfer_secs)?;
-    let share = transfer_secs / input.seconds;
-    if input.device.is_cpu() || !share.is_finite() || share <= MAX_TRANSFERS {
-        return None;
-    }
-    let evidence = format!(
-        "copies between host and {} take {} of the time ({transfer_secs:.2} of {:.2} s): {}",
-        input.device,
-        percent(share),
-        input.seconds,
-        traffic.text()
-    );
-    let gain = format!("{} faster prediction", at_most_faster(share));
-    let Some(larger) = input.tiles.as_ref().filter(|tiles| tiles.count > 1).and_then(TileFacts::larger_tile) else {
-        let change = "several stacks in one command, so that the weights are copied once; or --device cpu".to_owned();
-        return Some((share, Advice::new(AdviceRule::Transfers, evidence, gain, change)));
-    };
-    let change = format!("--tile {}, so that less overlap is copied; or --device cpu", shape_text(larger));
-    let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
-    Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }
 
 fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option<Advice> {
@@ -480,6 +464,31 @@ mod tests {
         assert!(advice.evidence.contains("40 %") && advice.evidence.contains("7 uploads"), "{}", advice.evidence);
         let of_one_tile = advise(&facts("cuda:0", 4.0, 1), &[]).remove(0);
         assert!(of_one_tile.setting.is_none() && of_one_tile.change.contains("several stacks"), "{of_one_tile:?}");
+    }
+
+    #[test]
+    fn tiles_are_too_small_for_a_gpu_that_launches_as_long_as_it_computes() {
+        let facts = |device: &str, compute_secs, steps, count| {
+            of_input(InputFacts {
+                device: device.into(),
+                seconds: 4.0,
+                compute_secs: Some(compute_secs),
+                traffic: Some(DeviceTraffic { runs: 500, steps, ..DeviceTraffic::default() }),
+                tiles: Some(TileFacts { count, ..tiles(1000, None) }),
+                ..InputFacts::default()
+            })
+        };
+        let advice = advise(&facts("cuda:0", 2.0, 100_000, 500), &[]).remove(0);
+        let larger = Some(AdvisedSetting::Tile([32, 128, 128]));
+        assert_eq!((advice.rule, &advice.setting), (AdviceRule::LaunchOverhead, &larger));
+        assert!(advice.evidence.contains("20 µs on cuda:0") && advice.evidence.contains("500 runs"), "{advice:?}");
+        assert!(advice.change.starts_with("--tile 32,128,128"), "{}", advice.change);
+        // Longer steps, one tile, the CPU, a network that takes little of the time, and unknown steps.
+        assert_eq!(rules(&facts("cuda:0", 2.0, 10_000, 500), &[]), NONE);
+        assert_eq!(rules(&facts("cuda:0", 2.0, 100_000, 1), &[]), NONE);
+        assert_eq!(rules(&facts("cpu", 2.0, 100_000, 500), &[]), NONE);
+        assert_eq!(rules(&facts("cuda:0", 0.5, 100_000, 500), &[]), NONE);
+        assert_eq!(rules(&facts("cuda:0", 2.0, 0, 500), &[]), NONE);
     }
 
     #[test]

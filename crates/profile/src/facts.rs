@@ -82,6 +82,9 @@ pub struct InputFacts {
     /// Seconds of the copies between host and device; `None` on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transfer_secs: Option<f64>,
+    /// Seconds in which the network was run on the device, without these copies; `None` on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_secs: Option<f64>,
     /// Number of objects at all time points; `None` if none were searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<u64>,
@@ -286,6 +289,9 @@ pub struct TrainingFacts {
     /// Traffic of the training steps between the host and the device; `None` on the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<DeviceTraffic>,
+    /// Seconds of the copies between host and device in the whole run; `None` on the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer_secs: Option<f64>,
 }
 
 impl TrainingFacts {

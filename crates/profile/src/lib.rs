@@ -32,6 +32,7 @@ mod facts;
 pub mod leaks;
 mod machine;
 mod memory;
+mod nested;
 mod roofline;
 mod run;
 mod slowdown;
@@ -194,6 +195,7 @@ impl Recorder {
             resident_before_bytes: if measures_memory { memory::resident_bytes_of_span() } else { None },
             start: if self.records { Instant::now() } else { self.start },
             timed: None,
+            nested: (self.records && stage.may_hold_copies()).then(|| nested::open(self.id())),
             bytes: 0,
             voxels: 0,
             macs: 0,
@@ -206,7 +208,20 @@ impl Recorder {
         let start = Instant::now().checked_sub(duration).unwrap_or(self.start).max(self.start);
         let timed = Some(duration);
         let (recorder, name, resident_before_bytes, precision) = (self, name.into(), None, None);
-        drop(Span { recorder, stage, name, resident_before_bytes, start, timed, bytes, voxels: 0, macs: 0, precision });
+        let (nested, voxels, macs) = (None, 0, 0);
+        drop(Span {
+            recorder,
+            stage,
+            name,
+            resident_before_bytes,
+            start,
+            timed,
+            nested,
+            bytes,
+            voxels,
+            macs,
+            precision,
+        });
     }
 
     /// Records the current memory of this process.
@@ -225,7 +240,13 @@ impl Recorder {
         }
     }
 
-    /// Returns the totals by stage, in the order of [`Stage`].
+    /// Returns a number that the clones of this recorder share.
+    fn id(&self) -> usize {
+        Arc::as_ptr(&self.state) as usize
+    }
+
+    /// Returns the totals by stage, in the order of [`Stage`]. Copies between host and device inside the run of a network
+    /// count as copies only.
     pub fn totals(&self) -> Vec<StageTotal> {
         self.state().totals.values().cloned().collect()
     }
@@ -281,10 +302,11 @@ impl Recorder {
             let after = memory::resident_bytes_of_span()?;
             i64::try_from(after).ok()?.checked_sub_unsigned(before)
         });
+        let copying = span.nested.map_or(0.0, |number| nested::close(number, span.stage.is_copy(), duration));
         let mut state = self.state();
         let total = state.totals.entry(span.stage).or_insert(StageTotal::none(span.stage));
         total.count += 1;
-        total.seconds += duration;
+        total.seconds += (duration - copying).max(0.0);
         total.bytes += span.bytes;
         total.voxels += span.voxels;
         total.macs += span.macs;
@@ -327,6 +349,8 @@ pub struct Span<'a> {
     start: Instant,
     /// Duration, if it was measured elsewhere.
     timed: Option<Duration>,
+    /// Number of the span among those that may hold copies, if it is one.
+    nested: Option<u64>,
     bytes: u64,
     voxels: u64,
     macs: u64,
@@ -398,6 +422,34 @@ mod tests {
         assert_eq!(names.len(), 5);
         assert!(names.contains(&"tile 3"));
         assert!(events.iter().any(|e| e["ph"] == "C"));
+    }
+
+    #[test]
+    fn copies_inside_the_run_of_a_network_count_once() {
+        let recorder = Recorder::new();
+        let run = recorder.span(Stage::Compute, "tile");
+        let outer = recorder.span(Stage::Upload, "slab");
+        recorder.span(Stage::Op, "Conv a").finish();
+        recorder.span(Stage::Upload, "inputs").finish();
+        outer.finish();
+        recorder.span(Stage::Download, "outputs").finish();
+        // Of another thread, and of another recorder.
+        std::thread::scope(|scope| {
+            scope.spawn(|| recorder.span(Stage::Download, "beside").finish());
+        });
+        Recorder::new().span(Stage::Upload, "other").finish();
+        run.finish();
+        let secs_of = |stage, name: &str| {
+            let spans = recorder.spans();
+            spans.iter().find(|span| (span.stage, span.name.as_ref()) == (stage, name)).unwrap().duration_us / 1e6
+        };
+        let totals = recorder.totals();
+        let total = |stage| totals.iter().find(|total| total.stage == stage).unwrap().seconds;
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        let (uploads, downloads) = (secs_of(Stage::Upload, "slab"), secs_of(Stage::Download, "outputs"));
+        assert!(close(total(Stage::Upload), uploads), "the inner upload is part of the outer one");
+        assert!(close(total(Stage::Download), downloads + secs_of(Stage::Download, "beside")));
+        assert!(close(total(Stage::Compute), secs_of(Stage::Compute, "tile") - uploads - downloads));
     }
 
     #[test]

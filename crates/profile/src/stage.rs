@@ -47,6 +47,8 @@ pub enum Stage {
     Blend,
     /// Copying data from a device.
     Download,
+    /// Freeing a network and the memory that it holds on a device.
+    Release,
     /// Segmenting and measuring objects.
     Objects,
     /// Predicting and scoring the validation set, and scoring predictions against ground truth.
@@ -59,13 +61,15 @@ pub enum Stage {
     Checkpoint,
     /// Computing a simulated stack with its ground truth.
     Simulate,
+    /// A run of this program in a process of its own, which is compared with others.
+    Run,
     /// Encoding and writing results.
     Write,
 }
 
 impl Stage {
     /// All stages, in the order of tables.
-    pub const ALL: [Stage; 26] = [
+    pub const ALL: [Stage; 28] = [
         Stage::Read,
         Stage::Decode,
         Stage::Check,
@@ -85,12 +89,14 @@ impl Stage {
         Stage::Op,
         Stage::Blend,
         Stage::Download,
+        Stage::Release,
         Stage::Objects,
         Stage::Validate,
         Stage::Quantize,
         Stage::Verify,
         Stage::Checkpoint,
         Stage::Simulate,
+        Stage::Run,
         Stage::Write,
     ];
 
@@ -116,12 +122,14 @@ impl Stage {
             Stage::Op => "op",
             Stage::Blend => "blend",
             Stage::Download => "download",
+            Stage::Release => "release",
             Stage::Objects => "objects",
             Stage::Validate => "validate",
             Stage::Quantize => "quantize",
             Stage::Verify => "verify",
             Stage::Checkpoint => "checkpoint",
             Stage::Simulate => "simulate",
+            Stage::Run => "run",
             Stage::Write => "write",
         }
     }
@@ -146,6 +154,16 @@ impl Stage {
         matches!(self, Stage::Compute | Stage::Forward | Stage::Backward | Stage::Optimizer)
     }
 
+    /// Returns whether spans of this stage copy between host and device.
+    pub(crate) fn is_copy(self) -> bool {
+        matches!(self, Stage::Upload | Stage::Download)
+    }
+
+    /// Returns whether spans of this stage may hold copies, whose time is not part of the stage's total.
+    pub(crate) fn may_hold_copies(self) -> bool {
+        self.is_computing() || self.is_copy()
+    }
+
     /// Returns whether the time of this stage is part of another stage's, or passes in threads beside the job's own. Only
     /// the times of the other stages add up to shares of the job's duration.
     pub fn is_nested(self) -> bool {
@@ -160,7 +178,7 @@ pub struct StageTotal {
     pub stage: Stage,
     /// Number of spans of the stage.
     pub count: u64,
-    /// Wall time in seconds, summed over threads.
+    /// Wall time in seconds, summed over threads; of a network, without the copies between host and device inside its runs.
     pub seconds: f64,
     /// Bytes read, written or copied.
     pub bytes: u64,

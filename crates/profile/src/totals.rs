@@ -52,14 +52,17 @@ pub fn span_totals(spans: &[SpanRecord]) -> Vec<SpanTotal> {
     totals
 }
 
-/// Label of the memory mark before the first training step of a run. Steps before it are only timed, to plan the run.
+/// Label of the memory mark before the first training step of a run, and before the first one after another device or a
+/// smaller memory limit has replaced one that failed. Steps before it are only timed, to plan the run, or are those of a
+/// device that failed.
 pub const FIRST_STEP_MARK: &str = "first step";
 
 /// Returns the durations of the training steps of a run in seconds, each the sum of its parts: waiting for data, passes,
 /// optimizer step. Time between the parts, such as a validation, does not count, nor do steps before the
-/// [mark](FIRST_STEP_MARK) of the first one.
+/// last [mark](FIRST_STEP_MARK) of a first one: times of different devices are not mixed.
 pub fn step_durations_secs(spans: &[SpanRecord], marks: &[MemoryMark]) -> Vec<f64> {
-    let first_us = marks.iter().find(|mark| mark.label == FIRST_STEP_MARK).map_or(f64::NEG_INFINITY, |mark| mark.at_us);
+    let of_first = marks.iter().filter(|mark| mark.label == FIRST_STEP_MARK).map(|mark| mark.at_us);
+    let first_us = of_first.fold(f64::NEG_INFINITY, f64::max);
     let is_relevant = |s: &&SpanRecord| {
         use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};
         s.start_us >= first_us && matches!(s.stage, DataWait | Forward | Backward | Compute | Optimizer | Validate)
@@ -122,5 +125,15 @@ mod tests {
         let mark = |label: &'static str, at_us| MemoryMark { label: label.into(), at_us, resident_bytes: 0 };
         let marks = [mark("prepared", 0.0), mark(FIRST_STEP_MARK, 8e6)];
         assert_eq!(step_durations_secs(&spans, &marks), [2.0], "the first step was only timed");
+        // A GPU that fails in its second step, after which the CPU continues.
+        let spans = [
+            span(Stage::Compute, 1.0, 0.25),
+            span(Stage::Optimizer, 1.25, 0.25),
+            span(Stage::Compute, 1.5, 0.25),
+            span(Stage::Forward, 3.0, 4.0),
+            span(Stage::Optimizer, 7.0, 1.0),
+        ];
+        let marks = [mark(FIRST_STEP_MARK, 1e6), mark(FIRST_STEP_MARK, 2e6)];
+        assert_eq!(step_durations_secs(&spans, &marks), [5.0], "steps of the GPU are not steps of the CPU");
     }
 }

@@ -198,7 +198,7 @@ mod tests {
             not_replaceable(false),
             not_replaceable(true),
             StorageError::Extension { path: path(), found: "ends in .x".to_owned(), expected: ".tif".to_owned() },
-            StorageError::Busy { path: path() },
+            StorageError::Busy { path: path(), locked: Locked::Results },
         ];
         for error in errors {
             let (message, next_step) = (error.to_string(), error.next_step());

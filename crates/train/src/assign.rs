@@ -2,6 +2,7 @@
 
 use crate::config::TrainConfig;
 use crate::error::wrong_use;
+use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use std::fmt;
 use std::path::Path;
@@ -65,7 +66,7 @@ impl SettingAssignment {
     }
 
     /// Returns settings with this value; `None` if they cannot have it.
-    fn set_in(&self, config: &TrainConfig) -> Option<TrainConfig> {
+    pub fn set_in(&self, config: &TrainConfig) -> Option<TrainConfig> {
         // JSON, because TOML has no null for a setting that is none.
         let mut settings = serde_json::to_value(config).ok()?;
         let (last, tables) = self.key.split_last()?;
@@ -105,7 +106,8 @@ impl TrainConfig {
             None => Table::new(),
             Some(path) => {
                 // Read once: it may be a pipe.
-                let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
+                let file = std::fs::File::open(path).map_err(|error| JobError::unreadable(path, error))?;
+                let text = toml_text(path, file)?;
                 // Errors in the file itself are reported with their line.
                 Self::parse(path, &text)?;
                 text.parse::<Table>().map_err(|e| wrong_use(format!("{}: {e}", path.display())))?

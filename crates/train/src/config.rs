@@ -4,6 +4,7 @@ mod optimization;
 
 use crate::data_config::DataConfig;
 use crate::error::{toml_problem, wrong_use};
+use crate::toml_text::toml_text;
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
 use cytoscope_model_package::license_problem;
@@ -195,8 +196,8 @@ impl TrainConfig {
     /// # Errors
     /// [`JobError`] if the file cannot be read; [`JobError::WrongUse`] that names an unknown or invalid setting.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
-        Self::parse(path, &text)
+        let file = std::fs::File::open(path).map_err(|error| JobError::unreadable(path, error))?;
+        Self::parse(path, &toml_text(path, file)?)
     }
 
     /// Reads the settings from the text of a TOML file; errors name its path.

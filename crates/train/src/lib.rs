@@ -52,6 +52,7 @@ mod stacks;
 mod start;
 mod step;
 mod step_graphs;
+mod toml_text;
 mod train;
 mod trained_images;
 mod tuning;

@@ -8,7 +8,9 @@ use crate::step::Stepper;
 use crate::train::Training;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::engine_memory;
-use cytoscope_profile::{DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes, smaller_batch};
+use cytoscope_profile::{
+    DeviceMemory, TrainingFacts, bytes_text, computing_share, resident_bytes, since, smaller_batch,
+};
 use cytoscope_storage::setting::{BATCH, SET};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -174,6 +176,8 @@ impl Training<'_> {
         *last = Some(Instant::now());
         let data_wait_share = (stalled_secs / step_secs).clamp(0.0, 1.0);
         let device = self.engine.device();
+        let (begun, before) = &self.on_device_since;
+        let totals = since(&self.context.recorder.totals(), before);
         let facts = BatchFacts {
             device: device.id,
             limit_bytes: self.options.memory_budget_bytes.or_else(|| device.available_bytes()),
@@ -188,7 +192,7 @@ impl Training<'_> {
             step,
             samples_per_sec: (self.batch * self.config.accumulate) as f64 / step_secs,
             data_wait_share,
-            device_share: computing_share(&self.context.recorder.totals(), self.started.elapsed().as_secs_f64()),
+            device_share: computing_share(&totals, begun.elapsed().as_secs_f64()),
             resident_bytes: resident_bytes(),
             device_memory: engine_memory().device,
             activation_bytes: facts.activation_bytes,

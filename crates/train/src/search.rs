@@ -2,15 +2,13 @@
 
 use crate::assign::SettingAssignment;
 use crate::error::{toml_problem, wrong_use};
+use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::read::open_regular;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Maximum size of a file of ranges in bytes.
-const MAX_SPACE_BYTES: u64 = 1 << 20;
 /// Maximum number of trials of one search.
 pub const MAX_TRIALS: usize = 10_000;
 
@@ -102,13 +100,8 @@ impl SearchSpace {
     /// # Errors
     /// [`JobError`] if the file cannot be read, or for the first range that is invalid.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let io = |error| JobError::unreadable(path, error);
-        let mut text = String::new();
-        open_regular(path).map_err(io)?.take(MAX_SPACE_BYTES + 1).read_to_string(&mut text).map_err(io)?;
-        if text.len() as u64 > MAX_SPACE_BYTES {
-            return Err(wrong_use(format!("{}: expected at most {MAX_SPACE_BYTES} bytes", path.display())));
-        }
-        Self::parse(&text).map_err(|error| wrong_use(format!("{}: {error}", path.display())))
+        let file = open_regular(path).map_err(|error| JobError::unreadable(path, error))?;
+        Self::parse(&toml_text(path, file)?).map_err(|error| wrong_use(format!("{}: {error}", path.display())))
     }
 
     fn parse(text: &str) -> Result<Self, JobError> {

@@ -366,6 +366,7 @@ pub(crate) fn prepare<'a>(
         devices,
         engine,
         failed_devices: Vec::new(),
+        on_device_since: (started, Vec::new()),
         activation_bytes: AtomicU64::new(0),
         device_notes: failures,
         folder,

@@ -30,7 +30,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, check_threads, find_model};
-use cytoscope_profile::Stage;
+use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{has_settings, load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
@@ -63,6 +63,8 @@ pub(crate) struct Training<'a> {
     pub(crate) engine: Box<dyn Engine>,
     /// Names of the devices that have failed in this run, in order.
     pub(crate) failed_devices: Vec<String>,
+    /// When the device took over the run, and the totals by stage before: those of devices that have failed.
+    pub(crate) on_device_since: (Instant, Vec<StageTotal>),
     /// Bytes of the activations of the step that was compiled last on the device; 0 if none was.
     pub(crate) activation_bytes: AtomicU64,
     /// Notes about devices that have failed, which are added to the history when training goes on.

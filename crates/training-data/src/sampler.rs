@@ -130,7 +130,13 @@ impl Sampler {
             let voxels = grids.with_margin().size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
             let next_step = "take smaller patches or a smaller margin";
             let limit = ("MAX_PATCH_VOXELS", MAX_PATCH_VOXELS);
-            check_limit(&entry.pair.image.path, "the voxels of a patch with its margin", voxels, limit, next_step)?;
+            check_limit(
+                &entry.pair.image.path,
+                "the number of voxels of a patch with its margin",
+                voxels,
+                limit,
+                next_step,
+            )?;
             ready.tiles_before = tiles;
             tiles += ready.tiles.iter().map(Vec::len).product::<usize>();
         }
@@ -145,9 +151,9 @@ impl Sampler {
             .collect();
         if sum <= 0.0 {
             return Err(TrainingDataError::Parameter {
-                what: "the sum of the pairs' weights",
+                what: "the sum of the weights of the training pairs",
                 got: sum.to_string(),
-                expected: "above 0",
+                expected: "above 0: give at least one of them a weight",
             });
         }
         Ok(Self { sources, options, ready, shares, tiles })
@@ -327,7 +333,13 @@ impl Sampler {
         let voxels = wanted.size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let file = self.sources.reader.stack(stack).map(|s| s.image.path.as_path()).unwrap_or(&entry.pair.image.path);
         let next_step = "choose a voxel size closer to that of the file, smaller patches, or downsample the file";
-        check_limit(file, "the voxels read for one patch", voxels, ("MAX_BOX_VOXELS", MAX_BOX_VOXELS), next_step)?;
+        check_limit(
+            file,
+            "the number of voxels read for one patch",
+            voxels,
+            ("MAX_BOX_VOXELS", MAX_BOX_VOXELS),
+            next_step,
+        )?;
         let mut out = Vec::new();
         self.sources.reader.read_box(stack, entry.window.clone(), wanted, fill, convert, &mut out)?;
         Ok(out)

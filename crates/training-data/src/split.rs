@@ -131,7 +131,8 @@ impl Split {
 /// Splits pairs. The result depends on names, fraction and seed, but not on the order of the pairs.
 ///
 /// If there is only one image, the validation set is its end, from the place of [`SplitOptions::cuts`] on; for stains, the
-/// last quarter along the longer one of its Y and X axes.
+/// last quarter along the longer one of its Y and X axes. If the data assign pairs to parts but none to training, all pairs are
+/// taken from their validation set, or else from their test set, which [`Split::how`] says.
 ///
 /// # Errors
 /// [`TrainingDataError::Parameter`] if there are no pairs or the fraction is out of range; [`TrainingDataError`] if an
@@ -155,6 +156,9 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDa
         let mut pool = given_train;
         pool.extend(free);
         (pool, given_test)
+    } else if options.given && !given_validation.is_empty() {
+        // There is no training set, but the test set stays what it is.
+        (given_validation, given_test)
     } else {
         (pairs.to_vec(), Vec::new())
     };
@@ -170,7 +174,12 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDa
         groups = grouped(&pool, Group::None, &options.together);
     }
     let is_one = groups.len() < 2;
-    Ok(sorted(if is_one { crop_all(&pool, test, options)? } else { draw_validation_groups(groups, test, options) }))
+    let mut split =
+        if is_one { crop_all(&pool, test, options)? } else { draw_validation_groups(groups, test, options) };
+    if options.given && can_train == 0 {
+        split.how = format!("The data assign no pair to training, so their split is not used. {}", split.how);
+    }
+    Ok(sorted(split))
 }
 
 /// Returns the place at which the stack of a pair was cut, or else the place for another pair of the same image.
@@ -499,6 +508,22 @@ mod tests {
         pairs.iter_mut().for_each(|p| p.part = Some(Part::Train));
         let got = split(&pairs, &SplitOptions::default()).unwrap();
         assert_eq!((got.train.len(), got.validation.len()), (3, 1));
+        // If they define no training set, it is taken from the validation set, or else from all pairs.
+        let assign = |parts: [Part; 4]| {
+            let mut pairs = named(&["a", "b", "c", "d"]);
+            pairs.iter_mut().zip(parts).for_each(|(pair, part)| pair.part = Some(part));
+            split(&pairs, &SplitOptions::default()).unwrap()
+        };
+        let got = assign([Part::Validation, Part::Validation, Part::Validation, Part::Test]);
+        assert_eq!((got.train.len(), got.validation.len(), got.test[0].name.as_str()), (2, 1, "d"));
+        assert!(
+            got.how.starts_with("The data assign no pair to training") && got.how.contains("1 of 3"),
+            "{}",
+            got.how
+        );
+        let got = assign([Part::Test; 4]);
+        assert_eq!((got.train.len(), got.validation.len(), got.test.len()), (3, 1, 0));
+        assert!(got.how.starts_with("The data assign no pair to training"), "{}", got.how);
         assert!(split(&[], &SplitOptions::default()).is_err());
     }
 }

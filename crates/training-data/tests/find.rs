@@ -214,6 +214,15 @@ fn tables_are_read() {
     // Wrong columns.
     let error = find_pairs(&at("cells.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains("raw and seg"), "{error}");
+    for (text, problem, next_step) in [
+        ("", "names no columns", "raw and seg"),
+        ("raw;seg\nd/a.tif;e/a.tif\n", "raw;seg", "with commas"),
+        ("raw,seg\n", "no rows", "add a line"),
+    ] {
+        fs::write(at("none.csv"), text).unwrap();
+        let error = find_pairs(&at("none.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+        assert!(error.contains(problem) && error.contains(next_step), "{error}");
+    }
     // Label-free.
     fs::write(at("lf.csv"), "brightfield,signal\nd/a.tif,d/b.tif\n").unwrap();
     assert_eq!(find_pairs(&at("lf.csv"), TrainingTask::LabelFree).unwrap().pairs.len(), 1);

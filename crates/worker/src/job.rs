@@ -27,11 +27,11 @@ const CPU: DeviceRequest = DeviceRequest::Device(DeviceId::Cpu);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Continuation {
     /// Where it ran: it used no GPU.
-    OnSameDevice,
+    SameDevice,
     /// On one of the devices that the next process uses, which leaves out the GPU that was in use.
-    OnAnotherDevice,
+    AnotherDevice,
     /// On the CPU, in place of the GPU that was in use.
-    OnCpu(UsedGpu),
+    Cpu(UsedGpu),
 }
 
 /// A job of the worker. Paths should be absolute; relative ones refer to the working folder of the worker.
@@ -235,14 +235,14 @@ impl Job {
     /// measure on.
     pub(crate) fn continued(&self, how: Continuation, has_trained: bool, reason: &str) -> Option<(Self, String)> {
         let (place, device) = match how {
-            Continuation::OnSameDevice => ("", None),
-            Continuation::OnAnotherDevice => (", on another device", Some(DeviceRequest::Auto)),
-            Continuation::OnCpu(_) => (", on the CPU", Some(CPU)),
+            Continuation::SameDevice => ("", None),
+            Continuation::AnotherDevice => (", on another device", Some(DeviceRequest::Auto)),
+            Continuation::Cpu(_) => (", on the CPU", Some(CPU)),
         };
         let starts_again = |what: &str| format!("{reason}: {what} starts again{place}");
         let cpu_because = match how {
-            Continuation::OnCpu(gpu) => Some(format!("{gpu} was in use when {reason}")),
-            Continuation::OnSameDevice | Continuation::OnAnotherDevice => None,
+            Continuation::Cpu(gpu) => Some(format!("{gpu} was in use when {reason}")),
+            Continuation::SameDevice | Continuation::AnotherDevice => None,
         };
         match self {
             // If the job requests the GPU that the next process leaves out, that process chooses another device.
@@ -372,7 +372,7 @@ fn precision_on_cpu(requested: Option<Precision>) -> Option<Precision> {
 /// Returns the precision in which training continues: f32 in place of one that the next device may lack.
 fn training_precision(how: Continuation, requested: TrainPrecision) -> TrainPrecision {
     match (how, requested) {
-        (Continuation::OnAnotherDevice, TrainPrecision::Auto) => TrainPrecision::Auto,
+        (Continuation::AnotherDevice, TrainPrecision::Auto) => TrainPrecision::Auto,
         _ => TrainPrecision::F32,
     }
 }
@@ -436,7 +436,7 @@ mod tests {
     use serde_json::{Value, json};
 
     /// A job continues on the CPU, because a GPU was in use.
-    const ON_CPU: Continuation = Continuation::OnCpu(UsedGpu::Known(DeviceId::Cuda(0)));
+    const ON_CPU: Continuation = Continuation::Cpu(UsedGpu::Known(DeviceId::Cuda(0)));
 
     fn read(job: Value) -> Job {
         serde_json::from_value(job).unwrap()
@@ -475,7 +475,7 @@ mod tests {
     fn predictions_continue_after_their_process_has_ended() {
         let prediction = json!({"inputs": ["a.tif"], "model": "nuclei", "out": "o", "precision": "f16"});
         let predict = read(json!({"predict": {"prediction": prediction, "remeasure": true}}));
-        let (next, note) = predict.continued(Continuation::OnAnotherDevice, false, "it was killed").unwrap();
+        let (next, note) = predict.continued(Continuation::AnotherDevice, false, "it was killed").unwrap();
         assert!(note.ends_with("on another device"), "{note}");
         let Job::Predict { prediction: on_gpu, .. } = &next else { panic!("{next:?}") };
         assert!(on_gpu.resume && on_gpu.cpu_because.is_none() && next.device() == DeviceRequest::Auto, "{on_gpu:?}");
@@ -486,13 +486,13 @@ mod tests {
         assert_eq!(prediction.cpu_because.as_deref(), Some("cuda:0 was in use when it was killed"));
         // The requested precision decides which slices belong to the job.
         assert!(prediction.resume && !remeasure && prediction.precision.is_some(), "{prediction:?}");
-        let (next, _) = predict.continued(Continuation::OnSameDevice, false, "it was killed").unwrap();
+        let (next, _) = predict.continued(Continuation::SameDevice, false, "it was killed").unwrap();
         assert!(
             matches!(next, Job::Predict { prediction, .. } if prediction.resume && prediction.cpu_because.is_none())
         );
         let convert = read(json!({"convert": {"input": "a.tif", "output": "a.npy"}}));
-        assert_eq!(convert.continued(Continuation::OnSameDevice, false, "it was killed"), None);
-        assert_eq!(convert.continued(Continuation::OnAnotherDevice, false, "it was killed"), None);
+        assert_eq!(convert.continued(Continuation::SameDevice, false, "it was killed"), None);
+        assert_eq!(convert.continued(Continuation::AnotherDevice, false, "it was killed"), None);
     }
 
     #[test]
@@ -509,13 +509,13 @@ mod tests {
                 (Job::Train(next), note) => Some((next, note)),
                 other => panic!("{other:?}"),
             };
-        let (gpu, same, auto) = (ON_CPU, Continuation::OnSameDevice, train("auto", false));
+        let (gpu, same, auto) = (ON_CPU, Continuation::SameDevice, train("auto", false));
         assert_eq!(continued(&auto, same, true), None, "there is no checkpoint");
         // The GPU ended the process at the first step. Another device may lack the 16-bit floats.
-        let (next, note) = continued(&auto, Continuation::OnAnotherDevice, true).unwrap();
+        let (next, note) = continued(&auto, Continuation::AnotherDevice, true).unwrap();
         assert_eq!((next.device, next.config.precision), (DeviceRequest::Auto, TrainPrecision::F32));
         assert_eq!(note, "died: training starts again, on another device");
-        assert_eq!(continued(&train("cuda:0", false), Continuation::OnAnotherDevice, true), None, "the user chose it");
+        assert_eq!(continued(&train("cuda:0", false), Continuation::AnotherDevice, true), None, "the user chose it");
         let (next, note) = continued(&auto, gpu, true).unwrap();
         assert_eq!((next.resume, next.device, next.config.precision), (false, CPU, TrainPrecision::F32));
         assert_eq!(note, "died: training starts again, on the CPU");
@@ -561,8 +561,8 @@ mod tests {
             let Job::EvaluateModel(job) = next else { panic!("{next:?}") };
             assert_eq!(job.precision, Some(expected));
             assert_eq!(job.cpu_because.as_deref(), Some("cuda:0 was in use when died"));
-            assert_eq!(score.continued(Continuation::OnSameDevice, false, "died"), None, "the CPU would end it again");
-            let (next, note) = score.continued(Continuation::OnAnotherDevice, false, "died").unwrap();
+            assert_eq!(score.continued(Continuation::SameDevice, false, "died"), None, "the CPU would end it again");
+            let (next, note) = score.continued(Continuation::AnotherDevice, false, "died").unwrap();
             assert_eq!((&next, note.as_str()), (&score, "died: the evaluation starts again, on another device"));
         }
         let prediction =
@@ -585,8 +585,8 @@ mod tests {
             assert_eq!(job.device(), DeviceRequest::Auto);
             let (next, note) = job.continued(ON_CPU, false, "died").unwrap();
             assert_eq!((next.device(), note.as_str()), (CPU, expected), "no GPU is probed for it");
-            assert_eq!(next.continued(Continuation::OnSameDevice, false, "died"), None, "the CPU would end it again");
-            let (next, _) = job.continued(Continuation::OnAnotherDevice, false, "died").unwrap();
+            assert_eq!(next.continued(Continuation::SameDevice, false, "died"), None, "the CPU would end it again");
+            let (next, _) = job.continued(Continuation::AnotherDevice, false, "died").unwrap();
             assert_eq!(next, job, "the other devices are checked");
         }
     }

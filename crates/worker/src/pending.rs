@@ -45,12 +45,12 @@ impl PendingRequest {
         let how = match self.activity.gpu(job, has_gpu) {
             Some(UsedGpu::Known(gpu)) if !failed_on.contains(&gpu) => {
                 failed_on.push(gpu);
-                Continuation::OnAnotherDevice
+                Continuation::AnotherDevice
             }
-            Some(gpu) => Continuation::OnCpu(gpu),
-            None => Continuation::OnSameDevice,
+            Some(gpu) => Continuation::Cpu(gpu),
+            None => Continuation::SameDevice,
         };
-        let is_last_attempt = how != Continuation::OnAnotherDevice;
+        let is_last_attempt = how != Continuation::AnotherDevice;
         let (job, note) = job.continued(how, self.activity.has_trained(), reason)?;
         Some((Self { failed_on, is_last_attempt, ..Self::new(*id, Request::run(*id, job)) }, note))
     }

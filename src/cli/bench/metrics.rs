@@ -145,8 +145,10 @@ fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
     let voxels: f64 = inputs.iter().map(|input| input.voxels as f64).sum();
     add("full_prediction_secs", Some(full_secs).filter(|_| !inputs.is_empty()));
     add("voxels_per_sec", Some(voxels / full_secs));
-    let tiles = run.record.stages.iter().find(|total| total.stage == Stage::Compute);
-    add("avg_batch_secs", tiles.map(|total| total.seconds / total.count as f64));
+    // The spans include the copies to and from a GPU, which the total of the stage does not.
+    let tiles = || run.spans.iter().filter(|span| span.stage == Stage::Compute);
+    let tiles_secs: f64 = tiles().map(|span| span.duration_us / 1e6).sum();
+    add("avg_batch_secs", Some(tiles_secs / tiles().count() as f64).filter(|secs| secs.is_finite()));
     let Some(forward) = first(&run.spans, &[Stage::Compute], 0.0) else { return };
     // What the first tile needed: everything after its network was compiled.
     let compiled = run.spans.iter().filter(|s| s.stage == Stage::Compile && end_us(s) <= forward.start_us);
@@ -157,8 +159,14 @@ fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
         run.spans.iter().filter(inside).map(|s| s.duration_us / 1e6).sum()
     };
     add("first_batch.load_secs", Some(before(&[Stage::Read, Stage::Normalize, Stage::Resample])));
-    add("first_batch.transfer_secs", Some(before(&[Stage::Upload])));
-    add("first_batch.forward_secs", Some(forward.duration_us / 1e6));
+    // On a GPU, the run of a tile copies its input and output.
+    let is_copy = |s: &&SpanRecord| {
+        let is_inside = s.start_us >= forward.start_us && end_us(s) <= end_us(forward);
+        matches!(s.stage, Stage::Upload | Stage::Download) && s.thread == forward.thread && is_inside
+    };
+    let copying_secs: f64 = run.spans.iter().filter(is_copy).map(|s| s.duration_us / 1e6).sum();
+    add("first_batch.transfer_secs", Some(before(&[Stage::Upload]) + copying_secs));
+    add("first_batch.forward_secs", Some((forward.duration_us / 1e6 - copying_secs).max(0.0)));
     let joined = first(&run.spans, &[Stage::Blend], end_us(forward));
     add("first_batch.post_secs", joined.map(|span| span.duration_us / 1e6));
 }
@@ -172,7 +180,8 @@ fn of_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, 
     for (name, score) in &report.after {
         add(&format!("final.{}", name.to_string().replace('.', "_")), Some(*score));
     }
-    let Some(mark) = run.marks.iter().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
+    // The last one: those before are of devices that failed.
+    let Some(mark) = run.marks.iter().rev().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
     let secs = |span: &SpanRecord| span.duration_us / 1e6;
     add("data_loading_first_batch_secs", first(&run.spans, &[Stage::DataWait], mark.at_us).map(secs));
     add("forward_first_batch_secs", first(&run.spans, &[Stage::Forward, Stage::Compute], mark.at_us).map(secs));
@@ -232,6 +241,9 @@ mod tests {
             span(Stage::Read, 6e6, 2e6),
             span(Stage::Normalize, 8e6, 1e6),
             span(Stage::Upload, 9e6, 5e5),
+            // On a GPU, copies are part of the run.
+            span(Stage::Upload, 1e7, 2.5e5),
+            span(Stage::Download, 1.35e7, 5e5),
             span(Stage::Compute, 1e7, 4e6),
             span(Stage::Blend, 1.4e7, 2.5e5),
         ];
@@ -248,8 +260,9 @@ mod tests {
             ("verify_secs", 2.0),
             ("model_init_secs", 1.0),
             ("first_batch.load_secs", 3.0),
-            ("first_batch.transfer_secs", 0.5),
-            ("first_batch.forward_secs", 4.0),
+            ("first_batch.transfer_secs", 1.25),
+            ("first_batch.forward_secs", 3.25),
+            ("avg_batch_secs", 4.0),
             ("first_batch.post_secs", 0.25),
             ("full_prediction_secs", 4.0),
             ("voxels_per_sec", 250.0),

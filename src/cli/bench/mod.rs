@@ -12,12 +12,13 @@ mod tasks;
 
 use super::child::{self, ChildRun, Scratch};
 use super::failure::{Failure, Outcome};
-use super::trace_path::whole_around;
+use super::measured::Measurement;
+use super::trace_path::{check_trace, whole_around};
 use super::{eprint_line, print, progress};
 use clap::Args;
 use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_pipeline::{Context, JobErrorKind, find_model};
-use cytoscope_profile::Recorder;
+use cytoscope_profile::{Recorder, Stage};
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_extension, check_file, resolved};
@@ -104,7 +105,10 @@ pub(crate) struct Bench {
     /// again.
     #[arg(long, requires = "config", conflicts_with_all = ["force", "quantization", "compare_opts", "span_cost"])]
     resume: bool,
-    /// Overwrite existing results; an input is never overwritten.
+    /// Write a Chrome trace of the runs, for cytoscope profile or ui.perfetto.dev; the results hold their measurements.
+    #[arg(long, value_name = "FILE.json", conflicts_with = "span_cost")]
+    trace: Option<PathBuf>,
+    /// Overwrite existing results, and an existing trace; an input is never overwritten.
     #[arg(long)]
     force: bool,
 }
@@ -158,24 +162,13 @@ impl Bench {
                 folder.display()
             )));
         }
+        if let Some(trace) = &self.trace {
+            check_trace(trace, &inputs, &[&self.output], Overwrite::from_force(self.force))?;
+        }
         let stored = stored_path.map(results::read).transpose()?;
-        let context = progress::context(false, true, Recorder::totals_only());
-        let timestamp = results::now();
-        let file = ResultsFile::new(&self.output, overwrite);
-        let done = match (&self.compare_opts, &self.span_cost, &self.data) {
-            (Some(model), _, Some(data)) => {
-                self.stored(&file, |store| optimizations::run(&context, model, data, repeat, &timestamp, store))?
-            }
-            (_, Some(model), Some(data)) => {
-                let default = Duration::from_secs(self.seconds.unwrap_or(spans::DEFAULT_SECS));
-                let extent = self.repeat.map_or(Extent::Time(default), Extent::Pairs);
-                self.stored(&file, |store| spans::run(&context, model, data, extent, &timestamp, store))?
-            }
-            _ => {
-                let earlier = if is_continued { results::read(&self.output)? } else { Vec::new() };
-                self.run_tasks(&context, table, &earlier, &timestamp, &file)?
-            }
-        };
+        let measurement = Measurement::start("bench", self.trace.as_deref(), Overwrite::from_force(self.force), true);
+        let measured = self.measure(repeat, table, overwrite, measurement.recorder());
+        let (done, _) = measurement.finish(measured, 0)?;
         match (&self.compare, &stored) {
             (_, Some(stored)) => results::compare_with_stored(&done, stored),
             (Some(_), None) => results::compare_with_first(&done),
@@ -183,6 +176,34 @@ impl Bench {
         }
         print(&format!("wrote {}", self.output.display()));
         any_success(&done, self.config.is_some())
+    }
+
+    /// Runs what is requested, and writes the results to a file that `overwrite` allows to replace.
+    fn measure(
+        &self,
+        repeat: usize,
+        table: Vec<Task>,
+        overwrite: Overwrite,
+        recorder: Recorder,
+    ) -> Result<Vec<TaskResult>, Failure> {
+        let is_continued = self.resume && self.output.exists();
+        let context = progress::context(false, true, recorder);
+        let timestamp = results::now();
+        let file = ResultsFile::new(&self.output, overwrite);
+        match (&self.compare_opts, &self.span_cost, &self.data) {
+            (Some(model), _, Some(data)) => {
+                self.stored(&file, |store| optimizations::run(&context, model, data, repeat, &timestamp, store))
+            }
+            (_, Some(model), Some(data)) => {
+                let default = Duration::from_secs(self.seconds.unwrap_or(spans::DEFAULT_SECS));
+                let extent = self.repeat.map_or(Extent::Time(default), Extent::Pairs);
+                self.stored(&file, |store| spans::run(&context, model, data, extent, &timestamp, store))
+            }
+            _ => {
+                let earlier = if is_continued { results::read(&self.output)? } else { Vec::new() };
+                self.run_tasks(&context, table, &earlier, &timestamp, &file)
+            }
+        }
     }
 
     /// Runs the tasks of the table or of --quantization after their runs in `earlier` results, and prints their results.
@@ -299,7 +320,10 @@ impl Bench {
                 eprint_line(&format!("[round {round} of {rounds}{left}] {name}"));
                 scratch.clear(&Quantization::PACKAGES)?;
                 let program = progress.program.as_ref().map(|(path, _)| path.as_path());
-                match run_once(&progress.task, program, scratch.path(), quantization.as_mut()) {
+                let span = context.recorder.span(Stage::Run, name.clone());
+                let ran = run_once(&progress.task, program, scratch.path(), quantization.as_mut());
+                span.finish();
+                match ran {
                     Ok(run) => progress.runs.push(run),
                     Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
                     Err(failure) => {

@@ -4,26 +4,25 @@ mod table;
 
 pub(super) use table::Row;
 
+use super::search_time::RemainingTime;
 use super::{TaskName, Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
-use crate::cli::{eprint_line, print, print_json, progress};
+use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
-use cytoscope_pipeline::{JobError, JobErrorKind};
+use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SearchTrial};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_train::{
-    MAX_TRIALS, SearchRung, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
+    MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
 };
-use indicatif::HumanDuration;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use table::{ResultsTable, is_search_table};
 
 /// Kind of the working folder, as stored in its marker file.
@@ -150,41 +149,6 @@ fn settings_of_trials(
     Ok(settings)
 }
 
-/// Estimate of the time that a search still takes, from the runs that it has made.
-#[derive(Default)]
-struct RemainingTime {
-    steps_left: f64,
-    timed_steps: f64,
-    timed_secs: f64,
-}
-
-impl RemainingTime {
-    /// Begins the first of the rungs that are left, with this number of trials.
-    fn begin_rung(&mut self, trials: usize, rungs: &[SearchRung]) {
-        let of_rung = |(place, rung): (usize, &SearchRung)| {
-            let trials = if place == 0 { trials } else { rung.trials };
-            trials as f64 * rung.steps as f64
-        };
-        self.steps_left = rungs.iter().enumerate().map(of_rung).sum();
-    }
-
-    /// Counts a run with this number of steps; `secs` is its duration if it was made now and has not failed.
-    fn add(&mut self, steps: usize, secs: Option<f64>) {
-        self.steps_left -= steps as f64;
-        if let Some(secs) = secs {
-            self.timed_steps += steps as f64;
-            self.timed_secs += secs;
-        }
-    }
-
-    /// Returns the time that is left, for the user; empty if it is unknown or less than a second.
-    fn text(&self) -> String {
-        let secs = self.timed_secs / self.timed_steps * self.steps_left;
-        let left = Duration::try_from_secs_f64(secs).ok().filter(|left| left.as_secs() > 0);
-        left.map_or_else(String::new, |left| format!(", about {:#} left", HumanDuration(left)))
-    }
-}
-
 /// Searches for the settings with the best validation score, and trains the package with them.
 pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
     if trials == 0 || trials > MAX_TRIALS {
@@ -237,7 +201,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                 }
             };
             remaining.add(rung.steps, report.as_ref().map(|_| row.seconds));
-            eprint_line(&format!("{}{}", trial_line(&row, rungs.len()), remaining.text()));
+            show_trial(options, &table.keys, &row, rungs.len(), &remaining);
             if is_last && report.is_none() {
                 return Err(Failure::new(last_failure, format!("the best trial failed with all steps: {}", row.error)));
             }
@@ -283,12 +247,23 @@ fn shell_word(word: &str) -> String {
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-fn trial_line(row: &Row, rungs: usize) -> String {
-    let result = match row.score {
-        Some(score) => format!("score {score:.4}"),
-        None => format!("failed: {}", row.error),
+/// Writes the result of a trial to standard error, as text or as JSON; `keys` are the settings in the order of its values.
+fn show_trial(options: &Train, keys: &[String], row: &Row, rungs: usize, remaining: &RemainingTime) {
+    let trial = SearchTrial {
+        number: row.trial,
+        rung: row.rung,
+        steps: row.steps,
+        score: row.score,
+        seconds: row.seconds,
+        error: row.error.clone(),
+        settings: keys.iter().zip(&row.values).map(|(key, value)| format!("{key}={value}")).collect(),
     };
-    format!("[rung {} of {rungs}] trial {}, {} steps: {result}", row.rung, row.trial, row.steps)
+    if options.report.json_progress {
+        return eprint_json(&ProcessEvent::Trial { trial, rungs, eta_secs: remaining.secs() });
+    }
+    let SearchTrial { number, rung, steps, .. } = &trial;
+    let (result, left) = (trial.result_text(), remaining.text());
+    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {steps} steps: {result}{left}"));
 }
 
 /// Runs a trial, and returns its row and its report, or how it failed.
@@ -388,24 +363,6 @@ mod tests {
         assert_eq!(shell_word("schedule.rate=0.0069088"), "schedule.rate=0.0069088");
         assert_eq!(shell_word("network.filters=[4, 8]"), "'network.filters=[4, 8]'");
         assert_eq!(shell_word("a=it's"), r"'a=it'\''s'");
-    }
-
-    #[test]
-    fn the_time_left_follows_the_steps_that_are_left() {
-        let rung = |trials, steps| SearchRung { trials, steps };
-        let rungs = [rung(4, 10), rung(2, 20), rung(1, 40)];
-        let mut remaining = RemainingTime::default();
-        remaining.begin_rung(4, &rungs);
-        // A run of an earlier search says nothing about the speed.
-        remaining.add(10, None);
-        assert_eq!(remaining.text(), "");
-        remaining.add(10, Some(30.0));
-        assert_eq!(remaining.text(), ", about 5m left", "100 steps at 3 s each");
-        // All but one trial have failed.
-        remaining.begin_rung(1, &rungs[2..]);
-        assert_eq!(remaining.text(), ", about 2m left");
-        remaining.add(40, Some(120.0));
-        assert_eq!(remaining.text(), "");
     }
 
     #[test]

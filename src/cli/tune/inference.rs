@@ -16,6 +16,7 @@ use cytoscope_pipeline::predict::NoPass;
 use cytoscope_pipeline::{
     CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_gpu_name,
 };
+use cytoscope_profile::{Recorder, Stage};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub(super) struct InferenceWorkload<'a> {
     pub options: Vec<String>,
     /// How progress is shown.
     pub progress: TuneProgress,
+    /// Records the time of each run.
+    pub recorder: &'a Recorder,
 }
 
 impl InferenceWorkload<'_> {
@@ -175,7 +178,8 @@ fn tile_sizes(model: &Model, device: DeviceId, tiling: &Tiling) -> Vec<Option<[u
     for wanted in TILES.into_iter().chain(further) {
         let tile: [usize; 3] = std::array::from_fn(|a| length(wanted[a], a));
         let fitted: [usize; 3] = std::array::from_fn(|a| length(wanted[a].min(shape_zyx[a]), a));
-        let is_whole = (0..3).all(|a| fitted[a] >= shape_zyx[a]);
+        // Of a network that takes single slices, a tile holds at most one.
+        let is_whole = (3 - model.spatial_axes..3).all(|a| fitted[a] >= shape_zyx[a]);
         let is_large_enough = (0..3).all(|a| tile[a] >= least(a));
         if is_large_enough && !is_whole && !fitted_tiles.contains(&fitted) {
             fitted_tiles.push(fitted);
@@ -258,7 +262,9 @@ fn run_once(
 ) -> Result<Option<InferenceRun>, Failure> {
     let trace = scratch.join("trace.json");
     let words = workload.words(candidate, &scratch.join("out"), &trace);
+    let span = workload.recorder.span(Stage::Run, format!("predict on {}", candidate.label()));
     let done: Option<ChildRun<PredictCommandReport>> = child::run(&words, &trace, limit)?;
+    span.finish();
     let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
     let facts = &run.record.facts;
     let measured = Measured {
@@ -325,6 +331,11 @@ mod tests {
         let tiles = on_cpu([100, 400, 400]);
         assert_eq!(tiles, [None, Some([32, 128, 128]), Some([64, 128, 128]), Some([64, 256, 256])]);
         assert_eq!(on_cpu([10, 90, 90]), [None], "the others hold the whole stack");
+        let mut slices = model.clone();
+        (slices.spatial_axes, slices.reach) = (2, Some([0, 7, 7]));
+        let tiling = Tiling { grid_zyx: [50, 200, 200], no_pass_on_cpu: None };
+        let of_slices = tile_sizes(&slices, DeviceId::Cpu, &tiling);
+        assert_eq!(of_slices, [None, Some([1, 96, 96]), Some([1, 128, 128])], "256 rows hold whole slices");
         // On this stack, 32 and 64 slices are the same.
         assert_eq!(on_cpu([20, 400, 400]), [None, Some([32, 128, 128]), Some([64, 256, 256])]);
     }

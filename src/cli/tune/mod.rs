@@ -9,9 +9,10 @@ mod training;
 use super::child::Scratch;
 use super::diameter::for_comparison;
 use super::failure::{Failure, Outcome};
-use super::measured::PROGRAM;
-use super::options::one_of;
+use super::measured::{Measurement, PROGRAM};
+use super::options::{StageTraceOption, one_of};
 use super::progress::context;
+use super::trace_path::check_trace;
 use super::{devices, parse_um, print, print_json, signals};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::{Device, DeviceRequest};
@@ -19,10 +20,12 @@ use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, DiameterUnit, InferenceSettings, JobError, JobErrorKind, MachineProfile,
-    MachineProfiles, Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, machine_key, preprocessed,
+    MachineProfiles, Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, find_model, machine_key,
+    preprocessed,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
+use cytoscope_storage::Overwrite;
 use cytoscope_train::{CheckJob, TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Axes, Axis};
@@ -98,6 +101,11 @@ pub(crate) struct Tune {
     /// File of the machine profiles, instead of that in the user's folder.
     #[arg(long, value_name = "JSON", requires = "save", hide = true)]
     profiles: Option<PathBuf>,
+    #[command(flatten)]
+    tracing: StageTraceOption,
+    /// Overwrite an existing trace; an input is never overwritten.
+    #[arg(long, requires = "trace")]
+    force: bool,
     /// Print the candidates and presets as one JSON object.
     #[arg(long)]
     json: bool,
@@ -142,6 +150,12 @@ impl<C, S: Clone> Tuned<C, S> {
     }
 }
 
+/// The candidates of training runs on data that were checked.
+struct PlannedTraining {
+    task: TrainingTask,
+    candidates: Vec<TrainingCandidate>,
+}
+
 /// The object diameter of all predictions.
 #[derive(Clone, Copy)]
 struct ComparedDiameter {
@@ -181,6 +195,22 @@ impl Tune {
         if let Some(path) = &profiles {
             MachineProfiles::read(path)?;
         }
+        let (trace, overwrite) = (self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
+        if let Some(trace) = trace {
+            // A model that does not exist is reported when it is opened.
+            let model = self.model.model().and_then(|model| find_model(model).ok());
+            let given = [&self.data, &self.training, &self.config].into_iter().flatten().chain(&model);
+            let inputs: Vec<&Path> = given.map(PathBuf::as_path).collect();
+            let outputs: Vec<&Path> = profiles.iter().map(PathBuf::as_path).collect();
+            check_trace(trace, &inputs, &outputs, overwrite)?;
+        }
+        let measurement = Measurement::start("tune", trace, overwrite, true);
+        let tuned = self.tune(profiles, measurement.recorder());
+        measurement.finish(tuned, 0).map(drop)
+    }
+
+    /// Tunes what is requested, saves the settings in the file of `profiles` if there is one, and reports them.
+    fn tune(&self, profiles: Option<PathBuf>, recorder: Recorder) -> Outcome {
         let model = self.model.model().map(Model::load).transpose()?;
         if model.is_none() && self.training.is_none() {
             return Err(Failure::wrong_use(
@@ -191,15 +221,20 @@ impl Tune {
             TrainConfig::read_with(self.config.as_deref(), &[])?;
         }
         // Ctrl-C ends the current run; what was measured before is reported, and the folder is removed.
-        let context = context(false, true, Recorder::totals_only());
+        let context = context(false, true, recorder);
         let scratch = Scratch::create_temporary(&std::env::temp_dir(), FOLDER_KIND)?;
         let tried = self.tried_devices()?;
+        // Before the predictions, which may take long: data that cannot be used would fail once for each candidate.
+        let planned = match &self.training {
+            Some(data) => Some((data, self.plan_training(data, model.as_ref(), &tried, &context)?)),
+            None => None,
+        };
         let inference = match &model {
             Some(model) if !self.only_training => Some(self.tune_inference(model, &tried, &scratch, &context)?),
             _ => None,
         };
-        let (training, training_failure) = match &self.training {
-            Some(data) => match self.tune_training(data, model.as_ref(), &tried, &scratch, &context) {
+        let (training, training_failure) = match planned {
+            Some((data, plan)) => match self.tune_training(data, plan, &tried, &scratch, &context) {
                 Ok(tuned) => (Some(tuned), None),
                 // The predictions that were measured are reported.
                 Err(failure) if inference.is_some() => (None, Some(failure)),
@@ -295,7 +330,8 @@ impl Tune {
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
         let of_file = self.shape_zyx(&data)?;
         let progress = self.progress();
-        let workload = InferenceWorkload { model: self.model.as_str(), data, options, progress };
+        let recorder = &context.recorder;
+        let workload = InferenceWorkload { model: self.model.as_str(), data, options, progress, recorder };
         let (tiling, unit) = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
         let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
@@ -323,15 +359,14 @@ impl Tune {
         for_comparison(model, prediction, context)
     }
 
-    fn tune_training(
+    /// Returns what is tried for training runs on these data, after checking them.
+    fn plan_training(
         &self,
         data: &Path,
         model: Option<&Model>,
         devices: &[Device],
-        scratch: &Scratch,
         context: &Context,
-    ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
-        check_cancelled(&context.cancel)?;
+    ) -> Result<PlannedTraining, Failure> {
         let config = TrainConfig::read_with(self.config.as_deref(), &[])?;
         let task = match (self.task, model.map(|m| m.task)) {
             (Some(TuneTask::Labelfree), _) | (None, Some(ModelTask::LabelFree)) => TrainingTask::LabelFree,
@@ -343,12 +378,25 @@ impl Tune {
                 "none of the devices trains in the precision that --config states: choose another precision or --device",
             ));
         }
-        // Data that cannot be used would fail once for each candidate.
         self.progress().preparing("checking the training data");
         let from = Some(self.model.clone());
         CheckJob { task, data: data.to_owned(), config, seed: 0, from, details: None }.require_usable(context)?;
+        Ok(PlannedTraining { task, candidates })
+    }
+
+    fn tune_training(
+        &self,
+        data: &Path,
+        plan: PlannedTraining,
+        devices: &[Device],
+        scratch: &Scratch,
+        context: &Context,
+    ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
+        check_cancelled(&context.cancel)?;
+        let PlannedTraining { task, candidates } = plan;
         let (config, steps, progress) = (self.config.as_deref(), self.steps, self.progress());
-        let workload = TrainingWorkload { from: &self.model, task, data, config, steps, progress };
+        let recorder = &context.recorder;
+        let workload = TrainingWorkload { from: &self.model, task, data, config, steps, progress, recorder };
         let search = training::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
         Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }

@@ -9,6 +9,7 @@ use crate::cli::measured::cores;
 use crate::cli::reports::TrainCommandReport;
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_pipeline::{CancelToken, Preset, TrainingSettings, measured_gpu_name};
+use cytoscope_profile::{Recorder, Stage};
 use cytoscope_train::{TrainConfig, TrainPrecision, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::Serialize;
@@ -68,6 +69,8 @@ pub(super) struct TrainingWorkload<'a> {
     pub steps: usize,
     /// How progress is shown.
     pub progress: TuneProgress,
+    /// Records the time of each run.
+    pub recorder: &'a Recorder,
 }
 
 impl TrainingWorkload<'_> {
@@ -163,7 +166,9 @@ pub(super) fn run(
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let words = workload.words(candidate, &out, &trace);
+        let span = workload.recorder.span(Stage::Run, format!("train on {}", candidate.label()));
         let done: Option<ChildRun<TrainCommandReport>> = child::run(&words, &trace, limit)?;
+        span.finish();
         let Some(ChildRun { report: TrainCommandReport { report, .. }, run, total_secs }) = done else {
             return Ok(None);
         };

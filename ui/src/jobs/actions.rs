@@ -7,6 +7,7 @@ use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::Effects;
 use crate::overwrite::OverwriteAnswer;
+use crate::training::search::{SearchJob, SearchSetup};
 use crate::work::NewJob;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::Blend;
@@ -132,6 +133,17 @@ pub(crate) enum JobsAction {
     Tune(u64),
     /// Tunes the settings of a training run in a separate process, once they are written to their file.
     TuneTraining(Box<TunedTraining>),
+    /// Writes the files of a search for training settings.
+    PrepareSearch(Box<SearchSetup>),
+    /// The files of a search could not be written, for this reason.
+    SearchNotPrepared(String),
+    /// Starts a search for training settings in a separate process, or continues one.
+    StartSearch {
+        /// The search.
+        job: Box<SearchJob>,
+        /// Whether it continues.
+        resume: bool,
+    },
     /// Cancels tuning.
     CancelTuning,
 }
@@ -213,6 +225,9 @@ impl Jobs {
             }
             JobsAction::Tune(id) => self.tune(id, documents, display, &mut effects),
             JobsAction::TuneTraining(training) => self.tune_training(training, &mut effects),
+            JobsAction::PrepareSearch(setup) => self.prepare_search(setup, &mut effects),
+            JobsAction::SearchNotPrepared(reason) => self.search_not_prepared(reason, &mut effects),
+            JobsAction::StartSearch { job, resume } => self.start_search(&job, resume, &mut effects),
             JobsAction::CancelTuning => self.cancel_tuning(),
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use tuning::Tuning;
 
 pub(crate) use actions::JobsAction;
-pub(crate) use tuning::TunedTraining;
+pub(crate) use tuning::{TunedTraining, path_option};
 
 /// Why a job ended without a result.
 #[derive(Debug, Clone, PartialEq, Eq)]

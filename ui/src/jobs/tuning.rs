@@ -1,5 +1,6 @@
 //! `cytoscope tune` in a separate process: it measures settings for a model on this machine, and saves the fastest ones as
-//! the machine profile that later predictions use.
+//! the machine profile that later predictions use. A search for training settings (`cytoscope train --search`) runs in the
+//! same way: neither can run beside other jobs.
 
 use super::Jobs;
 use crate::channels::input_channels;
@@ -9,8 +10,9 @@ use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
 use crate::engine_notes::in_window;
 use crate::panels::{capitalized, seconds};
+use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest, ProcessEvent};
+use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest, ProcessEvent, SearchTrial};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
@@ -37,13 +39,19 @@ pub(super) struct Tuning {
     /// Title of the start model while the settings of the training run are being written.
     preparing: Option<String>,
     run: Option<TuningRun>,
+    /// Trials of a search that have ended and were not taken yet.
+    trials: Arc<Mutex<Vec<SearchTrial>>>,
 }
 
-/// The runs that use what is tuned.
+/// What the process looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TunedRuns {
+    /// The fastest settings of predictions.
     Predictions,
+    /// The fastest settings of training runs.
     Training,
+    /// Training settings with the best score.
+    Search,
 }
 
 /// A training run whose settings are tuned.
@@ -78,18 +86,18 @@ impl TunedTraining {
     /// Returns the words of the command line after the program's name.
     fn arguments(&self, profiles: Option<&Path>) -> Vec<OsString> {
         let mut arguments = ["tune", "--save", "--only-training"].map(OsString::from).to_vec();
-        arguments.push(option("model", Path::new(self.from.as_str())));
-        arguments.push(option("training", &self.data));
+        arguments.push(path_option("model", Path::new(self.from.as_str())));
+        arguments.push(path_option("training", &self.data));
         arguments.push(OsString::from(format!("--task={}", self.task.name())));
-        arguments.push(option("config", &self.settings));
+        arguments.push(path_option("config", &self.settings));
         arguments.push(OsString::from(format!("--device={}", self.device)));
-        arguments.extend(profiles.map(|path| option("profiles", path)));
+        arguments.extend(profiles.map(|path| path_option("profiles", path)));
         arguments
     }
 }
 
 /// Returns an option of the command line whose value is a path.
-fn option(name: &str, value: &Path) -> OsString {
+pub(crate) fn path_option(name: &str, value: &Path) -> OsString {
     let mut option = OsString::from(format!("--{name}="));
     option.push(value);
     option
@@ -118,7 +126,8 @@ impl Tuning {
     /// Nothing is tuned yet. The machine profiles are stored beside the settings file.
     pub(super) fn new(program: Option<&Path>, settings_path: Option<&Path>, wake: &Wake) -> Self {
         let profiles = settings_path.and_then(Path::parent).map(|home| home.join("machine-profiles.json"));
-        Self { program: program.map(ChildProgram::new), profiles, wake: Arc::clone(wake), preparing: None, run: None }
+        let program = program.map(ChildProgram::new);
+        Self { program, profiles, wake: Arc::clone(wake), preparing: None, run: None, trials: Arc::default() }
     }
 
     /// Starts the process.
@@ -147,9 +156,15 @@ impl Tuning {
         let wake = Arc::clone(&self.wake);
         let progress = Arc::new(Mutex::new(String::new()));
         let latest = Arc::clone(&progress);
+        let trials = Arc::clone(&self.trials);
         let wait = move || {
-            let show = |text: String| {
-                *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            let show = |event: ProcessEvent| {
+                if let Some(text) = progress_of(&event) {
+                    *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
+                }
+                if let ProcessEvent::Trial { trial, .. } = event {
+                    trials.lock().unwrap_or_else(PoisonError::into_inner).push(trial);
+                }
                 wake();
             };
             let error = stderr.and_then(|pipe| read_events(pipe, show));
@@ -204,15 +219,16 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
-/// Reads the events of the process until their end, and passes progress to `show`. Returns its error, if it reports one.
-fn read_events(pipe: impl Read, show: impl Fn(String)) -> Option<String> {
+/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error, if it reports
+/// one.
+fn read_events(pipe: impl Read, show: impl Fn(ProcessEvent)) -> Option<String> {
     let mut reader = BufReader::new(pipe);
     let (mut error, mut line) = (None, Vec::new());
     // If reading fails, the process ends without a known reason.
     while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         match ProcessEvent::parse(&String::from_utf8_lossy(&line)) {
             Some(ProcessEvent::Error { message, .. }) => error = Some(message),
-            Some(event) => progress_of(&event).into_iter().for_each(&show),
+            Some(event) => show(event),
             // A message of a library.
             None => {}
         }
@@ -228,6 +244,9 @@ fn progress_of(event: &ProcessEvent) -> Option<String> {
         ProcessEvent::Candidate { eta_secs, .. } if *eta_secs >= 1.0 => {
             Some(format!("{text} · about {} remaining", seconds(*eta_secs)))
         }
+        ProcessEvent::Trial { eta_secs: Some(eta_secs), .. } if *eta_secs >= 1.0 => {
+            Some(format!("{text} · about {} remaining", seconds(*eta_secs)))
+        }
         _ => Some(text),
     }
 }
@@ -236,6 +255,11 @@ impl Jobs {
     /// Title of the model whose settings are being tuned.
     pub(crate) fn tuning(&self) -> Option<&str> {
         self.tuning.run.as_ref().map(|run| run.model.as_str()).or(self.tuning.preparing.as_deref())
+    }
+
+    /// Whether a search for training settings runs.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.tuning.run.as_ref().is_some_and(|run| run.runs == TunedRuns::Search)
     }
 
     /// The progress of tuning in one line, once it is known.
@@ -270,8 +294,8 @@ impl Jobs {
             return;
         }
         let mut arguments = vec![OsString::from("tune"), OsString::from("--save")];
-        arguments.push(option("model", &card.path));
-        arguments.push(option("data", &document.path));
+        arguments.push(path_option("model", &card.path));
+        arguments.push(path_option("data", &document.path));
         // As the stack is predicted.
         arguments.push(OsString::from(format!("--series={}", document.series)));
         arguments.extend(document.axes.as_ref().map(|axes| OsString::from(format!("--axes={axes}"))));
@@ -289,7 +313,7 @@ impl Jobs {
         }
         arguments.extend(preprocessing_options(&document.preprocessing.steps));
         arguments.push(OsString::from(format!("--device={}", display.settings().device)));
-        arguments.extend(self.tuning.profiles.as_deref().map(|path| option("profiles", path)));
+        arguments.extend(self.tuning.profiles.as_deref().map(|path| path_option("profiles", path)));
         let title = card.title.clone();
         let performance = display.settings().performance;
         if let Err(reason) = self.tuning.start(title, TunedRuns::Predictions, performance, &arguments) {
@@ -320,6 +344,35 @@ impl Jobs {
         effects
     }
 
+    /// Reserves this machine for a search, and writes its files.
+    pub(super) fn prepare_search(&mut self, setup: Box<SearchSetup>, effects: &mut Effects) {
+        if self.can_tune() {
+            self.tuning.preparing = Some(setup.job.title());
+            effects.disk(DiskEffect::PrepareSearch(setup));
+        }
+    }
+
+    /// Releases this machine, because the files of a search could not be written.
+    pub(super) fn search_not_prepared(&mut self, reason: String, effects: &mut Effects) {
+        self.tuning.preparing = None;
+        effects.error("The search cannot start", reason);
+    }
+
+    /// Starts a search for training settings whose files were written, or continues one.
+    pub(super) fn start_search(&mut self, job: &SearchJob, resume: bool, effects: &mut Effects) {
+        self.tuning.preparing = None;
+        let arguments = job.arguments(resume);
+        let started = self.tuning.start(job.title(), TunedRuns::Search, PerformanceRequest::Auto, &arguments);
+        if let Err(reason) = started {
+            effects.error("The search cannot start", reason);
+        }
+    }
+
+    /// Returns the trials of a search that have ended since the last call.
+    pub(crate) fn take_trials(&self) -> Vec<SearchTrial> {
+        std::mem::take(&mut *self.tuning.trials.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Handles the end of tuning: the profiles are read again.
     pub(super) fn poll_tuning(&mut self, effects: &mut Effects) {
         let Some(run) = &self.tuning.run else { return };
@@ -328,12 +381,19 @@ impl Jobs {
             Err(TryRecvError::Empty) => return,
             Err(TryRecvError::Disconnected) => Err("the thread that waited for it has ended".to_owned()),
         };
-        let (title, performance, cancelled) = (run.model.clone(), run.performance, run.cancelled);
-        let runs = match run.runs {
+        let (title, performance, cancelled, runs) = (run.model.clone(), run.performance, run.cancelled, run.runs);
+        self.tuning.run = None;
+        let runs = match runs {
             TunedRuns::Predictions => "predictions",
             TunedRuns::Training => "training runs",
+            TunedRuns::Search => {
+                return match result {
+                    Ok(()) => effects.success("Search finished", format!("{title}: the best settings can be used now")),
+                    Err(_) if cancelled => {}
+                    Err(reason) => effects.error("The search failed", in_window(&reason)),
+                };
+            }
         };
-        self.tuning.run = None;
         match (result, &self.tuning.profiles) {
             (Ok(()), Some(path)) => {
                 effects.disk(DiskEffect::ReadMachineProfiles { path: path.clone() });
@@ -430,10 +490,16 @@ mod tests {
             .collect();
         let text = format!("a library's message\n{}\n[1 of 9] error: another one\n", lines.join("\n"));
         let shown = std::cell::RefCell::new(Vec::new());
-        let reason = read_events(text.as_bytes(), |line| shown.borrow_mut().push(line));
+        let reason = read_events(text.as_bytes(), |event| shown.borrow_mut().extend(progress_of(&event)));
         assert_eq!(reason.as_deref(), Some("no memory"));
         let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
         assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", first, "2 of 2: cpu int8: 0.532 s"]);
         assert_eq!(read_events(&b"note: a"[..], |_| {}), None);
+        let settings = vec!["ema=0.9".to_owned()];
+        let (score, error) = (Some(0.5), String::new());
+        let trial = SearchTrial { number: 1, rung: 1, steps: 4, score, seconds: 2.0, error, settings };
+        let ended = ProcessEvent::Trial { trial, rungs: 2, eta_secs: Some(60.0) };
+        let text = "Rung 1 of 2: trial 1, 4 steps: score 0.5000 · about 60.0 s remaining";
+        assert_eq!(progress_of(&ended).as_deref(), Some(text));
     }
 }

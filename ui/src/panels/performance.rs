@@ -61,7 +61,8 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
                 weak(ui, "Canceling…");
                 return;
             }
-            weak(ui, format!("Tuning {model}"));
+            let what = if state.jobs.is_searching() { "Searching for settings of" } else { "Tuning" };
+            weak(ui, format!("{what} {model}"));
         });
         // Not where the button that starts tuning was: a double click on that would cancel it.
         if !state.jobs.is_cancelling_tuning() && named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {

@@ -9,6 +9,7 @@ pub mod full_precision;
 pub mod models;
 pub mod plan;
 pub mod run;
+pub mod search;
 pub mod start;
 mod state;
 mod thread_results;
@@ -208,7 +209,7 @@ impl Wizard {
         config.memory_mib = self.plan.memory_mib.or(config.memory_mib);
         config.precision = self.plan.precision.and_then(TrainPrecision::of).unwrap_or(config.precision);
         config.performance = self.performance();
-        config
+        self.plan.search.applied_to(config)
     }
 
     /// The training job for the current choices and an output path.

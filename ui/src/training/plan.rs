@@ -1,5 +1,6 @@
 //! The choices of the training wizard, saved in a file of each window so that they outlive it.
 
+use super::search::SettingsSearch;
 use crate::stored::read_json;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
@@ -122,6 +123,8 @@ pub struct WizardPlan {
     pub without_int8: bool,
     /// Whether a run in 16-bit floats is followed by one in 32-bit floats, to compare the scores.
     pub compare_precision: bool,
+    /// Search for training settings.
+    pub search: SettingsSearch,
     /// Name of the model.
     pub name: String,
     /// Job of an unfinished training run.
@@ -151,6 +154,7 @@ impl Default for WizardPlan {
             performance: None,
             without_int8: false,
             compare_precision: false,
+            search: SettingsSearch::default(),
             name: String::new(),
             job: None,
             saved: None,

@@ -3,6 +3,7 @@
 use super::models::{Saving, TrainedModelFormat};
 use super::plan::{self, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
+use super::search::SearchAction;
 use super::thread_results::ThreadResult;
 use super::validation_picture::ValidationPicture;
 use super::{
@@ -74,6 +75,8 @@ pub(crate) enum TrainingAction {
     ComparePrecision(bool),
     /// Tunes the settings of training runs with the chosen data and start model.
     Tune,
+    /// An action on the search for training settings.
+    Search(SearchAction),
     /// Sets the name of the model.
     Name(String),
     /// Starts training.
@@ -206,6 +209,7 @@ impl Training {
             TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
             TrainingAction::ComparePrecision(compare) => wizard.plan.compare_precision = compare,
             TrainingAction::Tune => self.tune(&mut effects),
+            TrainingAction::Search(action) => self.apply_to_search(action, jobs, &mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
             TrainingAction::Start => self.start(jobs, &mut effects),
             TrainingAction::Continue => self.resume(jobs, &mut effects),
@@ -508,6 +512,7 @@ impl Training {
             }
         }
         self.poll_full_precision(jobs);
+        self.poll_search(jobs);
         if let Some(id) = self.wizard.run.job() {
             self.collect_notes(id, jobs);
             let stopping = matches!(self.wizard.run.state, RunState::Stopping(_));

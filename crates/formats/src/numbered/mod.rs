@@ -203,6 +203,18 @@ pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
     each_with_series(files).into_iter().map(|(file, _)| file).collect()
 }
 
+/// Returns the number of files that are named like those of a numbered series but do not belong to it, because a number between
+/// them is missing, or they differ from it; 0 if the folder cannot be listed.
+pub fn count_left_out_of_series(files: &[PathBuf]) -> usize {
+    let Some((first, own)) = files.first().and_then(|first| Some((first, Numbered::of(first)?))) else { return 0 };
+    let Ok(Some(names)) = names_beside(first) else { return 0 };
+    let members: HashSet<String> = files.iter().map(|file| name(file)).collect();
+    let is_left_out = |file: &PathBuf| {
+        Numbered::of(file).is_some_and(|other| own.same_series(&other)) && !members.contains(&name(file))
+    };
+    names.into_iter().map(|other| first.with_file_name(other)).filter(is_left_out).count()
+}
+
 /// As [`one_of_each_series`], each with what [`opened_with`] returns.
 fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();

@@ -43,6 +43,7 @@ fn one_input(report: &InputReport, budget_bytes: Option<u64>, crop_possible: boo
         diameter: report.diameter.as_ref().map(diameter_facts),
         traffic: report.traffic,
         transfer_secs: report.traffic.map(|_| seconds(&report.stages, &[Stage::Upload, Stage::Download])),
+        compute_secs: report.traffic.map(|_| seconds(&report.stages, &[Stage::Compute])),
         objects: report.segment.as_ref().map(|_| report.objects.iter().map(|n| u64::from(*n)).sum()),
     }
 }

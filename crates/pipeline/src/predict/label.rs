@@ -208,7 +208,9 @@ fn label_slice_by_slice(
         values.chunks_exact(plane.max(1)).try_for_each(|slice| foreground.add_slice(slice))?;
         meter.add(z.len() as u64)?;
     }
+    let preparing = context.recorder.span(Stage::Objects, "prepare").voxels(plane * depth);
     let mut segmentation = StreamedSegmentation::new(foreground, settings.has_seeds(), voxel_um, &options)?;
+    drop(preparing);
     if segmentation.needed_bytes() > limit_bytes {
         return Ok(Err(threshold));
     }
@@ -235,6 +237,7 @@ fn label_slice_by_slice(
         }
         context.recorder.mark_memory("objects");
     }
+    let _span = context.recorder.span(Stage::Objects, "renumber");
     let (stored, kept) = segmentation.finish();
     Ok(Ok(Labels::new(spool, shape, stored, &first.of(&kept))))
 }

@@ -19,7 +19,7 @@ use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_model_package::Processing;
-use cytoscope_profile::DeviceTraffic;
+use cytoscope_profile::{DeviceTraffic, Stage};
 use std::ops::Range;
 use std::path::Path;
 
@@ -99,6 +99,8 @@ impl Store<'_> {
     /// Records the finished slices at the end of a time point, even if it failed or was cancelled; returns how it ended.
     fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
         let Some(kept) = &mut self.kept else { return ended };
+        // They are on the disk when this ends.
+        let _span = self.context.recorder.span(Stage::Write, "kept slices");
         if ended.is_ok() {
             return kept.keep_time_point(self.prediction.complete(), self.ends_soon);
         }
@@ -312,10 +314,15 @@ impl<'a> Inference<'a> {
     /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed
     /// between the host and the device; `None` on the CPU.
     pub(super) fn release(&mut self) -> Option<DeviceTraffic> {
-        match self.runner.take()? {
+        let runner = self.runner.take()?;
+        // A GPU frees memory only after the work before it, which may take a second.
+        let _span = self.context.recorder.span(Stage::Release, "network");
+        let traffic = match &runner {
             Runner::Tiles(session) => session.traffic(),
             Runner::Pass { .. } => None,
-        }
+        };
+        drop(runner);
+        traffic
     }
 
     /// Returns the sums for the visibility of seams.
@@ -326,6 +333,7 @@ impl<'a> Inference<'a> {
     /// Ends the job. If its results `folder/stem_*` are published, no slices are kept; otherwise those that are finished but
     /// not recorded yet are recorded, and a note says what is kept of a cancelled job.
     pub(super) fn end(&mut self, is_published: bool, folder: &Path, stem: &str) {
+        let _span = self.context.recorder.span(Stage::Write, "end of kept slices");
         let cancel = &self.context.cancel;
         match self.kept.take() {
             Some(mut kept) if !is_published => {

@@ -12,7 +12,7 @@ use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
-use cytoscope_formats::{Image, ImageMeta, SeriesChoice, find_channels};
+use cytoscope_formats::{Image, ImageMeta, SeriesChoice, count_left_out_of_series, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, SERIES, TIME, VOXEL_SIZE};
 use cytoscope_volume::VoxelSize;
@@ -400,13 +400,19 @@ pub(crate) fn regions_note(meta: &ImageMeta) -> Option<String> {
     Some(format!("{what}: {}{more}", names.join(", ")))
 }
 
-/// Returns the note that several numbered files were read as one stack, and how to read one `alone`; `None` for other images.
-/// The files may be images that do not belong together.
+/// Returns the note that several numbered files were read as one stack, how to read one `alone`, and how many files of the same
+/// name were left out; `None` for other images. The files may be images that do not belong together.
 fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<String> {
     let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
     let [first, .., last] = files.as_slice() else { return None };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Some(format!("{} files, {} to {}, were read as one stack ({alone})", files.len(), name(first), name(last)))
+    let left_out = match count_left_out_of_series(&files) {
+        0 => String::new(),
+        1 => "; another file of this name was not, because a number is missing or it differs from them".to_owned(),
+        n => format!("; {n} other files of this name were not, because a number is missing or they differ from them"),
+    };
+    let (count, first, last) = (files.len(), name(first), name(last));
+    Some(format!("{count} files, {first} to {last}, were read as one stack ({alone}){left_out}"))
 }
 
 /// An axis of a file along which a job uses one element.

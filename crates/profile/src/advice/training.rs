@@ -1,6 +1,6 @@
-//! Advice on training: data workers, batch size, and activations that are computed twice.
+//! Advice on training: data workers, batch size, activations that are computed twice, and copies to and from a GPU.
 
-use super::{Advice, AdviceRule, AdvisedSetting, at_most_faster, percent};
+use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent};
 use crate::facts::RunFacts;
 
 /// Share of a training step above which waiting for data is worth a change.
@@ -74,6 +74,30 @@ pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
     Some(advice.with(AdvisedSetting::AccumulatedBatch { batch, accumulate }))
 }
 
+pub(super) fn transfers(facts: &RunFacts) -> Option<Advice> {
+    let training = facts.training.as_ref()?;
+    let (traffic, transfer_secs) = training.traffic.as_ref().zip(training.transfer_secs)?;
+    let share = transfer_secs / facts.wall_secs;
+    if training.device.is_cpu() || !share.is_finite() || share <= MAX_TRANSFERS {
+        return None;
+    }
+    let evidence = format!(
+        "copies between host and {} take {} of the training run ({transfer_secs:.2} of {:.2} s); those of the steps are {}",
+        training.device,
+        percent(share),
+        facts.wall_secs,
+        traffic.text()
+    );
+    let gain = format!("{} faster training", at_most_faster(share));
+    let others = "fewer validations (--set validation.times=N), whose stacks are copied, too; or --device cpu";
+    let Some(larger) = training.larger_batch.filter(|larger| *larger > training.batch) else {
+        return Some(Advice::new(AdviceRule::Transfers, evidence, gain, others.to_owned()));
+    };
+    let change = format!("--batch {larger}, whose patches are copied at once; {others}");
+    let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
+    Some(advice.with(AdvisedSetting::Batch(larger)))
+}
+
 /// Returns the largest batch size of at most half of `batch` with which an optimizer step can have the same number of
 /// patches, and the number of batches that it then accumulates instead of `accumulate`; `None` for a batch of one patch.
 pub fn smaller_batch(batch: usize, accumulate: usize) -> Option<(usize, usize)> {
@@ -101,6 +125,26 @@ mod tests {
         let advice = small_batch(&facts(Some(8))).unwrap();
         assert_eq!(advice.setting, Some(AdvisedSetting::Batch(8)));
         assert!(advice.change.starts_with("--batch 8"), "{}", advice.change);
+    }
+
+    #[test]
+    fn copies_of_a_training_run_count_on_devices_only() {
+        let facts = |device: &str, transfer_secs, larger_batch| {
+            let traffic = Some(crate::DeviceTraffic { uploads: 7, ..crate::DeviceTraffic::default() });
+            let device = device.into();
+            let training = TrainingFacts { batch: 2, larger_batch, device, traffic, ..TrainingFacts::default() };
+            RunFacts { wall_secs: 10.0, ..of(TrainingFacts { transfer_secs, ..training }) }
+        };
+        assert_eq!(transfers(&facts("cuda:0", None, None)), None);
+        assert_eq!(transfers(&facts("cuda:0", Some(1.0), None)), None);
+        assert_eq!(transfers(&facts("cpu", Some(4.0), None)), None);
+        let advice = transfers(&facts("cuda:0", Some(4.0), None)).unwrap();
+        assert_eq!((advice.rule, &advice.setting), (AdviceRule::Transfers, &None));
+        assert!(advice.evidence.contains("40 %") && advice.evidence.contains("7 uploads"), "{}", advice.evidence);
+        assert!(advice.expected_gain.contains("1.67×") && advice.change.contains("validation.times"), "{advice:?}");
+        let larger = transfers(&facts("cuda:0", Some(4.0), Some(4))).unwrap();
+        assert_eq!(larger.setting, Some(AdvisedSetting::Batch(4)));
+        assert!(larger.change.starts_with("--batch 4"), "{}", larger.change);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_storage::setting::{ON_CPU, ON_CPU_IN_F32, RESUME_ON_CPU, RESUME_ON_CPU_IN_F32};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl Training<'_> {
     /// Runs the training loop. If the device fails, the next one continues from the last good state, unless the user has
@@ -115,6 +116,7 @@ impl Training<'_> {
         self.device_notes.extend(failures.into_iter().chain([message]));
         let name = self.engine.device().name.clone();
         self.failed_devices.push(name);
+        self.on_device_since = (Instant::now(), context.recorder.totals());
         self.config.precision = precision;
         let further_weights = self.options.further_weights;
         let options = stepper_options(&self.config, &self.start, engine.as_ref(), threads, &context.recorder)?;

@@ -123,7 +123,7 @@ pub(crate) fn read(
     }
     let folder = path.parent().unwrap_or(Path::new("."));
     found.add_convention(Convention::Table);
-    let mut rows: u64 = 0;
+    let (mut rows, earlier_problems) = (0u64, found.problems.len());
     for (row, record) in reader.records().enumerate() {
         let line = row + 2;
         let record = match record {
@@ -139,6 +139,10 @@ pub(crate) fn read(
         crate::error::check_limit(path, "the number of its rows", rows, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
         let row = Row { path, line, at: &at, record: &record };
         row.add(folder, task, part, found)?;
+    }
+    if rows == 0 && found.problems.len() == earlier_problems {
+        let next_step = "add a line with the paths of an image and its target";
+        found.problems.push(Problem::warning(path, "it has no rows below its first line", next_step));
     }
     Ok(())
 }
@@ -159,7 +163,10 @@ fn columns_of(
     };
     let Some(at) = header(&first, task, options) else {
         let shown: Vec<&str> = first.iter().take(12).collect();
+        // German spreadsheets save tables with semicolons.
+        let is_separated_otherwise = shown.len() == 1 && shown.iter().any(|name| name.contains([';', '\t']));
         let next_step = match task {
+            _ if is_separated_otherwise => "separate the columns with commas, as in raw,seg".to_owned(),
             TrainingTask::Segmentation => format!(
                 "name two columns raw and seg, with the image and its labels, or set {LABELS_CHANNEL} in the settings to the \
                  column with the labels"
@@ -168,7 +175,11 @@ fn columns_of(
                 "name two columns brightfield and signal, with the image and its stain".to_owned()
             }
         };
-        return Err(TrainingDataError::data(path, format!("its columns are {shown:?}"), next_step));
+        let problem = match shown.iter().all(|name| name.is_empty()) {
+            true => "its first line names no columns".to_owned(),
+            false => format!("its columns are {shown:?}"),
+        };
+        return Err(TrainingDataError::data(path, problem, next_step));
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let problem = format!("it has no column {name}, which assigns rows to training, validation and test");

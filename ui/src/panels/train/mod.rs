@@ -6,6 +6,7 @@ mod files;
 mod progress;
 mod results;
 mod save_and_use;
+mod search;
 mod start;
 
 use super::{filled_button, named_primary_button, weak};

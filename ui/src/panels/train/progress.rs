@@ -427,7 +427,8 @@ fn score_plot(ui: &mut Ui, run: &TrainingRun) {
     name_plot(&response.response, format!("Validation score curve{last}"));
 }
 
-fn name_plot(response: &egui::Response, name: String) {
+/// Names a plot or picture for screen readers.
+pub(super) fn name_plot(response: &egui::Response, name: String) {
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
 }
 

@@ -1,0 +1,345 @@
+//! Search for training settings: `cytoscope train --search` in a separate process.
+//!
+//! Each search has a package of its own, beside which its settings, its ranges and its table of trials are stored, so that it
+//! can be continued.
+
+use super::models::Saving;
+use super::{NEW_NETWORK, Training, file_name};
+use crate::effect::Effects;
+use crate::jobs::{Jobs, JobsAction, path_option};
+use cytoscope_engine::DeviceRequest;
+use cytoscope_pipeline::SearchTrial;
+use cytoscope_storage::write::atomic_write;
+use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainStart, search_rungs};
+use cytoscope_training_data::TrainingTask;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Folder of the searches, beside that of the training runs.
+const SEARCHES: &str = "searches";
+/// Ranges of a search for which the user has chosen no file.
+pub(crate) const DEFAULT_RANGES: &str =
+    "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { uniform = [0.9, 0.999] }\n";
+/// Maximum number of trials of a search that is started from the window.
+pub(crate) const MAX_SEARCH_TRIALS: usize = 256;
+
+/// The choices of a search, and the trials of the latest one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SettingsSearch {
+    /// TOML file of the ranges; `None` for default ones.
+    pub ranges: Option<PathBuf>,
+    /// Number of trials.
+    pub trials: usize,
+    /// Number of optimizer steps of the best trial.
+    pub steps: usize,
+    /// The latest search; `None` before the first one.
+    pub job: Option<SearchJob>,
+    /// Trials of the latest search, in the order in which they ended.
+    pub results: Vec<SearchTrial>,
+    /// Settings of a trial that the next training run uses, each as `KEY=VALUE`.
+    pub used: Vec<String>,
+}
+
+impl Default for SettingsSearch {
+    fn default() -> Self {
+        Self { ranges: None, trials: 8, steps: 800, job: None, results: Vec::new(), used: Vec::new() }
+    }
+}
+
+impl SettingsSearch {
+    /// Returns the trial with the highest score on the last rung that was reached.
+    pub fn best(&self) -> Option<&SearchTrial> {
+        let scored = self.results.iter().filter_map(|trial| Some((trial, trial.score?)));
+        scored.max_by(|(a, x), (b, y)| a.rung.cmp(&b.rung).then(x.total_cmp(y))).map(|(trial, _)| trial)
+    }
+
+    /// Whether the latest search has not trained its best trial with all steps.
+    pub fn is_unfinished(&self) -> bool {
+        let Some(job) = &self.job else { return false };
+        let rungs = search_rungs(job.trials, job.steps).len();
+        !self.results.iter().any(|trial| trial.rung == rungs && trial.score.is_some())
+    }
+
+    /// Number of optimizer steps of all trials together.
+    pub fn all_steps(&self) -> usize {
+        let of_rung = |rung: &cytoscope_train::SearchRung| rung.trials.saturating_mul(rung.steps);
+        search_rungs(self.trials, self.steps).iter().map(of_rung).fold(0, usize::saturating_add)
+    }
+
+    /// Adds a trial, in place of an earlier run of it on the same rung.
+    fn add(&mut self, trial: SearchTrial) {
+        self.results.retain(|earlier| (earlier.number, earlier.rung) != (trial.number, trial.rung));
+        self.results.push(trial);
+    }
+
+    /// Returns training settings with those of the trial that is used.
+    pub(super) fn applied_to(&self, config: TrainConfig) -> TrainConfig {
+        let assignments = self.used.iter().filter_map(|text| text.parse::<SettingAssignment>().ok());
+        assignments.fold(config, |config, assignment| assignment.set_in(&config).unwrap_or(config))
+    }
+}
+
+/// A search whose files are stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SearchJob {
+    /// Task of the networks.
+    pub task: TrainingTask,
+    /// Folder or table of the training data.
+    pub data: PathBuf,
+    /// Starting point of the trials.
+    pub from: TrainStart,
+    /// Package of the best trial.
+    pub out: PathBuf,
+    /// Number of trials.
+    pub trials: usize,
+    /// Number of optimizer steps of the best trial.
+    pub steps: usize,
+    /// Device that computes the steps.
+    pub device: DeviceRequest,
+    /// Number of threads that compute the steps; 0 uses all cores.
+    pub threads: usize,
+    /// Whether the network is left in float.
+    pub without_int8: bool,
+}
+
+impl SearchJob {
+    /// Path of a file of this search.
+    fn file(&self, extension: &str) -> PathBuf {
+        self.out.with_file_name(format!("{}.{extension}", file_name(&self.out)))
+    }
+
+    /// Path of the table that the search writes.
+    pub(crate) fn table(&self) -> PathBuf {
+        self.file("search.csv")
+    }
+
+    /// Title of the search: that of its start model.
+    pub(crate) fn title(&self) -> String {
+        self.from.model().map_or_else(|| NEW_NETWORK.to_owned(), |path| file_name(Path::new(path)))
+    }
+
+    /// Returns the words of the command line after the program's name.
+    pub(crate) fn arguments(&self, resume: bool) -> Vec<OsString> {
+        let mut arguments = vec![OsString::from("train")];
+        arguments.push(path_option("search", &self.file("space.toml")));
+        arguments.push(path_option("config", &self.file("settings.toml")));
+        arguments.push(path_option("data", &self.data));
+        arguments.push(path_option("from", Path::new(self.from.as_str())));
+        arguments.push(path_option("out", &self.out));
+        arguments.push(OsString::from(format!("--task={}", self.task.name())));
+        arguments.push(OsString::from(format!("--trials={}", self.trials)));
+        arguments.push(OsString::from(format!("--steps={}", self.steps)));
+        arguments.push(OsString::from(format!("--device={}", self.device)));
+        arguments.push(OsString::from(format!("--threads={}", self.threads)));
+        let switches = [("--without-int8", self.without_int8), ("--resume", resume)];
+        arguments.extend(switches.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
+        arguments
+    }
+}
+
+/// A search whose files are to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SearchSetup {
+    /// The search; its package gets a free path with this name.
+    pub(crate) job: SearchJob,
+    /// Settings of all trials.
+    pub(crate) config: TrainConfig,
+    /// TOML file of the ranges; `None` for default ones.
+    pub(crate) ranges: Option<PathBuf>,
+}
+
+impl SearchSetup {
+    /// Writes the settings and a copy of the ranges beside the package, so that the search can be continued unchanged.
+    ///
+    /// # Errors
+    /// Why the ranges cannot be used or a file cannot be written.
+    pub(crate) fn write(&self, out: PathBuf) -> Result<Box<SearchJob>, String> {
+        let ranges = match &self.ranges {
+            None => DEFAULT_RANGES.to_owned(),
+            Some(path) => {
+                SearchSpace::read(path).map_err(|error| error.to_string())?;
+                std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?
+            }
+        };
+        let settings = self.config.to_toml().map_err(|error| error.to_string())?;
+        let job = SearchJob { out, ..self.job.clone() };
+        for (extension, text) in [("space.toml", &ranges), ("settings.toml", &settings)] {
+            atomic_write(&job.file(extension), text.as_bytes()).map_err(|error| error.to_string())?;
+        }
+        Ok(Box::new(job))
+    }
+}
+
+/// An action on the search of the wizard.
+pub(crate) enum SearchAction {
+    /// Sets the file of the ranges; `None` uses default ones.
+    Ranges(Option<PathBuf>),
+    /// Sets the number of trials.
+    Trials(usize),
+    /// Sets the number of steps of the best trial.
+    Steps(usize),
+    /// Starts a search.
+    Start,
+    /// Continues the latest search.
+    Continue,
+    /// Uses the settings of the best trial in the next training run.
+    UseBest,
+    /// Uses the settings of no trial.
+    UseNone,
+}
+
+impl Training {
+    /// Applies an action on the search.
+    pub(super) fn apply_to_search(&mut self, action: SearchAction, jobs: &Jobs, effects: &mut Effects) {
+        let search = &mut self.wizard.plan.search;
+        match action {
+            SearchAction::Ranges(path) => search.ranges = path,
+            SearchAction::Trials(trials) => search.trials = trials.clamp(1, MAX_SEARCH_TRIALS),
+            SearchAction::Steps(steps) => search.steps = steps.max(1),
+            SearchAction::Start => self.start_search(jobs, effects),
+            SearchAction::Continue => {
+                if let Some(job) = search.job.clone().filter(|_| search.is_unfinished() && jobs.can_tune()) {
+                    effects.act(JobsAction::StartSearch { job: Box::new(job), resume: true });
+                    self.forget_cost(effects);
+                }
+            }
+            SearchAction::UseBest => {
+                let settings = search.best().map(|trial| trial.settings.clone());
+                search.used = settings.unwrap_or_default();
+            }
+            SearchAction::UseNone => search.used.clear(),
+        }
+    }
+
+    fn start_search(&mut self, jobs: &Jobs, effects: &mut Effects) {
+        let wizard = &self.wizard;
+        let is_ready = wizard.is_usable() && wizard.saving == Saving::No && !self.starting;
+        let Some(data) = wizard.plan.data.clone().filter(|_| is_ready) else { return };
+        let plan = &wizard.plan;
+        let job = SearchJob {
+            task: plan.task,
+            data,
+            from: plan.from.clone(),
+            out: wizard.folder.join(SEARCHES).join(plan.suggested_name()),
+            trials: plan.search.trials,
+            steps: plan.search.steps,
+            device: plan.device,
+            threads: plan.threads.unwrap_or(0),
+            without_int8: plan.without_int8,
+        };
+        let setup = SearchSetup { job, config: wizard.chosen_config(), ranges: plan.search.ranges.clone() };
+        if jobs.can_tune() {
+            effects.act(JobsAction::PrepareSearch(Box::new(setup)));
+            self.forget_cost(effects);
+        }
+    }
+
+    /// Starts a search whose files were written.
+    pub(crate) fn search_ready(&mut self, job: Result<Box<SearchJob>, String>) -> Effects {
+        let mut effects = Effects::default();
+        match job {
+            Ok(job) => {
+                let search = &mut self.wizard.plan.search;
+                search.results.clear();
+                search.job = Some((*job).clone());
+                effects.act(JobsAction::StartSearch { job, resume: false });
+                self.wizard.save_plan(true);
+            }
+            Err(reason) => effects.act(JobsAction::SearchNotPrepared(reason)),
+        }
+        effects
+    }
+
+    /// Takes over the trials that have ended.
+    pub(super) fn poll_search(&mut self, jobs: &Jobs) {
+        for trial in jobs.take_trials() {
+            self.wizard.plan.search.add(trial);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    fn trial(number: usize, rung: usize, score: Option<f64>) -> SearchTrial {
+        let settings = vec![format!("ema=0.{number}"), "network.filters=[4, 8]".to_owned()];
+        SearchTrial { number, rung, steps: rung * 10, score, seconds: 1.0, error: String::new(), settings }
+    }
+
+    fn job(out: PathBuf) -> SearchJob {
+        SearchJob {
+            task: TrainingTask::LabelFree,
+            data: "/data/pairs".into(),
+            from: TrainStart::Scratch,
+            out,
+            trials: 2,
+            steps: 20,
+            device: DeviceRequest::Auto,
+            threads: 0,
+            without_int8: true,
+        }
+    }
+
+    #[test]
+    fn the_best_trial_is_that_of_the_last_rung_and_its_settings_are_used() {
+        let mut search = SettingsSearch::default();
+        assert_eq!(search.best(), None);
+        for one in [trial(1, 1, Some(0.9)), trial(2, 1, Some(0.8)), trial(3, 1, None), trial(2, 2, Some(0.7))] {
+            search.add(one);
+        }
+        assert_eq!(
+            search.best().map(|best| best.number),
+            Some(2),
+            "the scores of fewer steps are not compared with it"
+        );
+        // A failed trial that a continued search runs again.
+        search.add(trial(3, 1, Some(0.85)));
+        assert_eq!(search.results.len(), 4);
+        search.used = search.best().unwrap().settings.clone();
+        let config = search.applied_to(TrainConfig { batch: Some(3), ..TrainConfig::default() });
+        assert_eq!((config.batch, config.ema, config.network.filters), (Some(3), 0.2, vec![4, 8]));
+    }
+
+    #[test]
+    fn a_search_is_unfinished_until_the_last_rung_has_a_score() {
+        let mut search = SettingsSearch::default();
+        assert!(!search.is_unfinished(), "there is none");
+        search.job = Some(job("/out".into()));
+        assert!(search.is_unfinished());
+        search.add(trial(0, 1, Some(0.5)));
+        search.add(trial(0, 2, None));
+        assert!(search.is_unfinished());
+        search.add(trial(0, 2, Some(0.5)));
+        assert!(!search.is_unfinished());
+    }
+
+    #[test]
+    fn a_search_runs_with_the_settings_and_ranges_beside_its_package() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainConfig { batch: Some(3), ..TrainConfig::default() };
+        let setup = SearchSetup { job: job("pairs".into()), config: config.clone(), ranges: None };
+        let job = setup.write(folder.path().join("pairs 2")).unwrap();
+        let [space, settings] = ["pairs 2.space.toml", "pairs 2.settings.toml"].map(|name| folder.path().join(name));
+        assert_eq!(TrainConfig::read(&settings).unwrap(), config);
+        let keys: Vec<String> = SearchSpace::read(&space).unwrap().keys().map(str::to_owned).collect();
+        assert_eq!(keys, ["ema", "schedule.rate"]);
+        let words: Vec<String> = job.arguments(true).into_iter().map(|word| word.into_string().unwrap()).collect();
+        assert_eq!(
+            words[..3],
+            ["train".to_owned(), format!("--search={}", space.display()), format!("--config={}", settings.display())]
+        );
+        for word in ["--task=labelfree", "--from=scratch", "--trials=2", "--steps=20", "--without-int8", "--resume"] {
+            assert!(words.iter().any(|one| one == word), "{word} in {words:?}");
+        }
+        // Ranges that cannot be used are refused before a process is started.
+        std::fs::write(folder.path().join("mine.toml"), "ema = 0.5\n").unwrap();
+        let invalid = SearchSetup { ranges: Some(folder.path().join("mine.toml")), ..setup };
+        let error = invalid.write(folder.path().join("other")).unwrap_err();
+        assert!(error.contains("mine.toml: ema: found 0.5"), "{error}");
+        assert!(!folder.path().join("other.space.toml").exists());
+    }
+}
