@@ -152,14 +152,14 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Op => [240, 176, 110],
         Stage::Blend => [225, 200, 90],
         Stage::Download => [200, 130, 180],
-        Stage::Release => [180, 150, 195],
+        Stage::Release => [215, 120, 215],
         Stage::Objects => [90, 190, 180],
         Stage::Validate => [80, 165, 160],
         Stage::Quantize => [120, 140, 200],
         Stage::Verify => [140, 160, 190],
         Stage::Checkpoint => [180, 170, 150],
         Stage::Simulate => [150, 190, 160],
-        Stage::Run => [185, 195, 140],
+        Stage::Run => [200, 225, 90],
         Stage::Write => [160, 160, 170],
     };
     Color32::from_rgb(red, green, blue)
