@@ -174,7 +174,7 @@ pub(crate) enum DocumentEffect {
     FindResults(ResultsPlace),
     /// Checks that the results folder of a prediction exists or can be created.
     PreparePrediction(ResultsPlace),
-    /// Creates the folder for the table of a label image.
+    /// Checks that the folder for the table of a label image exists or can be created.
     PrepareMeasurement {
         /// Where its results go.
         place: ResultsPlace,
@@ -297,7 +297,7 @@ pub(crate) enum DocumentEvent {
     ResultsFound(Box<FoundResults>),
     /// The results folder of a prediction, which exists or can be created.
     PredictionReady(Result<PathBuf, String>),
-    /// The folder for a table exists.
+    /// The folder for a table, which exists or can be created.
     MeasurementReady {
         /// Label image whose objects are measured.
         labels: PathBuf,
@@ -418,7 +418,7 @@ fn prepare_table(
     let is_own = tables.get(&table).is_some_and(|record| record.matches(&table))
         || records_result_of(&table, &table, labels)
         || records_result_of(labels, &table, &place.stack);
-    create_folder(&folder)?;
+    check_folder(&folder)?;
     Ok(TableTarget { table, is_own })
 }
 
