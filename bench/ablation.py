@@ -16,7 +16,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 CHANGES = ["outlines", "sizes", "dim", "shapes", "percentiles", "augmentation"]
@@ -120,7 +120,7 @@ def main():
     parser.add_argument("--first-seed", type=int, default=20000)
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
     options = parser.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     (options.work / "models").mkdir(parents=True, exist_ok=True)
     rows = [("plain", []), ("all", CHANGES), *((change, [change]) for change in CHANGES)]
     rows += [(f"all-but-{change}", [c for c in CHANGES if c != change]) for change in ("outlines", "dim")]

@@ -20,7 +20,7 @@ import numpy as np
 import tifffile
 from scipy.optimize import linear_sum_assignment
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
@@ -64,6 +64,14 @@ def plane_of(file, folder):
 def truth_of(file):
     labels = tifffile.imread(str(file).replace("_raw.tif", "_labels.tif"))
     return labels[None] if labels.ndim == 2 else labels
+
+
+def true_diameter(file):
+    """The diameter that a JSON file beside the stack states, or else that of the labels, as `diameter` defines it."""
+    stated = file.with_name(file.name.replace("_raw.tif", ".json"))
+    if stated.exists() and (found := json.loads(stated.read_text()).get("diameter_um")):
+        return float(found)
+    return diameter(truth_of(file), voxel(file))
 
 
 def diameter(labels, size):
@@ -113,7 +121,7 @@ def main():
     parser.add_argument("--each", action="store_true", help="print every stack")
     options = parser.parse_args()
     ignore_below = options.ignore_below if options.ignore_below is not None else (20 if options.planes else 150)
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     for folder in options.folders:
         files = [f for f in sorted(folder.glob("*_raw.tif")) if re.search(options.match, f.name)][:: options.every]
         for model in options.model:
@@ -126,8 +134,7 @@ def main():
                 if options.diameter == "true":
                     reports = []
                     for f in stacks:
-                        true = diameter(truth_of(f), voxel(f))
-                        reports += predict(options.binary, model, [f], out, [*extra, "--diameter", f"{true:.3f}"])
+                        reports += predict(options.binary, model, [f], out, [*extra, "--diameter", f"{true_diameter(f):.3f}"])
                 else:
                     extra += ["--diameter", options.diameter] if options.diameter != "auto" else []
                     reports = predict(options.binary, model, stacks, out, extra)
@@ -138,7 +145,7 @@ def main():
                     scores = np.array([counts(truth, found, i, t) for i in (ignore_below, 0) for t in (0.5, 0.7)])
                     sums += scores
                     used = (report.get("diameter") or {}).get("diameter")
-                    ratios.append(used / diameter(truth, voxel(f)) if used else np.nan)
+                    ratios.append(used / true_diameter(f) if used else np.nan)
                     secs += report["seconds"]
                     if options.each:
                         print(f"    {f.name}: diameter x{ratios[-1]:.2f}  tp/found/true {scores[0].tolist()} {scores[1].tolist()}")

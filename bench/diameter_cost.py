@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,7 +39,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
     options = parser.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     totals, ratios = [0.0, 0.0], []
     for file in options.files:
         estimated = predict(options, file, "auto")[1]

@@ -18,7 +18,7 @@ import numpy as np
 import tifffile
 
 from accuracy import PROGRAM, diameter
-from machine import processor
+from machine import cpu_name
 
 DIAMETERS_UM = [3, 5, 8, 12, 20, 30]
 VOXELS_UM = [0.1, 0.2, 0.4, 0.7, 1.0]
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=1, help="stacks per combination")
     parser.add_argument("--each", action="store_true", help="print every stack")
     options = parser.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -221,7 +221,7 @@ def main():
         raise SystemExit(f"{PASS.PROGRAM} does not exist: build it with cargo build --release")
     # So that the folder is also removed if the run is ended from outside.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    print(f"CPU: {PASS.processor()}", flush=True)
+    print(f"CPU: {PASS.cpu_name()}", flush=True)
     with tempfile.TemporaryDirectory(dir=a.folder, prefix="large_stacks_") as folder:
         bench = Bench(a, Path(folder))
         for part in a.parts or parts:

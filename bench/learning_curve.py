@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 IGNORED = 65535
@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--partial", action="store_true")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/cytoscope")
     options = parser.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     options.work.mkdir(parents=True, exist_ok=True)
     start = options.work / "start.txt"
     if not start.exists():

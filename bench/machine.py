@@ -4,7 +4,7 @@ import platform
 import subprocess
 
 
-def processor():
+def cpu_name():
     """Returns the name of the CPU as its maker writes it, and the number of cores that this process may use."""
     name = ""
     try:

@@ -1,15 +1,17 @@
 """Stacks of nuclei with ground truth from a generator independent of `cytoscope simulate` (numpy and scipy only).
 
-    python bench/nuclei_stacks.py OUT [--count 40] [--seed 1] [--dense]
+    python bench/nuclei_stacks.py OUT [--count 40] [--seed 1] [--dense] [--crop]
 
 For each stack a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (at least 7 pixels and 3 slices per diameter)
 and a scene are drawn: blobs with random radial functions, packed by relaxation of random points, unevenly illuminated,
 blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the objects before
 blurring. With --dense, the stacks show tissue: nuclei fill the Voronoi cells of their centers except for narrow gaps, so
-that they touch on most sides. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy,
+that they touch on most sides. With --crop, a random part of 2 × 2.6 × 2.6 diameters (Z, Y, X) is written, whose sides cut nearly all
+nuclei; NAME.json then states the median diameter of the nuclei that are whole before cropping. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy,
 scipy and tifffile.
 """
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -145,12 +147,29 @@ def write(path, array, voxel):
     tifffile.imwrite(path, array, imagej=True, resolution=(1 / voxel[2], 1 / voxel[1]), metadata=metadata)
 
 
+def crop(rng, raw, labels, voxel):
+    """A random small part of a stack, and the median diameter of the nuclei that the sides of the whole stack do not cut."""
+    voxels = np.bincount(labels.ravel())
+    whole = voxels > 0
+    whole[0] = False
+    for axis in range(3):
+        for side in (0, -1):
+            whole[np.unique(labels.take(side, axis))] = False
+    if not whole.any():
+        return None
+    diameter = float(np.median((6 / np.pi * voxels[whole] * voxel.prod()) ** (1 / 3)))
+    lengths = np.minimum(np.maximum(np.array([2.0, 2.6, 2.6]) * diameter / voxel, 5).astype(int), raw.shape)
+    part = tuple(slice(first, first + n) for n, first in zip(lengths, rng.integers(0, np.array(raw.shape) - lengths + 1)))
+    return raw[part], labels[part], diameter
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dense", action="store_true", help="nuclei that touch on most sides")
+    parser.add_argument("--crop", action="store_true", help="small parts of the stacks")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     made = 0
@@ -160,6 +179,12 @@ def main():
         if labels.max() < 3:
             continue
         stem = options.out / f"d{diameter:04.1f}_{made:03d}"
+        if options.crop:
+            part = crop(rng, raw, labels, voxel)
+            if part is None or len(np.unique(part[1])) < 5:
+                continue
+            raw, labels, median = part
+            Path(f"{stem}.json").write_text(json.dumps({"diameter_um": median}))
         write(f"{stem}_raw.tif", raw, voxel)
         write(f"{stem}_labels.tif", labels, voxel)
         made += 1

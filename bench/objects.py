@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RIVAL = """
@@ -59,7 +59,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--rounds", type=int, default=3)
     a = a.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     program = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope")
     with tempfile.TemporaryDirectory() as tmp:
         rng = np.random.default_rng(1)

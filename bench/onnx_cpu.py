@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RIVAL = """
@@ -47,7 +47,7 @@ def main():
     p.add_argument("--repeat", type=int, default=3)
     p.add_argument("--threads", type=int, default=1)
     a = p.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     program = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
     shape = [1, 1, *map(int, a.shape.split(","))]
     with tempfile.TemporaryDirectory() as tmp:

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
@@ -249,7 +249,7 @@ def main():
     p.add_argument("--windows", type=numbers, default=[64, 96, 128])
     p.add_argument("--no-tiles", action="store_true")
     a = p.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     with tempfile.TemporaryDirectory() as tmp:
         stack = f"{tmp}/stack.tif"
         write_stack(stack, a.shape)

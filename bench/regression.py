@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from machine import processor
+from machine import cpu_name
 
 SUITES = ["bench_kernels", "bench_tiling", "bench_codecs", "bench_objects"]
 
@@ -57,7 +57,7 @@ def main():
     arguments.add_argument("--store", help="write the medians of NEW to this JSON file")
     arguments.add_argument("--baseline", help="also compare NEW with this JSON file")
     asked = arguments.parse_args()
-    cpu = processor()
+    cpu = cpu_name()
     print(f"CPU: {cpu}", flush=True)
     baseline = {}
     if asked.baseline:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy
 import tifffile
 
-from machine import processor
+from machine import cpu_name
 
 TARGETS = {"raw": 1.0, "lzw": 2.0, "lzw_p2": 2.0, "deflate": 1.2, "deflate_p2": 1.2, "zstd": 1.0, "zstd_p2": 1.0}
 CODECS = {"raw": None, "lzw": "lzw", "deflate": "adobe_deflate", "zstd": "zstd"}
@@ -68,7 +68,7 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     make(args.folder)
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     print(f"tifffile {tifffile.__version__}, {args.rounds} rounds, 128 MiB uint16, CPU seconds (median, min)")
     print(f"{'file':12} {'tifffile':>16} {'cytoscope':>16} {'ratio':>7} {'by min':>7} {'target':>7}")
     for name, target in TARGETS.items():

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "examples" / "step_rate"
@@ -82,7 +82,7 @@ def main():
     # The example computes with all cores of its process; PyTorch is told to use two threads.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     n, *space = [int(v) for v in options.shape.split(",")]
     shape = [n, 1, *space]
     rows = {"ours": [], "eager": [], "compiled": []}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
@@ -79,7 +79,7 @@ def main():
     p.add_argument("--torch", action="store_true")
     p.add_argument("--no-rivals", action="store_true")
     a = p.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     import tifffile
     from scipy.ndimage import gaussian_filter
 

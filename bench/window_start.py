@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import processor
+from machine import cpu_name
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--binary", default="target/release/cytoscope")
     args = parser.parse_args()
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     display = ":93"
     home = tempfile.mkdtemp()
     env = dict(os.environ, DISPLAY=display, HOME=home, XDG_RUNTIME_DIR=home, XDG_DATA_HOME=home)

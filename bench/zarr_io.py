@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine import processor
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
@@ -394,7 +394,7 @@ def main():
     missing = [path for path in [PROGRAM, READER] if not path.exists()]
     if missing:
         parser.error(f"{missing[0]} does not exist; build it with the commands above")
-    print(f"CPU: {processor()}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     args.folder.mkdir(parents=True, exist_ok=True)
     failed = []
     try:

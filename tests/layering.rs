@@ -279,7 +279,7 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 12] = [
         "crates/profile/src/memory.rs",
         "fs::write(",
         1,
-        "/proc/self/clear_refs, which is no file: the peak memory starts over",
+        "/proc/self/clear_refs, which is not a file: the peak memory starts over",
     ),
     ("xtask/src/main.rs", "fs::write(", 1, "the list of skipped tests, in the target folder"),
 ];

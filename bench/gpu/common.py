@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
-from machine import processor  # noqa: E402 (the folder is not the script's own)
+from machine import cpu_name  # noqa: E402 (the folder is not the script's own)
 
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cytoscope"
 # MONAI DynUNet with residual encoder and instance norms, as in docs/performance.md.
@@ -91,7 +91,7 @@ def device_name():
         gpus = "; ".join(subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines())
     except (OSError, subprocess.CalledProcessError):
         gpus = "no NVIDIA GPU (nvidia-smi failed)"
-    return f"{gpus}; CPU {processor()}"
+    return f"{gpus}; CPU {cpu_name()}"
 
 
 def child(script, *arguments):

@@ -76,8 +76,8 @@ impl RunClock {
     }
 }
 
-/// Returns the peak rates of the machine for a run whose operators were timed and that names no other device than the
-/// CPU; they are measured the first time.
+/// Returns the peak rates of the machine for a run whose operators were timed and that names no device other than the CPU; they
+/// are measured the first time.
 fn machine_peak_of(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<MachinePeak> {
     let has_work = operators.iter().any(|operator| operator.macs > 0);
     (facts.is_on_cpu() && has_work).then(|| cytoscope_pipeline::machine_peak(facts.threads.unwrap_or(0)))

@@ -12,13 +12,13 @@ mod failure;
 mod info;
 mod leaks;
 mod log;
+mod machine_profile;
 mod maps;
 mod measure;
 mod measured;
 mod mesh;
 mod models;
 mod options;
-mod performance;
 mod predict;
 mod profile;
 mod progress;
@@ -65,7 +65,7 @@ struct Arguments {
     #[arg(long, hide = true)]
     shell: bool,
     /// Print the log in detail on standard error.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 990)]
     verbose: bool,
     /// Print the error as a JSON line, for a process of this program that started this one.
     #[arg(long, global = true, hide = true)]
@@ -187,7 +187,7 @@ fn print_usage(usage: clap::Error) -> ExitCode {
     exit_code(check_stdout(), false)
 }
 
-/// Replaces the error for a value that is no number by one that says what is expected.
+/// Replaces the error for a value that is not a number by one that says what is expected.
 fn with_expected_number(usage: clap::Error) -> clap::Error {
     let (argument, value) = (usage.get(ContextKind::InvalidArg), usage.get(ContextKind::InvalidValue));
     let (Some(argument), Some(value), Some(source)) = (argument, value, usage.source()) else { return usage };
@@ -220,7 +220,7 @@ fn usage_problem(usage: &clap::Error) -> String {
     }
 }
 
-/// Returns what is expected in place of a value that is no number, or why the number cannot be used; `None` if the error is
+/// Returns what is expected in place of a value that is not a number, or why the number cannot be used; `None` if the error is
 /// another one.
 fn expected_number(error: &(dyn Error + 'static), value: &str) -> Option<&'static str> {
     if let Some(error) = error.downcast_ref::<ParseIntError>() {

@@ -6,8 +6,8 @@ use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, counted, devices, note_line, parse_bytes, parse_threads, parse_zyx, performance, print, print_json,
-    progress,
+    PrecisionName, counted, devices, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print,
+    print_json, progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -218,7 +218,7 @@ impl Predict {
         }
         let (profile, devices) = match devices {
             Some(devices) => (None, devices),
-            None => performance::for_prediction(&mut job, self.performance, &context),
+            None => machine_profile::for_prediction(&mut job, self.performance, &context),
         };
         let devices = if self.remeasure { devices.measured_again() } else { devices };
         let result = job.run_profiled(&context, &devices, None, profile.as_ref());

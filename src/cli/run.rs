@@ -277,7 +277,7 @@ impl RunCommand {
     }
 }
 
-/// Returns why a file is no array, and what to give instead.
+/// Returns why a file is not an array, and what to give instead.
 fn array_problem(error: GraphError) -> String {
     let problem = match error {
         GraphError::Malformed { what } => what,

@@ -10,7 +10,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_
 use super::options::{ReportOptions, ThreadsOption, TraceOptions, one_of};
 use super::reports::TrainCommandReport;
 use super::trace_path::check_trace;
-use super::{note_line, parse_zyx, performance, print, print_json, progress};
+use super::{machine_profile, note_line, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
@@ -193,7 +193,7 @@ impl Train {
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let (context, display) = progress::training_context(self.report.json_progress, false, recorder.clone());
         let mut job = self.job(config);
-        let (profile, devices) = performance::for_training(&mut job, &context);
+        let (profile, devices) = machine_profile::for_training(&mut job, &context);
         let devices = if self.remeasure { devices.measured_again() } else { devices };
         if self.compare_precision {
             precision::check(&job.config)?;

@@ -159,7 +159,7 @@ fn a_package_survives_export_and_import() {
     let printed = fixture.run(&["export", "pkg", "--out", "undocumented.zip"]).ok();
     assert!(printed.stdout.contains("  left out: README.md: "), "{}", printed.stdout);
     std::fs::rename(fixture.path("README.md"), fixture.path("pkg/README.md")).unwrap();
-    // So is a section of another form than a map.
+    // So is a section that is not a map.
     std::fs::write(fixture.path("pkg/rdf.yaml"), rdf.replace("\nconfig:\n", "\nconfig: [1]\nunused:\n")).unwrap();
     let report = fixture.run(&["import", "pkg", "--out", "unconfigured", "--json"]).json();
     let left_out = |part: &str, reason: &str| serde_json::json!({"part": part, "reason": reason});

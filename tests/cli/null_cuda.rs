@@ -120,8 +120,8 @@ impl NullCuda {
         entries.filter(|path| path.is_file()).for_each(|path| std::fs::remove_file(path).unwrap());
     }
 
-    /// How many allocations the driver counted in the process that launched the most kernels, and at most in another one,
-    /// such as the probe of the device.
+    /// Returns the number of allocations that the driver counted in the process that launched the most kernels, and the largest
+    /// number in any other process, such as the probe of the device.
     fn allocations(&self) -> [usize; 2] {
         let logs = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
         let texts = logs.filter(|path| path.is_file()).filter_map(|path| std::fs::read_to_string(path).ok());
@@ -133,8 +133,8 @@ impl NullCuda {
         [own, counted.iter().map(|[_, allocations]| *allocations).max().unwrap_or(0)]
     }
 
-    /// Assembles the compiled kernels with NVIDIA's assembler. Returns their number, and what it says about those that spill
-    /// registers to memory, except kernels for tensor cores, such as that of the probe.
+    /// Assembles the compiled kernels with NVIDIA's assembler. Returns their number, and the assembler's messages on those that
+    /// spill registers to memory. Kernels for tensor cores, such as that of the probe, are left out of the messages.
     fn assembled(&self) -> (usize, Vec<String>) {
         let entries = std::fs::read_dir(self.folder().join("ptx")).unwrap();
         let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

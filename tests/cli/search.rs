@@ -116,7 +116,7 @@ fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     fixture.fails(3, &[&SMALL[..], &search].concat(), &["m.training", "--resume", "--restart"]);
     fixture.fails(3, &[&SMALL[..], &search, &["--resume"]].concat(), &["m.training", "no trial", "--restart"]);
     assert!(fixture.path("m.training/training.json").exists());
-    // A search that starts over discards it at once, also if its trials fail: here because there are no pairs.
+    // A search that starts over discards it at once, even if its trials fail: here because there are no pairs.
     std::fs::create_dir(fixture.path("empty")).unwrap();
     let arguments = ["train", "--task", "segmentation", "--data", "empty", "--config", "t.toml", "--device", "cpu"];
     fixture.fails(3, &[&arguments[..], &search, &["--restart"]].concat(), &["all trials failed", "empty"]);

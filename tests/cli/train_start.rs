@@ -87,7 +87,7 @@ fn a_trained_network_replaces_the_start_model_only_if_it_scores_clearly_better()
     let (report, notes) = train_from(&fixture, "weak", "90", "better");
     assert_eq!((&report["verdict"], report.get("kept")), (&"trained".into(), None), "{report:#}\n{notes}");
     assert!(report["after"]["pq@0.5"].as_f64() > report["before"]["pq@0.5"].as_f64(), "{report:#}");
-    // A network that training hardly changes scores the same, which is no gain.
+    // A network that training hardly changes scores the same, which is not a gain.
     let text = SPOILING.replace("rate = 5.0", "rate = 1e-12");
     std::fs::write(fixture.path("t.toml"), text).unwrap();
     let (report, notes) = train_from(&fixture, "m", "8", "same");

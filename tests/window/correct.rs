@@ -81,7 +81,7 @@ fn start_over_begins_with_the_labels_shown_and_renames_the_earlier_files() {
     fixture.until("the measurement", |w| w.state().document().is_some_and(|d| d.results.is_some()));
     let home = fixture.folder.path().to_owned();
     fixture.window = window(&home, Vec::new());
-    // Another program replaces the saved labels, so the journal belongs to other labels than the ones shown.
+    // Another program replaces the saved labels, so the journal does not belong to the labels that are shown.
     let object = |[_, y, x]: [usize; 3]| if (100..130).contains(&y) && (60..90).contains(&x) { 7u16 } else { 0 };
     let values: Vec<u16> = voxel_positions().map(object).collect();
     let array = Array::new("ZYX".parse().unwrap(), SHAPE.to_vec(), values).unwrap();

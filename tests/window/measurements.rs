@@ -119,7 +119,7 @@ fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
     fixture.window.state_mut().document_mut().unwrap().select(Some(1));
     fixture.click("Correct this stack");
     wait_for_tools(&mut fixture);
-    // The tools draw another label than that of the object that was selected.
+    // The tools draw a label that is not that of the selected object.
     assert_ne!(current_label(&fixture), 1);
     assert_eq!(fixture.window.state().document().unwrap().selected, None);
     // Measuring unchanged labels gives the prediction's own table.

@@ -142,7 +142,7 @@ fn choose_tiff(folder: &Path) {
     std::fs::write(folder.join("settings/settings.json"), r#"{"result_format": "tiff"}"#).unwrap();
 }
 
-/// Number of slices of a label image; `None` if the file is no image.
+/// Number of slices of a label image; `None` if the file is not an image.
 fn depth(labels: &Path) -> Option<usize> {
     let image = cytoscope_formats::open(labels, &cytoscope_formats::OpenOptions::default()).ok()?;
     image.meta().shape_full.get(1).copied()

@@ -187,7 +187,7 @@ fn wizard_trains_stain_prediction_from_image_pairs() {
     fixture.click("Train a model…");
     fixture.click("Predict a stain");
     fixture.click("Next");
-    assert!(fixture.window.get_by_label("Use my corrections").accesskit_node().is_disabled(), "labels are no stain");
+    assert!(fixture.window.get_by_label("Use my corrections").accesskit_node().is_disabled(), "labels are not a stain");
     fixture.window.state_mut().train_on(data);
     fixture.until("the pairs", |w| sees(w, "3 usable pairs"));
     accessibility::check(&fixture, "pairs of a stain");

@@ -46,7 +46,7 @@ fn settings_of_run(fixture: &mut Fixture) -> DataConfig {
     fixture.click("Next");
     fixture.click("New network");
     fixture.click("Start training");
-    fixture.until("a training", |w| w.state().is_training());
+    fixture.until("a training run", |w| w.state().is_training());
     let job = fixture.window.state().wizard().plan.job.clone().unwrap();
     fixture.click("Stop…");
     fixture.click("Discard training run");

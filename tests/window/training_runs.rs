@@ -19,7 +19,7 @@ use std::path::Path;
 fn start_training(fixture: &mut Fixture, data: &Path) {
     go_to_start_step(fixture, data);
     fixture.click("Start training");
-    fixture.until("a training", |w| w.state().is_training());
+    fixture.until("a training run", |w| w.state().is_training());
 }
 
 fn step_of(fixture: &Fixture) -> u64 {

@@ -53,8 +53,7 @@ pub struct StepOptions {
     pub batch_statistics: bool,
     /// Whether the graph has an input of voxel weights.
     pub weighted: bool,
-    /// Whether the terms of the loss that do not compare the first channel have voxel weights of their own, another input
-    /// after those of the other terms.
+    /// Whether the terms of the loss that do not compare the first channel have voxel weights of their own, in a further input.
     pub further_weights: bool,
     /// Train only parameters whose name contains one of these; all if empty.
     pub only: Vec<String>,

@@ -234,8 +234,8 @@ impl Session {
         self.journal.as_ref().map_or(0, |j| lock(j).len())
     }
 
-    /// The error of the last background sync of the journal, if it failed. The edits have then been passed to the
-    /// operating system, so they survive a crash of the program but maybe not of the machine.
+    /// The error of the last background sync of the journal, if it failed. The edits have then been passed to the operating
+    /// system, so they survive a crash of the program but possibly not of the machine.
     pub fn sync_failure(&self) -> Option<String> {
         self.journal.as_ref().and_then(|j| lock(j).sync_failure())
     }

@@ -27,7 +27,7 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
     ),
     (
         &["cuda_error_system_driver_mismatch", "driver/library version mismatch"],
-        "the loaded NVIDIA kernel module is of another version than the driver's library: restart the computer",
+        "the versions of the loaded NVIDIA kernel module and of the driver's library differ: restart the computer",
     ),
     (
         &["cuda_error_no_device", "no cuda-capable device"],

@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(watch.guard(device, || Ok(3)).ok(), Some(3));
     }
 
-    /// A tensor that is freed on its device, as those that a training step leaves there.
+    /// A tensor that is freed on its device, like those that a training step leaves there.
     struct OnDevice;
 
     impl Drop for OnDevice {

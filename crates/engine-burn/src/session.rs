@@ -54,7 +54,7 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
 enum DeviceMemory<B: Backend> {
     /// Nothing yet. Weights are uploaded before the first run: some sessions are compiled for their report alone.
     Empty,
-    /// Weights, and maybe a slab.
+    /// Weights, and possibly a slab.
     Held(Held<B>),
     /// Nothing: the device has failed or run out of memory.
     Released,
@@ -279,7 +279,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         });
     }
 
-    /// Refuses inputs of other types or shapes than those of the program.
+    /// Refuses inputs whose types or shapes differ from those of the program.
     fn check<'a>(&self, inputs: impl ExactSizeIterator<Item = (ElementType, &'a [usize])>) -> Result<(), EngineError> {
         let wanted = &self.program.inputs;
         if inputs.len() != wanted.len() {

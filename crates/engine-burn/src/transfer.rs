@@ -33,12 +33,12 @@ impl<B: DeviceBackend> Transfers<B> {
         &self.device
     }
 
-    /// Returns what was counted.
+    /// Returns the counts so far.
     pub(crate) fn counted(&self) -> DeviceTraffic {
         self.counted.get()
     }
 
-    /// Replaces what was counted, so that work which is repeated is counted once.
+    /// Replaces the counts, so that repeated work is counted once.
     pub(crate) fn set_counted(&self, counted: DeviceTraffic) {
         self.counted.set(counted);
     }

@@ -43,8 +43,8 @@ pub(crate) fn border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [u
     })
 }
 
-/// Returns the border of zeros that the output's gradient needs so that the gradient of a convolution's input of size
-/// `dims` can be gathered from that of its output of size `out`.
+/// Returns the border of zeros around the gradient of a convolution's output (size `out`) from which the gradient of its input
+/// (size `dims`) can be gathered.
 pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [usize; 3]) -> [usize; 3] {
     std::array::from_fn(|a| {
         let (stride, pad) = (shape.stride[a].max(1), shape.pad_before[a] as isize);

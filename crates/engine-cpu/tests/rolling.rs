@@ -312,7 +312,7 @@ fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
             let Some(graph) = graph else { continue };
             let Some((_, bytes)) = compare(&engine, graph, &network.input, precision, None) else { continue };
             *(if precision == Precision::F32 { &mut floats } else { &mut integers }) += 1;
-            // A smaller budget leads to other slabs, and at last to bands.
+            // A smaller budget leads to other slabs, and finally to bands.
             compare(&engine, graph, &network.input, precision, Some(bytes * 60 / 100));
         }
     }

@@ -279,7 +279,7 @@ mod tests {
             "precisions": ["f32"]
         });
         let good: Device = serde_json::from_value(stored).unwrap();
-        assert_eq!(good.shortcoming(), None, "a semicolon in the reason is no shortcoming");
+        assert_eq!(good.shortcoming(), None, "a semicolon in the reason is not a shortcoming");
         let slow = Device { shortcomings: vec![missing, failed], ..good };
         let text = "tf32 needs mma.h; install it; tf32, f16 cannot be used: wrong results";
         assert_eq!(slow.shortcoming().as_deref(), Some(text));

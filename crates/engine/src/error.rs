@@ -53,7 +53,7 @@ pub enum EngineError {
     /// The model is invalid or does not fit its inputs.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// An input has another type, shape or count than the session was compiled for.
+    /// The type, shape or number of the inputs is not the one that the session was compiled for.
     #[error("input \"{name}\": expected {expected}, got {got}")]
     Input {
         /// Name of the input.

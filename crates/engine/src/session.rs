@@ -24,9 +24,9 @@ type OnPreparation = dyn Fn(DeviceId, Preparation, Duration) + Send + Sync;
 pub struct TuningListener(Option<Arc<OnPreparation>>);
 
 impl TuningListener {
-    /// Calls `callback` about once a second with the device and the time since the start: when tuning starts and until it
-    /// ends, and while kernels are compiled if that takes longer than a second. The time is zero in the first call of tuning
-    /// only. The calls come from other threads than the session's.
+    /// Calls `callback` about once a second with the device and the time since the start: when tuning starts and until it ends,
+    /// and while kernels are compiled if that takes longer than a second. The time is zero in the first call of tuning only.
+    /// The calls come from threads other than the session's.
     pub fn new(callback: impl Fn(DeviceId, Preparation, Duration) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(callback)))
     }

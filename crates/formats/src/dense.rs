@@ -1,6 +1,6 @@
 //! Samples at regular steps in a file: uncompressed, of one type, in any order of the axes.
 
-use crate::{codec, error::Fault, huge, meta::ByteOrder, source::Source};
+use crate::{codec, error::Fault, huge_pages, meta::ByteOrder, source::Source};
 use cytoscope_volume::{DType, Region, Samples};
 
 /// Type and positions of the samples.
@@ -28,7 +28,7 @@ impl Dense {
     /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape.
     pub fn read(&self, source: &Source, region: &Region) -> Result<Samples, Fault> {
         let len = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
-        let mut samples = huge::zeros(self.dtype, len);
+        let mut samples = huge_pages::zeros(self.dtype, len);
         let (Ok(start), Ok(size)) =
             (<[usize; 6]>::try_from(region.start.as_slice()), <[usize; 6]>::try_from(region.size.as_slice()))
         else {

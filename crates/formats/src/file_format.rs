@@ -112,7 +112,7 @@ pub enum StoredCompression {
     CcittGroup4,
     /// Gzip: files of NIfTI, chunks of OME-Zarr.
     Gzip,
-    /// The zlib format in other files than TIFF and PNG.
+    /// The zlib format in files other than TIFF and PNG.
     Zlib,
     /// Blosc.
     Blosc,

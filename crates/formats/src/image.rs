@@ -402,7 +402,7 @@ impl Image {
         &self.meta
     }
 
-    /// Returns the same image with another voxel size than that of its file, in µm.
+    /// Returns the same image with a voxel size in µm that replaces the one of its file.
     pub fn with_voxel_size(&self, voxel_size_um: VoxelSize) -> Image {
         let meta = ImageMeta { voxel_size_um, ..self.meta().clone() };
         Image { meta: Arc::new(meta), inner: Arc::clone(&self.inner) }

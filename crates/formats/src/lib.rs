@@ -39,7 +39,7 @@ mod derived;
 mod error;
 mod fields;
 mod file_format;
-mod huge;
+mod huge_pages;
 mod image;
 mod limits;
 mod meta;

@@ -60,7 +60,7 @@ pub(crate) struct Opened {
     pub format: FileFormat,
     /// Number of samples along T, Z, C, Y, X, S.
     pub shape_full: [usize; 6],
-    /// The same of the lower resolution levels, largest first.
+    /// The same for the lower resolution levels, largest first.
     pub lower_levels: Vec<[usize; 6]>,
     /// Sample type of the arrays that are read.
     pub dtype: DType,

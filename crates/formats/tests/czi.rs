@@ -89,7 +89,7 @@ fn lower_resolutions_are_levels() {
     assert_eq!(timed.read(2, &part).unwrap().into_samples(), Samples::U16(vec![42207, 42208, 42209]));
 }
 
-/// A level that lacks a slice, covers only a part, or has another ratio than the others is not shown.
+/// A level that lacks a slice, covers only a part, or differs from the others in its ratio is not shown.
 #[test]
 fn incomplete_levels_are_left_out() {
     let file = seed!("pyramid");
@@ -138,7 +138,7 @@ fn jpeg_xr_is_read() {
     assert_eq!(colors.read(0, &pixel).unwrap().into_samples(), Samples::U16(vec![1500, 2400, 18500]));
 }
 
-/// A subblock whose image has another size than the directory states, and damaged images.
+/// A subblock whose image does not have the size that the directory states, and damaged images.
 #[test]
 fn damaged_jpeg_xr_is_refused() {
     let file = seed!("jpeg_xr");
@@ -192,7 +192,7 @@ fn lzw_and_jpeg_are_read() {
     }
 }
 
-/// An image of another size than the directory states, 16-bit pixels in JPEG, and damaged data.
+/// An image that does not have the size that the directory states, 16-bit pixels in JPEG, and damaged data.
 #[test]
 fn damaged_lzw_and_jpeg_are_refused() {
     let read = |file: Vec<u8>| opened(file, 0).and_then(|i| i.read_all().map(|_| ()).map_err(|e| e.kind()));

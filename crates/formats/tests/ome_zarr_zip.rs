@@ -72,7 +72,7 @@ fn damaged_and_oversized_zips_are_refused_and_only_what_is_shown_is_read() {
     ] {
         assert_eq!(kind(&bytes, limits), Some(FormatErrorKind::OverLimit));
     }
-    // No byte of the directory can be changed so that reading panics or takes what is not there.
+    // Whichever byte of the directory is changed, reading does not panic or go beyond the file.
     let directory = bytes.windows(4).position(|w| w == [0x50, 0x4b, 1, 2]).unwrap();
     for at in directory..bytes.len() {
         let mut changed = bytes.clone();

@@ -81,7 +81,7 @@ fn a_numbered_series_is_a_stack_from_any_member_or_its_folder() {
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((1000..1006).collect()));
     let times = OpenOptions { axes: Some("TYX".parse().unwrap()), ..OpenOptions::default() };
     assert_eq!(open(folder.path(), &times).unwrap().meta().shape_full, [4, 1, 1, 2, 3, 1]);
-    // A folder is no single file of the series.
+    // A folder is not a single file of the series.
     assert_eq!(open(folder.path(), &alone).unwrap().meta().shape_full, [1, 4, 1, 2, 3, 1]);
 }
 
@@ -159,7 +159,7 @@ fn numbered_tiff_slices_are_a_stack_from_any_member_or_their_folder() {
     for z in 0..140u16 {
         std::fs::write(at(&format!("img_{z:04}.tif")), tiff_bytes(3, &[plane(z * 100)], 20_000)).unwrap();
     }
-    // Stacks, other names, and text are no slices.
+    // Stacks, other names, and text are not slices.
     std::fs::write(at("img_0140.tif"), tiff_bytes(3, &[plane(0), plane(0)], 20_000)).unwrap();
     std::fs::write(at("img_0001_labels.tif"), tiff_bytes(3, &[plane(7)], 20_000)).unwrap();
     std::fs::write(at("img_0141.tif"), "text").unwrap();

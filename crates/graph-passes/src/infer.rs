@@ -1,4 +1,4 @@
-//! Types, shapes and known values of all values of a graph.
+//! Shape inference of a whole graph: the types and shapes of all values, and the contents of those that are constant.
 //!
 //! The rule of each operator is applied in order; values that follow from shapes and small constants are computed by
 //! the reference executor, because later shapes may depend on them.
@@ -150,7 +150,8 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
     infer_shapes_limited(graph, input_shapes, &GraphLimits::default(), budget)
 }
 
-/// [`infer_shapes_within`] with other limits than the default ones, such as for tensors that are never in memory as a whole.
+/// [`infer_shapes_within`] with limits other than the default ones, for example for tensors that are never in memory as a
+/// whole.
 ///
 /// # Errors
 /// As [`infer_shapes_within`].

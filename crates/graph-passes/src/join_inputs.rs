@@ -12,8 +12,8 @@ const MAX_JOINED_CHANNELS: usize = 256;
 /// all engines have convolutions, but not slices along the channels. It changes no finite value in f32.
 ///
 /// # Errors
-/// [`GraphError::Unsupported`] if inputs differ in rank, have fewer than three axes, another number of channels than
-/// stated, elements other than f32, or more than 256 channels together.
+/// [`GraphError::Unsupported`] if inputs differ in rank, have fewer than three axes, do not have the stated number of channels,
+/// have elements other than f32, or have more than 256 channels together.
 pub fn join_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
     if graph.inputs.len() < 2 {
         return Ok(());

@@ -17,7 +17,7 @@ pub fn join_outputs(graph: &mut Graph) -> Result<()> {
     if let Some((first, others)) = outputs.split_first()
         && let Some(other) = others.iter().find(|other| other.scale != first.scale)
     {
-        let what = format!("the output \"{}\" of other lengths than \"{}\"", other.name, first.name);
+        let what = format!("the output \"{}\" with lengths that differ from those of \"{}\"", other.name, first.name);
         return Err(GraphError::unsupported(what));
     }
     for &id in &graph.outputs {

@@ -344,7 +344,8 @@ fn transpose(graph: &mut Graph, readers: &Readers, at: usize, lengths: InputLeng
     Ok(true)
 }
 
-/// Returns the tensor of the other parts of a concatenation, which has one part less from now on.
+/// Returns the tensor of the `others` among the parts of a concatenation: the only one, or the output of the concatenation,
+/// which is reduced to them.
 fn join_others(graph: &mut Graph, concat: usize, others: &[ValueId], channels: usize) -> ValueId {
     if let [one] = others {
         return *one;

@@ -147,9 +147,9 @@ impl Graph {
         self.values.get(id.index())
     }
 
-    /// Returns the value `id`. If it does not belong to this graph, returns a value of unknown type and shape whose
-    /// name says so: it cannot be computed with, and an error that names it says what is wrong. [`Graph::validate`]
-    /// refuses a graph that refers to such a value.
+    /// Returns the value `id`. If it does not belong to this graph, returns a placeholder of unknown type and shape, whose name
+    /// states the problem: nothing can be computed from it, and errors show its name. [`Graph::validate`] refuses a graph that
+    /// refers to such a value.
     pub fn value(&self, id: ValueId) -> &Value {
         static FOREIGN: LazyLock<Value> =
             LazyLock::new(|| Value { name: FOREIGN_NAME.to_owned(), dtype: None, shape: None });

@@ -105,7 +105,7 @@ impl Isa {
             .unwrap_or(Isa(IsaName::Portable))
     }
 
-    /// Returns the value of `CYTOSCOPE_ISA` if it has no effect: it is no name of an instruction set, or this CPU lacks it.
+    /// Returns the value of `CYTOSCOPE_ISA` if it has no effect: it does not name an instruction set, or this CPU lacks it.
     pub fn ignored() -> Option<String> {
         let wanted = std::env::var("CYTOSCOPE_ISA").ok().filter(|wanted| !wanted.is_empty())?;
         Isa::named(&wanted).is_none().then_some(wanted)

@@ -47,7 +47,7 @@ pub use layout::{Blocked, CHANNEL_BLOCK};
 /// A kernel was called with buffers or parameters that do not match.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KernelError {
-    /// A buffer has another length than its layout.
+    /// The length of a buffer differs from that of its layout.
     #[error("{what}: expected {expected} values, got {got}")]
     Length {
         /// Name of the buffer.
@@ -67,8 +67,8 @@ pub enum KernelError {
         /// The actual value.
         got: String,
     },
-    /// Packed weights were run by another instruction set than the one they were packed for, which reads them in
-    /// another order.
+    /// Weights were packed for another instruction set than the one that was to run them. Each set reads them in an order of
+    /// its own.
     #[error("weights packed for {packed} cannot be run by {running}: pack them for {running}")]
     PackedForOtherIsa {
         /// Instruction set that the weights were packed for.

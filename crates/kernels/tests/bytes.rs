@@ -111,6 +111,54 @@ proptest! {
     }
 
     #[test]
+    fn convolution_in_a_ring_matches_that_of_the_slices_in_order(
+        ci in prop_oneof![1usize..5, 14usize..50], co in 1usize..50, d in 1usize..5, ring in 1usize..9, first in 0usize..20,
+        k in 0usize..4, stride in 1usize..3, dilation in 1usize..3, width in prop_oneof![4usize..24, 60usize..70],
+        zero in any::<u8>(), groups in 1usize..5, seed in any::<u64>(),
+    ) {
+        let kernel = [[1, 1, 1], [3, 3, 3], [2, 1, 3], [3, 2, 4]][k];
+        let pad_before = [0, kernel[1] / 2, kernel[2] / 2];
+        let shape = ConvShape { kernel, stride: [stride, 1, stride], dilation: [dilation, 1, 1], pad_before };
+        let window = (kernel[0] - 1) * dilation + 1;
+        let (ring, read) = (ring.max(window), (d - 1) * stride + window);
+        let (height, plane) = (4, 4 * width);
+        let Some(out) = out_dims([read, height, width], &shape) else { return Ok(()) };
+        let (co, groups) = match groups {
+            4 => (ci, ci),
+            g if ci % g == 0 && co % g == 0 => (co, g),
+            _ => (co, 1),
+        };
+        let of = WeightShape { out_channels: co, in_channels: ci, taps: kernel.iter().product(), groups };
+        let (weights, scale) = (signed(of.count(), seed ^ 1), noise(co, seed ^ 2));
+        let values = bytes(ci * ring * plane, seed);
+        let in_order: Vec<u8> = (0..ci)
+            .flat_map(|c| (0..read).map(move |z| (c * ring + (first + z) % ring) * plane))
+            .flat_map(|at| values[at..at + plane].to_vec())
+            .collect();
+        let [ring_layout, layout] = [ring, read].map(|slices| Blocked::new(ci, [slices, height, width], pad_before, narrow_block(ci)));
+        let (in_ring, in_order) = (packed(&values, &ring_layout, zero), packed(&in_order, &layout, zero));
+        let end = Finish { scale: Some(&scale), ..Finish::default() };
+        let q = Quantizer { inverse_scale: 0.01, zero_point: zero };
+        for isa in isas() {
+            let weights = PackedConvInt8::new(isa, &weights, zero, of, layout.block).unwrap();
+            let to = Blocked::new(co, out, [0, 1, 1], 16);
+            let (mut y, mut want) = (vec![7.5f32; to.len()], vec![7.5f32; to.len()]);
+            conv::conv_int8(isa, &in_order, &layout, &weights, &shape, &end, Target::F32(&mut want), &to).unwrap();
+            conv::conv_int8_in_ring(isa, &in_ring, &ring_layout, first, &weights, &shape, &end, Target::F32(&mut y), &to).unwrap();
+            prop_assert!(y == want, "{isa}: ring of {ring}, {read} slices from {first}");
+            let to = Blocked::new(co, out, [0, 0, 1], narrow_block(co));
+            let (mut y, mut want) = (vec![3u8; to.len()], vec![3u8; to.len()]);
+            conv::conv_int8(isa, &in_order, &layout, &weights, &shape, &end, Target::U8(&mut want, q), &to).unwrap();
+            conv::conv_int8_in_ring(isa, &in_ring, &ring_layout, first, &weights, &shape, &end, Target::U8(&mut y, q), &to).unwrap();
+            prop_assert!(y == want, "{isa}: ring of {ring}, {read} slices from {first}, to bytes");
+            let long = ConvShape { dilation: [ring, 1, 1], ..shape };
+            let refused =
+                conv::conv_int8_in_ring(isa, &in_ring, &ring_layout, first, &weights, &long, &end, Target::U8(&mut y, q), &to);
+            prop_assert_eq!(refused.is_err(), kernel[0] > 1, "a window of more slices than the ring has");
+        }
+    }
+
+    #[test]
     fn sums_of_one_tap_to_few_planes_are_exact(
         ci in 5usize..70, co in 1usize..5, d in 1usize..3, h in 1usize..4, w in 1usize..40, zero in any::<u8>(), seed in any::<u64>(),
     ) {

@@ -154,6 +154,49 @@ fn small_byte_layers_match_naive_loops() {
 }
 
 #[test]
+fn small_layers_in_a_ring_match_those_of_the_slices_in_order() {
+    let (zero, first) = (7u8, 1);
+    let shape = ConvShape { kernel: [2, 1, 3], stride: [1; 3], dilation: [1; 3], pad_before: [0, 0, 1] };
+    let plane = 2 * 4;
+    for (ci, co, groups) in [(3, 2, 1), (17, 33, 1), (32, 32, 2), (18, 18, 18)] {
+        let of = WeightShape { out_channels: co, in_channels: ci, taps: 6, groups };
+        let (values, weights) = (noise(ci * 2 * plane, 1), noise(of.count(), 2));
+        // Four slices, of a ring of two.
+        let starts = (0..ci).flat_map(|c| (0..4).map(move |z| (c * 2 + (first + z) % 2) * plane));
+        let in_order: Vec<f32> = starts.flat_map(|at| values[at..at + plane].to_vec()).collect();
+        let to_byte = |v: &f32| (v * 127.0 + 128.0) as u8;
+        let signed: Vec<i8> = weights.iter().map(|v| (v * 127.0) as i8).collect();
+        let layouts = |block: usize| [2, 4].map(|slices| Blocked::new(ci, [slices, 2, 4], [0, 0, 1], block));
+        let out = Blocked::new(co, [3, 2, 4], [0; 3], 16);
+        let end = Finish::default();
+        for isa in isas() {
+            let (mut y, mut want) = (vec![0.0; out.len()], vec![0.0; out.len()]);
+            let [ring, layout] = layouts(float_block(ci));
+            let packed = PackedConv::new(isa, &weights, None, of, ring.block).unwrap();
+            let input = blocked(&in_order, &layout);
+            conv::conv(isa, &input, &layout, &packed, &shape, &end, Target::F32(&mut want), &out).unwrap();
+            let input = blocked(&values, &ring);
+            conv::conv_in_ring(isa, &input, &ring, first, &packed, &shape, &end, Target::F32(&mut y), &out).unwrap();
+            assert_eq!(y, want, "{isa}: {of:?}");
+
+            let [ring, layout] = layouts(if ci <= 4 { 4 } else { 16 });
+            let pack = |values: &[f32], layout: &Blocked| {
+                let bytes: Vec<u8> = values.iter().map(to_byte).collect();
+                let mut packed = vec![0u8; layout.len()];
+                reorder::pack(&bytes, layout, zero, &mut packed).unwrap();
+                packed
+            };
+            let packed = PackedConvInt8::new(isa, &signed, zero, of, ring.block).unwrap();
+            let input = pack(&in_order, &layout);
+            conv::conv_int8(isa, &input, &layout, &packed, &shape, &end, Target::F32(&mut want), &out).unwrap();
+            let (input, to) = (pack(&values, &ring), Target::F32(&mut y));
+            conv::conv_int8_in_ring(isa, &input, &ring, first, &packed, &shape, &end, to, &out).unwrap();
+            assert_eq!(y, want, "{isa}, bytes: {of:?}");
+        }
+    }
+}
+
+#[test]
 fn small_transposed_layers_sum_their_input_channels() {
     let kernel = [2, 1, 3];
     let shape = TransposedShape::exact(kernel);

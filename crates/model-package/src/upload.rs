@@ -1,9 +1,9 @@
 //! Parts of a package description that bioimage.io would refuse, or ask to complete, when the package is uploaded.
 //!
 //! The rules are those for metadata in the reference implementation of specification 0.5
-//! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12). Nothing
-//! is downloaded: whether an address or a GitHub user exists is not checked. What a package needs to be run is checked when
-//! it is opened, and its values, with the shapes of the test tensors, by its own test.
+//! (<https://github.com/bioimage-io/spec-bioimage-io>, bioimageio.spec 0.5.12). Nothing is downloaded: whether an address or a
+//! GitHub user exists is not checked. What is needed to run a package is checked when it is opened. Its own test checks the
+//! results, including the shapes of the test tensors.
 
 mod fields;
 mod files;

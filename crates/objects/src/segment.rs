@@ -577,7 +577,7 @@ mod tests {
         assert_eq!(count(&SegmentOptions { seed_height: 0.1, ..alike.clone() }), 6);
         // Objects twice as large, in voxels of twice the size.
         assert_eq!(segment(&map, shape, [2.0; 3], &tissue.scaled(2.0)).unwrap().1, 5);
-        // Half of a ridge's voxels along X are above 0.8; those of the bar, which is no tissue, stay.
+        // Half of a ridge's voxels along X are above 0.8; those of the bar, which is not tissue, stay.
         let trimmed = SegmentOptions { tissue: Some(TissueOptions { outline: Some(0.8), ..seeds }), ..alike };
         let voxels = |options: &SegmentOptions, bar: bool| {
             let (labels, _) = segment(&map, shape, [1.0; 3], options).unwrap();

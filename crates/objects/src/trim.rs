@@ -1,8 +1,8 @@
 //! Trims objects to the voxels that exceed a higher threshold than that of the foreground.
 
-/// Sets the voxels of objects whose value in `map` is below `level` to 0, slice by slice: all of them, or, if `keeps_holes`,
-/// only those that reach the border of their object through others of them, so that the inside of hollow objects stays. The
-/// border of the volume `[Z][Y][X]` is no border of an object. Both slices have its number of voxels.
+/// Sets the voxels of objects whose value in `map` is below `level` to 0, slice by slice. With `keeps_holes`, only those are
+/// set that are connected to the border of their object through one another, so that the inside of hollow objects stays. The
+/// border of the volume `[Z][Y][X]` is not a border of an object. `labels` and `map` have one element per voxel of the volume.
 pub(crate) fn trim(labels: &mut [u32], map: &[f32], shape: [usize; 3], level: f32, keeps_holes: bool) {
     let [_, ny, nx] = shape;
     let mut waiting = Vec::new();

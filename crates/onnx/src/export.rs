@@ -282,7 +282,7 @@ impl Export<'_> {
                         attributes.push(("num_outputs", Setting::Int(node.outputs.len() as i64)));
                     }
                     Op::Reduce { kind, noop_with_empty_axes, .. } if has_axes_attribute(*kind, self.opset) => {
-                        // The opset is chosen so that axes which are no constant stay an input.
+                        // The opset is chosen so that axes that are not constant stay an input.
                         let axes = axes_attribute(node, *noop_with_empty_axes, self.graph).unwrap_or_default();
                         attributes.extend((!axes.is_empty()).then_some(("axes", Setting::Ints(axes))));
                         inputs.truncate(1);

@@ -22,7 +22,7 @@ const MAX_PLANS_BYTES: u64 = 16 << 20;
 
 /// A model opened for import.
 pub(crate) struct Opened {
-    /// The model as a package with the user's settings; a checkpoint, which is no package, becomes one in memory.
+    /// The model as a package with the user's settings; a checkpoint, which is not a package, becomes one in memory.
     pub package: Package,
     /// Architecture of a network that was built from tensors.
     pub architecture: Option<Architecture>,

@@ -4,7 +4,8 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::resolve::{OtherSeries, SliceAlone, check_voxel_size, first_series_note, reading_notes};
+use crate::predict::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
+use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};

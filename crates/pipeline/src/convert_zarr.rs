@@ -6,7 +6,7 @@ use crate::job::Meter;
 use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
-use crate::predict::resolve::regions_note;
+use crate::predict::file_notes::regions_note;
 use crate::predict::zarr::{labels_of, pack};
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};

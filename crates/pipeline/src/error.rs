@@ -64,7 +64,7 @@ fn is_within(path: &Path, of: &Path) -> bool {
 fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> String {
     let message = model_error_message(error);
     match model_error_path(error) {
-        // The model's path is text, in which bytes that are no Unicode are replaced.
+        // The model's path is text, in which bytes that are not Unicode are replaced.
         Some(path) if is_within(Path::new(&*path.to_string_lossy()), Path::new(model)) => message,
         _ => format!("{model}: {message}"),
     }
@@ -242,7 +242,7 @@ impl JobError {
         }
     }
 
-    /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of other kinds than
+    /// Returns the file or folder that the job would replace if the user allowed it; `None` for errors of kinds other than
     /// [`JobErrorKind::WouldOverwrite`].
     pub fn existing_output(&self) -> Option<ExistingOutput> {
         match self {
@@ -268,7 +268,7 @@ impl JobError {
                 FormatErrorKind::OutOfResources => JobErrorKind::OutOfResources,
                 FormatErrorKind::Io => match e {
                     FormatError::Io { source, .. } if refusal(source).is_some() => JobErrorKind::BadInput,
-                    // A file that was cut off, maybe after it was opened.
+                    // A file that was truncated, possibly after it was opened.
                     FormatError::Io { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
                         JobErrorKind::BadInput
                     }

@@ -7,10 +7,9 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
+use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, regions_note};
 use crate::predict::is_raster;
-use crate::predict::resolve::{
-    OtherSeries, check_given_axes, check_voxel_size, first_series_note, label_series_note, regions_note,
-};
+use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
@@ -200,7 +199,7 @@ fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
-/// Returns a note if true labels are compared by intensity because the prediction is no label image, for example because a map
+/// Returns a note if true labels are compared by intensity because the prediction is not a label image, for example because a map
 /// was given in place of the labels.
 fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
     let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);

@@ -36,7 +36,7 @@ pub struct ScoredImage<'a> {
 pub struct Evaluation<'a> {
     context: &'a Context,
     ignore_below_voxels: u64,
-    /// Label of true voxels that are not annotated, and whether one has it.
+    /// The true label of voxels that are not annotated, and whether a voxel with it was found.
     unknown: Option<(i64, bool)>,
     reports: Vec<PairReport>,
     /// Errors of label images for pooling.
@@ -52,7 +52,7 @@ impl<'a> Evaluation<'a> {
         Self { context, ignore_below_voxels, unknown: None, reports, errors, notes, traffic: None }
     }
 
-    /// Leaves voxels out whose true label is this one: they count neither as background nor as part of an object. Predicted
+    /// Leaves out voxels whose true label is this one: they count neither as background nor as part of an object. Predicted
     /// objects of which only the rim is annotated ([`Rims`]) do not count either.
     #[must_use]
     pub fn ignoring_label(self, label: Option<i64>) -> Self {
@@ -77,8 +77,8 @@ impl<'a> Evaluation<'a> {
     pub fn score(&mut self, prediction: ScoredImage<'_>, truth: ScoredImage<'_>) -> Result<(), JobError> {
         let (a, b) = (prediction.image, truth.image);
         check_shapes((prediction.path, a), (truth.path, b))?;
-        let of_labels = self.are_labels(&prediction, &truth)?;
-        let pairs = channel_pairs(side_of(&prediction), side_of(&truth), of_labels, &mut self.notes)?;
+        let are_labels = self.are_labels(&prediction, &truth)?;
+        let pairs = channel_pairs(side_of(&prediction), side_of(&truth), are_labels, &mut self.notes)?;
         let report = PairReport {
             prediction: prediction.path.to_owned(),
             truth: truth.path.to_owned(),
@@ -89,7 +89,7 @@ impl<'a> Evaluation<'a> {
             ignored: None,
         };
         let report = match pairs.as_slice() {
-            [pair, ..] if of_labels => {
+            [pair, ..] if are_labels => {
                 let (report, found) = self.score_labels(report, [a, b], pair)?;
                 self.errors.extend(found);
                 report
@@ -100,8 +100,8 @@ impl<'a> Evaluation<'a> {
         Ok(())
     }
 
-    /// Returns whether a pair holds labels: integers, or a ground truth that is a label image by its name or format with a
-    /// prediction whose values are all those of labels.
+    /// Returns whether both images of a pair hold labels: either their samples are integers, or the ground truth is a label
+    /// image by its name or format and all values of the prediction can be labels.
     fn are_labels(&mut self, prediction: &ScoredImage<'_>, truth: &ScoredImage<'_>) -> Result<bool, JobError> {
         let is_float = |of: &ScoredImage<'_>| of.image.meta().dtype.is_float();
         if !is_float(prediction) {
@@ -113,16 +113,16 @@ impl<'a> Evaluation<'a> {
         let pairs = channel_pairs(side_of(prediction), side_of(truth), true, &mut Vec::new())?;
         let Some(pair) = pairs.first() else { return Ok(false) };
         let unknown = self.unknown.map(|(label, _)| label as f64);
-        let of_labels = hold_labels(self.context, prediction.image, pair.prediction, None)?
+        let are_labels = hold_labels(self.context, prediction.image, pair.prediction, None)?
             && (!is_float(truth) || hold_labels(self.context, truth.image, pair.truth, unknown)?);
-        if of_labels {
+        if are_labels {
             self.add_note(format!(
                 "{}: its samples are floats, but all are whole numbers, and the ground truth is a label image, so objects are \
                  compared",
                 absolute(prediction.path).display()
             ));
         }
-        Ok(of_labels)
+        Ok(are_labels)
     }
 
     /// Adds the scores of one channel of label images, prediction and truth, to a report; also returns the errors for
@@ -152,7 +152,7 @@ impl<'a> Evaluation<'a> {
                 if let Some((label, is_found)) = &mut self.unknown {
                     let is_unknown = voxels_with(&t, *label as f64);
                     *is_found |= is_unknown.contains(&true);
-                    // Rims depend on all slices of an object, also on those that are annotated completely.
+                    // Rims depend on all slices of an object, even on completely annotated ones.
                     add_rims(&mut rims, plane, [&predicted, &true_objects], &is_unknown);
                     let unknown = predicted.iter_mut().zip(&is_unknown).filter(|(_, is_unknown)| **is_unknown);
                     unknown.for_each(|(number, _)| *number = 0);
@@ -213,7 +213,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// Returns an image of a pair as its channels are chosen.
+/// Returns what the choice of channels needs to know about an image of a pair.
 fn side_of<'a>(of: &ScoredImage<'a>) -> Side<'a> {
     Side { path: of.path, meta: of.image.meta(), chosen: of.channel, option: of.option }
 }
@@ -295,7 +295,7 @@ fn voxels_with(labels: &Samples, label: f64) -> Vec<bool> {
     with_samples!(labels, values => values.iter().map(|value| value.to_f64() == label).collect())
 }
 
-/// Adds slices of `plane` voxels with the numbers of predicted and of true objects to those in which rims are looked for.
+/// Adds slices of `plane` voxels, as numbers of predicted and of true objects, to the search for rims.
 fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2], is_unknown: &[bool]) {
     let slices = predicted.chunks(plane).zip(true_objects.chunks(plane)).zip(is_unknown.chunks(plane));
     for ((predicted, true_objects), is_unknown) in slices {
@@ -309,8 +309,8 @@ fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2
     }
 }
 
-/// Returns warnings about intensities, prediction and truth, whose scores say less than they seem to: values that are not
-/// finite, and label images whose samples are floats.
+/// Returns warnings about intensities whose scores are misleading: values that are not finite, and label images whose samples
+/// are floats.
 fn warnings_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (path, values) in [(&report.prediction, prediction), (&report.truth, truth)] {

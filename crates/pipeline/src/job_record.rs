@@ -110,7 +110,7 @@ pub trait Recordable: Clone + Serialize {
     /// Returns what the job does with an existing file at an output's path.
     fn overwrite(&self) -> Overwrite;
 
-    /// Returns folders in which the job keeps its state while it runs; they are no part of an input that contains them.
+    /// Returns folders in which the job keeps its state while it runs; they do not count as part of an input that contains them.
     fn working_folders(&self) -> Vec<PathBuf> {
         Vec::new()
     }

@@ -299,7 +299,7 @@ impl MachineProfile {
     }
 
     /// Sets the device, precision, tile and threads that the job leaves open. Settings that were measured together stay
-    /// together: with another device or precision than the profile's, nothing that depends on it is set.
+    /// together: if the job's device or precision is not the profile's, nothing that depends on it is set.
     pub fn apply_to_prediction(&self, job: &mut PredictJob, request: PerformanceRequest) -> Option<AppliedProfile> {
         let preset = self.preset_for(request)?;
         let tuned = self.inference.get(&preset)?;

@@ -2,10 +2,11 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::resolve::{
-    FilePart, OtherSeries, SliceAlone, channel_name, check_voxel_size, first_series_note, label_series_note,
-    one_of_several_note, reading_notes, regions_note, unknown_voxel_size_note,
+use crate::predict::file_notes::{
+    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
+    regions_note,
 };
+use crate::predict::resolve::{channel_name, check_voxel_size, unknown_voxel_size_note};
 use crate::predict::zarr::labels_of;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, slab_slices};
@@ -123,8 +124,7 @@ impl MeasureJob {
         let slices = depth.saturating_mul(times.len());
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
-        let mut check = LabelCheck::new(&self.labels);
-        let mut has_background = false;
+        let (mut check, mut has_background) = (LabelCheck::new(&self.labels), false);
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
@@ -325,7 +325,7 @@ pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]
     )))
 }
 
-/// Returns the note that a time series of labels was measured in a stack that is none.
+/// Returns the note that only the first time point of the labels was measured, if the stack has a single time point.
 fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
     (of_labels > 1 && of_stack == 1).then(|| {
         format!(

@@ -5,10 +5,10 @@ mod files;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
-use crate::predict::resolve::{
-    FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, check_voxel_size, first_series_note, label_series_note,
-    one_of_several_note, reading_notes, used_voxel_um,
+use crate::predict::file_notes::{
+    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
 };
+use crate::predict::resolve::{assumed_voxel_size_note, check_voxel_size, used_voxel_um};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::{Extents, Stack, channels_text};

@@ -65,8 +65,8 @@ pub(crate) fn inputs_of(package: &Package) -> Vec<ModelInput> {
     package.inputs.iter().enumerate().map(input).collect()
 }
 
-/// Returns the names of the channels of all inputs: the declared ones of a single input; of several, the ids of those with
-/// one channel, and the declared names, or else numbered ids, of the others.
+/// Returns the names of the channels of all inputs. If there is one input, these are the declared names. Of several inputs,
+/// those with one channel are named by their id, the others by the declared names or, without such names, by numbered ids.
 pub(crate) fn channel_names(inputs: &[ModelInput]) -> Vec<String> {
     if let [input] = inputs {
         return input.channel_names.clone();

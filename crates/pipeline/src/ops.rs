@@ -267,7 +267,7 @@ fn unknown(step: &str, id: &str) -> String {
 }
 
 fn uneven(step: &str) -> String {
-    format!("{step} with statistics by channel of a tensor with another number of channels")
+    format!("{step} with statistics by channel of a tensor with a different number of channels")
 }
 
 /// Expands a reference tensor's statistics to `channels` entries; `None` unless there is one entry or one per channel.

@@ -88,11 +88,11 @@ impl Side<'_> {
 pub(crate) fn channel_pairs(
     prediction: Side<'_>,
     truth: Side<'_>,
-    of_labels: bool,
+    are_labels: bool,
     notes: &mut Vec<Note>,
 ) -> Result<Vec<ChannelPair>, JobError> {
     let (p, t) = (prediction.chosen_index()?, truth.chosen_index()?);
-    let is_free = p.is_none() && t.is_none() && !of_labels;
+    let is_free = p.is_none() && t.is_none() && !are_labels;
     let free_pairs =
         if is_free { by_name(prediction, truth).or_else(|| in_order(prediction, truth, notes)) } else { None };
     let pairs = match free_pairs {
@@ -188,7 +188,7 @@ mod tests {
 
     type Found = Result<(Vec<(usize, usize, String)>, String), String>;
 
-    fn pairs(prediction: &[&str], truth: &[&str], chosen: [Option<&str>; 2], of_labels: bool) -> Found {
+    fn pairs(prediction: &[&str], truth: &[&str], chosen: [Option<&str>; 2], are_labels: bool) -> Found {
         let (p, t) = (image(prediction), image(truth));
         let chosen: [Option<ChannelRef>; 2] = chosen.map(|text| text.map(|text| text.parse().unwrap()));
         let [of_prediction, of_truth] = &chosen;
@@ -196,7 +196,7 @@ mod tests {
         let p = Side { path: a, meta: &p, chosen: of_prediction.as_ref(), option: PRED_CHANNEL };
         let t = Side { path: b, meta: &t, chosen: of_truth.as_ref(), option: TRUTH_CHANNEL };
         let mut notes = Vec::new();
-        let found = channel_pairs(p, t, of_labels, &mut notes).map_err(|error| error.to_string())?;
+        let found = channel_pairs(p, t, are_labels, &mut notes).map_err(|error| error.to_string())?;
         let found = found.into_iter().map(|pair| (pair.prediction, pair.truth, pair.name)).collect();
         Ok((found, notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
     }

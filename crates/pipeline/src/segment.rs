@@ -2,12 +2,12 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::measure::not_finite_note;
+use crate::predict::file_notes::{
+    FilePart, OtherSeries, SliceAlone, first_series_note, one_of_several_note, reading_notes,
+};
 use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
-use crate::predict::resolve::{
-    FilePart, OtherSeries, SliceAlone, assumed_voxel_size_note, channel_name, check_voxel_size, first_series_note,
-    one_of_several_note, reading_notes, used_voxel_um,
-};
+use crate::predict::resolve::{assumed_voxel_size_note, channel_name, check_voxel_size, used_voxel_um};
 use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;

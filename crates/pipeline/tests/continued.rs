@@ -233,7 +233,7 @@ impl LiveSink for CancelWithFirst {
 
     fn tile(&self, start_zyx: [usize; 3], size_zyx: [usize; 3], _values: &[f32]) {
         self.regions.lock().unwrap().push([start_zyx[0], size_zyx[0]]);
-        // The other stages go on as far as they can.
+        // Meanwhile, the other stages process as much as they can.
         std::thread::sleep(Duration::from_millis(100));
         self.cancel.cancel();
     }

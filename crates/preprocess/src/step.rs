@@ -142,7 +142,8 @@ impl PreprocessStep {
         }
     }
 
-    /// Whether the output has another shape or position than the input, so that results do not lie on the input's grid.
+    /// Whether the shape or position of the output differs from that of the input, so that results do not lie on the input's
+    /// grid.
     pub fn moves_voxels(&self) -> bool {
         matches!(self, Self::Deskew { .. } | Self::Affine { .. } | Self::Crop { .. })
     }

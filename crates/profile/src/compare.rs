@@ -32,8 +32,8 @@ pub fn compare_stages(first: &[StageTotal], second: &[StageTotal]) -> Vec<Compar
 }
 
 /// Returns the times of the operators of two runs in any number format: in the order of the first, then those that only the
-/// second has. An operator with another name in the second run, because other operators are fused into it, is found by its
-/// node, and has its name in the first run.
+/// second has. If fusion has changed the name of an operator in the second run, the operator is found by its node and listed
+/// under its name in the first run.
 pub fn compare_operators(first: &[OperatorTotal], second: &[OperatorTotal]) -> Vec<ComparedTime> {
     let (first, second) = (operator_times(first), operator_times(second));
     let (of_first, of_second) = (single_nodes(&first, &second), single_nodes(&second, &first));

@@ -264,7 +264,7 @@ impl StoredRun {
 }
 
 impl TraceEvent {
-    /// Adds a counter of the memory to the timeline; those of the engines follow the one of the process.
+    /// Adds a counter of the memory to the timeline; those of the engines follow that of the process.
     fn add_counter_to(&self, timeline: &mut Vec<MemorySample>) {
         let Self { ph, name, ts, args, .. } = self;
         if ph != "C" {

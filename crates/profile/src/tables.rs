@@ -65,8 +65,8 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
-/// Returns a name from a run as a cell. Nodes of networks and traces of others have any names, and spreadsheets would compute
-/// those that begin like a formula, so these get an apostrophe in front.
+/// Returns a name from a run as a cell. Nodes and traces of other programs can have any name. Spreadsheets would evaluate a
+/// name that begins like a formula, so it gets a leading apostrophe.
 fn name_cell(name: &str) -> String {
     let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
     if is_formula { quoted(&format!("'{name}")) } else { quoted(name) }

@@ -92,7 +92,7 @@ fn shortest_span_at(spans: &[SpanRecord], at_us: f64) -> Option<(Stage, String)>
 pub struct DeviceMemoryPeak {
     /// Maximum number of bytes of tensors in one sample.
     pub allocated_bytes: u64,
-    /// Maximum number of bytes taken from the devices in one sample, which may be another one.
+    /// Maximum number of bytes taken from the devices in one sample, not necessarily the same sample.
     pub reserved_bytes: u64,
     /// Time of the sample with the most bytes of tensors, in µs since the recorder was created.
     pub at_us: f64,

@@ -58,18 +58,17 @@ impl Settings {
     /// Settings drawn from wide ranges with the seed: voxel size, size, shape and placement of objects, brightness,
     /// blur, haze and noise. A few dozen such stacks cover most conditions of real microscopes, for training networks.
     ///
-    /// For nuclei, all lengths are drawn relative to the diameter, which is 4 to 30 µm: 9 to 30 voxels in the plane,
-    /// with slices 1 to 6 times as thick as voxels are wide but at least three per nucleus. Within a stack, diameters
-    /// have a spread of 0.1 to 0.35 (standard deviation of the logarithm). Nearly half of the stacks resemble embryos:
-    /// bodies 0.95 to 1.5 times as long along Z as wide, in balls, shells or anywhere, blurred mostly along Z, with few
-    /// photons. Blur and outlines of these are calibrated on real mouse embryos (docs/accuracy.md): outlines drawn by
-    /// people are 1.8 times as long along Z as wide, and lie at about 0.2 of a bright nucleus' intensity.
-    /// The others are clean tissue, isotropic, sparse (1 to 5 % of the volume) or dense (40 to 60 %, and up to 1.4
-    /// times as large once placed, so that nuclei are pressed against each other). Some nuclei have
-    /// bright spots or a bright rim; some stacks have a structured background, a bias field or smoothed noise. The
-    /// ground truth has visible outlines, at a level between that of each nucleus and a common level of the stack, and
-    /// omits nuclei with less than 10 to 35 % of the brightness of bright ones; debris and background are dimmer than
-    /// those, or much smaller.
+    /// For nuclei, all lengths are drawn relative to the diameter, which is 4 to 30 µm: 9 to 30 voxels in the plane, with
+    /// slices 1 to 6 times as thick as voxels are wide but at least three per nucleus. Within a stack, diameters have a spread
+    /// of 0.1 to 0.35 (standard deviation of the logarithm). Nearly half of the stacks resemble embryos: bodies 0.95 to 1.5
+    /// times as long along Z as wide, in balls, shells or anywhere, blurred mostly along Z, with few photons. Blur and outlines
+    /// of these are calibrated on real mouse embryos (docs/accuracy.md): outlines drawn by people are 1.8 times as long along Z
+    /// as wide, and lie at about 0.2 of a bright nucleus' intensity. The others are clean tissue, isotropic, sparse (1 to 5 %
+    /// of the volume) or dense (40 to 60 %, and up to 1.4 times as large once placed, so that nuclei are pressed against each
+    /// other). Some nuclei have bright spots or a bright rim; some stacks have a structured background, a bias field or
+    /// smoothed noise. The ground truth has visible outlines; their level lies between one for each nucleus and one for the
+    /// whole stack. It omits nuclei that are dimmer than 10 to 35 % of the bright ones; debris and background are dimmer still,
+    /// or much smaller.
     ///
     /// For cells, similarly: 5 to 40 µm, curved walls with gaps, tissue as domes and bent tubes, and debris next to it.
     ///

@@ -17,7 +17,7 @@ pub enum JsonError {
     /// The file has more bytes than this limit.
     #[error("the file is larger than {0} bytes")]
     TooLarge(u64),
-    /// The text is not JSON, or holds other values than expected.
+    /// The text is not JSON, or does not hold the expected values.
     #[error(transparent)]
     Content(#[from] serde_json::Error),
     /// The file states another version of its format.

@@ -219,7 +219,7 @@ mod tests {
             refusal_of(open_inside(folder.path(), Path::new("pipe"))),
             Refusal::NotRegular(SpecialFile::NamedPipe)
         );
-        // Also if it replaces the file after the first check.
+        // Even if it replaces the file after the first check.
         assert_eq!(refusal_of(open_checked(&pipe, Links::Follow)), Refusal::NotRegular(SpecialFile::NamedPipe));
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

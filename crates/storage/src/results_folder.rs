@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 #[must_use = "the folder is removed at once if it is empty"]
 pub struct ResultsFolder {
-    /// The folders that did not exist before, inner ones first.
+    /// The folders that were created, inner ones first.
     created: Vec<PathBuf>,
 }
 
@@ -23,8 +23,17 @@ impl ResultsFolder {
             !folder.as_os_str().is_empty() && found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
         // Without `.` at the end, which the system does not remove.
-        let created = path.ancestors().take_while(is_absent).map(|folder| folder.components().collect()).collect();
-        let folder = Self { created };
+        let absent: Vec<PathBuf> =
+            path.ancestors().take_while(is_absent).map(|folder| folder.components().collect()).collect();
+        let mut folder = Self { created: Vec::new() };
+        for inner in absent.into_iter().rev() {
+            match std::fs::create_dir(&inner) {
+                Ok(()) => folder.created.insert(0, inner),
+                // Another program has created it meanwhile; it is not removed.
+                Err(_) if inner.is_dir() => {}
+                Err(error) => return Err(error),
+            }
+        }
         std::fs::create_dir_all(path)?;
         Ok(folder)
     }
@@ -34,7 +43,7 @@ impl Drop for ResultsFolder {
     fn drop(&mut self) {
         for folder in &self.created {
             match std::fs::remove_dir(folder) {
-                // It may not have been created, or another program may have removed it.
+                // Another program has removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 // It holds results, and so do those around it.
                 Err(_) => break,
@@ -64,6 +73,11 @@ mod tests {
         std::fs::write(old.join("new/result"), "").unwrap();
         drop(folder);
         assert!(!inner.exists() && old.join("new/result").is_file());
+        // Only `a` and `b` are new.
+        let folder = ResultsFolder::create(&old.join("a/../b/.")).unwrap();
+        assert!(old.join("b").is_dir());
+        drop(folder);
+        assert!(!old.join("a").exists() && !old.join("b").exists());
         // A file is in the way.
         let refused = ResultsFolder::create(&old.join("new/result/inner"));
         assert!(refused.is_err() && old.join("new/result").is_file());

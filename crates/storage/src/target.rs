@@ -161,7 +161,7 @@ mod tests {
         assert!(refused.to_string().ends_with("does not exist; create it, or choose another folder"), "{refused}");
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(matches!(check_parent(&file.join("a.tif")), Err(StorageError::Io { .. })), "a file is no folder");
+        assert!(matches!(check_parent(&file.join("a.tif")), Err(StorageError::Io { .. })), "a file is not a folder");
     }
 
     #[test]

@@ -29,7 +29,7 @@ const MACHINE_CHARS: usize = 8;
 /// Size from which a file is flushed to disk in a thread of its own, in bytes. For smaller ones starting a thread costs more
 /// than it saves.
 const BACKGROUND_BYTES: u64 = 1 << 20;
-/// Number of times a file is created again that another process removed between creating and locking.
+/// Number of attempts to create and lock a file, which another process may remove in between.
 const ATTEMPTS: usize = 8;
 
 /// Unfinished files of this process.

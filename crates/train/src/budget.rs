@@ -25,7 +25,7 @@ pub(crate) struct Progress {
     pub validating_secs: f64,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// Number of completed validations, without the one of the start model.
+    /// Number of completed validations, not counting that of the start model.
     pub validations: usize,
     /// Step of the last validation.
     pub last_validation: u64,

@@ -102,7 +102,8 @@ pub(crate) struct TrainState {
     /// How the trained network with the highest score compares with the start model; `None` before the first comparison.
     #[serde(rename = "closest", default)]
     pub best_comparison: Option<Comparison>,
-    /// Validations since the score last rose. It does not change when a network trained longer is kept with an equal score.
+    /// Validations since the score last rose. A network that was trained longer but has an equal score is kept without
+    /// resetting this number.
     #[serde(rename = "since_best")]
     pub validations_since_best: usize,
     /// Whether the next action is a validation.

@@ -153,9 +153,9 @@ impl EvaluateModelJob {
         pair: &Pair,
         evaluation: &mut Evaluation<'_>,
     ) -> Result<Precision, JobError> {
-        let of_labels = model.task == ModelTask::Segmentation;
+        let are_labels = model.task == ModelTask::Segmentation;
         let (image, options) = self.image_of(pair)?;
-        let outputs = if of_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
+        let outputs = if are_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
         let mut predicted = predict_volume_on_devices(context, devices, engine, model, &image, &options, outputs)?;
         let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
         evaluation.add_traffic(predicted.traffic);
@@ -169,7 +169,7 @@ impl EvaluateModelJob {
         let side =
             |path, image, are_labels| ScoredImage { path, image, channel: None, option: TRUTH_CHANNEL, are_labels };
         let prediction = side(pair.image.path.as_path(), &predicted, false);
-        let scored_truth = side(pair.target.path.as_path(), &truth, of_labels);
+        let scored_truth = side(pair.target.path.as_path(), &truth, are_labels);
         // Comparing large images reports no progress of its own.
         context.report_alive(ProgressStage::Evaluate, || evaluation.score(prediction, scored_truth))?;
         let path = std::path::absolute(&pair.image.path).unwrap_or_else(|_| pair.image.path.clone());

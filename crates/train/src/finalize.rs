@@ -163,9 +163,9 @@ impl Training<'_> {
         })
     }
 
-    /// Returns the network to save, which is written to `float`, with the final segmentation settings: the best one of the
-    /// training, unless it scores lower with these settings than the start model. `tuned` and `untuned` are the scores of
-    /// the start model with settings that suit it best and with its own.
+    /// Returns the network to save, which is written to `float`, with the final segmentation settings: the best one of the run,
+    /// unless it scores lower with these settings than the start model. `tuned` and `untuned` are the scores of the start model
+    /// with settings that suit it best and with its own.
     fn choose_network(
         &mut self,
         state: &mut TrainState,

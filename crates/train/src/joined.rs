@@ -34,7 +34,7 @@ fn length(of: &Parameter) -> usize {
 }
 
 fn misfit(name: &str) -> JobError {
-    JobError::Internal(format!("training step: the tensor of \"{name}\" has another number of elements"))
+    JobError::Internal(format!("training step: the tensor of \"{name}\" has the wrong number of elements"))
 }
 
 impl Joined {
@@ -77,7 +77,7 @@ impl Joined {
     /// Returns the tensors that hold these values of the parameters; none if there are no values.
     ///
     /// # Errors
-    /// If a value has another number of elements than its parameter.
+    /// If a value and its parameter differ in their number of elements.
     pub(crate) fn join(&self, values: Vec<Tensor>) -> Result<Vec<Tensor>, JobError> {
         let Some(places) = self.places.as_ref().filter(|_| !values.is_empty()) else { return Ok(values) };
         let mut joined: Vec<Vec<f32>> = self.tensors.iter().map(|t| vec![0.0; length(t)]).collect();

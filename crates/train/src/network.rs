@@ -180,7 +180,7 @@ pub(crate) fn load_start_model(
         let kernel = vec![1; known.spatial_axes];
         further_layer(&mut graph, known.output_channels, outputs.len(), &kernel, seed).map_err(model_error(&shown))?;
     }
-    if target.of_labels() {
+    if target.is_from_labels() {
         append_sigmoid(&mut graph);
     } else if declared != Some(target) && remove_sigmoid(&mut graph) {
         // Stains are normalized to mean 0, which a sigmoid cannot predict.
@@ -188,7 +188,7 @@ pub(crate) fn load_start_model(
     }
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
-    let int8 = if target.of_labels() { int8_with_sigmoid } else { int8 };
+    let int8 = if target.is_from_labels() { int8_with_sigmoid } else { int8 };
     let normalize = match (config.normalize, normalize_of_all(&known.inputs)) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
@@ -204,7 +204,7 @@ pub(crate) fn load_start_model(
         name: known.name.clone(),
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
-        object_diameter_um: known.object_diameter_um.filter(|_| target.of_labels()),
+        object_diameter_um: known.object_diameter_um.filter(|_| target.is_from_labels()),
         tensors: tensors_of(&known.inputs, normalize),
         inputs,
         outputs,
@@ -256,7 +256,7 @@ fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Resul
 
 /// Returns the names of the output channels of a network that is trained to predict `target`.
 fn output_names(target: TargetKind, config: &TrainConfig) -> Vec<String> {
-    if target.of_labels() {
+    if target.is_from_labels() {
         return target.channel_names().iter().map(|name| (*name).to_owned()).collect();
     }
     config.data.stain_names()
@@ -270,7 +270,7 @@ fn declared_target(package: &Package, shown: &str) -> Result<Option<TargetKind>,
     })
 }
 
-/// Returns the target of a training.
+/// Returns the target of a training run.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] for a target that no segmentation can read.
@@ -286,7 +286,7 @@ fn target(
             "networks trained on the target flow cannot be used for segmentation: use instances, boundary or distance",
         )),
         (_, Some(requested), _) => Ok(requested),
-        (_, None, Some(declared)) if declared.of_labels() && declared != TargetKind::Flow => Ok(declared),
+        (_, None, Some(declared)) if declared.is_from_labels() && declared != TargetKind::Flow => Ok(declared),
         _ if channels == 1 => Ok(TargetKind::Semantic),
         _ => Ok(TargetKind::Instances),
     }
@@ -311,13 +311,13 @@ fn scratch(
         strides: strides.clone(),
         convs_per_block: config.network.convs_per_block,
         upsampling: Upsampling::Transposed,
-        head: target.of_labels().then_some(Activation::Sigmoid),
+        head: target.is_from_labels().then_some(Activation::Sigmoid),
         deep_heads: if config.network.deep_supervision { levels.saturating_sub(2) } else { 0 },
         ..UNet3d::default()
     };
     let mut graph = unet3d(&description, &Weights::Random { seed }).map_err(model_error(SCRATCH))?;
     // Bright-field intensities lie around a medium gray, so they need no compression of bright values.
-    let default_normalize = if target.of_labels() {
+    let default_normalize = if target.is_from_labels() {
         compress(&mut graph, config.network.compress);
         Normalize::ScaleRange { min_percentile: 1.0, max_percentile: 99.8, eps: 1e-6 }
     } else {
@@ -505,7 +505,7 @@ mod tests {
         std::fs::write(folder.path().join("outside.trainable"), "../cells\n").unwrap();
         assert_eq!([resolve("old").unwrap(), resolve("new").unwrap()], ["nuclei", "cells"]);
         assert_eq!(resolve("other").unwrap(), "other");
-        // The tests run in the folder of the crate, which holds a folder `src`. It is no model.
+        // The tests run in the folder of the crate, which holds a folder `src`. It is not a model.
         std::fs::write(folder.path().join("src.trainable"), "cells\n").unwrap();
         assert!(Path::new("src").is_dir());
         assert_eq!([resolve("src").unwrap(), resolve("src/").unwrap()], ["cells", "src/"]);

@@ -172,7 +172,7 @@ pub(crate) fn in_memory(d: &Description<'_>, graph: &Graph) -> Result<Model, Job
 
 /// Returns the contents of the package of a network, without test tensors.
 fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobError> {
-    let labels = d.start.target.of_labels();
+    let labels = d.start.target.is_from_labels();
     let processing = if labels || d.intensities.is_empty() {
         Vec::new()
     } else {

@@ -122,7 +122,7 @@ fn slice(values: &[f32], [_, ny, nx]: [usize; 3], z: usize) -> Option<&[f32]> {
 impl Previews {
     /// Reads a slice of each pair. A pair that cannot be read has no preview; this is not an error.
     pub(crate) fn of(validator: &Validator, target: TargetKind) -> Self {
-        let labels = target.of_labels();
+        let labels = target.is_from_labels();
         let previews = validator.cases.iter().enumerate().map(|(i, case)| {
             let (truth, shape) = validator.truth(i)?;
             let truth = without_ignored(truth, validator.ignored_label());

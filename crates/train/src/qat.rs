@@ -161,7 +161,7 @@ impl QuantizationAwareTraining for QatTrainer {
         }
         let weight = Tensor::new(one.clone(), vec![1.0f32; one.iter().product()]).map_err(&bad)?;
         let schedule = Schedule { peak: self.rate, warm_up: 0.05, decay: Decay::Cosine { end: 0.02 } };
-        // More minutes than a duration can express are no limit.
+        // More minutes than a duration can express mean no limit.
         let limit = self.minutes.and_then(|m| Duration::try_from_secs_f64((m * 60.0).max(1.0)).ok());
         let mut best = QatOutcome { graph: task.quantized.clone(), error: task.before, steps: 0 };
         let mut meter = context.meter(ProgressStage::Qat, self.steps, ProgressUnit::Steps);

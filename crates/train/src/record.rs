@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// Maximum number of points of the loss curve.
 const MAX_LOSS_POINTS: usize = 100;
-/// Maximum number of validations: evenly spaced ones, the last one, and the one of the best checkpoint.
+/// Maximum number of validations: evenly spaced ones, the last one, and that of the best checkpoint.
 const MAX_VALIDATIONS: usize = 16;
 /// Maximum number of notes; the last ones are kept.
 const MAX_NOTES: usize = 12;

@@ -97,7 +97,7 @@ impl Training<'_> {
     /// Returns whether segmentation settings are tuned on the validation pairs.
     pub(crate) fn tunes_segmentation(&self) -> bool {
         let target = self.start.target;
-        let instances = target.of_labels() && target != TargetKind::Semantic;
+        let instances = target.is_from_labels() && target != TargetKind::Semantic;
         instances && self.config.segment.is_none() && !self.validator.is_empty()
     }
 

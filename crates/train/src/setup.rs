@@ -183,7 +183,7 @@ fn set_object_diameter(
     given: Option<f64>,
     data: &Data,
 ) -> Result<(), JobError> {
-    if start.from_scratch && start.target.of_labels() && start.target != TargetKind::Semantic {
+    if start.from_scratch && start.target.is_from_labels() && start.target != TargetKind::Semantic {
         // Without a voxel size, lengths are in voxels, as if the voxel size were 1 µm.
         let voxel_um = start.voxel_um.get_or_insert([1.0; 3]);
         start.object_diameter_um = config.object_diameter_um.or(given).or_else(|| data.median_diameter(*voxel_um));

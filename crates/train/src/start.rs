@@ -1,4 +1,4 @@
-//! Starting point of a training run: a new network or a model.
+//! The setting of what a training run starts from: `scratch`, or the path or name of a model.
 
 use cytoscope_pipeline::SCRATCH;
 use serde::{Deserialize, Serialize};

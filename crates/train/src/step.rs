@@ -121,7 +121,7 @@ pub(crate) struct Stepper {
     readings: usize,
     half: Option<ElementType>,
     recorder: Recorder,
-    /// Whether the engine computes on another device than the CPU. The CPU records forward and backward pass separately.
+    /// Whether the engine computes on a device other than the CPU. The CPU records forward and backward pass separately.
     on_device: bool,
 }
 
@@ -147,7 +147,7 @@ fn blend(to: &mut Tensor, from: &Tensor, keep: f32, share: f32) -> Result<(), Jo
 /// Puts the parameters, moments and loss scale of a state into buffers, and sets the totals to 0; returns the rest.
 ///
 /// # Errors
-/// If a tensor has another number of elements than its parameter.
+/// If a tensor and its parameter differ in their number of elements.
 fn split_state(joined: &Joined, state: ModelState, buffers: &mut Buffers) -> Result<HostState, JobError> {
     let has_average = !state.average.is_empty();
     let running_stats = state.running_stats.keys().cloned().collect();

@@ -176,8 +176,8 @@ pub(crate) fn tune(
 }
 
 /// Resets settings to their initial values one by one, as long as the best score is not clearly higher than the score without
-/// their changes: one clear gain, such as that of another threshold, takes changes along that fit a few images by chance. `score`
-/// returns the scores that settings give; `None` if there is no time left.
+/// their changes: otherwise a clear gain from one change, such as another threshold, would keep other changes that fit a few
+/// images by chance. `score` returns the scores that settings give; `None` if there is no time left.
 fn simplified(
     initial: &SegmentOptions,
     (best, best_scores): (SegmentOptions, Scores),

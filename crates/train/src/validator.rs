@@ -165,7 +165,7 @@ impl Validator {
             stains,
             // With a nominal diameter, the diameters of files without a voxel size are in voxels.
             assumed_um: model_um.filter(|_| diameters.nominal_um.is_none()).unwrap_or([1.0; 3]),
-            ignored: ignored.filter(|_| target.of_labels()).map(|label| label as f32),
+            ignored: ignored.filter(|_| target.is_from_labels()).map(|label| label as f32),
             diameters,
             preprocessing: Arc::default(),
         };
@@ -198,7 +198,7 @@ impl Validator {
             None => self.part_of_large(pair)?,
         };
         // The first target decides where the pair is cropped.
-        let mut truth = match self.target.of_labels() {
+        let mut truth = match self.target.is_from_labels() {
             true => read_labels(&pair.target, window, self.ignored)?,
             false => read_zyx(&pair.target, window)?,
         };
@@ -311,11 +311,11 @@ impl Validator {
 
     /// Predicts the labels or the stain of a case, axes Z, Y, X.
     fn predict_target(&self, cancel: &CancelToken, candidate: &Candidate, case: usize) -> Result<Vec<f32>, JobError> {
-        let of_labels = self.target.of_labels();
-        let outputs = if of_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
+        let is_from_labels = self.target.is_from_labels();
+        let outputs = if is_from_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
         let PredictedVolume { maps, labels, .. } = self.predict(cancel, candidate, case, outputs)?;
         let labels = labels.map(|labels| labels.into_iter().map(|label| label as f32).collect());
-        let made = if of_labels { labels } else { maps };
+        let made = if is_from_labels { labels } else { maps };
         made.ok_or_else(|| JobError::Internal("validation: the prediction has no result".to_owned()))
     }
 

@@ -119,7 +119,7 @@ pub struct Pair {
     /// Part of the data that it belongs to, if the data define it.
     #[serde(default)]
     pub part: Option<Part>,
-    /// Voxel size along Z, Y, X in µm that overrides the one of the files.
+    /// Voxel size along Z, Y, X in µm that overrides that of the files.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
     /// Box of the stack to use; the whole stack if `None`.

@@ -209,12 +209,12 @@ impl Sampler {
             objects += r.index.foreground;
             voxels += r.index.voxels - r.index.ignored;
         }
-        if self.options.target.of_labels() { objects as f64 / voxels.max(1) as f64 } else { 0.0 }
+        if self.options.target.is_from_labels() { objects as f64 / voxels.max(1) as f64 } else { 0.0 }
     }
 
     /// Returns the number of objects in all label images; 0 for regression.
     pub fn object_count(&self) -> usize {
-        if self.options.target.of_labels() { self.ready.iter().map(|r| r.index.objects.len()).sum() } else { 0 }
+        if self.options.target.is_from_labels() { self.ready.iter().map(|r| r.index.objects.len()).sum() } else { 0 }
     }
 
     /// Returns the patch of an index. It is the same for the same pairs, options and index, in any order and on any
@@ -396,7 +396,7 @@ impl Sampler {
         }
         drop((image_voxels, stain_voxels));
         lap(&mut times.geometry_secs);
-        let (target, known) = if self.options.target.of_labels() {
+        let (target, known) = if self.options.target.is_from_labels() {
             let labels = self.labels(ready, entry, &plan.transform, &outer, &mut |t| lap(t), &mut times)?;
             let part = channels::Inner { start: ready.margin, size: shape };
             let target = channels::target_channels(&self.options.target, &labels, outer.size, part, ready.network_um)?;

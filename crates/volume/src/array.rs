@@ -228,7 +228,7 @@ impl Array {
         Ok(Array { axes: self.axes.clone(), shape: region.size.clone(), samples })
     }
 
-    /// Returns a copy with the axes in another order.
+    /// Returns a copy with the axes in a different order.
     ///
     /// # Errors
     /// [`VolumeError::BadAxes`] if `order` is not a permutation of this array's axes.

@@ -188,7 +188,7 @@ mod tests {
     fn columns_that_are_resampled_alone_have_the_same_values() {
         let (nz, ny, nx) = (5, 4, 23);
         let volume: Vec<f32> = (0..nz * ny * nx).map(|i| ((i * 31) % 17) as f32 / 7.0).collect();
-        // Also if columns, or rows and columns, stay as they are.
+        // Even if columns, or rows and columns, are not resampled.
         for [to_y, to_x] in [[4, 23], [6, 23], [4, 12], [3, 40]] {
             let maps = [AxisMap::new(nz, 7), AxisMap::new(ny, to_y), AxisMap::new(nx, to_x)];
             let whole = linear(&volume, 0, [ny, nx], &maps, 0..7);

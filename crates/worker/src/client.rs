@@ -19,7 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started, besides those of which a GPU is left out.
+/// Number of deaths within [`DEATHS_WITHIN`] after which no new process is started. Deaths after which a GPU is excluded are
+/// not counted.
 const MAX_DEATHS: usize = 3;
 /// See [`MAX_DEATHS`].
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
@@ -398,6 +399,7 @@ impl ClientShared {
             state.failed.clone()
         };
         let hello = Request::Hello { version: PROTOCOL_VERSION, failed };
+        // Numbers and names of devices can always be written as JSON.
         let hello = serde_json::to_string(&hello).unwrap_or_default();
         // If the process is gone, its output ends, which is handled below.
         let _ = line.send(hello);

@@ -173,8 +173,9 @@ pub(super) fn search<C: Candidate>(
     }
 }
 
-/// Returns the seconds that a search still takes: `to_go` runs of the round with this number of candidates take as long as its
-/// finished runs on average, and those of later rounds, which only the faster half reaches, as long as the faster half of them.
+/// Returns the estimated remaining seconds of a search. The `to_go` runs of the current round, which has this number of
+/// candidates, are assumed to take as long as its finished runs on average. Only the faster half reaches the later rounds, so
+/// their runs are assumed to take as long as the faster half of the finished runs.
 fn eta_secs(finished_secs: &[f64], to_go: usize, candidates: usize) -> f64 {
     let mean = |secs: &[f64]| secs.iter().sum::<f64>() / secs.len().max(1) as f64;
     let mut faster = finished_secs.to_vec();

@@ -92,8 +92,8 @@ impl InferenceWorkload<'_> {
 /// What decides which tiles are tried.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tiling {
-    /// Shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if its voxels or
-    /// objects have another size than those of the model.
+    /// Shape Z, Y, X of the stack on the model's grid, on which tiles are cut: the stack is resampled if the size of its voxels
+    /// or objects differs from the model's.
     pub grid_zyx: [usize; 3],
     /// Why the stack is cut into several tiles on the CPU; `None` if it is not, or if that is not known.
     pub no_pass_on_cpu: Option<NoPass>,

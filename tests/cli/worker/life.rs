@@ -85,7 +85,7 @@ fn worker_checks_the_version_and_survives_malformed_lines() {
     let message = worker.fault();
     assert!(message.contains("99") && message.contains(&PROTOCOL_VERSION.to_string()), "{message}");
     worker.send_line(b"{\"request\":\"models\",\"id\":1}");
-    assert!(worker.fault().contains("hello"), "a refused version is no handshake");
+    assert!(worker.fault().contains("hello"), "a refused version is not a handshake");
     let folder = worker.handshake();
     assert!(folder.starts_with(fixture.path("tmp")) && folder.is_dir());
     let lines: [&[u8]; 8] = [

@@ -14,7 +14,7 @@ pub(super) fn by_channel<B: Backend>(values: Image<B>) -> Image<B> {
     moves::reshape(values, [1, channels, 1, 1, 1])
 }
 
-/// Convolves with weights and, maybe, biases, and applies an activation. Returns `None` if the inputs do not match the plan.
+/// Convolves with weights and optional biases, and applies an activation. Returns `None` if the inputs do not match the plan.
 pub(super) fn conv<B: DeviceBackend>(
     x: Image<B>,
     filter: [Option<Image<B>>; 2],
@@ -27,7 +27,7 @@ pub(super) fn conv<B: DeviceBackend>(
     B::train(&kernel, std::iter::once(x).chain(filter.into_iter().flatten()).collect())?.pop()
 }
 
-/// Computes a transposed convolution of this form with weights and, maybe, biases. Returns `None` if the inputs do not match
+/// Computes a transposed convolution of this form with weights and optional biases. Returns `None` if the inputs do not match
 /// the plan.
 pub(super) fn conv_transpose<B: DeviceBackend>(
     x: Image<B>,

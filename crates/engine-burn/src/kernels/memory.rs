@@ -485,9 +485,8 @@ pub(super) struct SampleBox {
     pub lengths: [usize; 3],
 }
 
-/// Copies regions, with all channels, of a tensor with axes N, Z, Y, X, C, with one launch. Returns one tensor for each,
-/// with axes 1, Z, Y, X, C; `None` if the tensor has other than five axes or other elements than f32, or a region
-/// exceeds it.
+/// Copies regions, with all channels, of a tensor with axes N, Z, Y, X, C, with one launch. Returns one tensor for each, with
+/// axes 1, Z, Y, X, C; `None` if the tensor does not have five axes and elements of f32, or a region exceeds it.
 pub(super) fn regions<R: CubeRuntime>(
     x: CubeTensor<R>,
     regions: &[SampleBox],

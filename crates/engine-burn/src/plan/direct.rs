@@ -180,7 +180,7 @@ impl Lowering<'_> {
                 let x = self.input(step, 0)?;
                 self.later(step, output, vec![Term { x, coefficients }])
             }
-            // Tensors with fewer axes than the output have other forms than those in which they are broadcast.
+            // The form of a tensor with fewer axes than the output differs from the form that it is broadcast in.
             Kind::Binary { op: BinaryOp::Add, forms } if *forms == [form; 2] && self.have_form(step, form) => {
                 let (a, b) = (self.term(step, 0, form[1])?, self.term(step, 1, form[1])?);
                 self.later(step, output, vec![a, b])

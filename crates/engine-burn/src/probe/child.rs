@@ -61,7 +61,8 @@ fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) ->
                 // Without the device, the child says why there is none of its kind.
                 let other = tested.first().map_or("the probe did not find it again", |other| other.reason.as_str());
                 let reason = other.to_owned();
-                tested.into_iter().find(|d| d.id == device.id).unwrap_or(Device { reason, ..device })
+                let gone = Device { usable: false, reason, ..device };
+                tested.into_iter().find(|d| d.id == gone.id).unwrap_or(gone)
             }
             Err(reason) => Device { usable: false, reason, ..device },
         }

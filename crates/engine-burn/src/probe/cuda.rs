@@ -3,7 +3,7 @@
 use super::listing::{
     ListedGpu, NumberedGpu, Numbering, QUERIES, architectures, cached_libraries, parse_listed, parse_proc,
 };
-use super::offered::precisions_of;
+use super::precisions::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
 use super::{Kind, child, driver, test_device};
 use crate::tuning;
@@ -22,7 +22,7 @@ pub(super) struct Parts {
     headers: Headers,
 }
 
-/// Tests the devices, or only the one of the given index.
+/// Tests the devices, or only the one with the given index.
 pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
     let listed = listed();
     let parts = match parts(listed.first().map(|gpu| gpu.driver.as_str())) {

@@ -35,7 +35,7 @@ fn list(only: Option<usize>) -> Result<DriverGpus, DriverError> {
     let count = usize::try_from(CudaContext::device_count()?).unwrap_or(0);
     let (mut all, mut contexts) = (Vec::with_capacity(count), Vec::new());
     for index in 0..count {
-        // A GPU that cannot be opened is described as far as possible.
+        // A GPU that cannot be opened is described by what is known.
         let context = only.is_none_or(|only| only == index).then(|| CudaContext::new(index).ok()).flatten();
         all.push(described(index, context.as_deref()));
         contexts.extend(context);

@@ -5,7 +5,7 @@ use crate::adapters;
 use crate::guard::guard;
 use cytoscope_engine::{Device, DeviceId, Precision};
 
-/// Returns all adapters, or only the one of the given index, and tests those that may be used; `software` allows software
+/// Returns all adapters, or only the one with the given index, and tests those that may be used; `software` allows software
 /// renderers.
 pub(super) fn devices(software: bool, only: Option<usize>) -> Vec<Device> {
     described(software, |device| only.is_none_or(|index| device.id == DeviceId::Wgpu(index)))

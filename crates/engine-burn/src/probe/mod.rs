@@ -8,7 +8,7 @@ mod cuda;
 mod driver;
 mod graphics;
 mod listing;
-mod offered;
+mod precisions;
 mod toolkit;
 
 pub use child::{TIMEOUT, discover, discover_kind};

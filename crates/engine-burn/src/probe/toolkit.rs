@@ -150,7 +150,7 @@ impl Places {
         }
     }
 
-    /// Says what to do if the loader finds no NVRTC, on other systems than Windows: about NVRTC and, if they are missing too,
+    /// Says what to do if the loader finds no NVRTC, on systems other than Windows: about NVRTC and, if they are missing too,
     /// about the headers, so that one step suffices. `usual` are folders of libraries outside of environments.
     pub(crate) fn without_nvrtc(&self, headers: &Headers, usual: &[PathBuf], driver: Option<&str>) -> String {
         let lacks_headers = matches!(headers, Headers::Missing(_));

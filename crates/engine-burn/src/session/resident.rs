@@ -94,7 +94,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         }))
     }
 
-    /// Refuses contents of other types or shapes than those of the program's inputs.
+    /// Refuses contents whose types or shapes differ from those of the program's inputs.
     fn check_contents(&self, inputs: &[Content]) -> Result<(), EngineError> {
         self.check(inputs.iter().map(|content| match content {
             Content::Host(tensor) => (tensor.dtype(), tensor.shape()),

@@ -273,7 +273,7 @@ fn nan_stays_nan_after_activations_norms_and_pooling() {
         let channels = if matches!(op, Op::Softmax { .. }) { 8 } else { 1 };
         assert!(found.is_none_or(|count| count == 27 * channels), "{op:?}: {found:?}");
     }
-    // An infinite number leaves its channel without a mean, also if the first voxel, 0, 0, 0, does not depend on it.
+    // An infinite number leaves its channel without a mean, even if the first voxel, 0, 0, 0, does not depend on it.
     for at in [16 + 4 + 1, 2 * (16 + 4 + 1)] {
         let mut network = Network::new(&shape);
         let y = network.conv(network.x, 1, 8, 3);

@@ -28,8 +28,8 @@ mod hardware;
 #[path = "../../src/probe/listing.rs"]
 mod listing;
 #[allow(dead_code)]
-#[path = "../../src/probe/offered.rs"]
-mod offered;
+#[path = "../../src/probe/precisions.rs"]
+mod precisions;
 #[allow(dead_code)]
 #[path = "../../src/probe/toolkit.rs"]
 mod toolkit;

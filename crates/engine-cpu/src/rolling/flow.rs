@@ -451,12 +451,13 @@ mod tests {
         in_ring.unwrap_or_else(|| storage.position(planes, base).unwrap() + offset)
     }
 
-    /// Runs a schedule on cells that hold the name of a plane, and checks every read. Returns how many planes of each
-    /// value were computed, and how many were moved or repeated within each buffer.
+    /// Runs a schedule on cells that hold the name of a plane, and checks every read. At most `most` planes are written
+    /// together. Returns how many planes of each value were computed, and how many were moved or repeated within each buffer.
     fn run(
         network: &Network,
         slab: usize,
         storages: &[PlaneStorage],
+        most: usize,
     ) -> Result<(Vec<usize>, Vec<usize>), TestCaseError> {
         let flow = &network.flow;
         let mut progress = Progress::new(flow, slab);
@@ -480,7 +481,12 @@ mod tests {
             let mut write = |value: usize, cells: &mut Vec<Vec<Cell>>| {
                 let of = &flow.values[value];
                 let (storage, cells) = (&storages[of.buffer], &mut cells[of.buffer]);
-                for planes in now.written(of, value).into_iter().filter(|planes| !planes.is_empty()) {
+                let all = now.written(of, value).into_iter();
+                let parts = all.flat_map(|planes| {
+                    let end = planes.end;
+                    planes.step_by(most).map(move |first| first..(first + most as isize).min(end))
+                });
+                for planes in parts {
                     for (place, plane) in planes.clone().enumerate() {
                         let inside = plane < of.extent as isize;
                         let at = position(storage, &planes, base[of.buffer], place);
@@ -548,6 +554,7 @@ mod tests {
             slab in 1usize..9,
             choices in prop::collection::vec(prop::array::uniform8(0usize..60), 1..14),
             slack in 0usize..5,
+            most in 1usize..9,
         ) {
             let network = network(depth, &choices);
             prop_assume!(is_valid(&network));
@@ -556,7 +563,7 @@ mod tests {
             let rings: Vec<PlaneStorage> = needs.iter().map(PlaneStorage::ring).collect();
             let plain = needs.iter().map(|need| PlaneStorage::plain_ring(need, 1 + slack % 3)).collect();
             for storages in [moving(0), moving(slack), rings, plain] {
-                let (known, moved_planes) = run(&network, slab, &storages)?;
+                let (known, moved_planes) = run(&network, slab, &storages, most)?;
                 let extents: Vec<usize> = network.flow.values.iter().map(|v| v.extent).collect();
                 prop_assert_eq!(known, extents);
                 prop_assert_eq!(moved(&network.flow, slab, &[storages]), [moved_planes]);

@@ -71,8 +71,8 @@ impl PlaneStorage {
         (first + count <= self.capacity).then_some(first)
     }
 
-    /// Returns the copies that are necessary after these planes were written: from which positions, and to which first one.
-    /// A plane beyond the end of a ring is copied to its start, and one at the start to the positions that repeat it.
+    /// Returns the copies to make after these planes were written, each as the range of source positions and the first target
+    /// position. A plane beyond the end of a ring is copied to its start, and one at the start to the positions that repeat it.
     /// Empty ranges are not copied.
     pub(crate) fn repeats(&self, planes: &Range<isize>) -> [(Range<usize>, usize); 2] {
         let none = (0..0, 0);

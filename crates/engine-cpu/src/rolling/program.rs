@@ -88,7 +88,7 @@ impl View {
     }
 
     /// Returns the slot of the planes from `first` on, for a step that reads them across the end of a ring. `None` if the
-    /// buffer is no ring, or repeats planes.
+    /// buffer is not a ring, or repeats planes.
     pub(crate) fn ring_slot(&self, of: &Buffer, first: isize, start: usize, storage: &PlaneStorage) -> Option<Slot> {
         let (len, first) = (storage.plain_ring_len()?, storage.ring_position(first)?);
         Some(Slot {

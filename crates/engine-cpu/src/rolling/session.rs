@@ -154,6 +154,8 @@ impl CpuRollingSession {
                 pack.run(&mut context).map_err(|e| e.at("pack"))?;
                 // The planes are in their buffer now: their own memory is free for the next ones.
                 context.dense.clear();
+                let new = slab.new.get(program.input.value).map_or(0..0, range);
+                place.repeat(program.input.value, &new, context.arena).map_err(|e| e.at("pack"))?;
             }
             place.end(program.input.value, &slab, context.arena).map_err(|e| e.at("pack"))?;
             run_nodes(&place, &slab, &self.recorder, &self.interrupt, &mut context)
@@ -342,21 +344,35 @@ impl Place<'_> {
         Err(StepError::Overlap)
     }
 
-    /// Completes the planes of a value that a slab has written: writes the zeros after its last plane, and repeats planes
-    /// at the ends of a ring.
+    /// Returns the buffer of a value, how its planes lie in it, and its first word.
+    fn buffer(&self, value: usize) -> StepResult<(&Buffer, &PlaneStorage, usize)> {
+        let found = self.program.of_values.get(value).and_then(|view| {
+            let at = view.buffer;
+            Some((self.program.buffers.get(at)?, self.storages.get(at)?, *self.starts.get(at)?))
+        });
+        found.ok_or(StepError::MissingSlot(value))
+    }
+
+    /// Repeats planes of a value at the ends of a ring. Planes that were written side by side are repeated together; others
+    /// lie elsewhere if they are beyond the end of the ring.
+    fn repeat(&self, value: usize, written: &Range<isize>, words: &mut [f32]) -> StepResult<()> {
+        let (buffer, storage, start) = self.buffer(value)?;
+        for (from, to) in storage.repeats(written).into_iter().filter(|(from, _)| !from.is_empty()) {
+            copy_planes(buffer, storage, start, words, &from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the zeros after the last plane of a value that a slab has completed.
     fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) -> StepResult<()> {
         let (Some(of), Some(view)) = (self.program.flow.values.get(value), self.program.of_values.get(value)) else {
             return Err(StepError::MissingSlot(value));
         };
-        let (Some(buffer), Some(storage), Some(start)) =
-            (self.program.buffers.get(view.buffer), self.storages.get(view.buffer), self.starts.get(view.buffer))
-        else {
-            return Err(StepError::MissingSlot(value));
-        };
-        let written = slab.written(of, value);
-        let [_, zeros] = &written;
-        for plane in zeros.clone() {
-            let slot = self.slot(view, &(plane..plane + 1)).ok_or(StepError::MissingSlot(value))?;
+        let (buffer, storage, _) = self.buffer(value)?;
+        let [_, zeros] = slab.written(of, value);
+        for plane in zeros {
+            let own = plane..plane + 1;
+            let slot = self.slot(view, &own).ok_or(StepError::MissingSlot(value))?;
             let block = buffer.block_words(storage.capacity);
             for image in 0..slot.images {
                 for at in 0..slot.layout.blocks() {
@@ -364,10 +380,7 @@ impl Place<'_> {
                     fill(part(words, first, buffer.block_words(1))?, buffer.elem);
                 }
             }
-        }
-        for (from, to) in written.iter().flat_map(|planes| storage.repeats(planes)).filter(|(from, _)| !from.is_empty())
-        {
-            copy_planes(buffer, storage, *start, words, &from, to)?;
+            self.repeat(value, &own, words)?;
         }
         Ok(())
     }
@@ -441,6 +454,7 @@ fn run_node(
                 step.ok_or(StepError::Overlap)?.run(context)?;
             }
         }
+        place.repeat(flow.output, &range(&own), context.arena)?;
         first = end;
     }
     Ok(())
@@ -519,56 +533,4 @@ fn crop_rows(tensor: &Tensor, rows: &Range<usize>) -> Result<Tensor, EngineError
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
-    use super::super::flow::lifetimes;
-    use super::*;
-    use cytoscope_builders::{UNet3d, Weights, unet3d};
-    use cytoscope_engine::{CompileOptions, RollingPlan};
-
-    #[test]
-    fn copies_are_those_of_the_standard_library() {
-        let words: Vec<f32> = (0..4 * COPY_WORDS).map(|w| w as f32).collect();
-        let long = COPY_WORDS + 3;
-        for (from, to, len) in
-            [(0, 5, 3), (5, 0, 3), (5, 0, 5), (1, 3, 9), (3, 1, 9), (2 * long, 7, long), (1, long, long)]
-        {
-            let (mut own, mut expected) = (words.clone(), words.clone());
-            copy_within(&mut own, from, to, len);
-            expected.copy_within(from..from + len, to);
-            assert!(own == expected, "{len} words from {from} to {to}");
-        }
-    }
-
-    #[test]
-    fn the_allocated_buffers_are_the_planned_ones() {
-        let graph = unet3d(&UNet3d::default(), &Weights::Random { seed: 3 }).unwrap();
-        let plan = |memory_budget_bytes| {
-            let options = CompileOptions { threads: 1, memory_budget_bytes, ..CompileOptions::default() };
-            crate::rolling::plan(Isa::detect(), &graph, &[1, 1, 40, 24, 16], &options).unwrap()
-        };
-        let budget_bytes = plan(None).memory_bytes() * 3 / 4;
-        for budget_bytes in [None, Some(budget_bytes)] {
-            let plan = plan(budget_bytes);
-            let planned_bytes = plan.memory_bytes() - plan.program.weight_bytes;
-            assert!(budget_bytes.is_none_or(|budget| plan.memory_bytes() <= budget));
-            let mut session = CpuRollingSession::new(plan).unwrap();
-            assert_eq!(size_of_val(session.arena.words()) as u64, planned_bytes);
-            let buffers = session.program.buffers.iter().zip(&session.starts).zip(&session.storages);
-            let ranges: Vec<(Range<usize>, (usize, usize))> = buffers
-                .map(|((buffer, start), storage)| *start..start + buffer.words(storage.capacity))
-                .zip(lifetimes(&session.program.flow))
-                .collect();
-            let words = session.arena.words().len();
-            assert_eq!(ranges.iter().map(|(range, _)| range.end).max(), Some(words), "the last buffer ends the arena");
-            let mut sharing = 0;
-            for (index, (a, life)) in ranges.iter().enumerate() {
-                for (b, other) in ranges.iter().skip(index + 1).filter(|(b, _)| a.start < b.end && b.start < a.end) {
-                    assert!(life.1 < other.0 || other.1 < life.0, "{a:?} and {b:?} are used at the same time");
-                    sharing += 1;
-                }
-            }
-            assert!(sharing > 0, "buffers of which nothing is kept share memory");
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! Quantization, dequantization and functions of bytes.
 
-use super::pass::{Affine, Apply, Term};
+use super::affine::{Affine, Apply, Term};
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
 use crate::step::StepOp;
 use cytoscope_kernels::apply::{self, Source};

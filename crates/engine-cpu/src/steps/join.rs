@@ -19,7 +19,7 @@ pub(crate) fn copy_part(input: usize, table: Option<Box<[u8; 256]>>, output: usi
 pub(crate) struct Join {
     /// Slots in the order of their channels in the output.
     pub inputs: Vec<usize>,
-    /// For each input the conversion of bytes with other quantization parameters, if it has others than the output.
+    /// For each input, the conversion of its bytes, if its quantization parameters differ from those of the output.
     pub tables: Vec<Option<Box<[u8; 256]>>>,
     /// Slot that is written.
     pub output: usize,

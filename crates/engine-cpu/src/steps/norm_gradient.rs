@@ -1,6 +1,6 @@
 //! Statistics and gradients of norms whose parameters are trained.
 
-use super::pass::Norm;
+use super::affine::Norm;
 use crate::context::{Context, StepError, StepResult, for_each_image};
 use crate::step::{Slot, StepOp};
 use cytoscope_graph::{Graph, ValueId};

@@ -174,7 +174,7 @@ fn two_processes_that_measure_keep_each_others_times() {
     chosen(&[fake(DeviceId::Cuda(0), &ALL)], &session, &mut one).unwrap();
     chosen(&[fake(DeviceId::Cpu, &[Precision::F32, Precision::Int8])], &session, &mut other).unwrap();
     assert_eq!(open().stored("m", &[], 1).len(), 5);
-    // What one of them forgets does not come back with the next time of the other.
+    // Times that one process has forgotten stay forgotten when the other one stores its next time.
     one.forget("m");
     other.put("another|cpu|cpu 1".to_owned(), Entry::Time(Timing { best_ms: 1.0, error: None, lowered: None }));
     assert!(open().stored("m", &[], 1).is_empty());

@@ -38,7 +38,8 @@ pub(super) fn decode(layout: &Layout, encoded: &[u8], tables: &[u8], rows: usize
 }
 
 /// Decodes an image of `[width, height, samples]` (8-bit, one sample or three). CZI stores blue in place of the red of JPEG, as
-/// in its uncompressed pixels, according to Bio-Formats and czifile, which read it so; no such file of ZEN was at hand.
+/// in its uncompressed pixels, according to Bio-Formats and czifile, which read it so; no such file written by ZEN was
+/// available.
 pub(crate) fn decode_blue_first(encoded: &[u8], [width, height, samples]: [usize; 3]) -> Result<Vec<u8>, Fault> {
     let fault = |e: String| Fault::malformed(format!("a subblock is not valid JPEG data ({e})"));
     // A larger image is refused before memory is allocated.

@@ -108,7 +108,7 @@ pub(super) fn read(source: &Source, at: u64, limits: &Limits) -> Result<Vec<Subb
 fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
     if f.slice(at, 2)? != b"DV" {
         return Err(Fault::unsupported(
-            "the CZI has subblocks of another version than \"DV\"",
+            "the CZI has subblocks of a version other than \"DV\"",
             "save it again with ZEN, or export it as OME-TIFF",
         ));
     }

@@ -427,7 +427,7 @@ impl Pixels for Czi {
             let what = "the size of the region that no subblock covers";
             return Err(Fault::over(what, unstored, "max_unstored_bytes", limit).at(path));
         }
-        let mut samples = crate::huge::zeros(self.dtype, count);
+        let mut samples = crate::huge_pages::zeros(self.dtype, count);
         let plane_bytes = (height * width * self.pixel_bytes()).max(1);
         samples
             .as_bytes_mut()

@@ -211,7 +211,7 @@ impl Nd2 {
         let window = ChannelWindow { c, y, x, channels, height, width };
         let frame_bytes = channels * height * width * size;
         let plan = self.plan(region, frame_bytes as u64)?;
-        let mut samples = crate::huge::zeros(self.frame.dtype, count);
+        let mut samples = crate::huge_pages::zeros(self.frame.dtype, count);
         samples
             .as_bytes_mut()
             .par_chunks_exact_mut(frame_bytes.max(1))

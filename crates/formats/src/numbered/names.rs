@@ -59,8 +59,8 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    /// Parses the name of a file. `None` if it is hidden, has another extension than those of slices, or does not end
-    /// in a number.
+    /// Parses the name of a file. `None` if it is hidden, has an extension that slices do not have, or does not end in a
+    /// number.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = extension_of(path)?;
         let stem = path.file_stem()?.to_str()?;
@@ -95,7 +95,7 @@ pub(super) struct PlaneName {
 }
 
 impl PlaneName {
-    /// Parses the name of a file. `None` if it is no TIFF, ends in no number with the letter of an axis, or repeats an
+    /// Parses the name of a file. `None` if it is not a TIFF, has no final number with the letter of an axis, or repeats an
     /// axis.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = extension_of(path).filter(|_| is_tiff(path))?;

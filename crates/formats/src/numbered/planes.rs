@@ -83,8 +83,8 @@ impl PlaneFiles {
         Fault::Misused(problem.into(), OPEN_ALONE.into())
     }
 
-    /// Refuses an image with a file that does not fit: it has another size, sample type or number of pages than the others.
-    /// The error names the first one. Of many files, only some are checked if these fit.
+    /// Refuses an image with a file that does not fit: its size, sample type or number of pages differs from the others'. The
+    /// error names the first one. Of many files, only some are checked if these fit.
     pub fn check(&self, fits: impl Fn(&Path) -> Result<bool, Fault>) -> Result<(), FormatError> {
         let files: Vec<&PathBuf> = self.by_position.values().collect();
         let at_opened = |fault: Fault| fault.at(&self.opened);

@@ -4,7 +4,7 @@ use super::array::{ENTRY_BYTES, Shards, ZarrArray};
 use super::cache::{Cache, Key};
 use super::codecs::{self, BytesCodec, CHECKSUM_BYTES};
 use super::folder::Folder;
-use crate::{codec, error::Fault, huge, limits::Limits, source::Source};
+use crate::{codec, error::Fault, huge_pages, limits::Limits, source::Source};
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
 use std::{
@@ -21,11 +21,13 @@ use std::{
 pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
 /// Largest number of bytes of decoded chunks that are held before they are copied; at least one chunk is.
 const BATCH_BYTES: usize = 256 << 20;
-/// Largest number of bytes that one stored byte can decode to, and bytes that any chunk may have.
+/// Largest number of bytes that one stored byte can decode to, and bytes that are added to every limit, so that tiny chunks are
+/// not refused.
 const MAX_RATIO: (usize, usize) = (1 << 17, 1 << 16);
 /// Largest level whose chunks stay in the cache after all of it was read at once. Larger ones would be in memory twice.
 const KEPT_WHOLE_BYTES: usize = 16 << 20;
-/// Layers of chunks for each thread from which on layers are decoded in parallel, instead of the chunks of each.
+/// Minimum number of layers of chunks per thread for which whole layers are decoded in parallel. With fewer layers, batches of
+/// chunks are.
 const LAYERS_PER_THREAD: usize = 4;
 /// Offset and length of an inner chunk that is not stored.
 const NOT_STORED: u64 = u64::MAX;
@@ -74,7 +76,7 @@ impl OmeZarr {
             // Metadata can state any shape, so this is found out before memory is allocated.
             self.refuse_unstored(level, array, &parts, limits)?;
         }
-        let mut samples = huge::zeros(array.dtype, len);
+        let mut samples = huge_pages::zeros(array.dtype, len);
         let out = samples.as_bytes_mut();
         if array.fill.iter().any(|byte| *byte != 0) {
             out.chunks_exact_mut(sample_bytes).for_each(|sample| sample.copy_from_slice(&array.fill));

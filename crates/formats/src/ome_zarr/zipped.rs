@@ -22,7 +22,8 @@ const LOCATOR_64_BYTES: u64 = 20;
 const MAX_COMMENT_BYTES: usize = 0xFFFF;
 /// Values that stand for a number in the records of zip64.
 const IN_ZIP64: [u64; 2] = [0xFFFF, 0xFFFF_FFFF];
-/// Largest number of bytes that one byte of Deflate can expand to, and bytes that any file may have.
+/// Largest number of bytes that one byte of Deflate can expand to, and bytes that are added to the limit, so that tiny files
+/// are not refused.
 const MAX_RATIO: (u64, u64) = (1032, 1 << 16);
 
 /// The files of a zip file that holds a Zarr.

@@ -187,7 +187,7 @@ impl Pixels for Slices {
         if len > 0 {
             self.check_size(first, path)?;
         }
-        let mut samples = crate::huge::zeros(self.header.dtype(), len);
+        let mut samples = crate::huge_pages::zeros(self.header.dtype(), len);
         if len == 0 {
             return Ok(samples);
         }

@@ -103,7 +103,7 @@ impl TiffFile {
                 pages.push(Some(sub));
             }
         }
-        super::shared::check(&container, pages.iter().flatten())?;
+        super::shared_strips::check(&container, pages.iter().flatten())?;
         let strip_starts = super::lsm::strip_starts(&container, &first, &pages)?;
         Ok(Self { path: path.to_owned(), container, first, pages, chain_len, reading_order, strip_starts })
     }
@@ -147,7 +147,7 @@ impl TiffFile {
     }
 }
 
-/// Bytes of the codes in an LZW strip that stand for no data, if the strip is small.
+/// Bytes that are added to the limit of an LZW strip for its codes without data (clear and end).
 const MAX_LZW_CODES_BYTES: u64 = 16;
 
 fn is_level_of(sub: &Layout, full: &Layout) -> bool {

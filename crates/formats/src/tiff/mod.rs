@@ -17,6 +17,6 @@ pub(crate) mod scanimage;
 mod scanimage_order;
 pub(crate) mod series;
 mod shaped;
-pub(crate) mod shared;
+pub(crate) mod shared_strips;
 pub(crate) mod slices;
 pub(crate) mod stk;

@@ -191,7 +191,7 @@ fn build(
     };
     if let Some(axes) = &options.axes {
         series::apply_axes(path, &mut series, axes, &first)?;
-        // Slices may be other planes than the document says.
+        // Slices may not be the planes that the document states.
         series.origin_um[0] = 0.0;
     }
     Ok(OpenedSeries { series, files, count, names })

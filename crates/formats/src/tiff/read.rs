@@ -9,7 +9,7 @@ use super::{
 use crate::{
     codec,
     error::{Fault, FormatError},
-    huge,
+    huge_pages,
 };
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
@@ -93,7 +93,7 @@ impl Stack {
         }
         let row_bytes = nx * ns * layout.dtype.size_bytes();
         let len = region.len().map_err(|e| FormatError::misused(path, e.to_string(), "read a smaller region"))?;
-        let mut samples = huge::zeros(layout.dtype, len);
+        let mut samples = huge_pages::zeros(layout.dtype, len);
         if len == 0 {
             return Ok(samples);
         }

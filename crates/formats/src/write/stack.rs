@@ -119,7 +119,7 @@ impl StackWriter {
     /// matter.
     ///
     /// # Errors
-    /// [`FormatError::Misused`] for a slab of another type or plane size, or with more planes than remain;
+    /// [`FormatError::Misused`] for a slab whose type or plane size differs from the stack's, or with more planes than remain;
     /// [`FormatError::Io`] if writing fails.
     pub fn write(&mut self, slab: &Array) -> Result<(), FormatError> {
         let planes = self.check_slab(slab)?;

@@ -1,14 +1,14 @@
 //! Static analysis of a graph: receptive field, independence of samples, and amount of computation.
 
 mod batch;
-mod reach;
+mod receptive_field;
 
 use crate::infer_shapes;
 use cytoscope_graph::infer::Info;
 use cytoscope_graph::{Dim, Graph, GraphError, Node, Op, Result, Value, ValueId, operator_cost};
 
 pub use batch::samples_are_independent;
-pub use reach::{AxisReach, OutputGeometry, ReceptiveField, analyze};
+pub use receptive_field::{AxisReach, OutputGeometry, ReceptiveField, analyze};
 
 /// Returns the receptive field along each spatial axis of the first input; see [`analyze`].
 ///

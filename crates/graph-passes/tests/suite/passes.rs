@@ -283,7 +283,7 @@ fn joined_outputs_are_the_channels_of_separate_ones() {
 fn outputs_that_cannot_be_joined_are_refused() {
     let refused = |graph: &Graph| cytoscope_graph_passes::join_outputs(&mut graph.clone()).unwrap_err().to_string();
     let halved = refused(&two_outputs(2));
-    assert!(halved.contains("\"b\" of other lengths than \"a\""), "{halved}");
+    assert!(halved.contains("\"b\" with lengths that differ from those of \"a\""), "{halved}");
     let mut integers = two_outputs(1);
     let id = integers.outputs[1];
     integers.values[id.index()].dtype = Some(ElementType::U8);

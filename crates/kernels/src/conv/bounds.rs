@@ -158,6 +158,13 @@ mod tests {
         assert!(!holds(|plan, _| plan.taps.swap(0, 2)));
         assert!(!holds(|plan, _| plan.taps.truncate(2)));
         assert!(!holds(|plan, _| plan.adjacent = 2));
+        // In a ring, each of the two output slices has its own taps.
+        assert!(holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(); 2]));
+        assert!(!holds(|plan, _| plan.ring_taps = vec![plan.taps.clone(); 1]));
+        assert!(!holds(|plan, _| {
+            let beyond = plan.taps.iter().map(|tap| tap + 1).collect();
+            plan.ring_taps = vec![plan.taps.clone(), beyond];
+        }));
         assert!(!holds(|_, layouts| layouts[0].channels = 33));
         assert!(!holds(|_, layouts| layouts[0].dims[0] = 1));
         assert!(!holds(|_, layouts| layouts[1].dims[0] = 1));

@@ -172,7 +172,7 @@ impl Transposed<PackedConv> {
         if !shape.is_exact() {
             return Self::of(weights, channels, shape, |part, of| PackedConv::new(isa, part, bias, of, in_block));
         }
-        // As `of`, but in parallel, as weights may change in every step of a training.
+        // As `of`, but in parallel, as weights may change in every step of a training run.
         let (kernel, stride) = (shape.kernel, shape.stride);
         let bias = bias.map(|b| by_block(b, out_channels).repeat(kernel[2]));
         let taps: usize = kernel.iter().product();

@@ -96,7 +96,7 @@ impl<'a> Checker<'a> {
         if let Some(data) = given(self.rdf, "training_data") {
             let id = given(data, "id");
             if !data.is_object() || (id.is_none() && data.get("type").is_none()) {
-                self.refuse("training_data", "is no dataset: give its id on bioimage.io, or remove it");
+                self.refuse("training_data", "is not a dataset: give its id on bioimage.io, or remove it");
             } else if id.is_some_and(|id| !id.as_str().is_some_and(is_resource_id)) {
                 self.refuse("training_data.id", format!("is not an identifier of bioimage.io: {RESOURCE_ID_RULE}"));
             }

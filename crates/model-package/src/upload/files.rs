@@ -199,7 +199,7 @@ fn has_cover_proportions(width: u32, height: u32) -> bool {
     [1.0, 2.0].iter().any(|expected| (ratio / expected - 1.0).abs() <= COVER_TOLERANCE)
 }
 
-/// Python's keywords in lower case, which are no identifiers.
+/// Python's keywords in lower case, which are not identifiers.
 const PYTHON_KEYWORDS: [&str; 32] = [
     "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif", "else", "except",
     "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise",

@@ -200,7 +200,7 @@ impl<'a> Checker<'a> {
                 self.refuse(format!("{part}.type"), "is not text: write a type such as float32");
             }
             if is_nominal && entries(one, "values").is_empty() {
-                self.refuse(format!("{part}.values"), "is no list of values: list them, or describe their range");
+                self.refuse(format!("{part}.values"), "is not a list of values: list them, or describe their range");
             }
             if one.get("range").is_some() && entries(one, "range").len() != 2 {
                 self.refuse(

@@ -34,11 +34,11 @@ pub struct Visible {
 #[derive(Clone, Copy)]
 enum Place {
     /// Its end before the stack is not visible: the other one is here.
-    EndsAt(f64),
+    End(f64),
     /// Its end behind the stack is not visible: the other one is here.
-    StartsAt(f64),
+    Start(f64),
     /// Both ends are visible, or none: its center is here.
-    CenteredAt(f64),
+    Center(f64),
 }
 
 /// A stack, in which the diameters of cut objects are completed.
@@ -100,9 +100,9 @@ impl Frame {
         let places: [Place; 3] = std::array::from_fn(|a| {
             let (start, end) = (size(a, object.low[a]), size(a, object.high[a] + 1));
             match (object.low[a] == 0, object.high[a] + 1 >= self.shape[a]) {
-                (true, false) => Place::EndsAt(end),
-                (false, true) => Place::StartsAt(start),
-                _ => Place::CenteredAt(0.5 * (start + end)),
+                (true, false) => Place::End(end),
+                (false, true) => Place::Start(start),
+                _ => Place::Center(0.5 * (start + end)),
             }
         });
         let share = |diameter: f64| self.visible_share(0.5 * diameter, &places);
@@ -131,9 +131,9 @@ impl Frame {
                 return vec![(0.0, 1.0)];
             }
             let center = match places[a] {
-                Place::EndsAt(end) => end - radius,
-                Place::StartsAt(start) => start + radius,
-                Place::CenteredAt(center) => center,
+                Place::End(end) => end - radius,
+                Place::Start(start) => start + radius,
+                Place::Center(center) => center,
             };
             let extent = self.shape[a] as f64 * self.voxel[a];
             let sample = |sample: usize| {

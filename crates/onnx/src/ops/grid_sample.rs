@@ -1,4 +1,4 @@
-//! `GridSample`.
+//! `GridSample`: its row of the table, import and export.
 
 use crate::export::{Setting, Settings, flag};
 use crate::import::Pending;

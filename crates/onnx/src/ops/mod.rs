@@ -30,7 +30,8 @@ pub(crate) fn settings(op: &Op, opset: i64) -> Option<Settings> {
     concat::settings(op).or_else(|| grid_sample::settings(op)).or_else(|| resize::settings(op, opset))
 }
 
-/// Returns the opset from which on an operator has its form; `None` if all opsets that files are written in have it.
+/// Returns the first opset in which an operator has the form that is exported; `None` if it has this form in all opsets that
+/// files are written in.
 pub(crate) fn oldest_opset(op: &Op) -> Option<i64> {
     resize::oldest_opset(op).or_else(|| grid_sample::oldest_opset(op))
 }

@@ -1,4 +1,4 @@
-//! `Resize`, and `Upsample`, which becomes `Resize`.
+//! `Resize`, and `Upsample`, which becomes `Resize`: their rows of the table, import and export.
 
 use crate::export::{Setting, Settings, flag};
 use crate::import::{Importer, Pending};

@@ -3,7 +3,8 @@
 use super::{ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::devices::{Devices, SelectedEngine};
 use crate::predict::attempts::on_devices;
-use crate::predict::resolve::{OtherSeries, channels, check_time, first_series_note, voxel_size};
+use crate::predict::file_notes::{OtherSeries, first_series_note};
+use crate::predict::resolve::{channels, check_time, voxel_size};
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};

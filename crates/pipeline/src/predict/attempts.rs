@@ -77,7 +77,7 @@ impl<'a> Attempts<'a> {
         self.notes.push(note);
     }
 
-    /// Decides how to go on after an attempt has failed.
+    /// Decides how to continue after an attempt has failed.
     ///
     /// # Errors
     /// `error` if nothing is left to try, if the requested 16-bit precision is not available, or if it is not that of an

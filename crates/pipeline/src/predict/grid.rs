@@ -1,6 +1,6 @@
 //! The model's voxel grid, and resampling to it and back.
 
-use super::contrast::Contrast;
+use super::constant_channels::Contrast;
 use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError};

@@ -143,7 +143,7 @@ impl PredictJob {
 /// Finds the images of a model's input tensors for a stack that was opened; only metadata are read.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] if a file or channel is missing, or a file is on another grid than the stack.
+/// [`JobError::Mismatch`] if a file or channel is missing, or a file is not on the stack's grid.
 pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Image) -> Result<TensorSources, JobError> {
     let own = Extents::of(image.meta()).channels;
     if job.input_tensors.is_empty() {

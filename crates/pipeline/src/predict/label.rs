@@ -104,7 +104,7 @@ pub(crate) struct LabelSettings<'a> {
 }
 
 impl LabelSettings<'_> {
-    /// Returns whether seeds are found in another channel than the objects.
+    /// Returns whether seeds and objects are found in different channels.
     fn has_seeds(&self) -> bool {
         let of_seeds = matches!(self.options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
         of_seeds && self.seed_channel != self.channel

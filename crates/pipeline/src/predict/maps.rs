@@ -1,6 +1,6 @@
 //! Fills the maps of an image's time points, one after the other, with one compiled network.
 
-use super::contrast::FlatChannels;
+use super::constant_channels::FlatChannels;
 use super::files::MapWriter;
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};

@@ -3,8 +3,10 @@
 pub(crate) mod attempts;
 mod batch;
 mod colors;
-mod contrast;
+mod constant_channels;
+mod disk_space;
 mod facts;
+pub(crate) mod file_notes;
 pub(crate) mod files;
 pub(crate) mod grid;
 mod image_preprocessing;
@@ -31,7 +33,6 @@ pub(crate) mod resolve;
 mod run;
 mod series;
 mod session_memory;
-mod space;
 #[cfg(test)]
 #[path = "../../tests/common/mod.rs"]
 pub(crate) mod test_common;

@@ -1,5 +1,6 @@
 //! Prediction of one input file.
 
+use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
 use super::files::ResultFiles;
 use super::input_tensors;
 use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
@@ -7,10 +8,8 @@ use super::live::LiveSink;
 use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{JobMemory, PlannedTiles, plan};
-use super::resolve::{
-    OtherSeries, Resolved, Selection, SliceAlone, first_series_note, outputs_or_default, reading_notes,
-};
-use super::{InputReport, Output, PredictJob, space, zarr};
+use super::resolve::{Resolved, Selection, outputs_or_default};
+use super::{InputReport, Output, PredictJob, disk_space, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
@@ -162,7 +161,7 @@ fn check_space(
         (None, Some(_)) => resolved.times.len(),
         (None, None) => 1,
     };
-    space::check(context, folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+    disk_space::check(context, folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
         if earlier.is_none() {
             KeptSlices::remove(folder, run.stem);
         }

@@ -216,7 +216,8 @@ impl<'a> TileRunner<'a> {
     /// tile; those after the last start are meaningless.
     ///
     /// # Errors
-    /// [`JobError::Engine`] if the network fails; [`JobError::Model`] if its output has another shape than its input.
+    /// [`JobError::Engine`] if the network fails; [`JobError::Model`] if the shape of its output differs from that of its
+    /// input.
     pub(super) fn run(
         &mut self,
         slab: &Slab<'_>,

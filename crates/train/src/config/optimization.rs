@@ -62,10 +62,10 @@ impl LossConfig {
 /// channels that separate objects use cross entropy with soft targets (0 to 1). The default for regression is the mean
 /// squared error. The loss of several `stains` is averaged over them.
 pub(crate) fn loss(target: TargetKind, stains: usize, requested: Option<LossConfig>) -> Loss {
-    let default = if target.of_labels() { LossConfig::DiceCe } else { LossConfig::Mse };
+    let default = if target.is_from_labels() { LossConfig::DiceCe } else { LossConfig::Mse };
     let kind = requested.unwrap_or(default).kind();
-    let sigmoid = target.of_labels();
-    let first = if target.of_labels() { 1 } else { stains };
+    let sigmoid = target.is_from_labels();
+    let first = if target.is_from_labels() { 1 } else { stains };
     let mut terms = vec![LossTerm { kind, channels: 0..first, factor: 1.0, sigmoid, within: None }];
     if target.channels() > 1 {
         // Most voxels of a patch are background, so the loss of these channels is counted a second time inside objects.

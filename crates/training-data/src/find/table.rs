@@ -249,7 +249,7 @@ impl Row<'_> {
         Ok(())
     }
 
-    /// Returns why a path in the row is no image, and what to do: it is neither a file nor a folder with one stack, in
+    /// Returns why a path in the row is not an image, and what to do: it is neither a file nor a folder with one stack, in
     /// OME-Zarr or in numbered slices.
     fn no_image(&self, file: &Path) -> Option<(String, String)> {
         if file.is_file() || is_zarr_folder(file) {
@@ -267,7 +267,7 @@ impl Row<'_> {
             Err(FormatError::Misused { problem, .. }) => problem,
             Err(_) => "it contains no numbered slices that can be read as a stack".to_owned(),
         };
-        let problem = format!("line {line} of {table} names this folder, which is no OME-Zarr image, and {why}");
+        let problem = format!("line {line} of {table} names this folder, which is not an OME-Zarr image, and {why}");
         let next_step = "write the name of a file, of an OME-Zarr folder, or of a folder with the slices of one stack";
         Some((problem, next_step.to_owned()))
     }

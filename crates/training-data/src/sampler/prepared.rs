@@ -46,7 +46,7 @@ impl PreparedPair {
         let dtype = sources.reader.known(entry.target())?.dtype;
         let code = LabelCode::new(options.ignore_label, dtype);
         let mut target_moments = Vec::new();
-        let index = if options.target.of_labels() {
+        let index = if options.target.is_from_labels() {
             ObjectIndex::of(&sources.reader, entry.target(), &entry.window, &code)?
         } else {
             for stack in &entry.targets {
@@ -62,7 +62,7 @@ impl PreparedPair {
             (None, true) => index.assumed_voxel(options.voxel_um),
             _ => entry.voxel_or(options.voxel_um),
         };
-        let scale = match options.objects.filter(|_| options.target.of_labels()) {
+        let scale = match options.objects.filter(|_| options.target.is_from_labels()) {
             None => 1.0,
             Some(objects) => {
                 let diameter = objects.given.or_else(|| index.median_diameter_um(file_um));

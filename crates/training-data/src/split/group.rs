@@ -66,8 +66,8 @@ pub(super) fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> 
     groups
 }
 
-/// Returns the group of a pair: that of its name, in which the number of the series of its image stays, so that the time
-/// points of a series are a group if each time point is a file of several series.
+/// Returns the group of a pair, which follows from its name. The number of the image's series stays in it: if each time point
+/// is a file of several series, the time points of one series are a group.
 fn pair_key(pair: &Pair, group: Group) -> String {
     let suffix = series_suffix(pair.image.series);
     match pair.name.strip_suffix(&suffix).filter(|name| !name.is_empty()) {

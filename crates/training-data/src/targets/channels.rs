@@ -140,8 +140,8 @@ fn known_part(labels: &[u32], shape: [usize; 3], inner: Inner, is_known: impl Fn
 }
 
 /// Computes the heights of the inner part: distances to the boundary, divided by the largest one of each object. If an object
-/// continues in voxels with the ignore label, perhaps only a section near its end is known, whose largest distance is much
-/// smaller than that of the object: the median of all objects is used if it is larger.
+/// continues in voxels with the ignore label, the known part may be only its end, where all distances are small. Such an object
+/// is divided by the median of all objects if that is larger.
 fn heights(labels: &[u32], distance: &[f32], shape: [usize; 3], inner: Inner, out: &mut [f32]) {
     let ids = Ids::of(labels);
     let mut max = vec![0.0f32; ids.count];
@@ -206,7 +206,8 @@ impl Ids {
     }
 }
 
-/// Returns which voxels share a face with a voxel whose label differs from theirs as `differs` says, in any order.
+/// Returns which voxels share a face with another voxel for which `differs`, called with both labels in either order, returns
+/// true.
 fn beside(labels: &[u32], [nz, ny, nx]: [usize; 3], differs: impl Fn(u32, u32) -> bool) -> Vec<bool> {
     let mut out = vec![false; labels.len()];
     for (axis, stride) in [(nz, ny * nx), (ny, nx), (nx, 1)] {

@@ -58,7 +58,7 @@ impl TargetKind {
     }
 
     /// Returns whether the target is computed from labels.
-    pub fn of_labels(&self) -> bool {
+    pub fn is_from_labels(&self) -> bool {
         !matches!(self, TargetKind::Regression)
     }
 

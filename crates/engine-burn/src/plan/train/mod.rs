@@ -261,7 +261,7 @@ impl Planner<'_> {
         Ok(Source::Constant(self.constant(form, scales.to_vec())))
     }
 
-    /// Returns the inputs of a loss: prediction, target and, maybe, weight.
+    /// Returns the inputs of a loss: prediction, target and, if there is one, weight.
     fn loss_inputs(&mut self, node: &Node) -> PlanResult<Vec<Source>> {
         let (x, target) = (self.input(node, 0)?, self.input(node, 1)?);
         if self.shape(x)?.len() < 2 {

@@ -136,8 +136,8 @@ fn half_gradients(engine: &BurnEngine, net: &Graph, channels: usize, half: Eleme
     let mut session = engine.compile(&made.graph, &shapes(&given), &CompileOptions::default()).unwrap();
     assert!(session.report().fallbacks.is_empty(), "{:?}", session.report());
     let got = session.run(&given).unwrap();
-    // Rounding to 16 bits happens in another order on the device than in the reference. Its gradients must not be
-    // further from those in 32 bits than the reference's.
+    // The device rounds to 16 bits in a different order than the reference. Its gradients must not be further from those in 32
+    // bits than the reference's.
     let distance = |a: &[Tensor], b: &[Tensor], scale: f64| {
         let (mut off, mut norm) = (0.0, 0.0);
         for (a, b) in a.iter().zip(b).skip(1).take(made.parameters.len()) {

@@ -17,7 +17,7 @@ struct Pass {
 struct NormTerm {
     x: ValueId,
     norm: Norm,
-    /// Whether its moments are computed for it, not by a convolution.
+    /// Whether it computes its moments itself; otherwise the convolution before it does.
     computes_moments: bool,
     /// Where the moments of a batch norm are merged into those of the batch.
     statistics: Option<MergeMoments>,

@@ -137,7 +137,10 @@ impl Planner<'_> {
         let slab_slices = plan.slab_planes();
         let bands = pass_bands(plan.bands(), &columns);
         let described = PassPlan { slab_slices, bands: plan.bands().len(), bands_x: columns.len(), work };
-        let runner = Runner::Pass { session: plan.start()?, slab_slices, bands, first_z, macs };
+        let span = self.context.recorder.span(Stage::Compile, "memory of the pass");
+        let session = plan.start()?;
+        span.finish();
+        let runner = Runner::Pass { session, slab_slices, bands, first_z, macs };
         let plan = TilePlan {
             tile,
             halo: self.halo,

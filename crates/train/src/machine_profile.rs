@@ -45,15 +45,15 @@ pub struct OpenSettings<'a> {
     from: &'a TrainStart,
     config: &'a mut TrainConfig,
     device: &'a mut DeviceRequest,
-    /// Whether another device than the requested one may continue the run; `None` for an estimate.
+    /// Whether a device other than the requested one may continue the run; `None` for an estimate.
     may_change_device: Option<&'a mut bool>,
     threads: &'a mut usize,
 }
 
 impl OpenSettings<'_> {
     /// Fills the settings that were left open from the profile of the start model on a machine, with the preset that
-    /// `config.performance` asks for. If another device or precision than the profile's is requested, nothing is
-    /// filled. Returns the settings that were filled; `None` without any.
+    /// `config.performance` asks for. If a device or precision other than the profile's is requested, nothing is filled.
+    /// Returns the settings that were filled; `None` without any.
     ///
     /// # Errors
     /// [`JobError`] if the start model cannot be read.

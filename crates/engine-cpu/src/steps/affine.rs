@@ -1,4 +1,4 @@
-//! Passes over voxels: moments, and sums of scaled and shifted slots.
+//! Passes over the voxels of slots: moments, and affine passes, which add scaled and shifted slots.
 
 use crate::context::{Context, StepError, StepResult, bytes, for_each_image, halves, target};
 use crate::split::Split;

@@ -1,0 +1,129 @@
+//! Notes on which part of a file a job uses, and how the file was read.
+
+use cytoscope_formats::{Image, ImageMeta, SeriesChoice, count_left_out_of_series};
+use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
+use std::fmt;
+use std::path::Path;
+
+/// How a slice of a numbered series is read alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SliceAlone {
+    /// With the option of the axes.
+    ByAxes,
+    /// In a folder of its own, for jobs without that option.
+    ByFolder,
+}
+
+impl fmt::Display for SliceAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByAxes => write!(f, "{AXES} YX reads each file separately"),
+            Self::ByFolder => f.write_str("to read one alone, move it to a separate folder"),
+        }
+    }
+}
+
+/// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
+/// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
+pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<String> {
+    let meta = image.meta();
+    let missing = match meta.missing_planes {
+        0 => None,
+        1 => Some("1 plane is not in the file and is read as zeros".to_owned()),
+        count => Some(format!("{count} planes are not in the file and are read as zeros")),
+    };
+    let of_file = meta.read_as_slices.clone().into_iter().chain(missing).chain(regions_note(meta));
+    numbered_series_note(image, alone).into_iter().chain(of_file).collect()
+}
+
+/// Regions of interest outside of their stack that a note names.
+const NAMED_REGIONS: usize = 5;
+
+/// Returns the note that regions of interest are left out, because they lie outside of the stack that gives their extents.
+pub(crate) fn regions_note(meta: &ImageMeta) -> Option<String> {
+    let outside = &meta.regions_outside;
+    let names: Vec<&str> = outside.iter().take(NAMED_REGIONS).map(String::as_str).collect();
+    let more = if outside.len() > NAMED_REGIONS { ", …" } else { "" };
+    let what = match outside.len() {
+        0 => return None,
+        1 => "1 region of interest lies outside of the stack and is left out".to_owned(),
+        count => format!("{count} regions of interest lie outside of the stack and are left out"),
+    };
+    Some(format!("{what}: {}{more}", names.join(", ")))
+}
+
+/// Returns the note that several numbered files were read as one stack, how to read one `alone`, and how many files of the same
+/// name were left out; `None` for other images. The files may be images that do not belong together.
+fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<String> {
+    let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
+    let [first, .., last] = files.as_slice() else { return None };
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let left_out = match count_left_out_of_series(&files) {
+        0 => String::new(),
+        1 => "; another file of this name was not, because a number is missing or it differs from them".to_owned(),
+        n => format!("; {n} other files of this name were not, because a number is missing or they differ from them"),
+    };
+    let (count, first, last) = (files.len(), name(first), name(last));
+    Some(format!("{count} files, {first} to {last}, were read as one stack ({alone}){left_out}"))
+}
+
+/// An axis of a file along which a job uses one element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilePart {
+    Channel,
+    TimePoint,
+}
+
+/// Returns the note that one part of several is used, as the predicate `used` says; `None` if there is only one.
+pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, used: &str) -> Option<String> {
+    let (what, option) = match part {
+        FilePart::Channel => ("channel", CHANNEL),
+        FilePart::TimePoint => ("time point", TIME),
+    };
+    (count > 1).then(|| format!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
+}
+
+/// Which other series of a file a job can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OtherSeries {
+    /// Another one.
+    One,
+    /// Another one, or all.
+    OneOrAll,
+}
+
+/// Displays how other series are chosen.
+impl fmt::Display for OtherSeries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "choose another with {SERIES}")?;
+        match self {
+            Self::One => Ok(()),
+            Self::OneOrAll => write!(f, ", or all with {ALL_SERIES}"),
+        }
+    }
+}
+
+/// Returns the note that the first of several series of a file is used, as the predicate `used` says, because no other one
+/// was chosen, and how the `other` ones are chosen. `None` if another one was chosen, or the others are label images of this
+/// one.
+pub(crate) fn first_series_note(
+    choice: &SeriesChoice,
+    meta: &ImageMeta,
+    used: &str,
+    other: OtherSeries,
+) -> Option<String> {
+    let count = SeriesChoice::All.indices_of(meta).map_or(1, |all| all.len());
+    (choice.is_first() && count > 1).then(|| {
+        let name = meta.series_name(0);
+        format!("there are {count} series: only the first one, {name}, {used} ({other})")
+    })
+}
+
+/// Returns the note that the label image of a file is used, as the predicate `used` says, because no series was chosen and the
+/// first one is no label image. `None` if the first or the chosen one is used.
+pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<String> {
+    (choice.is_first() && meta.series > 0).then(|| {
+        let name = meta.series_name(meta.series);
+        format!("the label image {name} {used}, and not the first image of the file ({})", OtherSeries::One)
+    })
+}
