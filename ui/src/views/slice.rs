@@ -541,8 +541,8 @@ fn displayed_planes(
     Planes { all, base, roles, complete, failed }
 }
 
-/// The display settings of a channel for a loaded plane. The histogram and, if they are still to be set, the contrast
-/// limits are taken from the first XY plane; then the change of the document is returned as well.
+/// The display settings of a channel for a loaded plane. The histogram is that of the XY slice on screen, and the contrast
+/// limits are taken from it if they are still to be set; the change of the document is returned as well.
 fn contrast(
     channel: &ChannelView,
     source: SourceId,
@@ -550,7 +550,8 @@ fn contrast(
     plane: &Plane,
 ) -> (Intensity, Option<DocumentChange>) {
     let mut display = channel.display.clone();
-    if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
+    let is_known = channel.histogram.as_ref().is_some_and(|histogram| histogram.is_of(plane));
+    if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && is_known) {
         return (display, None);
     }
     let Some(histogram) = Histogram::of(plane) else { return (display, None) };
@@ -561,10 +562,10 @@ fn contrast(
     (display, Some(DocumentChange::Contrast { source, index, histogram, limits }))
 }
 
-/// The change that sets the histogram of a map, which is taken from its first XY plane.
+/// The change that sets the histogram of a map to that of the XY slice on screen.
 fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
-    let is_set = overlay.role != Role::Map || overlay.histogram.is_some();
-    if is_set || plane.at.orientation != Orientation::Xy {
+    let is_known = overlay.histogram.as_ref().is_some_and(|histogram| histogram.is_of(plane));
+    if overlay.role != Role::Map || is_known || plane.at.orientation != Orientation::Xy {
         return None;
     }
     let histogram = Histogram::of(plane)?;

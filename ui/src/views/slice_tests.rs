@@ -143,7 +143,29 @@ fn a_map_that_is_shown_gets_a_histogram_for_its_contrast_limits() {
     until(&mut harness, "the histogram", |h| histogram(&h.state().document, Role::Map) == Some((7.0, 7.0)));
     assert_eq!(histogram(&harness.state().document, Role::Labels), None);
     // A plane of an earlier map.
-    let of_earlier = Histogram { low: 0.0, high: 1.0, counts: vec![1] };
+    let of_earlier = Histogram { low: 0.0, high: 1.0, counts: vec![1], slice: 0, time: 0 };
     harness.state_mut().document.apply(DocumentChange::MapHistogram { source: fresh_id(), histogram: of_earlier });
     assert_eq!(histogram(&harness.state().document, Role::Map), Some((7.0, 7.0)));
+}
+
+#[test]
+fn the_histogram_is_that_of_the_slice_on_screen_and_the_contrast_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.tif");
+    let values: Vec<u8> = [4, 6, 8].into_iter().flat_map(|value| [value; 64]).collect();
+    let array = Array::new("ZYX".parse().unwrap(), vec![3, 8, 8], values).unwrap();
+    write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let mut document = Document::open(&path, None, 0).unwrap();
+    document.cursor = [0; 3];
+    let mut harness = shown(document);
+    let lowest = |h: &Harness<'static, Shown>| h.state().document.channels[0].histogram.as_ref().map(|found| found.low);
+    until(&mut harness, "the first slice", |h| lowest(h) == Some(4.0));
+    let limits = |h: &Harness<'static, Shown>| {
+        let display = &h.state().document.channels[0].display;
+        (display.low, display.high)
+    };
+    assert_eq!(limits(&harness), (4.0, 5.0));
+    harness.state_mut().document.cursor[0] = 2;
+    until(&mut harness, "the last slice", |h| lowest(h) == Some(8.0));
+    assert_eq!(limits(&harness), (4.0, 5.0));
 }
