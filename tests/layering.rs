@@ -239,7 +239,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 11] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 12] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
@@ -247,6 +247,12 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 11] = [
         "files that it has newly created itself, if a pair is not finished",
     ),
     ("crates/engine-burn/src/tuning.rs", "remove_file", 1, "an empty file that it has newly created itself"),
+    (
+        "crates/pipeline/src/job_record/removal.rs",
+        "remove_file",
+        1,
+        "the record of a result that no longer exists, recognized by its content",
+    ),
     (
         "crates/pipeline/src/segment.rs",
         "remove_file",

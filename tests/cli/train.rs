@@ -81,6 +81,7 @@ fn trained_network_finds_nuclei_and_its_package_is_self_contained() {
     // The report gives size and time of both networks.
     let (quantized, has_int8) = (&report["quantized"], !report["after_int8"].as_object().unwrap().is_empty());
     assert_eq!(quantized.is_object(), has_int8, "{report:#}");
+    assert_eq!(report["float_only"].is_string(), !has_int8, "{report:#}");
     if has_int8 {
         let bytes = |of: &str| quantized[of].as_u64().unwrap();
         let file = |name: &str| fixture.bytes(&format!("m/{name}")).len() as u64;

@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, sees};
 use crate::gestures;
 use cytoscope_ui::command::Command;
 use eframe::egui::Key;
-use eframe::egui::accesskit::Role;
+use eframe::egui::accesskit::{Role, Toggled};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 
 /// Roles and positions of the controls on screen without a name.
@@ -105,4 +105,47 @@ fn tab_reaches_the_main_button_and_enter_presses_it() {
         }
     }
     panic!("Tab does not reach the button");
+}
+
+/// The name of the focused control.
+fn focused(fixture: &Fixture) -> Option<String> {
+    let node = fixture.window.query_all(by()).find(|n| n.is_focused())?;
+    node.accesskit_node().label()
+}
+
+#[test]
+fn arrow_keys_move_through_the_items_of_a_menu_and_to_the_menus_beside_it() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let press = |fixture: &mut Fixture, key: Key| {
+        fixture.window.key_press(key);
+        fixture.window.run_steps(3);
+        focused(fixture)
+    };
+    fixture.click("View");
+    for (key, item) in [
+        (Key::ArrowDown, "Fit views"),
+        (Key::ArrowUp, "Reset layout and settings…"),
+        (Key::ArrowDown, "Fit views"),
+        (Key::ArrowDown, "Automatic contrast"),
+    ] {
+        assert_eq!(press(&mut fixture, key).as_deref(), Some(item), "{key:?}");
+    }
+    // The title of the other menu gets the focus.
+    assert_eq!(press(&mut fixture, Key::ArrowRight).as_deref(), Some("Predict"));
+    let shows = |fixture: &Fixture| ["Reset layout and settings…", "Train a model…"].map(|item| fixture.sees(item));
+    assert_eq!(shows(&fixture), [false, true], "{}", fixture.on_screen());
+    assert_eq!(press(&mut fixture, Key::ArrowLeft).as_deref(), Some("View"));
+    assert_eq!(shows(&fixture), [true, false], "{}", fixture.on_screen());
+    let is_scale_bar = |name: &Option<String>| name.as_deref() == Some("Show scale bar");
+    let found = (0..20).any(|_| is_scale_bar(&press(&mut fixture, Key::ArrowDown)));
+    assert!(found, "{}", fixture.on_screen());
+    press(&mut fixture, Key::Enter);
+    assert!(!fixture.sees("Reset layout and settings…"), "the menu is closed: {}", fixture.on_screen());
+    fixture.click("View");
+    let scale_bar = fixture.window.get_by_label("Show scale bar").accesskit_node().toggled();
+    assert_eq!(scale_bar, Some(Toggled::False));
+    press(&mut fixture, Key::Escape);
+    assert!(!fixture.sees("Reset layout and settings…"), "the menu is closed: {}", fixture.on_screen());
 }

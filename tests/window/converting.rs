@@ -38,11 +38,11 @@ fn open_stacks_are_converted_beside_their_files() {
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     // An existing file is kept.
     fixture.click("Convert");
-    fixture.until("the refusal", |w| sees(w, "convert failed"));
+    fixture.until("the refusal", |w| sees(w, "Converting nuclei_raw.tif failed"));
     // It is outdated once the same file was converted.
     fixture.click("Replace existing files");
     fixture.click("Convert");
-    fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "convert failed"));
+    fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "Converting nuclei_raw.tif failed"));
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_dropped_model_is_tested_added_and_removed() {
     fixture.click("Add to my models");
     fixture.until("the model", |w| sees(w, "net was added to your models"));
     let added = fixture.path("settings/models/net");
-    assert!(added.join("rdf.yaml").is_file() && file.is_file());
+    assert!(added.join("rdf.yaml").is_file() && file.is_file() && record_path(&added).is_file());
     fixture.until("the list", |w| sees(w, "Measure here"));
     accessibility::check(&fixture, "an installed model");
     fixture.click("Measure here");
@@ -55,6 +55,7 @@ fn a_dropped_model_is_tested_added_and_removed() {
     fixture.click("Remove model");
     fixture.until("the removal", |w| sees(w, "net was removed"));
     assert!(!added.exists() && quantized.is_dir() && file.is_file());
+    assert!(!record_path(&added).exists() && record_path(&quantized).is_file());
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn a_model_that_cannot_be_read_says_why() {
     let file = fixture.path("broken.onnx");
     std::fs::write(&file, "no network").unwrap();
     drop_file(&mut fixture, file);
-    fixture.until("the reason", |w| sees(w, "broken · test failed"));
+    fixture.until("the reason", |w| sees(w, "Testing broken failed"));
     assert!(fixture.sees("Add to my models"), "{}", fixture.on_screen());
     fixture.click("Remove from the list");
     assert!(!fixture.sees("Add to my models"), "{}", fixture.on_screen());

@@ -81,6 +81,7 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     let saved_before = std::fs::read(&labels).unwrap();
     fixture.window.state_mut().send(cytoscope_ui::command::Command::ToggleMap);
     fixture.until("the map's slider", |w| w.query_all_by_label("Opacity").next().is_some());
+    fixture.until("the map's limits", |w| sees(w, "Lower limit of Probability"));
     fixture.window.run_steps(10);
     let button = fixture.window.get_by_label("Predict this stack").rect();
     let view = fixture.window.get_by_label_contains("XY view").rect();

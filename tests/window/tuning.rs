@@ -92,13 +92,13 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     fixture.until("the end", |w| sees(w, "Search finished"));
     fixture.until("the scores", |w| sees(w, "Validation scores of 2 trials"));
     fixture.click("Use best settings");
-    fixture.until("the settings", |w| sees(w, "before the settings above: ema="));
+    fixture.until("the settings", |w| sees(w, "in place of the settings above: ema="));
     assert!(!fixture.sees("Continue search"), "all trials have ended");
     let table = std::fs::read_dir(fixture.path("settings/searches")).unwrap();
     let mut names = table.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(names.any(|name| name.ends_with(".search.csv")));
     fixture.click("Discard found settings");
-    fixture.until("no settings", |w| !sees(w, "before the settings above"));
+    fixture.until("no settings", |w| !sees(w, "in place of the settings above"));
 }
 
 #[test]

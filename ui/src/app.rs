@@ -365,6 +365,7 @@ impl Workbench {
         }
         let typing = ctx.text_edit_focused();
         let focused = ctx.memory(|m| m.focused());
+        let has_menu = egui::Popup::is_any_open(ctx);
         let drawing = pen(state, None).is_some();
         let all = Command::ALL.into_iter();
         let keyed = all.flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut()).map(move |s| (c, s)));
@@ -380,10 +381,10 @@ impl Workbench {
             if drawing && shortcut.logical_key == egui::Key::Space {
                 continue;
             }
-            // Space, Enter and Escape belong to the focused widget.
+            // Space, Enter and Escape belong to the focused widget, and to an open menu.
             let presses = shortcut.modifiers.is_none()
                 && matches!(shortcut.logical_key, egui::Key::Space | egui::Key::Enter | egui::Key::Escape);
-            if presses && focused.is_some_and(|id| !panels.views.is_view(id)) {
+            if presses && (has_menu || focused.is_some_and(|id| !panels.views.is_view(id))) {
                 continue;
             }
             if state.is_enabled(command) && ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {

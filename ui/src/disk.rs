@@ -20,7 +20,7 @@ use crate::settings::{Settings, SettingsFile};
 use crate::training::search::{SearchJob, SearchSetup};
 use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
-use cytoscope_pipeline::job_record::records_result_of;
+use cytoscope_pipeline::job_record::{records_result_of, remove_record};
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
@@ -174,7 +174,7 @@ pub(crate) enum DocumentEffect {
     FindResults(ResultsPlace),
     /// Checks that the results folder of a prediction exists or can be created.
     PreparePrediction(ResultsPlace),
-    /// Creates the folder for the table of a label image.
+    /// Checks that the folder for the table of a label image exists or can be created.
     PrepareMeasurement {
         /// Where its results go.
         place: ResultsPlace,
@@ -297,7 +297,7 @@ pub(crate) enum DocumentEvent {
     ResultsFound(Box<FoundResults>),
     /// The results folder of a prediction, which exists or can be created.
     PredictionReady(Result<PathBuf, String>),
-    /// The folder for a table exists.
+    /// The folder for a table, which exists or can be created.
     MeasurementReady {
         /// Label image whose objects are measured.
         labels: PathBuf,
@@ -418,7 +418,7 @@ fn prepare_table(
     let is_own = tables.get(&table).is_some_and(|record| record.matches(&table))
         || records_result_of(&table, &table, labels)
         || records_result_of(labels, &table, &place.stack);
-    create_folder(&folder)?;
+    check_folder(&folder)?;
     Ok(TableTarget { table, is_own })
 }
 
@@ -449,10 +449,15 @@ fn prepare_search(setup: &SearchSetup) -> Result<Box<SearchJob>, String> {
     setup.write(free_path(&folder, &file_name(&setup.job.out)))
 }
 
-/// Removes a package folder whose files are unchanged and complete; renames a single file and returns its new path.
+/// Removes a package folder whose files are unchanged and complete, with its provenance record; renames a single file and
+/// returns its new path.
 fn remove_model(path: &Path) -> Result<Option<PathBuf>, String> {
     if path.is_dir() {
-        return remove_finished(path, PACKAGE_KIND).map(|()| None).map_err(|e| e.to_string());
+        remove_finished(path, PACKAGE_KIND).map_err(|e| e.to_string())?;
+        if let Err(error) = remove_record(path) {
+            tracing::warn!("the record of a removed model was not removed: {error}");
+        }
+        return Ok(None);
     }
     move_aside(path).map(Some).map_err(|e| e.to_string())
 }

@@ -95,6 +95,8 @@ pub struct Overlay {
     pub labels: LabelDisplay,
     /// How the intensities are shown.
     pub display: Intensity,
+    /// Histogram of a displayed plane of a map; `None` before one was displayed, and for other overlays.
+    pub histogram: Option<Histogram>,
     /// Number of channels.
     pub channels: usize,
     /// Number of time points.
@@ -354,6 +356,7 @@ impl Document {
             source_id: fresh_id(),
             labels: LabelDisplay::default(),
             display,
+            histogram: None,
             channels: extents.channels,
             times: extents.times,
             only_time: None,

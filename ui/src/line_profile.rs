@@ -7,7 +7,7 @@ use crate::data::plane::{Orientation, Plane};
 use crate::document::Document;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
-use crate::panels::{frame, icon_button, weak, x_axis};
+use crate::panels::{frame, icon_button, weak, x_axis, y_axis};
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -234,7 +234,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             .allow_scroll(false)
             .allow_drag(Vec2b::FALSE)
             .custom_x_axes(x_axis(label))
-            .y_axis_label("Value")
+            .custom_y_axes(y_axis("Value"))
             .y_axis_min_width(44.0);
         if curves.len() > 1 {
             plot = plot.legend(Legend::default());

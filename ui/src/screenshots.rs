@@ -9,10 +9,11 @@ use crate::document::{Document, Overlay};
 use crate::documents::DocumentsAction;
 use crate::effect::Effects;
 use crate::opener::{Content, FileRequest};
-use crate::panels::weak;
+use crate::panels::{named_primary_button, weak};
 use crate::state::State;
 use crate::theme;
-use eframe::egui::{self, Color32, ColorImage, Rect, RichText, ViewportCommand};
+use eframe::egui::{self, Color32, ColorImage, Rect, ViewportCommand};
+use egui_phosphor::regular as icon;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -265,7 +266,7 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.add_space(10.0);
         let mut choice = None;
         ui.horizontal(|ui| {
-            if ui.add(egui::Button::new(RichText::new("Save…").strong())).clicked() {
+            if named_primary_button(ui, true, icon::CHECK, "Save…").clicked() {
                 choice = Some(true);
             }
             if ui.button("Cancel").clicked() {

@@ -141,7 +141,7 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Resample => [150, 200, 110],
         Stage::Augment => [170, 210, 140],
         Stage::Compile => [170, 150, 210],
-        Stage::Estimate => [190, 170, 225],
+        Stage::Estimate => [185, 185, 75],
         Stage::DataWait => [215, 95, 95],
         Stage::Stall => [200, 75, 110],
         Stage::Upload => [205, 160, 220],
@@ -152,14 +152,14 @@ pub fn stage_color(stage: Stage) -> Color32 {
         Stage::Op => [240, 176, 110],
         Stage::Blend => [225, 200, 90],
         Stage::Download => [200, 130, 180],
-        Stage::Release => [180, 150, 195],
+        Stage::Release => [215, 120, 215],
         Stage::Objects => [90, 190, 180],
         Stage::Validate => [80, 165, 160],
         Stage::Quantize => [120, 140, 200],
         Stage::Verify => [140, 160, 190],
         Stage::Checkpoint => [180, 170, 150],
         Stage::Simulate => [150, 190, 160],
-        Stage::Run => [185, 195, 140],
+        Stage::Run => [200, 225, 90],
         Stage::Write => [160, 160, 170],
     };
     Color32::from_rgb(red, green, blue)
@@ -398,6 +398,19 @@ mod tests {
         assert_readable(ON_IMAGE, IMAGE_BACKGROUND, SMALL_TEXT, "caption");
         for stage in Stage::ALL {
             assert_readable(Color32::BLACK, stage_color(stage), SMALL_TEXT, stage.name());
+        }
+    }
+
+    #[test]
+    fn no_two_stages_have_nearly_the_same_color() {
+        let distance = |a: Color32, b: Color32| -> u32 {
+            a.to_array().iter().zip(b.to_array()).map(|(a, b)| u32::from(a.abs_diff(b))).sum()
+        };
+        for (number, stage) in Stage::ALL.iter().enumerate() {
+            for other in Stage::ALL.iter().take(number) {
+                let found = distance(stage_color(*stage), stage_color(*other));
+                assert!(found >= 40, "{} and {}: {found}", stage.name(), other.name());
+            }
         }
     }
 }

@@ -157,8 +157,8 @@ pub enum Outcome {
     },
     /// A job failed.
     Failed {
-        /// Title of the job.
-        title: String,
+        /// What failed, such as "Converting a.tif".
+        what: String,
         /// Message of the error.
         reason: String,
         /// Subject of the job; `None` if the engine process reports a failure of its own.
@@ -447,7 +447,7 @@ impl Work {
             // Another process follows one that retires.
             Reply::Ready { .. } | Reply::Queued { .. } | Reply::Retiring { .. } => None,
             Reply::Fault { message } => {
-                Some(Outcome::Failed { title: "The engine process".to_owned(), reason: message, about: None })
+                Some(Outcome::Failed { what: "The engine process".to_owned(), reason: message, about: None })
             }
             Reply::Devices { id, devices } => {
                 self.looking = self.looking.filter(|query| *query != id);

@@ -6,6 +6,8 @@
 //! package, has the record `NAME.package_provenance.json`, because `NAME_provenance.json` may belong to a prediction of
 //! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 
+mod removal;
+
 use crate::folder_digest::{changed_error, file_record, input_record};
 use crate::installed_models::recorded_model;
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_listing};
@@ -26,6 +28,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use removal::remove_record;
 
 /// Suffix of the file name of a record.
 pub(crate) const RECORD_SUFFIX: &str = "_provenance.json";

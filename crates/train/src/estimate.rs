@@ -1,9 +1,11 @@
 //! Estimate of time and memory of a training run on this machine, from a few steps on synthetic patches.
 
-use crate::config::TrainConfig;
+use crate::budget::{Budget, Costs, Progress};
+use crate::config::{BudgetConfig, TrainConfig, ValidationConfig};
 use crate::device_choice::{self, StepDevice, choose_except, finding, has_failed, synthetic_batch};
 use crate::less_memory::with_less_memory;
 use crate::network::{self, StartModel};
+use crate::planning::TRIAL_STEPS;
 use crate::setup::stepper_options;
 use crate::start::TrainStart;
 use crate::step::{Stepper, StepperOptions};
@@ -17,8 +19,10 @@ use std::time::Instant;
 
 /// Number of measured steps; the first is discarded as warm-up.
 const STEPS: usize = 4;
-/// Fraction of the time budget spent on steps; the rest is validation and finalizing.
+/// Maximum fraction of the time budget spent on steps; the rest is validation and finalizing.
 const STEPS_SHARE: f64 = 0.75;
+/// Duration of a validation in steps, if the time budget allows that. It depends on the data, which an estimate does not know.
+const VALIDATION_STEPS: f64 = 10.0;
 
 /// A job that estimates the cost of a training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,9 +59,18 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Returns the approximate number of steps that fit into a budget of `minutes`.
+    /// Returns the approximate number of steps that fit into a budget of `minutes`, as a run plans them once it has timed
+    /// a few steps and scored the network that it starts from.
     pub fn steps_in(&self, minutes: f64) -> u64 {
-        (minutes * 60.0 * STEPS_SHARE / self.step_secs.max(1e-4)) as u64
+        let config = BudgetConfig { minutes: Some(minutes), ..BudgetConfig::default() };
+        let validations = ValidationConfig::default().times;
+        let budget = Budget { config: &config, epoch_steps: 1, validations, int8: true };
+        let longest = budget.max_validation_secs().unwrap_or(0.0);
+        let validation_secs = (VALIDATION_STEPS * self.step_secs).min(longest);
+        let spent_secs = TRIAL_STEPS as f64 * self.step_secs + validation_secs;
+        let now = Progress { spent_secs, validating_secs: validation_secs, ..Progress::default() };
+        let planned = budget.plan(Costs { step_secs: self.step_secs, validation_secs }, now).steps;
+        planned.min((minutes * 60.0 * STEPS_SHARE / self.step_secs.max(1e-4)) as u64)
     }
 
     /// Returns the memory of a step in bytes, without the program and the data.
@@ -148,4 +161,19 @@ fn measure_steps(
         activation_bytes: stepper.arena_bytes(),
         state_bytes: copies.saturating_mul(4 * parameters as u64),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validation_and_finalizing_leave_a_short_run_a_smaller_part_of_its_time_for_steps() {
+        let estimate = Estimate { step_secs: 0.5, parameters: 1, activation_bytes: 0, state_bytes: 0 };
+        let share = |minutes: f64| estimate.steps_in(minutes) as f64 * estimate.step_secs / (60.0 * minutes);
+        assert!((share(60.0) - STEPS_SHARE).abs() < 0.01, "{}", share(60.0));
+        assert!((0.3..0.6).contains(&share(0.5)), "{}", share(0.5));
+        // Not even the start.
+        assert!(estimate.steps_in(0.01) <= 1);
+    }
 }

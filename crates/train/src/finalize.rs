@@ -5,7 +5,7 @@ use crate::checkpoint::{FLOAT, INT8, KEPT, TrainState};
 use crate::curves;
 use crate::error::io_error;
 use crate::history::StepPoint;
-use crate::job::{ChosenNetwork, Quantized, TrainReport, kept_reason};
+use crate::job::{ChosenNetwork, FloatOnly, Quantized, TrainReport, kept_reason};
 use crate::network::Int8Network;
 use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
@@ -83,11 +83,17 @@ struct FinalPackage {
     /// Scores of the int8 network, if there is one and a validation set.
     int8: Option<Scores>,
     quantized: Option<Quantized>,
+    /// Why there is no int8 network.
+    float_only: Option<FloatOnly>,
 }
 
 impl FinalPackage {
-    fn float_only(path: &Path) -> Self {
-        Self { path: path.to_owned(), int8: None, quantized: None }
+    fn float_only(path: &Path, reason: FloatOnly) -> Self {
+        Self { path: path.to_owned(), int8: None, quantized: None, float_only: Some(reason) }
+    }
+
+    fn with_int8(path: PathBuf, int8: Option<Scores>, quantized: Option<Quantized>) -> Self {
+        Self { path, int8, quantized, float_only: None }
     }
 }
 
@@ -134,6 +140,7 @@ impl Training<'_> {
             after: after.as_ref().map(|s| s.scores.clone()).unwrap_or_default(),
             after_int8: packed.int8.map(|s| s.scores).unwrap_or_default(),
             quantized: packed.quantized,
+            float_only: packed.float_only,
             pairs_before: before.map(|s| s.pairs).unwrap_or_default(),
             pairs_after: after.map(|s| s.pairs).unwrap_or_default(),
             steps: state.step,
@@ -366,7 +373,7 @@ impl Training<'_> {
         state: &TrainState,
     ) -> Result<FinalPackage, JobError> {
         if self.job.without_int8 {
-            return Ok(FinalPackage::float_only(float));
+            return Ok(FinalPackage::float_only(float, FloatOnly::NotRequested));
         }
         if verdict == ChosenNetwork::Start
             && let Some(int8) = &self.start.int8
@@ -384,6 +391,7 @@ impl Training<'_> {
         let mut tiles = Vec::new();
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
         let mut overhead_mins = 0.0;
+        let mut reason = FloatOnly::NoTime;
         for (attempt, (mode, budget)) in ATTEMPTS.into_iter().enumerate() {
             if left().is_some_and(|m| m <= 0.0) {
                 self.context.note("no time is left for quantization");
@@ -413,8 +421,8 @@ impl Training<'_> {
                 overhead_mins = started.elapsed().as_secs_f64() / 60.0;
             }
             match scored {
-                Ok((true, int8, quantized)) => return Ok(FinalPackage { path: out, int8, quantized: Some(quantized) }),
-                Ok((false, ..)) => {}
+                Ok((true, int8, quantized)) => return Ok(FinalPackage::with_int8(out, int8, Some(quantized))),
+                Ok((false, ..)) => reason = FloatOnly::LessAccurate,
                 Err(JobError::Cancelled) if self.context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(JobError::Cancelled) => {
                     self.context.note("quantization was stopped, to stay within the time budget");
@@ -424,12 +432,12 @@ impl Training<'_> {
                     let message =
                         format!("the package has only the float network, because quantization failed: {error}");
                     self.context.note(message);
-                    return Ok(FinalPackage::float_only(float));
+                    return Ok(FinalPackage::float_only(float, FloatOnly::Failed));
                 }
             }
         }
         self.context.note("the package has only the float network");
-        Ok(FinalPackage::float_only(float))
+        Ok(FinalPackage::float_only(float, reason))
     }
 
     /// Adds the int8 network of the start model, which is kept, to the package at `float`. Returns `None` if its score is
@@ -456,7 +464,7 @@ impl Training<'_> {
         // In the run's own folder, where nothing is moved.
         let _ = packages::save_quantized(&package, inputs, quantized, &path, Overwrite::Refuse)?;
         let Some(after) = after else {
-            return Ok(Some(FinalPackage { path, int8: None, quantized: None }));
+            return Ok(Some(FinalPackage::with_int8(path, None, None)));
         };
         let (context, threads) = (self.context, self.job.threads);
         let _span = context.recorder.span(Stage::Validate, "int8 network");
@@ -467,7 +475,7 @@ impl Training<'_> {
             return Ok(None);
         }
         context.note("the int8 network of the start model is kept, too");
-        Ok(Some(FinalPackage { path, int8: Some(scores), quantized: None }))
+        Ok(Some(FinalPackage::with_int8(path, Some(scores), None)))
     }
 
     /// Cuts the tiles that the network at `model` is calibrated with out of up to eight training images, evenly spaced.

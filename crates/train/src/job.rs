@@ -75,6 +75,20 @@ pub enum ChosenNetwork {
     Start,
 }
 
+/// Why a package has no int8 network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FloatOnly {
+    /// The job asked for none.
+    NotRequested,
+    /// Its score was too low.
+    LessAccurate,
+    /// The time budget was spent.
+    NoTime,
+    /// It could not be made, as a note says.
+    Failed,
+}
+
 /// Size and speed of the int8 network compared with the float network, measured on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Quantized {
@@ -113,6 +127,9 @@ pub struct TrainReport {
     /// Size and speed of the int8 network; `None` if the package has only a float network.
     #[serde(default)]
     pub quantized: Option<Quantized>,
+    /// Why the package has no int8 network; `None` if it has one, and in reports of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub float_only: Option<FloatOnly>,
     /// Scores of the start model on each validation pair; empty if it could not be scored.
     pub pairs_before: Vec<PairScore>,
     /// Scores of the float network of the package on each validation pair.

@@ -71,7 +71,7 @@ pub use estimate::{Estimate, EstimateJob};
 pub use evaluate_model::EvaluateModelJob;
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
 pub use history::{History, StepPoint, ValidationPoint};
-pub use job::{ChosenNetwork, Quantized, TrainJob, TrainReport};
+pub use job::{ChosenNetwork, FloatOnly, Quantized, TrainJob, TrainReport};
 pub use machine_profile::OpenSettings;
 pub use monitor::{BatchAdvice, TrainStatus};
 pub use precision_comparison::{PairDifference, PrecisionComparison};

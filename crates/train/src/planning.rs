@@ -16,7 +16,7 @@ use cytoscope_profile::{bytes_text, count_text, time_text};
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
-const TRIAL_STEPS: usize = 3;
+pub(crate) const TRIAL_STEPS: usize = 3;
 /// Points of the loss curve that the current step time is averaged over.
 const RECENT_POINTS: usize = 20;
 /// Fraction of the time budget between updates of the plan.

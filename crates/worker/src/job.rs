@@ -13,6 +13,7 @@ use cytoscope_pipeline::{
     machine_key,
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
+use cytoscope_storage::ResultsFolder;
 use cytoscope_train::{
     CheckJob, CheckReport, Estimate, EstimateJob, EvaluateModelJob, LimitedQuantization, TrainJob, TrainPrecision,
     TrainReport, TrainSink,
@@ -200,7 +201,11 @@ impl Job {
                 JobResult::Predict(prediction.run_profiled(context, devices, live, profile)?)
             }
             Self::Segment { segmentation, .. } => JobResult::Segment(segmentation.run(context)?),
-            Self::Measure(job) => JobResult::Measure(job.run(context)?),
+            Self::Measure(job) => {
+                let path = folder_of(&job.table);
+                let _folder = ResultsFolder::create(&path).map_err(|error| JobError::Io { path, error })?;
+                JobResult::Measure(job.run(context)?)
+            }
             Self::Convert(job) => {
                 let written = job.run_chosen(context)?;
                 let output = written.first().unwrap_or(&job.output).clone();
@@ -440,6 +445,16 @@ mod tests {
 
     fn read(job: Value) -> Job {
         serde_json::from_value(job).unwrap()
+    }
+
+    #[test]
+    fn a_refused_measurement_leaves_no_new_folder_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let (labels, table) = (folder.path().join("missing.tif"), folder.path().join("cytoscope/a_objects.csv"));
+        let job = read(json!({"measure": {"labels": labels, "table": table}}));
+        let refused = job.run(&Context::default(), &Devices::cpu_only(), None, &|_| {}).unwrap_err().to_string();
+        assert!(refused.contains("missing.tif"), "the folder is created before the labels are read: {refused}");
+        assert!(!folder.path().join("cytoscope").exists());
     }
 
     #[test]

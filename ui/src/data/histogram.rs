@@ -17,6 +17,10 @@ pub struct Histogram {
     pub high: f32,
     /// Number of values in each of [`BINS`] equal bins.
     pub counts: Vec<u32>,
+    /// Index of the slice that was counted.
+    pub slice: usize,
+    /// Time point that was counted, from 0.
+    pub time: usize,
 }
 
 impl Histogram {
@@ -46,7 +50,12 @@ impl Histogram {
                 *count += 1;
             }
         }
-        Some(Self { low, high, counts })
+        Some(Self { low, high, counts, slice: plane.at.index, time: plane.at.time })
+    }
+
+    /// Whether it is that of a plane's slice and time point, of the same source and orientation.
+    pub fn is_of(&self, plane: &Plane) -> bool {
+        (self.slice, self.time) == (plane.at.index, plane.at.time)
     }
 
     /// Contrast limits that show the darkest thousandth of the pixels in black and the brightest thousandth in white. A

@@ -37,6 +37,13 @@ pub enum DocumentChange {
         /// The contrast limits, if they are still to be set.
         limits: Option<(f32, f32)>,
     },
+    /// Sets the histogram of a displayed plane of the map.
+    MapHistogram {
+        /// Id of the source that the plane was read from; one that is no longer shown changes nothing.
+        source: SourceId,
+        /// Counts of the displayed plane's intensities.
+        histogram: Histogram,
+    },
     /// Sets whether the overlay of a role is visible, and its display settings.
     Overlay {
         /// Kind of the overlay.
@@ -85,6 +92,11 @@ impl Document {
                         (channel.display.low, channel.display.high) = (low, high);
                         channel.wants_limits = false;
                     }
+                }
+            }
+            DocumentChange::MapHistogram { source, histogram } => {
+                if let Some(map) = self.of_role_mut(Role::Map).filter(|map| map.source_id == source) {
+                    map.histogram = Some(histogram);
                 }
             }
             DocumentChange::Overlay { role, visible, style, label_opacity, display } => {

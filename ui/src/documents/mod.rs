@@ -406,6 +406,7 @@ impl Documents {
                     source_id: fresh_id(),
                     labels: LabelDisplay::default(),
                     display: Overlay::map_display(),
+                    histogram: None,
                     channels: 1,
                     times: 1,
                     only_time,

@@ -86,9 +86,9 @@ impl Jobs {
                 }
                 _ => effects.act(ModelsAction::Finished(id, result)),
             },
-            Outcome::Failed { title, reason, about } => {
+            Outcome::Failed { what, reason, about } => {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
-                effects.failure(about, format!("{title} failed"), reason);
+                effects.failure(about, format!("{what} failed"), reason);
             }
             Outcome::WouldOverwrite(refused) => {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));

@@ -299,7 +299,7 @@ impl Jobs {
         Some([0, 1, 2].map(|a| stated[a].unwrap_or(if a == 0 && is_flat { 1.0 } else { of_model[a] })))
     }
 
-    /// Measures labels of a time point, or of all, once the folder of the table exists.
+    /// Measures labels of a time point, or of all, once the folder of the table was checked.
     pub(crate) fn measurement_ready(
         &mut self,
         id: u64,

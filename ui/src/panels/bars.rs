@@ -1,5 +1,6 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
+use super::menu_keys::{DrawnMenu, move_with_arrows};
 use super::{icon_button, remaining_text};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
@@ -24,7 +25,7 @@ use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::{bytes_text, count_text};
 use cytoscope_train::{BatchAdvice, TrainStatus};
 use cytoscope_worker::WorkerState;
-use eframe::egui::{self, Frame, Margin, RichText, Ui};
+use eframe::egui::{self, Frame, Id, Margin, Popup, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::time::Duration;
 
@@ -148,10 +149,12 @@ fn buttons_that_fit(ui: &Ui, reserved: f32) -> usize {
 /// The commands of the toolbar that do not fit into it, as a menu.
 fn more_menu(ui: &mut Ui, state: State<'_>, commands: &[Command], actions: &mut Actions) {
     let button = egui::Button::new(RichText::new(icon::DOTS_THREE).size(ICON)).min_size(egui::vec2(28.0, 26.0));
-    let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
+    let (response, menu) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
         ui.set_min_width(220.0);
-        commands.iter().for_each(|command| command_button(ui, state, *command, actions));
+        commands.iter().filter_map(|command| command_button(ui, state, *command, actions)).collect::<Vec<Id>>()
     });
+    let (popup, items) = (Popup::default_response_id(&response), menu.map(|menu| menu.inner));
+    move_with_arrows(ui.ctx(), &[DrawnMenu { title: response.id, popup, items }]);
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "More tools"));
     response.on_hover_text("More tools");
 }
@@ -170,8 +173,8 @@ fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     });
 }
 
-/// Draws a menu item for a command.
-fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut Actions) {
+/// Draws a menu item for a command. Returns its id if it is enabled.
+fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut Actions) -> Option<Id> {
     let title = state.current_title(command);
     let on = state.is_on(command);
     let sign = match on {
@@ -193,6 +196,7 @@ fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut
         actions.command(command);
         ui.close();
     }
+    enabled.then_some(response.id)
 }
 
 /// Draws the menu bar.
@@ -200,35 +204,50 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
     egui::Panel::top("menus").frame(frame).show(ui, |ui| {
         egui::MenuBar::new().ui(ui, |ui| {
+            let mut menus = Vec::with_capacity(MENUS.len());
             for (name, commands) in MENUS {
-                ui.menu_button(name, |ui| {
-                    ui.set_min_width(250.0);
-                    for command in commands {
-                        match command {
-                            Some(command) => command_button(ui, state, *command, actions),
-                            None => _ = ui.separator(),
-                        }
-                        if *command == Some(Command::OpenSample) && !state.settings().recent.is_empty() {
-                            recent_menu(ui, state, actions);
-                        }
-                    }
-                });
+                let drawn = ui.menu_button(name, |ui| menu_items(ui, state, commands, actions));
+                let popup = Popup::default_response_id(&drawn.response);
+                menus.push(DrawnMenu { title: drawn.response.id, popup, items: drawn.inner });
             }
+            move_with_arrows(ui.ctx(), &menus);
         });
     });
 }
 
-fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
+/// Draws the items of a menu. Returns the ids of those that are enabled.
+fn menu_items(ui: &mut Ui, state: State<'_>, commands: &[Option<Command>], actions: &mut Actions) -> Vec<Id> {
+    ui.set_min_width(250.0);
+    let mut enabled = Vec::new();
+    for command in commands {
+        match command {
+            Some(command) => enabled.extend(command_button(ui, state, *command, actions)),
+            None => _ = ui.separator(),
+        }
+        if *command == Some(Command::OpenSample) && !state.settings().recent.is_empty() {
+            enabled.extend(recent_menu(ui, state, actions));
+        }
+    }
+    enabled
+}
+
+/// Draws the menu of recent files. Returns the ids of its title and, if it is open, of its items.
+fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) -> Vec<Id> {
+    let drawn = ui.menu_button(format!("{}   Recent", icon::CLOCK_COUNTER_CLOCKWISE), |ui| {
         let recent = &state.settings().recent;
+        let mut items = Vec::with_capacity(recent.len());
         for path in recent {
             let name = distinct_name(&file_name(path), path, &namesakes(path, recent));
-            if ui.button(name).on_hover_text(path.display().to_string()).clicked() {
+            let item = ui.button(name).on_hover_text(path.display().to_string());
+            if item.clicked() {
                 actions.send(DocumentsAction::Open(vec![path.clone()]));
                 ui.close();
             }
+            items.push(item.id);
         }
+        items
     });
+    std::iter::once(drawn.response.id).chain(drawn.inner.into_iter().flatten()).collect()
 }
 
 /// Draws the status bar; `hover` has the values under the pointer.

@@ -1,6 +1,6 @@
 //! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
-use super::{heading, weak, x_axis};
+use super::{heading, weak, x_axis, y_axis};
 use crate::action::Actions;
 use crate::compare::Agreement;
 use crate::document::Role;
@@ -140,6 +140,7 @@ fn size_histogram(ui: &mut Ui, errors: &ErrorSummary) {
         .allow_drag(false)
         .allow_zoom(false)
         .custom_x_axes(x_axis(format!("Diameter in {unit}")))
+        .custom_y_axes(y_axis(""))
         .x_axis_formatter(move |mark, _| edge_at(mark.value))
         .show(ui, |plot| charts.into_iter().for_each(|chart| plot.bar_chart(chart)));
 }

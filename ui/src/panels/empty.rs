@@ -5,6 +5,7 @@ use crate::command::Command;
 use crate::display::PanelTask;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::panels::filled_button;
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Color32, FontId, RichText, Stroke, StrokeKind, Ui, vec2};
@@ -22,9 +23,8 @@ pub(super) fn empty(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         ui.add_space(16.0);
         if state.documents.sample().is_some() {
-            let text = RichText::new(format!("{}  Open the sample", icon::FLASK)).size(15.0).color(theme::ON_ACCENT);
-            let button = egui::Button::new(text).fill(theme::ACCENT).min_size(vec2(180.0, 36.0));
-            let response = ui.add(button);
+            let text = RichText::new(format!("{}  Open the sample", icon::FLASK)).size(15.0);
+            let response = ui.add(filled_button(text, true).min_size(vec2(180.0, 36.0)));
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Open the sample"));
             if response.clicked() {
                 actions.command(Command::OpenSample);

@@ -379,6 +379,9 @@ fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls)
                 color_menu(ui, &mut shown.display);
                 named_slider(ui, &mut shown.display.opacity, 0.0..=1.0, "Opacity", false);
             });
+            if let Some(histogram) = &overlay.histogram {
+                contrast(ui, histogram, &mut shown.display, title);
+            }
         }
     });
     gone

@@ -10,6 +10,7 @@ mod device_lists;
 pub mod dialogs;
 pub mod empty;
 pub mod library;
+mod menu_keys;
 mod models;
 pub mod objects;
 pub mod palette;
@@ -77,9 +78,14 @@ pub(crate) fn heading(ui: &mut Ui, text: &str) {
 }
 
 /// A horizontal axis whose marks are labeled as soon as there is space for four characters; by default, plots as narrow as
-/// ours label few of them.
+/// ours label few of them. Labels have the color of text, and do not fade as they get closer.
 pub(crate) fn x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
-    vec![AxisHints::new_x().label(label).label_spacing(34.0..=40.0)]
+    vec![AxisHints::new_x().label(label).label_spacing(34.0..=35.0)]
+}
+
+/// A vertical axis whose labels do not fade, either.
+pub(crate) fn y_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
+    vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0)]
 }
 
 /// Draws small text in a weak color.
@@ -93,14 +99,19 @@ pub(crate) fn capitalized(text: &str) -> String {
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
+/// A button in the color of main buttons; a plain one if it is disabled.
+pub(crate) fn filled_button(text: RichText, enabled: bool) -> egui::Button<'static> {
+    match enabled {
+        true => egui::Button::new(text.color(theme::ON_ACCENT)).fill(theme::ACCENT),
+        false => egui::Button::new(text),
+    }
+}
+
 /// The main button of a panel; its accessible name is `name` followed by "this stack".
 pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) -> egui::Response {
     let size = egui::vec2(ui.available_width(), theme::MAIN_BUTTON_HEIGHT);
     let label = RichText::new(format!("{icon}  {name}")).size(15.0).strong();
-    let mut button = egui::Button::new(if enabled { label.color(theme::ON_ACCENT) } else { label });
-    if enabled {
-        button = button.fill(theme::ACCENT);
-    }
+    let button = filled_button(label, enabled);
     // A centered layout of the button's size also centers its text.
     let layout = egui::Layout::centered_and_justified(egui::Direction::LeftToRight);
     let response = ui.allocate_ui_with_layout(size, layout, |ui| ui.add_enabled(enabled, button)).inner;
@@ -125,12 +136,7 @@ pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -
 
 /// As [`named_button`], filled: the button that does what a dialog is for.
 pub(crate) fn named_primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
-    let text = RichText::new(format!("{sign}  {name}"));
-    let button = match enabled {
-        true => egui::Button::new(text.color(theme::ON_ACCENT)).fill(theme::ACCENT),
-        false => egui::Button::new(text),
-    };
-    let response = ui.add_enabled(enabled, button);
+    let response = ui.add_enabled(enabled, filled_button(RichText::new(format!("{sign}  {name}")), enabled));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
     response
 }

@@ -1,6 +1,6 @@
 //! The Objects panel: table and plots of measurements, linked to the image.
 
-use super::{labeled_choice, named_button, weak, x_axis};
+use super::{labeled_choice, named_button, weak, x_axis, y_axis};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
@@ -311,7 +311,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
         .height(260.0)
         .allow_scroll(false)
         .custom_x_axes(x_axis(title(&results.columns[column])))
-        .y_axis_label("Objects")
+        .custom_y_axes(y_axis("Objects"))
         .show(ui, |plot| plot.bar_chart(BarChart::new("objects", bars)));
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let mut sorted = values;
@@ -331,7 +331,7 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut 
         .height(300.0)
         .allow_scroll(false)
         .custom_x_axes(x_axis(title(&results.columns[x])))
-        .y_axis_label(title(&results.columns[y]))
+        .custom_y_axes(y_axis(title(&results.columns[y])))
         .show(ui, |plot| {
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
             plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));

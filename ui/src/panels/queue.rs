@@ -3,6 +3,7 @@
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::jobs::JobsAction;
+use crate::panels::named_primary_button;
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, RichText, Ui};
@@ -26,8 +27,7 @@ pub(super) fn queue_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                 if ui.button("Discard").on_hover_text("The stacks and their existing results are kept").clicked() {
                     actions.send(JobsAction::DiscardQueue);
                 }
-                let button = egui::Button::new(RichText::new("Continue").color(theme::ON_ACCENT)).fill(theme::ACCENT);
-                if ui.add(button).clicked() {
+                if named_primary_button(ui, true, icon::PLAY, "Continue").clicked() {
                     actions.send(JobsAction::ContinueQueue);
                 }
                 // The buttons keep their place beside a long name.

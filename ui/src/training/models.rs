@@ -7,6 +7,7 @@ use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::FileRequest;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
+use cytoscope_pipeline::job_record::remove_record;
 use cytoscope_pipeline::{JobError, packages};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, remove_finished};
@@ -59,11 +60,13 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
     Ok(to.to_owned())
 }
 
-/// Removes a package that has been copied.
+/// Removes a package that has been copied, and its provenance record: the copy states how it was trained.
 pub(super) fn remove(package: &Path) {
     // A package that was changed or cannot be removed only takes disk space.
     if let Err(error) = remove_finished(package, PACKAGE_KIND) {
         tracing::warn!("the copied package of a training run was not removed: {error}");
+    } else if let Err(error) = remove_record(package) {
+        tracing::warn!("the record of a training run was not removed: {error}");
     }
 }
 

@@ -527,6 +527,7 @@ fn displayed_planes(
         let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
         match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
             LoadState::Ready(plane) => {
+                changes.extend(map_histogram(overlay, &plane));
                 roles.push(Some(overlay.role));
                 all.push(match overlay.is_labels() {
                     true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
@@ -540,8 +541,8 @@ fn displayed_planes(
     Planes { all, base, roles, complete, failed }
 }
 
-/// The display settings of a channel for a loaded plane. The histogram and, if they are still to be set, the contrast
-/// limits are taken from the first XY plane; then the change of the document is returned as well.
+/// The display settings of a channel for a loaded plane. The histogram is that of the XY slice on screen, and the contrast
+/// limits are taken from it if they are still to be set; the change of the document is returned as well.
 fn contrast(
     channel: &ChannelView,
     source: SourceId,
@@ -549,7 +550,8 @@ fn contrast(
     plane: &Plane,
 ) -> (Intensity, Option<DocumentChange>) {
     let mut display = channel.display.clone();
-    if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && channel.histogram.is_some()) {
+    let is_known = channel.histogram.as_ref().is_some_and(|histogram| histogram.is_of(plane));
+    if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && is_known) {
         return (display, None);
     }
     let Some(histogram) = Histogram::of(plane) else { return (display, None) };
@@ -558,6 +560,16 @@ fn contrast(
         (display.low, display.high) = (low, high);
     }
     (display, Some(DocumentChange::Contrast { source, index, histogram, limits }))
+}
+
+/// The change that sets the histogram of a map to that of the XY slice on screen.
+fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
+    let is_known = overlay.histogram.as_ref().is_some_and(|histogram| histogram.is_of(plane));
+    if overlay.role != Role::Map || is_known || plane.at.orientation != Orientation::Xy {
+        return None;
+    }
+    let histogram = Histogram::of(plane)?;
+    Some(DocumentChange::MapHistogram { source: overlay.source_id, histogram })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use super::*;
 use crate::data::plane::Values;
 use crate::data::source::{Cancel, PlaneSource, SourceError};
+use crate::document::fresh_id;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_volume::Array;
 use egui_kittest::Harness;
@@ -52,7 +53,9 @@ fn shown(document: Document) -> Harness<'static, Shown> {
     Harness::builder().with_size([200.0, 160.0]).build_ui_state(
         move |ui, shown: &mut Shown| {
             let Shown { view, document, loader, hover } = shown;
-            *hover = view.show(ui, Orientation::Xy, document, loader, &Marks::default(), options).hover;
+            let response = view.show(ui, Orientation::Xy, document, loader, &Marks::default(), options);
+            *hover = response.hover;
+            response.changes.into_iter().for_each(|change| document.apply(change));
         },
         Shown { view: SliceView::default(), document, loader, hover: None },
     )
@@ -120,4 +123,49 @@ fn all_visible_channels_have_a_value_under_the_pointer() {
     harness.hover_at(pos2(100.0, 80.0));
     let values = |h: &Harness<'static, Shown>| h.state().hover.as_ref().map(|hover| hover.values.clone());
     until(&mut harness, "the values", |h| values(h) == Some(vec![4.0, 8.0]));
+}
+
+#[test]
+fn a_map_that_is_shown_gets_a_histogram_for_its_contrast_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let [stack, map, labels] = ["a.tif", "a_prediction.tif", "a_labels.tif"].map(|name| folder.path().join(name));
+    [&stack, &map, &labels].into_iter().for_each(|path| write(path, 7));
+    let mut document = Document::open(&stack, None, 0).unwrap();
+    for (role, path) in [(Role::Map, &map), (Role::Labels, &labels)] {
+        document.put(Document::overlay(path, role, ([3, 8, 8], 1), None).unwrap());
+    }
+    let histogram = |document: &Document, role| {
+        let histogram = document.of_role(role)?.histogram.as_ref()?;
+        Some((histogram.low, histogram.high))
+    };
+    assert_eq!(histogram(&document, Role::Map), None);
+    let mut harness = shown(document);
+    until(&mut harness, "the histogram", |h| histogram(&h.state().document, Role::Map) == Some((7.0, 7.0)));
+    assert_eq!(histogram(&harness.state().document, Role::Labels), None);
+    // A plane of an earlier map.
+    let of_earlier = Histogram { low: 0.0, high: 1.0, counts: vec![1], slice: 0, time: 0 };
+    harness.state_mut().document.apply(DocumentChange::MapHistogram { source: fresh_id(), histogram: of_earlier });
+    assert_eq!(histogram(&harness.state().document, Role::Map), Some((7.0, 7.0)));
+}
+
+#[test]
+fn the_histogram_is_that_of_the_slice_on_screen_and_the_contrast_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.tif");
+    let values: Vec<u8> = [4, 6, 8].into_iter().flat_map(|value| [value; 64]).collect();
+    let array = Array::new("ZYX".parse().unwrap(), vec![3, 8, 8], values).unwrap();
+    write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let mut document = Document::open(&path, None, 0).unwrap();
+    document.cursor = [0; 3];
+    let mut harness = shown(document);
+    let lowest = |h: &Harness<'static, Shown>| h.state().document.channels[0].histogram.as_ref().map(|found| found.low);
+    until(&mut harness, "the first slice", |h| lowest(h) == Some(4.0));
+    let limits = |h: &Harness<'static, Shown>| {
+        let display = &h.state().document.channels[0].display;
+        (display.low, display.high)
+    };
+    assert_eq!(limits(&harness), (4.0, 5.0));
+    harness.state_mut().document.cursor[0] = 2;
+    until(&mut harness, "the last slice", |h| lowest(h) == Some(8.0));
+    assert_eq!(limits(&harness), (4.0, 5.0));
 }

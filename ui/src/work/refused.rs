@@ -44,7 +44,10 @@ impl Work {
                 self.end(id, JobState::Failed(NOTHING_WRITTEN.to_owned()));
                 Outcome::WouldOverwrite(Box::new(RefusedJob { title, existing, again, part_of: None }))
             }
-            _ => Outcome::Failed { title, reason, about: self.job(id).map(|job| job.subject()) },
+            _ => match self.job(id) {
+                Some(job) => Outcome::Failed { what: job.action(), reason, about: Some(job.subject()) },
+                None => Outcome::Failed { what: title, reason, about: None },
+            },
         }
     }
 

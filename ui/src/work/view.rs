@@ -324,6 +324,28 @@ impl JobView {
         JobSubject { title: self.title.clone(), purpose: self.purpose.clone(), files: self.files.clone() }
     }
 
+    /// What the job does, such as "Converting a.tif", in words that "failed" can follow.
+    pub(super) fn action(&self) -> String {
+        let Some((subject, work)) = self.title.rsplit_once(" · ") else { return self.title.clone() };
+        let verb = match self.purpose {
+            Purpose::Predict { .. } => "Predicting",
+            Purpose::Preview { .. } | Purpose::Keep { .. } => "Finding the objects of",
+            Purpose::Measure { .. } => "Measuring",
+            Purpose::Diameter { .. } => "Estimating the object diameter of",
+            Purpose::Check | Purpose::Training | Purpose::PrecisionComparison => return self.title.clone(),
+            Purpose::Model(ModelWork::Test) => "Testing",
+            Purpose::Model(ModelWork::Measure) => "Timing",
+            Purpose::Model(ModelWork::Quantize) => "Quantizing",
+            Purpose::Model(ModelWork::Add) => "Adding",
+            Purpose::Model(ModelWork::Export) => "Exporting",
+            Purpose::Convert if work == "preprocess" => "Preprocessing",
+            Purpose::Convert => "Converting",
+            Purpose::Evaluate => "Evaluating",
+            Purpose::Mesh => "Saving the meshes of",
+        };
+        format!("{verb} {subject}")
+    }
+
     /// Waits for the next process, in which the job continues, after its own has ended as the note says.
     pub(super) fn continue_after(&mut self, note: String) {
         self.state = JobState::Queued;
@@ -465,6 +487,17 @@ mod tests {
     use std::time::Duration;
 
     const NONE: [AdviceRule; 0] = [];
+
+    #[test]
+    fn a_failure_names_what_the_job_does_and_its_file() {
+        let action = |title: &str, purpose: Purpose| JobView::new(JobId(1), title.to_owned(), purpose).action();
+        assert_eq!(action("a.tif · convert", Purpose::Convert), "Converting a.tif");
+        assert_eq!(action("a.tif · preprocess", Purpose::Convert), "Preprocessing a.tif");
+        // The name of the stack contains that of its series.
+        assert_eq!(action("a.czi · Scene 2 · nuclei", Purpose::Predict { document: 1 }), "Predicting a.czi · Scene 2");
+        assert_eq!(action("net · test", Purpose::Model(ModelWork::Test)), "Testing net");
+        assert_eq!(action("Training of a · b", Purpose::Training), "Training of a · b");
+    }
 
     #[test]
     fn seconds_of_compiling_count_up_between_reports() {

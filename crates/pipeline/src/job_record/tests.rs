@@ -103,3 +103,25 @@ fn problems_with_the_path_of_a_record_are_found_before_the_work() {
     assert!(of_other.contains("the provenance record of another result"), "{of_other}");
     assert_eq!(record_for(&job("e.npy").output), job("e.npy").output);
 }
+
+#[test]
+fn only_the_record_of_a_result_that_was_removed_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = convert(folder.path());
+    std::fs::write(&job.input, "abc").unwrap();
+    let write = |_: &mut PendingRecord<ConvertJob>| {
+        std::fs::write(&job.output, "result").unwrap();
+        Ok(())
+    };
+    recorded(&job, &Context::default(), write).unwrap();
+    let (record, other) = (record_path(&job.output), folder.path().join("c.npy"));
+    remove_record(&job.output).unwrap();
+    assert!(record.is_file(), "the result exists");
+    // The record of another result, and none at all.
+    std::fs::copy(&record, record_path(&other)).unwrap();
+    std::fs::remove_file(&job.output).unwrap();
+    for removed in [&other, &folder.path().join("d.npy"), &job.output] {
+        remove_record(removed).unwrap();
+    }
+    assert!(record_path(&other).is_file() && !record.exists());
+}

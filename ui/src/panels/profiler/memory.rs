@@ -1,6 +1,6 @@
 //! Memory over time.
 
-use crate::panels::{weak, x_axis};
+use crate::panels::{weak, x_axis, y_axis};
 use crate::runs::ShownRun;
 use crate::theme;
 use cytoscope_profile::{DeviceMemory, bytes_text};
@@ -43,8 +43,11 @@ pub(super) fn memory(ui: &mut Ui, run: ShownRun<'_>) {
         weak(ui, if run.is_running() { "No memory samples yet." } else { "This run has no memory samples." });
         return;
     }
-    let mut plot =
-        Plot::new("memory").allow_scroll(false).include_y(0.0).custom_x_axes(x_axis("Seconds")).y_axis_label("MiB");
+    let mut plot = Plot::new("memory")
+        .allow_scroll(false)
+        .include_y(0.0)
+        .custom_x_axes(x_axis("Seconds"))
+        .custom_y_axes(y_axis("MiB"));
     if !arena.is_empty() || !allocated.is_empty() {
         plot = plot.legend(Legend::default());
     }

@@ -3,7 +3,7 @@
 use super::{is_found, nothing_matches};
 use crate::action::Actions;
 use crate::jobs::JobsAction;
-use crate::panels::weak;
+use crate::panels::{weak, y_axis};
 use crate::theme;
 use cytoscope_profile::{MachinePeak, RooflinePoint, Stage, share_of_peak};
 use eframe::egui::{self, Ui};
@@ -103,7 +103,7 @@ fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; 2]) {
         .allow_scroll(false)
         .legend(Legend::default())
         .x_axis_label("MAC per byte")
-        .y_axis_label("GMAC/s")
+        .custom_y_axes(y_axis("GMAC/s"))
         .x_axis_formatter(power)
         .y_axis_formatter(power)
         .label_formatter(|at| match at {

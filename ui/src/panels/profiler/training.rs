@@ -1,6 +1,6 @@
 //! Figures of a training run, and the times of its steps.
 
-use crate::panels::{weak, x_axis};
+use crate::panels::{weak, x_axis, y_axis};
 use crate::runs::{DurationHistogram, ShownRun, rate_text};
 use crate::theme;
 use cytoscope_profile::{bytes_text, time_text};
@@ -58,7 +58,7 @@ fn step_times(ui: &mut Ui, histogram: &DurationHistogram) {
         .allow_drag(false)
         .allow_zoom(false)
         .custom_x_axes(x_axis(format!("Time per step in {unit}")))
-        .y_axis_label("Steps")
+        .custom_y_axes(y_axis("Steps"))
         .show(ui, |plot| plot.bar_chart(chart));
     let name = format!("Histogram of {text}");
     shown.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));

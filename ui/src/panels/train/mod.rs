@@ -9,7 +9,7 @@ mod save_and_use;
 mod search;
 mod start;
 
-use super::weak;
+use super::{filled_button, named_primary_button, weak};
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::effect::Wake;
@@ -55,11 +55,7 @@ impl TrainPanel {
 /// The filled button by which a page continues; the icon `sign` follows its text.
 fn primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     let label = RichText::new(format!("{name}  {sign}")).size(15.0).strong();
-    let mut button = egui::Button::new(if enabled { label.color(theme::ON_ACCENT) } else { label })
-        .min_size(vec2(120.0, theme::MAIN_BUTTON_HEIGHT));
-    if enabled {
-        button = button.fill(theme::ACCENT);
-    }
+    let button = filled_button(label, enabled).min_size(vec2(120.0, theme::MAIN_BUTTON_HEIGHT));
     named(ui.add_enabled(enabled, button), enabled, name)
 }
 
@@ -124,8 +120,7 @@ pub(super) fn training_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions)
                 if named(later, true, "Continue training later").clicked() {
                     actions.send(TrainingAction::Later);
                 }
-                let text = RichText::new("Continue").color(theme::ON_ACCENT);
-                let button = ui.add(egui::Button::new(text).fill(theme::ACCENT));
+                let button = named_primary_button(ui, true, icon::PLAY, "Continue");
                 if named(button, true, "Continue the training run").clicked() {
                     actions.send(TrainingAction::Continue);
                 }

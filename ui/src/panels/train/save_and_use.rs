@@ -9,7 +9,7 @@ use crate::training::TrainingAction;
 use crate::training::models::{Saving, TrainedModelFormat};
 use crate::training::plan::clean_name;
 use cytoscope_profile::bytes_text;
-use cytoscope_train::Quantized;
+use cytoscope_train::{FloatOnly, Quantized, TrainReport};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 
@@ -71,14 +71,31 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     if let Some(report) = &wizard.report {
         results::scores(ui, report);
-        if report.after_int8.is_empty() {
-            weak(ui, "The package holds the float network only: int8 lost accuracy or was not tried.");
-        } else {
-            weak(ui, "The package holds both networks: CPUs use int8, other devices use float.");
-        }
+        weak(ui, networks_text(report));
         if let Some(quantized) = &report.quantized {
             costs(ui, quantized);
         }
+    }
+}
+
+/// Returns which networks the package holds, and why if there is only one.
+fn networks_text(report: &TrainReport) -> &'static str {
+    match report.float_only {
+        Some(FloatOnly::NotRequested) => "The package holds the float network only, as chosen for this training run.",
+        Some(FloatOnly::LessAccurate) => {
+            "The package holds the float network only: the int8 network was less accurate."
+        }
+        Some(FloatOnly::NoTime) => {
+            "The package holds the float network only: no time was left to make an int8 network."
+        }
+        Some(FloatOnly::Failed) => {
+            "The package holds the float network only: the int8 network could not be made, as a note of the training run \
+             says."
+        }
+        None if report.after_int8.is_empty() && report.quantized.is_none() => {
+            "The package holds the float network only."
+        }
+        None => "The package holds both networks: CPUs use int8, other devices use float.",
     }
 }
 
@@ -117,4 +134,38 @@ fn costs(ui: &mut Ui, quantized: &Quantized) {
             ui.end_row();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn a_package_without_an_int8_network_says_why() {
+        let text = |changed: serde_json::Value| {
+            let mut report = serde_json::json!({
+                "out": "m", "verdict": "trained", "metric": "Dice", "before": {}, "after": {"dice": 0.8},
+                "after_int8": {}, "pairs_before": [], "pairs_after": [], "steps": 1, "epoch_steps": 1, "batch": 1,
+                "patch_zyx": [1, 1, 1], "parameters": 1, "train_pairs": 1, "validation_pairs": 1, "seconds": 1.0,
+                "step_secs": 1.0, "stalled_secs": 0.0, "peak_rss_bytes": null, "device": "",
+                "history": cytoscope_train::History::default(),
+            });
+            report.as_object_mut().unwrap().extend(changed.as_object().unwrap().clone());
+            networks_text(&serde_json::from_value(report).unwrap())
+        };
+        for (reason, words) in [
+            ("not_requested", "as chosen"),
+            ("less_accurate", "was less accurate"),
+            ("no_time", "no time was left"),
+            ("failed", "could not be made"),
+        ] {
+            let shown = text(serde_json::json!({"float_only": reason}));
+            assert!(shown.contains("float network only") && shown.contains(words), "{shown}");
+        }
+        // Reports of earlier versions.
+        assert!(text(serde_json::json!({})).ends_with("float network only."));
+        assert!(text(serde_json::json!({"after_int8": {"dice": 0.8}})).contains("both networks"));
+    }
 }

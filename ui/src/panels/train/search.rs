@@ -5,7 +5,7 @@ use super::progress::name_plot;
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
-use crate::panels::{SettingRow, number_field, seconds, weak};
+use crate::panels::{SettingRow, number_field, seconds, weak, y_axis};
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
@@ -120,7 +120,7 @@ fn used_settings(ui: &mut Ui, search: &SettingsSearch, actions: &mut Actions) {
     if search.used.is_empty() {
         return;
     }
-    weak(ui, format!("Used by training, before the settings above: {}", search.used.join(", ")));
+    weak(ui, format!("Training uses these in place of the settings above: {}", search.used.join(", ")));
     if icon_text_button(ui, true, icon::TRASH, "Discard found settings").clicked() {
         send(actions, SearchAction::UseNone);
     }
@@ -167,6 +167,7 @@ fn score_plot(ui: &mut Ui, results: &[SearchTrial], best: usize) {
         .allow_zoom(false)
         .allow_boxed_zoom(false)
         .include_x(0.0)
+        .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
         .x_axis_label("Steps");
     let response = plot.show(ui, |plot| {

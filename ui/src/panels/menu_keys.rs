@@ -1,0 +1,71 @@
+//! Arrow keys in the menu bar.
+
+use eframe::egui::{Context, FocusDirection, Id, Key, Modifiers, Popup};
+
+/// A menu as it was drawn.
+pub(super) struct DrawnMenu {
+    /// Id of its title in the menu bar.
+    pub(super) title: Id,
+    /// Id of its list of items.
+    pub(super) popup: Id,
+    /// Ids of its enabled items, in order; `None` while it is closed.
+    pub(super) items: Option<Vec<Id>>,
+}
+
+/// Moves the focus through the items of the open menu with Up and Down, and opens the menu beside it with Left and Right.
+pub(super) fn move_with_arrows(ctx: &Context, menus: &[DrawnMenu]) {
+    let open = menus.iter().enumerate().find_map(|(number, menu)| Some((number, menu.items.as_ref()?)));
+    let Some((number, items)) = open else { return };
+    let (up, down, left, right) = ctx.input_mut(|input| {
+        let mut take = |key| input.consume_key(Modifiers::NONE, key);
+        (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::ArrowLeft), take(Key::ArrowRight))
+    });
+    if !(up || down || left || right) {
+        return;
+    }
+    let mut focus = None;
+    if up != down {
+        let focused = ctx.memory(|memory| memory.focused());
+        let from = items.iter().position(|item| Some(*item) == focused);
+        focus = neighbor(from, items.len(), down).and_then(|to| items.get(to).copied());
+    } else if left != right
+        && let Some(menu) = neighbor(Some(number), menus.len(), right).and_then(|to| menus.get(to))
+    {
+        Popup::open_id(ctx, menu.popup);
+        focus = Some(menu.title);
+    }
+    ctx.memory_mut(|memory| {
+        if let Some(id) = focus {
+            memory.request_focus(id);
+        }
+        // Otherwise, the focus would also move to the nearest widget in this direction, which may be behind the menu.
+        memory.move_focus(FocusDirection::None);
+    });
+}
+
+/// The position after or before another one of `count`, where the first follows the last; without another one, the first or
+/// last.
+fn neighbor(from: Option<usize>, count: usize, forward: bool) -> Option<usize> {
+    let last = count.checked_sub(1)?;
+    Some(match (from, forward) {
+        (None, true) => 0,
+        (None, false) => last,
+        (Some(from), true) if from >= last => 0,
+        (Some(from), true) => from + 1,
+        (Some(from), false) => from.checked_sub(1).unwrap_or(last),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_item_follows_the_last() {
+        let forward = [None, Some(0), Some(1), Some(2)].map(|from| neighbor(from, 3, true));
+        assert_eq!(forward, [Some(0), Some(1), Some(2), Some(0)]);
+        let back = [None, Some(0), Some(1), Some(2)].map(|from| neighbor(from, 3, false));
+        assert_eq!(back, [Some(2), Some(2), Some(0), Some(1)]);
+        assert_eq!(neighbor(None, 0, true), None);
+    }
+}
