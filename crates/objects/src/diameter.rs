@@ -2,13 +2,9 @@
 //! [`FLAT_SLICES`] slices, which show sections of objects, it is the diameter of the circle with the area of the median
 //! object's largest section.
 
-mod cut;
-
-pub use cut::{Frame, Visible};
-
 use std::ops::RangeInclusive;
 
-/// Minimum number of whole objects whose elongation is measured; with fewer, cut objects are included.
+/// Minimum number of whole objects; with fewer, cut objects are included.
 const MIN_WHOLE_OBJECTS: usize = 3;
 /// In stacks of up to this many slices, objects that reach the first or last slice still count as whole, and their
 /// diameters are those of their largest sections.
@@ -84,16 +80,16 @@ pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 
     let complete: Vec<KnownObject> = objects.iter().filter(|o| !o.is_partial).copied().collect();
     let are_known = 2 * complete.len() >= objects.len();
     let counted = if are_known { complete } else { objects.to_vec() };
-    let are_spheres = are_known && shape[0] > FLAT_SLICES;
-    let visible = |o: &KnownObject| Visible {
-        voxels: if are_spheres { o.voxels } else { o.section } as f64,
-        low: o.low,
-        high: o.high,
-    };
-    let visible: Vec<Visible> = counted.iter().map(visible).collect();
-    let mut diameters = Frame::new(shape, voxel, !are_spheres).diameters(&visible);
-    diameters.sort_by(f64::total_cmp);
-    diameters.get(diameters.len() / 2).copied()
+    let [nz, ny, nx] = shape;
+    let are_spheres = are_known && nz > FLAT_SLICES;
+    // The first and the last slice do not cut a section.
+    let sides = if are_spheres { shape } else { [1, ny, nx] };
+    let uncut = whole(counted, |o| is_cut(o.low, o.high, sides));
+    let mut sizes: Vec<u64> = uncut.iter().map(|o| if are_spheres { o.voxels } else { o.section }).collect();
+    sizes.sort_unstable();
+    let size = *sizes.get(sizes.len() / 2)? as f64;
+    let [_, y, x] = voxel;
+    Some(if are_spheres { of_sphere(size * voxel.iter().product::<f64>()) } else { of_circle(size * y * x) })
 }
 
 /// Returns the slice spacing, in voxels along X, of a stack of `shape` (Z, Y, X) whose voxel size is unknown: `assumed` or,
@@ -121,6 +117,17 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+
+    #[test]
+    fn cut_objects_are_left_out_if_enough_are_whole() {
+        // A sphere of diameter 10 µm has 523.6 µm³: 262 voxels of 2 µm³.
+        let (shape, voxel) = ([20, 50, 50], [2.0, 1.0, 1.0]);
+        let mut seven = objects(&[262, 30, 262, 31, 262, 32, 33].map(|voxels| (voxels, 9, false)));
+        [1, 3, 5, 6].into_iter().for_each(|i| seven[i].low[1] = 0);
+        assert!((median_of_known(&seven, shape, voxel).unwrap() - 10.0).abs() < 0.01);
+        seven.remove(4);
+        assert!(median_of_known(&seven, shape, voxel).unwrap() < 6.0, "two whole objects are too few");
+    }
 
     #[test]
     fn first_and_last_slices_of_thin_stacks_do_not_cut_objects() {
@@ -174,9 +181,9 @@ mod tests {
         assert!((known(&[complete, small, complete, (8, 4, true)]) - 10.0).abs() < 0.01);
         assert_eq!(median_of_known(&[], shape, voxel), None);
         // Objects that Y or X cuts are left out, those at the first slice are not.
-        let mut cut = objects(&[[small; 9], [large; 9]].concat());
-        cut.iter_mut().take(9).for_each(|o| o.low[1] = 0);
-        cut.iter_mut().skip(9).for_each(|o| o.low[0] = 0);
+        let mut cut = objects(&[small, small, small, small, large, large, large]);
+        cut.iter_mut().take(4).for_each(|o| o.low[1] = 0);
+        cut.iter_mut().skip(4).for_each(|o| o.low[0] = 0);
         assert!((median_of_known(&cut, shape, voxel).unwrap() - 10.0).abs() < 0.01);
     }
 

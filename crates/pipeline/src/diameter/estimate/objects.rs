@@ -2,7 +2,7 @@
 
 use super::{Coarsening, ShortPrediction};
 use crate::diameter::{Certainty, DiameterEstimate};
-use cytoscope_objects::diameter::{Frame, Visible, of_circle, of_sphere, whole};
+use cytoscope_objects::diameter::{of_circle, of_sphere, whole};
 
 /// Objects of a short prediction.
 #[derive(Default)]
@@ -56,9 +56,6 @@ struct Moments {
     section: f64,
     sum: [f64; 3],
     squares: [f64; 3],
-    /// First and last voxel of the bounding box.
-    low: [usize; 3],
-    high: [usize; 3],
     is_cut: bool,
 }
 
@@ -71,8 +68,8 @@ impl Moments {
     }
 }
 
-/// Measures the objects that are not cut by the border of the volume, and if those are few, the cut ones, too. In the slices of
-/// a flat stack ([`FLAT_SLICES`](cytoscope_objects::diameter::FLAT_SLICES)), their sections are measured.
+/// Measures the objects that are not cut by the border of the volume, or all of them if those are fewer than three. In the
+/// slices of a flat stack ([`FLAT_SLICES`](cytoscope_objects::diameter::FLAT_SLICES)), their sections are measured.
 pub(super) fn measured(
     labels: &[u32],
     count: u32,
@@ -86,9 +83,6 @@ pub(super) fn measured(
         let edge_row = y == 0 || y + 1 == ny || (nz > 4 && (z == 0 || z + 1 == nz));
         for (x, label) in line.iter().enumerate().filter(|(_, l)| **l > 0) {
             let object = &mut objects[*label as usize];
-            if object.voxels == 0.0 {
-                (object.low, object.high) = ([z, y, x], [z, y, x]);
-            }
             object.voxels += 1.0;
             object.slice = (z, if object.slice.0 == z { object.slice.1 + 1.0 } else { 1.0 });
             object.section = object.section.max(object.slice.1);
@@ -96,7 +90,6 @@ pub(super) fn measured(
             for (a, at) in [z, y, x].into_iter().enumerate() {
                 object.sum[a] += at as f64;
                 object.squares[a] += (at * at) as f64;
-                (object.low[a], object.high[a]) = (object.low[a].min(at), object.high[a].max(at));
             }
         }
     }
@@ -107,14 +100,9 @@ pub(super) fn measured(
     };
     // Fragments below a fifth of the expected diameter are ignored.
     let is_object = |o: &&Moments| o.voxels > 0.0 && diameter(o) > 0.2 * at.diameter;
-    let all: Vec<&Moments> = objects.iter().filter(is_object).collect();
-    let visible =
-        |o: &&Moments| Visible { voxels: if at.is_flat { o.section } else { o.voxels }, low: o.low, high: o.high };
-    let visible: Vec<Visible> = all.iter().map(visible).collect();
-    let mut diameters = Frame::new([nz, ny, nx], voxel, at.is_flat).diameters(&visible);
-    diameters.iter_mut().for_each(|diameter| *diameter /= at.coarsening.growth);
+    let chosen = whole(objects.iter().filter(is_object).collect(), |o: &&Moments| o.is_cut);
+    let mut diameters: Vec<f64> = chosen.iter().map(|o| diameter(o)).collect();
     diameters.sort_by(f64::total_cmp);
-    let chosen = whole(all, |o: &&Moments| o.is_cut);
     let ratio = |o: &&Moments| {
         let plane = (o.deviation(1) * voxel[1] * o.deviation(2) * voxel[2]).sqrt();
         o.deviation(0) * voxel[0] / plane
