@@ -211,6 +211,6 @@ fn a_failed_prediction_names_the_controls_of_the_window() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click("Predict this stack");
-    fixture.until("the failure", |w| sees(w, "give a larger \"Memory budget\""));
+    fixture.until("the failure", |w| sees(w, "Give a larger \"Memory budget\""));
     assert!(!fixture.sees("--"), "{}", fixture.on_screen());
 }

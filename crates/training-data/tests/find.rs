@@ -256,7 +256,7 @@ fn ome_zarr_folders_are_found_like_files() {
     let table = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
     assert_eq!(table.pairs.len(), 1);
     let [problem] = table.problems.as_slice() else { panic!("{:?}", table.problems) };
-    assert!(problem.file.ends_with("other") && problem.message.contains("no OME-Zarr"), "{problem:?}");
+    assert!(problem.file.ends_with("other") && problem.message.contains("not an OME-Zarr"), "{problem:?}");
 }
 
 #[test]
