@@ -192,7 +192,7 @@ fn a_run_in_a_precision_of_another_device_resumes_in_a_given_one() {
     checkpoint["config"]["precision"] = "tf32".into();
     std::fs::write(fixture.path("m.training/training.json"), checkpoint.to_string()).unwrap();
     let resume = [&arguments[..], &["--resume", "--device", "cpu"]].concat();
-    fixture.fails(2, &resume, &["tf32", "--precision f32"]);
+    fixture.fails(2, &resume, &["tf32", "set --precision to f32"]);
     let report = fixture.run(&[&resume[..], &["--precision", "f32"]].concat()).json();
     assert_eq!(report["steps"].as_u64(), Some(24), "{report:#}");
 }
