@@ -89,7 +89,11 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         // Another device may continue the run.
         device_and_precision(ui, state, SettingRow::Line, actions);
         if state.jobs.tuning().is_some() {
-            weak(ui, "Wait until tuning has finished, or cancel it: training would distort the timing.");
+            let why = match state.jobs.is_searching() {
+                true => "Wait until the search has finished, or cancel it.",
+                false => "Wait until tuning has finished, or cancel it: training would distort the timing.",
+            };
+            weak(ui, why);
         }
     }
     run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);

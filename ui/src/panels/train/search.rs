@@ -52,7 +52,7 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
         weak(ui, format!("{} steps in total", count_text(search.all_steps() as u64)));
         buttons(ui, state, actions);
         used_settings(ui, search, actions);
-        results(ui, search, actions);
+        results(ui, state, actions);
     });
 }
 
@@ -127,9 +127,17 @@ fn used_settings(ui: &mut Ui, search: &SettingsSearch, actions: &mut Actions) {
 }
 
 /// Draws the plot and the table of the trials, and the button that uses the best settings.
-fn results(ui: &mut Ui, search: &SettingsSearch, actions: &mut Actions) {
+fn results(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let plan = &state.wizard().plan;
+    let search = &plan.search;
     if search.results.is_empty() {
         return;
+    }
+    if let Some(job) = search.job.as_ref().filter(|job| plan.data.as_ref() != Some(&job.data) || job.task != plan.task)
+    {
+        ui.add_space(theme::GAP);
+        let text = format!("These trials are of other data or another task: {}", job.data.display());
+        ui.label(RichText::new(text).color(theme::warn(ui.visuals())));
     }
     let best = search.best();
     if let Some(best) = best {
