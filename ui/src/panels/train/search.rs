@@ -5,7 +5,7 @@ use super::progress::name_plot;
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
-use crate::panels::{SettingRow, number_field, seconds, weak, y_axis};
+use crate::panels::{SettingRow, number_field, seconds, weak, wide_x_axis, y_axis};
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
@@ -177,7 +177,7 @@ fn score_plot(ui: &mut Ui, results: &[SearchTrial], best: usize) {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
-        .x_axis_label("Steps");
+        .custom_x_axes(wide_x_axis("Steps"));
     let response = plot.show(ui, |plot| {
         for (number, points) in trials {
             let is_best = number == best;
