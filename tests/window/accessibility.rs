@@ -148,4 +148,11 @@ fn arrow_keys_move_through_the_items_of_a_menu_and_to_the_menus_beside_it() {
     assert_eq!(scale_bar, Some(Toggled::False));
     press(&mut fixture, Key::Escape);
     assert!(!fixture.sees("Reset layout and settings…"), "the menu is closed: {}", fixture.on_screen());
+    fixture.click("View");
+    press(&mut fixture, Key::F);
+    assert!(
+        !fixture.sees("Reset layout and settings…"),
+        "a command by its key closes the menu: {}",
+        fixture.on_screen()
+    );
 }

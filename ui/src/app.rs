@@ -388,6 +388,8 @@ impl Workbench {
                 continue;
             }
             if state.is_enabled(command) && ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
+                // An open menu would stay in front of a dialog, and take its keys.
+                egui::Popup::close_all(ctx);
                 actions.command(command);
             }
         }

@@ -24,7 +24,9 @@ use cytoscope_pipeline::job_record::{records_result_of, remove_record};
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{MachineProfiles, PairRole, SegmentReport, channels_to_score, machine_peak, user_folder};
+use cytoscope_pipeline::{
+    MachineProfiles, PairRole, SearchTrial, SegmentReport, channels_to_score, machine_peak, user_folder,
+};
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::folder::{move_aside, remove_finished};
@@ -139,6 +141,8 @@ pub(crate) enum DiskEffect {
     PrepareTuning(Box<TunedTraining>),
     /// Writes the files of a search for training settings.
     PrepareSearch(Box<SearchSetup>),
+    /// Reads the trials of a search from its table.
+    ReadTrials(Box<SearchJob>),
     /// Reads the machine profiles.
     ReadMachineProfiles {
         /// JSON file; if it is missing, there are no profiles.
@@ -283,6 +287,13 @@ pub(crate) enum DiskEvent {
     TuningReady(Result<Box<TunedTraining>, String>),
     /// The files of a search for training settings were written.
     SearchReady(Result<Box<SearchJob>, String>),
+    /// The trials of a search were read from its table.
+    TrialsRead {
+        /// The search.
+        job: Box<SearchJob>,
+        /// Its trials that have ended.
+        trials: Result<Vec<SearchTrial>, String>,
+    },
     /// The machine profiles were read.
     MachineProfilesRead(Result<MachineProfiles, String>),
     /// The peak rates of this machine were read or measured.
@@ -349,6 +360,7 @@ impl DiskEffect {
                 DiskEvent::TuningReady(training.write_settings().map(|()| training.clone()))
             }
             Self::PrepareSearch(setup) => DiskEvent::SearchReady(prepare_search(setup)),
+            Self::ReadTrials(job) => DiskEvent::TrialsRead { job: job.clone(), trials: job.stored_trials() },
             Self::ReadMachineProfiles { path } => {
                 DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
             }

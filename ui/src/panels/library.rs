@@ -304,7 +304,11 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
     }
     ui.horizontal(|ui| {
         let speed = f64::from(span) / 400.0;
-        let digits = if span > 20.0 { 0 } else { 3 };
+        let digits = match span {
+            span if span > 20.0 => 0,
+            span if span > 0.2 => 3,
+            _ => 6,
+        };
         let low = ui.add(egui::DragValue::new(&mut display.low).speed(speed).max_decimals(digits));
         low.widget_info(|| {
             egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Lower limit of {name}"))

@@ -16,6 +16,10 @@ pub(super) struct DrawnMenu {
 pub(super) fn move_with_arrows(ctx: &Context, menus: &[DrawnMenu]) {
     let open = menus.iter().enumerate().find_map(|(number, menu)| Some((number, menu.items.as_ref()?)));
     let Some((number, items)) = open else { return };
+    // A question may open while a menu is open, such as one about results that exist.
+    if ctx.memory(|memory| memory.top_modal_layer().is_some()) {
+        return;
+    }
     let (up, down, left, right) = ctx.input_mut(|input| {
         let mut take = |key| input.consume_key(Modifiers::NONE, key);
         (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::ArrowLeft), take(Key::ArrowRight))

@@ -83,6 +83,11 @@ pub(crate) fn x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a
     vec![AxisHints::new_x().label(label).label_spacing(34.0..=35.0)]
 }
 
+/// A horizontal axis of long numbers, such as those of steps, which do not fade, either.
+pub(crate) fn wide_x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
+    vec![AxisHints::new_x().label(label).label_spacing(60.0..=61.0)]
+}
+
 /// A vertical axis whose labels do not fade, either.
 pub(crate) fn y_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
     vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0)]

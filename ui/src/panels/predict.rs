@@ -101,6 +101,8 @@ pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str
         Some("Loading models…")
     } else if state.model().is_none() {
         Some("No usable model. Drop a model file, or open one under Predict > Models.")
+    } else if state.jobs.is_searching() {
+        Some("Wait until the search for training settings has finished, or cancel it.")
     } else if state.jobs.tuning().is_some() {
         Some("Wait until tuning has finished, or cancel it: predictions would distort the timing.")
     } else {

@@ -5,15 +5,18 @@
 
 use super::models::Saving;
 use super::{NEW_NETWORK, Training, file_name};
+use crate::disk::DiskEffect;
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction, path_option};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::SearchTrial;
+use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainStart, search_rungs};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Folder of the searches, beside that of the training runs.
@@ -23,6 +26,10 @@ pub(crate) const DEFAULT_RANGES: &str =
     "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { uniform = [0.9, 0.999] }\n";
 /// Maximum number of trials of a search that is started from the window.
 pub(crate) const MAX_SEARCH_TRIALS: usize = 256;
+/// Columns of the table of a search besides those of the settings.
+const OWN_COLUMNS: [&str; 7] = ["trial", "rung", "steps", "score", "seconds", "error", "search"];
+/// Maximum size in bytes of the table of a search.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
 
 /// The choices of a search, and the trials of the latest one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,6 +122,31 @@ impl SearchJob {
         self.file("search.csv")
     }
 
+    /// Returns the trials in the table of the search. There is no table before the first one has ended.
+    ///
+    /// # Errors
+    /// Why the table cannot be read.
+    pub(crate) fn stored_trials(&self) -> Result<Vec<SearchTrial>, String> {
+        let table = self.table();
+        let failed = |problem: String| format!("{}: {problem}", table.display());
+        let file = match open_regular(&table) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let mut reader = csv::Reader::from_reader(file.take(MAX_TABLE_BYTES));
+        let columns = reader.headers().map_err(|error| failed(error.to_string()))?.clone();
+        let mut trials = Vec::new();
+        for row in reader.records() {
+            let row = row.map_err(|error| failed(error.to_string()))?;
+            match trial_of(&columns, &row) {
+                Some(trial) => trials.push(trial),
+                None => return Err(failed(format!("row {} cannot be read", trials.len() + 2))),
+            }
+        }
+        Ok(trials)
+    }
+
     /// Title of the search: that of its start model.
     pub(crate) fn title(&self) -> String {
         self.from.model().map_or_else(|| NEW_NETWORK.to_owned(), |path| file_name(Path::new(path)))
@@ -137,6 +169,25 @@ impl SearchJob {
         arguments.extend(switches.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
         arguments
     }
+}
+
+/// Returns the trial in a row of a table with these columns.
+fn trial_of(columns: &csv::StringRecord, row: &csv::StringRecord) -> Option<SearchTrial> {
+    let cell = |name: &str| row.get(columns.iter().position(|column| column == name)?);
+    let score = match cell("score")? {
+        "" => None,
+        text => Some(text.parse::<f64>().ok()?),
+    };
+    let of_settings = columns.iter().zip(row).filter(|(column, _)| !OWN_COLUMNS.contains(column));
+    Some(SearchTrial {
+        number: cell("trial")?.parse().ok()?,
+        rung: cell("rung")?.parse().ok()?,
+        steps: cell("steps")?.parse().ok()?,
+        score,
+        seconds: cell("seconds")?.parse().ok()?,
+        error: cell("error")?.to_owned(),
+        settings: of_settings.map(|(key, value)| format!("{key}={value}")).collect(),
+    })
 }
 
 /// A search whose files are to be written.
@@ -200,9 +251,9 @@ impl Training {
             SearchAction::Steps(steps) => search.steps = steps.max(1),
             SearchAction::Start => self.start_search(jobs, effects),
             SearchAction::Continue => {
+                // It may have gone on after an earlier window was closed.
                 if let Some(job) = search.job.clone().filter(|_| search.is_unfinished() && jobs.can_tune()) {
-                    effects.act(JobsAction::StartSearch { job: Box::new(job), resume: true });
-                    self.forget_cost(effects);
+                    effects.disk(DiskEffect::ReadTrials(Box::new(job)));
                 }
             }
             SearchAction::UseBest => {
@@ -248,6 +299,34 @@ impl Training {
                 self.wizard.save_plan(true);
             }
             Err(reason) => effects.act(JobsAction::SearchNotPrepared(reason)),
+        }
+        effects
+    }
+
+    /// Continues the latest search after the trials in its table, unless all have ended.
+    pub(crate) fn continue_search(
+        &mut self,
+        job: Box<SearchJob>,
+        trials: Result<Vec<SearchTrial>, String>,
+        jobs: &Jobs,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        let search = &mut self.wizard.plan.search;
+        if search.job.as_ref() != Some(&*job) {
+            return effects;
+        }
+        match trials {
+            Ok(trials) => trials.into_iter().for_each(|trial| search.add(trial)),
+            Err(reason) => {
+                effects.error("The search cannot continue", reason);
+                return effects;
+            }
+        }
+        if !search.is_unfinished() {
+            effects.success("Search finished", format!("{}: the best settings can be used now", job.title()));
+        } else if jobs.can_tune() {
+            effects.act(JobsAction::StartSearch { job, resume: true });
+            self.forget_cost(&mut effects);
         }
         effects
     }
@@ -315,6 +394,32 @@ mod tests {
         assert!(search.is_unfinished());
         search.add(trial(0, 2, Some(0.5)));
         assert!(!search.is_unfinished());
+    }
+
+    #[test]
+    fn a_search_that_ended_without_its_window_has_the_trials_of_its_table() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = job(folder.path().join("pairs"));
+        assert_eq!(job.stored_trials(), Ok(Vec::new()), "there is no table");
+        let header = "trial,rung,steps,score,seconds,error,ema,network.filters,search\n";
+        let rows = "1,1,10,0.5,1.0,,0.1,\"[4, 8]\",abc\n1,2,20,,1.0,no memory,0.1,\"[4, 8]\",abc\n";
+        std::fs::write(job.table(), format!("{header}{rows}")).unwrap();
+        let failed = SearchTrial { error: "no memory".to_owned(), ..trial(1, 2, None) };
+        assert_eq!(job.stored_trials(), Ok(vec![trial(1, 1, Some(0.5)), failed]));
+
+        let wake: crate::effect::Wake = std::sync::Arc::new(|| {});
+        let (mut training, jobs) =
+            (Training::new(None, TrainConfig::default(), &wake), Jobs::new(None, None, None, &wake));
+        training.wizard.plan.search.job = Some(job.clone());
+        let ended = vec![trial(1, 1, Some(0.5)), trial(1, 2, Some(0.6))];
+        let _ = training.continue_search(Box::new(SearchJob { trials: 9, ..job.clone() }), Ok(ended.clone()), &jobs);
+        assert!(training.wizard.plan.search.is_unfinished(), "it is another search");
+        let _ = training.continue_search(Box::new(job.clone()), Ok(ended), &jobs);
+        assert!(!training.wizard.plan.search.is_unfinished());
+
+        std::fs::write(job.table(), format!("{header}one,1,10,0.5,1.0,,0.1,[4],abc\n")).unwrap();
+        let error = job.stored_trials().unwrap_err();
+        assert!(error.contains("pairs.search.csv: row 2 cannot be read"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::models::{Saving, TrainedModelFormat};
 use super::plan::{self, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
-use super::search::SearchAction;
+use super::search::{SearchAction, SettingsSearch};
 use super::thread_results::ThreadResult;
 use super::validation_picture::ValidationPicture;
 use super::{
@@ -239,6 +239,9 @@ impl Training {
             return effects.info(format!("{} was not used", file_name(&data)), details);
         }
         wizard.typed = data.display().to_string();
+        if wizard.plan.data.as_ref() != Some(&data) {
+            wizard.plan.search.used.clear();
+        }
         wizard.plan.data = Some(data);
         wizard.plan.step = WizardStep::Data;
         wizard.plan.name = wizard.plan.suggested_name();
@@ -249,6 +252,7 @@ impl Training {
         if self.wizard.plan.task != task {
             self.wizard.plan.task = task;
             self.wizard.plan.foreground_only = false;
+            self.wizard.plan.search.used.clear();
             (self.wizard.plan.from, self.wizard.plan.start_chosen) = (TrainStart::Scratch, false);
             self.check_data(jobs, effects);
         }
@@ -424,7 +428,9 @@ impl Training {
         let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
         let WizardPlan { accumulate, device, precision, performance, compare_precision, .. } = wizard.plan;
         let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..WizardPlan::default() };
-        wizard.plan = WizardPlan { accumulate, device, precision, performance, compare_precision, ..kept };
+        // Its trials may still be running; their settings are those of other data.
+        let search = SettingsSearch { used: Vec::new(), ..wizard.plan.search.clone() };
+        wizard.plan = WizardPlan { accumulate, device, precision, performance, compare_precision, search, ..kept };
         wizard.typed.clear();
         wizard.check = Check::None;
         wizard.run = TrainingRun::default();

@@ -3,7 +3,7 @@
 use super::{is_found, nothing_matches};
 use crate::action::Actions;
 use crate::jobs::JobsAction;
-use crate::panels::{weak, y_axis};
+use crate::panels::{weak, wide_x_axis, y_axis};
 use crate::theme;
 use cytoscope_profile::{MachinePeak, RooflinePoint, Stage, share_of_peak};
 use eframe::egui::{self, Ui};
@@ -102,7 +102,7 @@ fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; 2]) {
     let shown = Plot::new("roofline")
         .allow_scroll(false)
         .legend(Legend::default())
-        .x_axis_label("MAC per byte")
+        .custom_x_axes(wide_x_axis("MAC per byte"))
         .custom_y_axes(y_axis("GMAC/s"))
         .x_axis_formatter(power)
         .y_axis_formatter(power)

@@ -4,7 +4,7 @@ use super::start::device_and_precision;
 use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
 use crate::action::Actions;
 use crate::number_text::short_number;
-use crate::panels::{SettingRow, capitalized, seconds, weak, y_axis};
+use crate::panels::{SettingRow, capitalized, seconds, weak, wide_x_axis, y_axis};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
 use crate::theme;
@@ -89,7 +89,11 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
         // Another device may continue the run.
         device_and_precision(ui, state, SettingRow::Line, actions);
         if state.jobs.tuning().is_some() {
-            weak(ui, "Wait until tuning has finished, or cancel it: training would distort the timing.");
+            let why = match state.jobs.is_searching() {
+                true => "Wait until the search has finished, or cancel it.",
+                false => "Wait until tuning has finished, or cancel it: training would distort the timing.",
+            };
+            weak(ui, why);
         }
     }
     run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);
@@ -363,7 +367,7 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
-        .x_axis_label("Step")
+        .custom_x_axes(wide_x_axis("Step"))
 }
 
 fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {

@@ -5,7 +5,7 @@ use super::progress::name_plot;
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
-use crate::panels::{SettingRow, number_field, seconds, weak, y_axis};
+use crate::panels::{SettingRow, number_field, seconds, weak, wide_x_axis, y_axis};
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
@@ -52,7 +52,7 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
         weak(ui, format!("{} steps in total", count_text(search.all_steps() as u64)));
         buttons(ui, state, actions);
         used_settings(ui, search, actions);
-        results(ui, search, actions);
+        results(ui, state, actions);
     });
 }
 
@@ -127,9 +127,17 @@ fn used_settings(ui: &mut Ui, search: &SettingsSearch, actions: &mut Actions) {
 }
 
 /// Draws the plot and the table of the trials, and the button that uses the best settings.
-fn results(ui: &mut Ui, search: &SettingsSearch, actions: &mut Actions) {
+fn results(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let plan = &state.wizard().plan;
+    let search = &plan.search;
     if search.results.is_empty() {
         return;
+    }
+    if let Some(job) = search.job.as_ref().filter(|job| plan.data.as_ref() != Some(&job.data) || job.task != plan.task)
+    {
+        ui.add_space(theme::GAP);
+        let text = format!("These trials are of other data or another task: {}", job.data.display());
+        ui.label(RichText::new(text).color(theme::warn(ui.visuals())));
     }
     let best = search.best();
     if let Some(best) = best {
@@ -169,7 +177,7 @@ fn score_plot(ui: &mut Ui, results: &[SearchTrial], best: usize) {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
-        .x_axis_label("Steps");
+        .custom_x_axes(wide_x_axis("Steps"));
     let response = plot.show(ui, |plot| {
         for (number, points) in trials {
             let is_best = number == best;
