@@ -126,9 +126,10 @@ impl Training<'_> {
                 continue;
             }
             // Without a scored start model, there is no network to finish with before the first step.
-            let has_network = run.state.step > 0 || run.state.start_score.is_some();
-            if self.is_finishing() && has_network {
-                if !self.read_losses(run)? {
+            let has_network = |state: &TrainState| state.step > 0 || state.start_score.is_some();
+            if self.is_finishing() && has_network(&run.state) {
+                // Steps that were skipped may leave none.
+                if !self.read_losses(run)? || !has_network(&run.state) {
                     continue;
                 }
                 if self.finish_on_request(&mut run.state) {
