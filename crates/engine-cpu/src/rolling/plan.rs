@@ -15,8 +15,8 @@ use cytoscope_kernels::Isa;
 
 /// Slabs that are tried, in multiples of the network's stride along Z. Divisors of the stride are tried as well.
 const SLABS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
-/// Additional capacity of buffers that is tried, relative to the planes that are kept from slab to slab; and whether long
-/// buffers are rings.
+/// For buffers whose readers need planes side by side: additional capacity that is tried, relative to the planes that are kept
+/// from slab to slab, and whether long buffers are rings.
 const SLACK: [(f64, bool); 4] = [(0.0, false), (0.0, true), (0.35, true), (1.0, true)];
 /// A buffer is long if it holds at least this many times the planes that are read together.
 const LONG: usize = 2;
@@ -25,7 +25,9 @@ const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
 const MACS_PER_BYTE: f64 = 20.0;
 /// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. With short
-/// slabs, the planes in which the inputs of successive slabs overlap are read more often.
+/// slabs, the planes in which the inputs of successive slabs overlap are read more often. With this value, `nuclei` is computed in
+/// slabs of two planes in int8 and four in f32, whose times on one thread are within 2 % of the fastest of 1, 2, 4 and 8 planes on
+/// an AMD EPYC of the fifth generation.
 const MACS_PER_READ_BYTE: f64 = 12.0;
 /// Multiply-accumulate operations in the time in which a step is started.
 const MACS_PER_STEP: f64 = 1e6;
