@@ -27,6 +27,10 @@ const FRAME_WIDTH: f32 = 50.0;
 /// Minimum width of the text of a notification, in points.
 const LEAST_WIDTH: f32 = 160.0;
 
+/// Height of a notification in its first frame, in points, before its content is measured. The default of areas is hundreds
+/// of points, and a click on what is behind them would be lost.
+const FIRST_HEIGHT: f32 = 20.0;
+
 /// Severity of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -124,6 +128,7 @@ impl Notifications {
         for notice in self.shown.iter().rev().take(MAX_SHOWN) {
             let id = egui::Id::new("notice").with(notice.number);
             let area = egui::Area::new(id)
+                .default_size(vec2(width, FIRST_HEIGHT))
                 .pivot(Align2::RIGHT_BOTTOM)
                 .fixed_pos(corner)
                 .order(egui::Order::Foreground)
@@ -161,6 +166,7 @@ impl Notifications {
             return;
         }
         let area = egui::Area::new(egui::Id::new("further notices"))
+            .default_size(vec2(LEAST_WIDTH, FIRST_HEIGHT))
             .pivot(Align2::RIGHT_BOTTOM)
             .fixed_pos(corner)
             .order(egui::Order::Foreground)
@@ -239,5 +245,35 @@ mod tests {
         }
         let details: Vec<&str> = notifications.shown().iter().map(|n| n.details.as_str()).collect();
         assert_eq!(details, ["the disk is full", "label 9 does not exist"]);
+    }
+
+    #[test]
+    fn a_new_notification_takes_no_click_beside_it() {
+        let ctx = egui::Context::default();
+        let screen = Rect::from_min_size(egui::Pos2::ZERO, vec2(1360.0, 860.0));
+        let button = Rect::from_center_size(egui::pos2(1000.0, 600.0), vec2(120.0, 30.0));
+        let mut notifications = Notifications::default();
+        let frame = |notifications: &Notifications, event: egui::Event| {
+            let input = egui::RawInput { screen_rect: Some(screen), events: vec![event], ..Default::default() };
+            let mut is_clicked = false;
+            let _ = ctx.run_ui(input, |ui| {
+                is_clicked = ui.put(button, egui::Button::new("Behind")).clicked();
+                notifications.show(ui.ctx(), screen, &mut Actions::default());
+            });
+            is_clicked
+        };
+        let pointer = |pressed| egui::Event::PointerButton {
+            pos: button.center(),
+            button: egui::PointerButton::Primary,
+            pressed,
+            modifiers: egui::Modifiers::NONE,
+        };
+        for _ in 0..3 {
+            frame(&notifications, egui::Event::PointerMoved(button.center()));
+        }
+        notifications.push(Level::Success, "Predicted".to_owned(), "7 objects".to_owned(), None);
+        frame(&notifications, egui::Event::PointerMoved(button.center()));
+        frame(&notifications, pointer(true));
+        assert!(frame(&notifications, pointer(false)), "the notification took the click");
     }
 }
