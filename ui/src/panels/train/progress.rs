@@ -357,8 +357,12 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
             .map(|i| GridMark { value: i as f64 * distance, step_size: distance })
             .collect()
     };
+    fixed_plot(name, "Step").x_grid_spacer(marks)
+}
+
+/// A plot over steps that cannot be moved or zoomed; `x_label` is that of its horizontal axis, which begins at 0.
+pub(super) fn fixed_plot<'a>(name: &str, x_label: &str) -> Plot<'a> {
     Plot::new(name.to_owned())
-        .x_grid_spacer(marks)
         .height(PLOT)
         .allow_scroll(false)
         .allow_drag(false)
@@ -367,7 +371,7 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
-        .custom_x_axes(wide_x_axis("Step"))
+        .custom_x_axes(wide_x_axis(x_label))
 }
 
 fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
