@@ -172,7 +172,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
-    let (mut last_report, mut last_failure) = (None, JobErrorKind::BadInput);
+    let (mut last_report, mut last_failure) = (None, Failure::bad_input("no trial was run"));
     let mut remaining = RemainingTime::default();
     for (place, rung) in rungs.iter().enumerate() {
         let (number, is_last) = (place + 1, place + 1 == rungs.len());
@@ -191,19 +191,23 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                     let mut words = words(options, assigned, rung.steps, &out);
                     words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
                     let (row, ended) = run_trial(trial, number, rung.steps, values, &words)?;
-                    if let Err(kind) = &ended {
-                        // A run that was ended together with the search has not failed.
-                        context.check()?;
-                        last_failure = *kind;
-                    }
+                    let report = match ended {
+                        Ok(report) => Some(report),
+                        Err(failure) => {
+                            // A run that was ended together with the search has not failed.
+                            context.check()?;
+                            last_failure = failure;
+                            None
+                        }
+                    };
                     table.add(row.clone())?;
-                    (row, ended.ok())
+                    (row, report)
                 }
             };
             remaining.add(rung.steps, report.as_ref().map(|_| row.seconds));
             show_trial(options, &table.keys, &row, rungs.len(), &remaining);
             if is_last && report.is_none() {
-                return Err(Failure::new(last_failure, format!("the best trial failed with all steps: {}", row.error)));
+                return Err(last_failure.with_message(format!("the best trial failed with all steps: {}", row.error)));
             }
             last_report = report.or(last_report);
             scored.extend(row.score.map(|score| (trial, score)));
@@ -216,7 +220,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
         if !is_last && active.is_empty() {
             let error = table.rows.last().map_or_else(String::new, |row| row.error.clone());
-            return Err(Failure::new(last_failure, format!("all trials failed; the last error was: {error}")));
+            return Err(last_failure.with_message(format!("all trials failed; the last error was: {error}")));
         }
     }
     finish(options, &table, last_report.as_ref())
@@ -276,7 +280,7 @@ fn run_trial(
     steps: usize,
     values: Vec<String>,
     words: &[String],
-) -> Result<(Row, Result<TrainCommandReport, JobErrorKind>), Failure> {
+) -> Result<(Row, Result<TrainCommandReport, Failure>), Failure> {
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
     match child::report::<TrainCommandReport>(words) {
         Ok(report) => {
@@ -292,7 +296,7 @@ fn run_trial(
             Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
-        Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure.kind()))),
+        Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure))),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
-use crate::engine_notes::in_window;
+use crate::engine_notes::failure_in_window;
 use crate::panels::{capitalized, seconds};
 use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
@@ -219,15 +219,17 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
-/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error, if it reports
-/// one.
+/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error as the window
+/// shows it, if it reports one.
 fn read_events(pipe: impl Read, show: impl Fn(ProcessEvent)) -> Option<String> {
     let mut reader = BufReader::new(pipe);
     let (mut error, mut line) = (None, Vec::new());
     // If reading fails, the process ends without a known reason.
     while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         match ProcessEvent::parse(&String::from_utf8_lossy(&line)) {
-            Some(ProcessEvent::Error { message, .. }) => error = Some(message),
+            Some(ProcessEvent::Error { message, next_step, .. }) => {
+                error = Some(failure_in_window(&message, next_step.as_deref()));
+            }
             Some(event) => show(event),
             // A message of a library.
             None => {}
@@ -390,7 +392,7 @@ impl Jobs {
                 return match result {
                     Ok(()) => effects.success("Search finished", format!("{title}: the best settings can be used now")),
                     Err(_) if cancelled => {}
-                    Err(reason) => effects.error("The search failed", in_window(&reason)),
+                    Err(reason) => effects.error("The search failed", reason),
                 };
             }
         };
@@ -406,7 +408,7 @@ impl Jobs {
             }
             (Ok(()), None) => effects.success("Settings tuned", title),
             (Err(_), _) if cancelled => {}
-            (Err(reason), _) => effects.error("Tuning failed", in_window(&reason)),
+            (Err(reason), _) => effects.error("Tuning failed", reason),
         }
     }
 }
@@ -482,7 +484,11 @@ mod tests {
             outcome: CandidateOutcome::Measured { secs: 0.5321 },
             eta_secs,
         };
-        let error = ProcessEvent::Error { kind: JobErrorKind::OutOfResources, message: "no memory".to_owned() };
+        let error = ProcessEvent::Error {
+            kind: JobErrorKind::OutOfResources,
+            message: "there is no memory; close other programs".to_owned(),
+            next_step: Some("close other programs".to_owned()),
+        };
         let round = ProcessEvent::Round { round: 1, candidates: 2 };
         let lines: Vec<String> = [round, candidate(1, 150.0), candidate(2, 0.0), error]
             .iter()
@@ -491,7 +497,7 @@ mod tests {
         let text = format!("a library's message\n{}\n[1 of 9] error: another one\n", lines.join("\n"));
         let shown = std::cell::RefCell::new(Vec::new());
         let reason = read_events(text.as_bytes(), |event| shown.borrow_mut().extend(progress_of(&event)));
-        assert_eq!(reason.as_deref(), Some("no memory"));
+        assert_eq!(reason.as_deref(), Some("there is no memory\nClose other programs"));
         let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
         assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", first, "2 of 2: cpu int8: 0.532 s"]);
         assert_eq!(read_events(&b"note: a"[..], |_| {}), None);
