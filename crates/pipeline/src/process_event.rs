@@ -41,6 +41,11 @@ pub struct SearchTrial {
 }
 
 impl SearchTrial {
+    /// Returns the values of the settings, in TOML.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.settings.iter().filter_map(|setting| setting.split_once('=').map(|(_, value)| value))
+    }
+
     /// Returns how the run ended, in words.
     pub fn result_text(&self) -> String {
         match self.score {

@@ -13,7 +13,7 @@ use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
-use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SearchTrial};
+use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
@@ -23,7 +23,7 @@ use cytoscope_train::{
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use table::{ResultsTable, is_search_table};
+use table::ResultsTable;
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = "search";

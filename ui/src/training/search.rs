@@ -9,14 +9,13 @@ use crate::disk::DiskEffect;
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction, path_option};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::SearchTrial;
-use cytoscope_storage::read::open_regular;
+use cytoscope_pipeline::{SearchTableError, SearchTrial, read_search_table};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainStart, search_rungs};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Folder of the searches, beside that of the training runs.
@@ -26,10 +25,6 @@ pub(crate) const DEFAULT_RANGES: &str =
     "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { uniform = [0.9, 0.999] }\n";
 /// Maximum number of trials of a search that is started from the window.
 pub(crate) const MAX_SEARCH_TRIALS: usize = 256;
-/// Columns of the table of a search besides those of the settings.
-const OWN_COLUMNS: [&str; 7] = ["trial", "rung", "steps", "score", "seconds", "error", "search"];
-/// Maximum size in bytes of the table of a search.
-const MAX_TABLE_BYTES: u64 = 64 << 20;
 
 /// The choices of a search, and the trials of the latest one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -128,23 +123,11 @@ impl SearchJob {
     /// Why the table cannot be read.
     pub(crate) fn stored_trials(&self) -> Result<Vec<SearchTrial>, String> {
         let table = self.table();
-        let failed = |problem: String| format!("{}: {problem}", table.display());
-        let file = match open_regular(&table) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error.to_string())),
-        };
-        let mut reader = csv::Reader::from_reader(file.take(MAX_TABLE_BYTES));
-        let columns = reader.headers().map_err(|error| failed(error.to_string()))?.clone();
-        let mut trials = Vec::new();
-        for row in reader.records() {
-            let row = row.map_err(|error| failed(error.to_string()))?;
-            match trial_of(&columns, &row) {
-                Some(trial) => trials.push(trial),
-                None => return Err(failed(format!("row {} cannot be read", trials.len() + 2))),
-            }
+        match read_search_table(&table) {
+            Ok(table) => Ok(table.trials),
+            Err(SearchTableError::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(format!("{}: {error}", table.display())),
         }
-        Ok(trials)
     }
 
     /// Title of the search: that of its start model.
@@ -169,25 +152,6 @@ impl SearchJob {
         arguments.extend(switches.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
         arguments
     }
-}
-
-/// Returns the trial in a row of a table with these columns.
-fn trial_of(columns: &csv::StringRecord, row: &csv::StringRecord) -> Option<SearchTrial> {
-    let cell = |name: &str| row.get(columns.iter().position(|column| column == name)?);
-    let score = match cell("score")? {
-        "" => None,
-        text => Some(text.parse::<f64>().ok()?),
-    };
-    let of_settings = columns.iter().zip(row).filter(|(column, _)| !OWN_COLUMNS.contains(column));
-    Some(SearchTrial {
-        number: cell("trial")?.parse().ok()?,
-        rung: cell("rung")?.parse().ok()?,
-        steps: cell("steps")?.parse().ok()?,
-        score,
-        seconds: cell("seconds")?.parse().ok()?,
-        error: cell("error")?.to_owned(),
-        settings: of_settings.map(|(key, value)| format!("{key}={value}")).collect(),
-    })
 }
 
 /// A search whose files are to be written.
