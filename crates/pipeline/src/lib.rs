@@ -111,8 +111,8 @@ pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;
 pub use rerun::Rerun;
 pub use search_table::{
-    MAX_SEARCH_TABLE_BYTES, SEARCH_COLUMNS, SEARCH_FINGERPRINT, SearchTable, SearchTableError, is_search_table,
-    read_search_table,
+    MAX_SEARCH_TABLE_BYTES, SEARCH_COLUMNS, SEARCH_FINGERPRINT, SEARCH_FOLDER_KIND, SearchTable, SearchTableError,
+    is_search_table, read_search_table,
 };
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use slice_statistics::StatisticsScope;

@@ -12,6 +12,10 @@ pub const SEARCH_COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "secon
 /// Last column of the table of a search, the same in every row: the fingerprint of the search.
 pub const SEARCH_FINGERPRINT: &str = "search";
 
+/// Kind of the folder in which a search trains, as stored in its marker file. It is beside the package, with the extension
+/// `search`.
+pub const SEARCH_FOLDER_KIND: &str = "search";
+
 /// The table of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchTable {

@@ -13,7 +13,7 @@ use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
-use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SearchTrial, is_search_table};
+use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
@@ -25,8 +25,6 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use table::ResultsTable;
 
-/// Kind of the working folder, as stored in its marker file.
-const FOLDER_KIND: &str = "search";
 /// Extension of the file of plots, after the name of the package.
 const PLOTS: &str = "search.svg";
 /// Options on which the score of a trial hardly depends: how it is computed, not what.
@@ -163,7 +161,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;
     let context = progress::context(false, true, Recorder::totals_only());
-    let scratch = Scratch::create(beside(&options.out, "search"), FOLDER_KIND)?;
+    let scratch = Scratch::create(beside(&options.out, "search"), SEARCH_FOLDER_KIND)?;
     if options.restart {
         // Now, not when the first run ends or the last one starts: if this search is interrupted before, the next one with
         // --resume must not continue what is discarded.

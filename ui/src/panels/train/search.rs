@@ -51,6 +51,9 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
         buttons(ui, state, actions);
         used_settings(ui, search, actions);
         results(ui, state, actions);
+        if search.job.is_some() {
+            removal(ui, search, state.jobs.is_searching(), actions);
+        }
     });
 }
 
@@ -170,6 +173,28 @@ fn results(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(job) = &search.job {
         weak(ui, format!("Table: {}", job.table().display()));
     }
+}
+
+/// Draws the button that removes the search, or the question whether to.
+fn removal(ui: &mut Ui, search: &SettingsSearch, is_running: bool, actions: &mut Actions) {
+    if !search.confirm_removal || is_running {
+        let button = icon_text_button(ui, !is_running, icon::TRASH, "Remove search…");
+        let waits = "Wait until the search has finished, or cancel it";
+        let hint = "Remove its trials, and the package of the best trial";
+        if button.on_hover_text(hint).on_disabled_hover_text(waits).clicked() {
+            send(actions, SearchAction::AskRemoval(true));
+        }
+        return;
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Remove the trials of this search, its table and plots, and the package of its best trial?");
+        if icon_text_button(ui, true, icon::TRASH, "Remove search").clicked() {
+            send(actions, SearchAction::Remove);
+        }
+        if icon_text_button(ui, true, icon::ARROW_U_UP_LEFT, "Keep search").clicked() {
+            send(actions, SearchAction::AskRemoval(false));
+        }
+    });
 }
 
 /// Plots the score of each trial over its steps.
