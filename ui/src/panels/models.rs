@@ -158,12 +158,13 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
         if installed.is_some() && named_button(ui, usable, icon::SPARKLE, "Predict with this model").clicked() {
             actions.send(ModelsAction::Use);
         }
-        let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test");
+        let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test").on_disabled_hover_text(why_not(state));
         if test.on_hover_text("Run the model on its test tensors, and compare devices with the reference").clicked() {
             actions.send(ModelsAction::Test);
         }
         if installed.is_some() {
             let measure = named_button(ui, is_idle && usable, icon::GAUGE, "Measure here");
+            let measure = if usable { measure.on_disabled_hover_text(why_not(state)) } else { measure };
             if measure.on_hover_text("Measure the speed of the model on the devices of this machine").clicked() {
                 actions.send(ModelsAction::Measure);
             }
@@ -192,6 +193,14 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     }
     if let Some(findings) = findings {
         results(ui, findings);
+    }
+}
+
+/// Why no job of a model can start, if none can.
+fn why_not(state: State<'_>) -> &'static str {
+    match state.jobs.has_engine() {
+        true => "Wait until the job of this model has finished, or cancel it",
+        false => "The engine is missing",
     }
 }
 
@@ -496,7 +505,8 @@ fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut
                 actions.send(ModelsAction::QatMinutes(minutes));
             }
         }
-        if named_button(ui, is_idle, icon::PACKAGE, "Quantize").clicked() {
+        let quantize = named_button(ui, is_idle, icon::PACKAGE, "Quantize");
+        if quantize.on_disabled_hover_text(why_not(state)).clicked() {
             actions.send(ModelsAction::Quantize);
         }
     });

@@ -1,16 +1,15 @@
 //! The search for training settings on the Settings page: its choices, its trials and their scores.
 
-use super::icon_text_button;
 use super::progress::{fixed_plot, name_plot};
+use super::{icon_text_button, reason_against_training};
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
 use crate::panels::{SettingRow, number_field, seconds, weak};
 use crate::state::State;
 use crate::theme;
-use crate::training::models::Saving;
+use crate::training::TrainingAction;
 use crate::training::search::{DEFAULT_RANGES, MAX_SEARCH_TRIALS, SearchAction, SettingsSearch};
-use crate::training::{Check, TrainingAction};
 use cytoscope_pipeline::SearchTrial;
 use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
@@ -117,20 +116,8 @@ fn buttons(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 /// Why no search can start or continue now; `None` if one can.
 fn reason_against_searching(state: State<'_>) -> Option<&'static str> {
-    let wizard = state.wizard();
-    if !state.jobs.has_engine() {
-        Some("The engine is missing: nothing can be trained")
-    } else if matches!(wizard.check, Check::Running(_)) {
-        Some("Wait until the data have been checked")
-    } else if !wizard.is_usable() {
-        Some("Choose data with at least one usable pair first")
-    } else if wizard.saving != Saving::No {
-        Some("Wait until the model has been saved")
-    } else if !state.jobs.can_tune() {
-        Some("Wait until the running jobs have finished, or cancel them")
-    } else {
-        None
-    }
+    let waits = "Wait until the running jobs have finished, or cancel them";
+    reason_against_training(state).or_else(|| (!state.jobs.can_tune()).then_some(waits))
 }
 
 /// The settings of a trial that the next training run uses.
