@@ -72,7 +72,12 @@ fn model_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     heading(ui, "Installed");
     if state.jobs.models().is_empty() {
-        weak(ui, "Loading models…");
+        let text = match state.jobs.has_engine() {
+            true if state.jobs.has_stopped_engine() => "The engine has stopped: restart it in the status bar.",
+            true => "Loading models…",
+            false => "The engine is missing: no models are listed.",
+        };
+        weak(ui, text);
     }
     for card in state.jobs.models() {
         model_row(ui, state, &card.path, &card.name, card.problem.is_some(), actions);
@@ -123,6 +128,7 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
         let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
                     that is not used because it hung.";
+        let button = if is_looking { button } else { button.on_disabled_hover_text("The engine is missing") };
         if button.on_hover_text(hint).clicked() {
             actions.send(JobsAction::LookForDevices);
         }
@@ -341,8 +347,9 @@ fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, acti
         if name != state.models.name() {
             actions.send(ModelsAction::Name(name.clone()));
         }
+        let is_entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
         let may = enabled && !crate::training::plan::clean_name(&name).is_empty();
-        if named_button(ui, may, icon::PLUS, "Add to my models").clicked() {
+        if named_button(ui, may, icon::PLUS, "Add to my models").clicked() || (is_entered && may) {
             actions.send(ModelsAction::Add);
         }
         if named_button(ui, true, icon::X, "Remove from the list").clicked() {

@@ -94,6 +94,8 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
                 false => "Wait until tuning has finished, or cancel it: training would distort the timing.",
             };
             weak(ui, why);
+        } else if !state.jobs.has_engine() {
+            weak(ui, "The engine is missing: training cannot continue.");
         }
     }
     run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);
