@@ -66,7 +66,8 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ask(FileRequest::ConvertFiles, None, actions);
         }
         let has_stacks = !state.documents.all().is_empty();
-        if named_button(ui, has_stacks, icon::STACK, "Add open stacks").clicked() {
+        let add = named_button(ui, has_stacks, icon::STACK, "Add open stacks");
+        if add.on_disabled_hover_text("No stack is open.").clicked() {
             actions.send(BatchAction::AddOpen);
         }
     });
