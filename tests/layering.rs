@@ -239,7 +239,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 12] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 13] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
@@ -275,6 +275,12 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 12] = [
     ),
     ("ui/src/correct/files.rs", "fs::rename", 2, "corrections moved aside to an unused name"),
     ("ui/src/queue.rs", "remove_file", 2, "queue files of this window and of ended ones, which it has locked"),
+    (
+        "ui/src/training/search.rs",
+        "remove_file",
+        1,
+        "the files of a search that the user removes, by their names, while no process uses them",
+    ),
     (
         "crates/profile/src/memory.rs",
         "fs::write(",

@@ -251,11 +251,17 @@ fn terminate(_child: &Child) {}
 /// Returns the failure of a process, as it reported it in the last [`ProcessEvent::Error`].
 fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
     let reported = stderr.lines().rev().find_map(|line| match ProcessEvent::parse(line) {
-        Some(ProcessEvent::Error { kind, message }) => Some((kind, message)),
+        Some(ProcessEvent::Error { kind, message, next_step }) => Some((kind, message, next_step)),
         _ => None,
     });
-    let (kind, message) = reported.unwrap_or_else(|| failure_in_words(code, stderr));
-    if kind == JobErrorKind::Cancelled { JobError::Cancelled.into() } else { Failure::new(kind, message) }
+    let (kind, message, next_step) = reported.unwrap_or_else(|| {
+        let (kind, message) = failure_in_words(code, stderr);
+        (kind, message, None)
+    });
+    if kind == JobErrorKind::Cancelled {
+        return JobError::Cancelled.into();
+    }
+    Failure::new(kind, message).with_next_step(next_step)
 }
 
 /// Returns the kind and the message of the failure of a process that reported none as an event: it was ended from outside, it
@@ -318,12 +324,14 @@ mod tests {
     fn a_reported_failure_is_taken_over_with_its_kind_and_whole_message() {
         let error = ProcessEvent::Error {
             kind: JobErrorKind::WouldOverwrite,
-            message: "a.tif exists\nerror: no line of its own".to_owned(),
+            message: "a.tif exists\nerror: no line of its own; choose another".to_owned(),
+            next_step: Some("choose another".to_owned()),
         };
         let line = serde_json::to_string(&error).unwrap();
         let failure = failure_of(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));
         assert_eq!(failure.kind(), JobErrorKind::WouldOverwrite);
-        assert_eq!(failure.to_string(), "a.tif exists\nerror: no line of its own");
+        assert_eq!(failure.to_string(), "a.tif exists\nerror: no line of its own; choose another");
+        assert_eq!(failure.event(), error, "it is passed on with its next step");
     }
 
     #[test]

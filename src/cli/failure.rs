@@ -4,7 +4,7 @@ use cytoscope_engine::EngineError;
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
-use cytoscope_pipeline::{JobError, JobErrorKind, model_error_message};
+use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, model_error_message};
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
 
@@ -16,11 +16,24 @@ pub(crate) type Outcome = Result<(), Failure>;
 pub(crate) struct Failure {
     kind: JobErrorKind,
     message: String,
+    /// What to do next, as the end of the message; `None` if that is unknown.
+    next_step: Option<String>,
 }
 
 impl Failure {
     pub(crate) fn new(kind: JobErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), next_step: None }
+    }
+
+    /// Returns the failure with what to do next, if it is known and the message ends with it.
+    pub(crate) fn with_next_step(self, next_step: Option<String>) -> Self {
+        let next_step = next_step.filter(|step| self.message.ends_with(step.as_str()));
+        Self { next_step, ..self }
+    }
+
+    /// Returns a failure of this kind with another message, and with the next step if that message ends with it, too.
+    pub(crate) fn with_message(self, message: impl Into<String>) -> Self {
+        Self::new(self.kind, message).with_next_step(self.next_step)
     }
 
     pub(crate) fn other(message: impl Into<String>) -> Self {
@@ -39,6 +52,12 @@ impl Failure {
         self.kind
     }
 
+    /// The event that reports the failure to the process that started this one.
+    pub(crate) fn event(&self) -> ProcessEvent {
+        let (message, next_step) = (self.message.clone(), self.next_step.clone());
+        ProcessEvent::Error { kind: self.kind, message, next_step }
+    }
+
     /// Exit code of the program, from 1.
     pub(crate) fn exit_code(&self) -> u8 {
         self.kind.exit_code() as u8
@@ -53,7 +72,7 @@ impl std::fmt::Display for Failure {
 
 impl From<JobError> for Failure {
     fn from(error: JobError) -> Self {
-        Self::new(error.kind(), error.to_string())
+        Self::new(error.kind(), error.to_string()).with_next_step(error.next_step())
     }
 }
 

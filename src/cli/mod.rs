@@ -38,7 +38,7 @@ mod worker;
 use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cytoscope_engine::Precision;
-use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel, ProcessEvent};
+use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{io_advice, is_exhausted};
@@ -168,7 +168,7 @@ fn exit_code(outcome: Outcome, json_error: bool) -> ExitCode {
         Err(failure) => {
             tracing::error!("{failure}");
             if json_error {
-                eprint_json(&ProcessEvent::Error { kind: failure.kind(), message: failure.to_string() });
+                eprint_json(&failure.event());
             } else {
                 eprint_line(&format!("error: {failure}"));
             }

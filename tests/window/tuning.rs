@@ -99,6 +99,12 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     assert!(names.any(|name| name.ends_with(".search.csv")));
     fixture.click("Discard found settings");
     fixture.until("no settings", |w| !sees(w, "in place of the settings above"));
+    fixture.click("Remove search…");
+    fixture.click("Remove search");
+    fixture.until("no trials", |w| !sees(w, "Validation scores of"));
+    let left = std::fs::read_dir(fixture.path("settings/searches")).unwrap();
+    let left: Vec<String> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

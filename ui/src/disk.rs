@@ -143,6 +143,8 @@ pub(crate) enum DiskEffect {
     PrepareSearch(Box<SearchSetup>),
     /// Reads the trials of a search from its table.
     ReadTrials(Box<SearchJob>),
+    /// Removes the files of a search.
+    RemoveSearch(Box<SearchJob>),
     /// Reads the machine profiles.
     ReadMachineProfiles {
         /// JSON file; if it is missing, there are no profiles.
@@ -294,6 +296,13 @@ pub(crate) enum DiskEvent {
         /// Its trials that have ended.
         trials: Result<Vec<SearchTrial>, String>,
     },
+    /// The files of a search were removed.
+    SearchRemoved {
+        /// The search.
+        job: Box<SearchJob>,
+        /// Why they were not removed.
+        result: Result<(), String>,
+    },
     /// The machine profiles were read.
     MachineProfilesRead(Result<MachineProfiles, String>),
     /// The peak rates of this machine were read or measured.
@@ -361,6 +370,7 @@ impl DiskEffect {
             }
             Self::PrepareSearch(setup) => DiskEvent::SearchReady(prepare_search(setup)),
             Self::ReadTrials(job) => DiskEvent::TrialsRead { job: job.clone(), trials: job.stored_trials() },
+            Self::RemoveSearch(job) => DiskEvent::SearchRemoved { job: job.clone(), result: job.remove() },
             Self::ReadMachineProfiles { path } => {
                 DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
             }

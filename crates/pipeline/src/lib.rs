@@ -61,6 +61,7 @@ mod rerun;
 pub mod results;
 mod sample_type;
 mod scored_channels;
+mod search_table;
 mod segment;
 mod slice_statistics;
 mod spool;
@@ -109,6 +110,10 @@ pub use program::{ChildProgram, folders_of_program, own_program};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;
 pub use rerun::Rerun;
+pub use search_table::{
+    MAX_SEARCH_TABLE_BYTES, SEARCH_COLUMNS, SEARCH_FINGERPRINT, SEARCH_FOLDER_KIND, SearchTable, SearchTableError,
+    is_search_table, read_search_table,
+};
 pub use segment::{LabelFormat, SegmentJob, SegmentReport};
 pub use slice_statistics::StatisticsScope;
 pub use stack::Extents;

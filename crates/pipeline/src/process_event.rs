@@ -41,6 +41,11 @@ pub struct SearchTrial {
 }
 
 impl SearchTrial {
+    /// Returns the values of the settings, in TOML.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.settings.iter().filter_map(|setting| setting.split_once('=').map(|(_, value)| value))
+    }
+
     /// Returns how the run ended, in words.
     pub fn result_text(&self) -> String {
         match self.score {
@@ -95,6 +100,9 @@ pub enum ProcessEvent {
         kind: JobErrorKind,
         /// The error message.
         message: String,
+        /// What to do next, which is the end of the message after `; `; `None` if the message does not end with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next_step: Option<String>,
     },
 }
 
@@ -151,7 +159,10 @@ mod tests {
         };
         let measured = candidate(CandidateOutcome::Measured { secs: 0.5321 });
         let failed = candidate(CandidateOutcome::Failed { error: "no memory".to_owned() });
-        let error = ProcessEvent::Error { kind: JobErrorKind::BadInput, message: "a.tif: not a TIFF".to_owned() };
+        let error = |next_step: Option<&str>| {
+            let (kind, message) = (JobErrorKind::BadInput, "a.tif: not a TIFF; convert it".to_owned());
+            ProcessEvent::Error { kind, message, next_step: next_step.map(str::to_owned) }
+        };
         let trial = |score, error: &str| {
             let settings = vec!["network.filters=[4, 8]".to_owned()];
             let trial =
@@ -166,12 +177,16 @@ mod tests {
             (failed, Some("2 of 12: cpu int8, tile auto: failed: no memory")),
             (trial(Some(0.5), ""), Some("rung 1 of 4: trial 3, 20 steps: score 0.5000")),
             (trial(None, "no memory"), Some("rung 1 of 4: trial 3, 20 steps: failed: no memory")),
-            (error, None),
+            (error(None), None),
+            (error(Some("convert it")), None),
         ] {
             let line = serde_json::to_string(&event).unwrap();
             assert_eq!(ProcessEvent::parse(&format!("{line}\n")), Some(event.clone()), "{line}");
             assert_eq!(event.progress_text().as_deref(), text);
         }
+        // As builds without the field report it.
+        let earlier = r#"{"event":"error","kind":"bad_input","message":"a.tif: not a TIFF; convert it"}"#;
+        assert_eq!(ProcessEvent::parse(earlier), Some(error(None)));
         for other in ["error: no memory", "{}", "[1 of 2] x", r#"{"event":"failed","input":"a","reason":"b"}"#] {
             assert_eq!(ProcessEvent::parse(other), None, "{other}");
         }

@@ -244,7 +244,15 @@ impl TrainJob {
     /// # Errors
     /// As [`TrainJob::discard`], and [`JobError::Storage`] if a run uses the folder.
     pub fn discard_unused(&self) -> Result<(), JobError> {
-        let folder = RunFolder::for_package(&self.out);
+        Self::discard_unused_of(&self.out)
+    }
+
+    /// Like [`TrainJob::discard_unused`], for the run that writes the package `out`.
+    ///
+    /// # Errors
+    /// As [`TrainJob::discard_unused`].
+    pub fn discard_unused_of(out: &Path) -> Result<(), JobError> {
+        let folder = RunFolder::for_package(out);
         folder.check(&[])?;
         if !folder.is_of_run() {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
-use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SearchTrial};
+use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_file;
@@ -23,10 +23,8 @@ use cytoscope_train::{
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use table::{ResultsTable, is_search_table};
+use table::ResultsTable;
 
-/// Kind of the working folder, as stored in its marker file.
-const FOLDER_KIND: &str = "search";
 /// Extension of the file of plots, after the name of the package.
 const PLOTS: &str = "search.svg";
 /// Options on which the score of a trial hardly depends: how it is computed, not what.
@@ -163,7 +161,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;
     let context = progress::context(false, true, Recorder::totals_only());
-    let scratch = Scratch::create(beside(&options.out, "search"), FOLDER_KIND)?;
+    let scratch = Scratch::create(beside(&options.out, "search"), SEARCH_FOLDER_KIND)?;
     if options.restart {
         // Now, not when the first run ends or the last one starts: if this search is interrupted before, the next one with
         // --resume must not continue what is discarded.
@@ -172,7 +170,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
-    let (mut last_report, mut last_failure) = (None, JobErrorKind::BadInput);
+    let (mut last_report, mut last_failure) = (None, Failure::bad_input("no trial was run"));
     let mut remaining = RemainingTime::default();
     for (place, rung) in rungs.iter().enumerate() {
         let (number, is_last) = (place + 1, place + 1 == rungs.len());
@@ -191,19 +189,23 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                     let mut words = words(options, assigned, rung.steps, &out);
                     words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
                     let (row, ended) = run_trial(trial, number, rung.steps, values, &words)?;
-                    if let Err(kind) = &ended {
-                        // A run that was ended together with the search has not failed.
-                        context.check()?;
-                        last_failure = *kind;
-                    }
+                    let report = match ended {
+                        Ok(report) => Some(report),
+                        Err(failure) => {
+                            // A run that was ended together with the search has not failed.
+                            context.check()?;
+                            last_failure = failure;
+                            None
+                        }
+                    };
                     table.add(row.clone())?;
-                    (row, ended.ok())
+                    (row, report)
                 }
             };
             remaining.add(rung.steps, report.as_ref().map(|_| row.seconds));
             show_trial(options, &table.keys, &row, rungs.len(), &remaining);
             if is_last && report.is_none() {
-                return Err(Failure::new(last_failure, format!("the best trial failed with all steps: {}", row.error)));
+                return Err(last_failure.with_message(format!("the best trial failed with all steps: {}", row.error)));
             }
             last_report = report.or(last_report);
             scored.extend(row.score.map(|score| (trial, score)));
@@ -216,7 +218,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
         if !is_last && active.is_empty() {
             let error = table.rows.last().map_or_else(String::new, |row| row.error.clone());
-            return Err(Failure::new(last_failure, format!("all trials failed; the last error was: {error}")));
+            return Err(last_failure.with_message(format!("all trials failed; the last error was: {error}")));
         }
     }
     finish(options, &table, last_report.as_ref())
@@ -276,7 +278,7 @@ fn run_trial(
     steps: usize,
     values: Vec<String>,
     words: &[String],
-) -> Result<(Row, Result<TrainCommandReport, JobErrorKind>), Failure> {
+) -> Result<(Row, Result<TrainCommandReport, Failure>), Failure> {
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
     match child::report::<TrainCommandReport>(words) {
         Ok(report) => {
@@ -292,7 +294,7 @@ fn run_trial(
             Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
         Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
-        Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure.kind()))),
+        Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure))),
     }
 }
 

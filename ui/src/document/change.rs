@@ -44,6 +44,15 @@ pub enum DocumentChange {
         /// Counts of the displayed plane's intensities.
         histogram: Histogram,
     },
+    /// Sets the contrast limits of a growing prediction.
+    LiveContrast {
+        /// Id of the source that the values were read from; one that is no longer shown changes nothing.
+        source: SourceId,
+        /// Value that is shown in black.
+        low: f32,
+        /// Value that is shown in white.
+        high: f32,
+    },
     /// Sets whether the overlay of a role is visible, and its display settings.
     Overlay {
         /// Kind of the overlay.
@@ -97,6 +106,11 @@ impl Document {
             DocumentChange::MapHistogram { source, histogram } => {
                 if let Some(map) = self.of_role_mut(Role::Map).filter(|map| map.source_id == source) {
                     map.histogram = Some(histogram);
+                }
+            }
+            DocumentChange::LiveContrast { source, low, high } => {
+                if let Some(live) = self.of_role_mut(Role::Live).filter(|live| live.source_id == source) {
+                    (live.display.low, live.display.high) = (low, high);
                 }
             }
             DocumentChange::Overlay { role, visible, style, label_opacity, display } => {

@@ -8,7 +8,7 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
-use crate::engine_notes::in_window;
+use crate::engine_notes::failure_in_window;
 use crate::panels::{capitalized, seconds};
 use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
@@ -36,8 +36,8 @@ pub(super) struct Tuning {
     /// File of the machine profiles.
     profiles: Option<PathBuf>,
     wake: Wake,
-    /// Title of the start model while the settings of the training run are being written.
-    preparing: Option<String>,
+    /// What is started once its files are written.
+    preparing: Option<Preparation>,
     run: Option<TuningRun>,
     /// Trials of a search that have ended and were not taken yet.
     trials: Arc<Mutex<Vec<SearchTrial>>>,
@@ -52,6 +52,16 @@ enum TunedRuns {
     Training,
     /// Training settings with the best score.
     Search,
+}
+
+/// Tuning or a search whose files are being written.
+struct Preparation {
+    /// Title of the start model.
+    model: String,
+    /// Whether it is a search.
+    is_search: bool,
+    /// Whether the user has cancelled it.
+    cancelled: bool,
 }
 
 /// A training run whose settings are tuned.
@@ -219,15 +229,17 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
-/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error, if it reports
-/// one.
+/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error as the window
+/// shows it, if it reports one.
 fn read_events(pipe: impl Read, show: impl Fn(ProcessEvent)) -> Option<String> {
     let mut reader = BufReader::new(pipe);
     let (mut error, mut line) = (None, Vec::new());
     // If reading fails, the process ends without a known reason.
     while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         match ProcessEvent::parse(&String::from_utf8_lossy(&line)) {
-            Some(ProcessEvent::Error { message, .. }) => error = Some(message),
+            Some(ProcessEvent::Error { message, next_step, .. }) => {
+                error = Some(failure_in_window(&message, next_step.as_deref()));
+            }
             Some(event) => show(event),
             // A message of a library.
             None => {}
@@ -254,12 +266,14 @@ fn progress_of(event: &ProcessEvent) -> Option<String> {
 impl Jobs {
     /// Title of the model whose settings are being tuned.
     pub(crate) fn tuning(&self) -> Option<&str> {
-        self.tuning.run.as_ref().map(|run| run.model.as_str()).or(self.tuning.preparing.as_deref())
+        let preparing = self.tuning.preparing.as_ref().map(|preparing| preparing.model.as_str());
+        self.tuning.run.as_ref().map(|run| run.model.as_str()).or(preparing)
     }
 
-    /// Whether a search for training settings runs.
+    /// Whether a search for training settings runs or is about to.
     pub(crate) fn is_searching(&self) -> bool {
-        self.tuning.run.as_ref().is_some_and(|run| run.runs == TunedRuns::Search)
+        let is_prepared = self.tuning.preparing.as_ref().is_some_and(|preparing| preparing.is_search);
+        is_prepared || self.tuning.run.as_ref().is_some_and(|run| run.runs == TunedRuns::Search)
     }
 
     /// The progress of tuning in one line, once it is known.
@@ -271,11 +285,15 @@ impl Jobs {
 
     /// Whether tuning was cancelled and has not ended yet.
     pub(crate) fn is_cancelling_tuning(&self) -> bool {
-        self.tuning.run.as_ref().is_some_and(|run| run.cancelled)
+        let is_unwanted = self.tuning.preparing.as_ref().is_some_and(|preparing| preparing.cancelled);
+        is_unwanted || self.tuning.run.as_ref().is_some_and(|run| run.cancelled)
     }
 
-    /// Cancels tuning, if it runs.
+    /// Cancels tuning, if it runs, or does not start it once its files are written.
     pub(super) fn cancel_tuning(&mut self) {
+        if let Some(preparing) = &mut self.tuning.preparing {
+            preparing.cancelled = true;
+        }
         if let Some(run) = &mut self.tuning.run {
             run.cancel();
         }
@@ -324,15 +342,18 @@ impl Jobs {
     /// Tunes the settings of a training run, once these are written to their file.
     pub(super) fn tune_training(&mut self, training: Box<TunedTraining>, effects: &mut Effects) {
         if self.can_tune() {
-            self.tuning.preparing = Some(training.title.clone());
+            let model = training.title.clone();
+            self.tuning.preparing = Some(Preparation { model, is_search: false, cancelled: false });
             effects.disk(DiskEffect::PrepareTuning(training));
         }
     }
 
-    /// Starts to tune a training run whose settings were written.
+    /// Starts to tune a training run whose settings were written, unless that was cancelled.
     pub(crate) fn tuning_ready(&mut self, training: Result<Box<TunedTraining>, String>) -> Effects {
         let mut effects = Effects::default();
-        self.tuning.preparing = None;
+        if self.tuning.preparing.take().is_some_and(|preparing| preparing.cancelled) {
+            return effects;
+        }
         let started = training.and_then(|training| {
             let arguments = training.arguments(self.tuning.profiles.as_deref());
             let TunedTraining { title, config, .. } = *training;
@@ -347,15 +368,17 @@ impl Jobs {
     /// Reserves this machine for a search, and writes its files.
     pub(super) fn prepare_search(&mut self, setup: Box<SearchSetup>, effects: &mut Effects) {
         if self.can_tune() {
-            self.tuning.preparing = Some(setup.job.title());
+            self.tuning.preparing = Some(Preparation { model: setup.job.title(), is_search: true, cancelled: false });
             effects.disk(DiskEffect::PrepareSearch(setup));
         }
     }
 
-    /// Releases this machine, because the files of a search could not be written.
-    pub(super) fn search_not_prepared(&mut self, reason: String, effects: &mut Effects) {
-        self.tuning.preparing = None;
-        effects.error("The search cannot start", reason);
+    /// Releases this machine, because the files of a search could not be written or the search was cancelled meanwhile.
+    pub(super) fn search_not_prepared(&mut self, reason: Option<String>, effects: &mut Effects) {
+        let is_cancelled = self.tuning.preparing.take().is_some_and(|preparing| preparing.cancelled);
+        if let Some(reason) = reason.filter(|_| !is_cancelled) {
+            effects.error("The search cannot start", reason);
+        }
     }
 
     /// Starts a search for training settings whose files were written, or continues one.
@@ -390,7 +413,7 @@ impl Jobs {
                 return match result {
                     Ok(()) => effects.success("Search finished", format!("{title}: the best settings can be used now")),
                     Err(_) if cancelled => {}
-                    Err(reason) => effects.error("The search failed", in_window(&reason)),
+                    Err(reason) => effects.error("The search failed", reason),
                 };
             }
         };
@@ -406,7 +429,7 @@ impl Jobs {
             }
             (Ok(()), None) => effects.success("Settings tuned", title),
             (Err(_), _) if cancelled => {}
-            (Err(reason), _) => effects.error("Tuning failed", in_window(&reason)),
+            (Err(reason), _) => effects.error("Tuning failed", reason),
         }
     }
 }
@@ -414,6 +437,8 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effect::Effect;
+    use crate::training::Training;
     use cytoscope_pipeline::{CandidateOutcome, JobErrorKind};
 
     #[cfg(unix)]
@@ -430,6 +455,37 @@ mod tests {
         assert!(run.cancelled);
         assert!(run.ended.recv().unwrap().is_err());
         assert!(started.elapsed().as_secs() < 30, "it was waited for");
+    }
+
+    #[test]
+    fn a_search_that_is_cancelled_while_its_files_are_written_does_not_start_and_leaves_none() {
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        jobs.tuning.preparing = Some(Preparation { model: "m".to_owned(), is_search: true, cancelled: false });
+        assert!(jobs.is_searching() && !jobs.is_cancelling_tuning());
+        jobs.cancel_tuning();
+        assert!(jobs.is_cancelling_tuning(), "the files are still being written");
+        let job = SearchJob {
+            task: TrainingTask::LabelFree,
+            data: PathBuf::from("/data/pairs"),
+            from: TrainStart::Scratch,
+            out: PathBuf::from("/searches/pairs"),
+            trials: 2,
+            steps: 20,
+            device: DeviceRequest::Auto,
+            threads: 0,
+            without_int8: true,
+        };
+        let mut training = Training::new(None, TrainConfig::default(), &wake);
+        let effects: Vec<Effect> = training.search_ready(Ok(Box::new(job)), &jobs).into_iter().collect();
+        let removes = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::RemoveSearch(_)));
+        assert_eq!(effects.iter().filter(|effect| removes(effect)).count(), 1);
+        assert!(training.wizard().plan.search.job.is_none(), "it does not replace the latest search");
+        // Nor is it reported that its files could not be written.
+        let mut reported = Effects::default();
+        jobs.search_not_prepared(Some("the disk is full".to_owned()), &mut reported);
+        assert_eq!(reported.into_iter().count(), 0);
+        assert!(jobs.tuning().is_none());
     }
 
     #[test]
@@ -482,7 +538,11 @@ mod tests {
             outcome: CandidateOutcome::Measured { secs: 0.5321 },
             eta_secs,
         };
-        let error = ProcessEvent::Error { kind: JobErrorKind::OutOfResources, message: "no memory".to_owned() };
+        let error = ProcessEvent::Error {
+            kind: JobErrorKind::OutOfResources,
+            message: "there is no memory; close other programs".to_owned(),
+            next_step: Some("close other programs".to_owned()),
+        };
         let round = ProcessEvent::Round { round: 1, candidates: 2 };
         let lines: Vec<String> = [round, candidate(1, 150.0), candidate(2, 0.0), error]
             .iter()
@@ -491,7 +551,7 @@ mod tests {
         let text = format!("a library's message\n{}\n[1 of 9] error: another one\n", lines.join("\n"));
         let shown = std::cell::RefCell::new(Vec::new());
         let reason = read_events(text.as_bytes(), |event| shown.borrow_mut().extend(progress_of(&event)));
-        assert_eq!(reason.as_deref(), Some("no memory"));
+        assert_eq!(reason.as_deref(), Some("there is no memory\nClose other programs"));
         let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
         assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", first, "2 of 2: cpu int8: 0.532 s"]);
         assert_eq!(read_events(&b"note: a"[..], |_| {}), None);

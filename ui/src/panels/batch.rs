@@ -66,7 +66,8 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ask(FileRequest::ConvertFiles, None, actions);
         }
         let has_stacks = !state.documents.all().is_empty();
-        if named_button(ui, has_stacks, icon::STACK, "Add open stacks").clicked() {
+        let add = named_button(ui, has_stacks, icon::STACK, "Add open stacks");
+        if add.on_disabled_hover_text("No stack is open.").clicked() {
             actions.send(BatchAction::AddOpen);
         }
     });
@@ -153,8 +154,9 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let batch = state.batch;
     let running = batch.converting(state.jobs);
     ui.horizontal(|ui| {
-        let may = running == 0 && !batch.files.is_empty() && state.jobs.has_engine();
-        if named_button(ui, may, icon::SWAP, "Convert").clicked() {
+        let reason = reason_against_converting(state);
+        let convert = named_button(ui, reason.is_none(), icon::SWAP, "Convert");
+        if convert.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
             actions.send(BatchAction::Convert);
         }
         if running > 0 {
@@ -170,6 +172,19 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let started = batch.started().max(1);
         let done = started.saturating_sub(running);
         ui.add(egui::ProgressBar::new(done as f32 / started as f32).desired_height(8.0).desired_width(320.0));
+    }
+}
+
+/// Why no files can be converted now; `None` if they can.
+fn reason_against_converting(state: State<'_>) -> Option<&'static str> {
+    if !state.jobs.has_engine() {
+        Some("The engine is missing: nothing can be converted.")
+    } else if state.batch.files.is_empty() {
+        Some("Add files first.")
+    } else if state.batch.converting(state.jobs) > 0 {
+        Some("Wait until the files are converted, or cancel the conversions.")
+    } else {
+        None
     }
 }
 

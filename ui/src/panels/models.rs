@@ -72,7 +72,12 @@ fn model_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     heading(ui, "Installed");
     if state.jobs.models().is_empty() {
-        weak(ui, "Loading models…");
+        let text = match state.jobs.has_engine() {
+            true if state.jobs.has_stopped_engine() => "The engine has stopped: restart it in the status bar.",
+            true => "Loading models…",
+            false => "The engine is missing: no models are listed.",
+        };
+        weak(ui, text);
     }
     for card in state.jobs.models() {
         model_row(ui, state, &card.path, &card.name, card.problem.is_some(), actions);
@@ -123,6 +128,7 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
         let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
                     that is not used because it hung.";
+        let button = if is_looking { button } else { button.on_disabled_hover_text("The engine is missing") };
         if button.on_hover_text(hint).clicked() {
             actions.send(JobsAction::LookForDevices);
         }
@@ -158,12 +164,13 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
         if installed.is_some() && named_button(ui, usable, icon::SPARKLE, "Predict with this model").clicked() {
             actions.send(ModelsAction::Use);
         }
-        let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test");
+        let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test").on_disabled_hover_text(why_not(state));
         if test.on_hover_text("Run the model on its test tensors, and compare devices with the reference").clicked() {
             actions.send(ModelsAction::Test);
         }
         if installed.is_some() {
             let measure = named_button(ui, is_idle && usable, icon::GAUGE, "Measure here");
+            let measure = if usable { measure.on_disabled_hover_text(why_not(state)) } else { measure };
             if measure.on_hover_text("Measure the speed of the model on the devices of this machine").clicked() {
                 actions.send(ModelsAction::Measure);
             }
@@ -192,6 +199,14 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     }
     if let Some(findings) = findings {
         results(ui, findings);
+    }
+}
+
+/// Why no job of a model can start, if none can.
+fn why_not(state: State<'_>) -> &'static str {
+    match state.jobs.has_engine() {
+        true => "Wait until the job of this model has finished, or cancel it",
+        false => "The engine is missing",
     }
 }
 
@@ -332,8 +347,9 @@ fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, acti
         if name != state.models.name() {
             actions.send(ModelsAction::Name(name.clone()));
         }
+        let is_entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
         let may = enabled && !crate::training::plan::clean_name(&name).is_empty();
-        if named_button(ui, may, icon::PLUS, "Add to my models").clicked() {
+        if named_button(ui, may, icon::PLUS, "Add to my models").clicked() || (is_entered && may) {
             actions.send(ModelsAction::Add);
         }
         if named_button(ui, true, icon::X, "Remove from the list").clicked() {
@@ -496,7 +512,8 @@ fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut
                 actions.send(ModelsAction::QatMinutes(minutes));
             }
         }
-        if named_button(ui, is_idle, icon::PACKAGE, "Quantize").clicked() {
+        let quantize = named_button(ui, is_idle, icon::PACKAGE, "Quantize");
+        if quantize.on_disabled_hover_text(why_not(state)).clicked() {
             actions.send(ModelsAction::Quantize);
         }
     });

@@ -9,14 +9,18 @@ use crate::disk::DiskEffect;
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction, path_option};
 use cytoscope_engine::DeviceRequest;
-use cytoscope_pipeline::SearchTrial;
-use cytoscope_storage::read::open_regular;
+use cytoscope_model_package::PACKAGE_KIND;
+use cytoscope_pipeline::job_record::remove_record;
+use cytoscope_pipeline::{SEARCH_FOLDER_KIND, SearchTableError, SearchTrial, read_search_table};
+use cytoscope_storage::StorageError;
+use cytoscope_storage::folder::{remove_finished, remove_working};
+use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::write::atomic_write;
-use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainStart, search_rungs};
+use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainJob, TrainStart, search_rungs};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Folder of the searches, beside that of the training runs.
@@ -26,10 +30,9 @@ pub(crate) const DEFAULT_RANGES: &str =
     "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { uniform = [0.9, 0.999] }\n";
 /// Maximum number of trials of a search that is started from the window.
 pub(crate) const MAX_SEARCH_TRIALS: usize = 256;
-/// Columns of the table of a search besides those of the settings.
-const OWN_COLUMNS: [&str; 7] = ["trial", "rung", "steps", "score", "seconds", "error", "search"];
-/// Maximum size in bytes of the table of a search.
-const MAX_TABLE_BYTES: u64 = 64 << 20;
+
+/// Files of a search beside its package, by their extensions.
+const OWN_FILES: [&str; 4] = ["search.csv", "search.svg", "space.toml", "settings.toml"];
 
 /// The choices of a search, and the trials of the latest one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,11 +50,15 @@ pub struct SettingsSearch {
     pub results: Vec<SearchTrial>,
     /// Settings of a trial that the next training run uses, each as `KEY=VALUE`.
     pub used: Vec<String>,
+    /// Whether the user is asked to confirm that the latest search is removed.
+    #[serde(skip)]
+    pub confirm_removal: bool,
 }
 
 impl Default for SettingsSearch {
     fn default() -> Self {
-        Self { ranges: None, trials: 8, steps: 800, job: None, results: Vec::new(), used: Vec::new() }
+        let (results, used) = (Vec::new(), Vec::new());
+        Self { ranges: None, trials: 8, steps: 800, job: None, results, used, confirm_removal: false }
     }
 }
 
@@ -128,23 +135,36 @@ impl SearchJob {
     /// Why the table cannot be read.
     pub(crate) fn stored_trials(&self) -> Result<Vec<SearchTrial>, String> {
         let table = self.table();
-        let failed = |problem: String| format!("{}: {problem}", table.display());
-        let file = match open_regular(&table) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error.to_string())),
-        };
-        let mut reader = csv::Reader::from_reader(file.take(MAX_TABLE_BYTES));
-        let columns = reader.headers().map_err(|error| failed(error.to_string()))?.clone();
-        let mut trials = Vec::new();
-        for row in reader.records() {
-            let row = row.map_err(|error| failed(error.to_string()))?;
-            match trial_of(&columns, &row) {
-                Some(trial) => trials.push(trial),
-                None => return Err(failed(format!("row {} cannot be read", trials.len() + 2))),
+        match read_search_table(&table) {
+            Ok(table) => Ok(table.trials),
+            Err(SearchTableError::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(format!("{}: {error}", table.display())),
+        }
+    }
+
+    /// Removes the package of the best trial, the table, the plots and the settings of this search.
+    ///
+    /// # Errors
+    /// Why a file cannot be removed: a process still searches, or the package was changed.
+    pub(crate) fn remove(&self) -> Result<(), String> {
+        let text = |error: StorageError| error.to_string();
+        let scratch = self.file("search");
+        // A window that was closed may have started a process that still searches.
+        let _lock = ResultsLock::beside_folder(&scratch).map_err(text)?;
+        TrainJob::discard_unused_of(&self.out).map_err(|error| error.to_string())?;
+        remove_finished(&self.out, PACKAGE_KIND).map_err(text)?;
+        remove_record(&self.out).map_err(|error| error.to_string())?;
+        remove_working(&scratch, SEARCH_FOLDER_KIND).map_err(text)?;
+        for extension in OWN_FILES {
+            let path = self.file(extension);
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", path.display()));
+                }
+                _ => {}
             }
         }
-        Ok(trials)
+        Ok(())
     }
 
     /// Title of the search: that of its start model.
@@ -169,25 +189,6 @@ impl SearchJob {
         arguments.extend(switches.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
         arguments
     }
-}
-
-/// Returns the trial in a row of a table with these columns.
-fn trial_of(columns: &csv::StringRecord, row: &csv::StringRecord) -> Option<SearchTrial> {
-    let cell = |name: &str| row.get(columns.iter().position(|column| column == name)?);
-    let score = match cell("score")? {
-        "" => None,
-        text => Some(text.parse::<f64>().ok()?),
-    };
-    let of_settings = columns.iter().zip(row).filter(|(column, _)| !OWN_COLUMNS.contains(column));
-    Some(SearchTrial {
-        number: cell("trial")?.parse().ok()?,
-        rung: cell("rung")?.parse().ok()?,
-        steps: cell("steps")?.parse().ok()?,
-        score,
-        seconds: cell("seconds")?.parse().ok()?,
-        error: cell("error")?.to_owned(),
-        settings: of_settings.map(|(key, value)| format!("{key}={value}")).collect(),
-    })
 }
 
 /// A search whose files are to be written.
@@ -239,6 +240,10 @@ pub(crate) enum SearchAction {
     UseBest,
     /// Uses the settings of no trial.
     UseNone,
+    /// Sets whether the user is asked to confirm that the latest search is removed.
+    AskRemoval(bool),
+    /// Removes the files of the latest search.
+    Remove,
 }
 
 impl Training {
@@ -249,7 +254,10 @@ impl Training {
             SearchAction::Ranges(path) => search.ranges = path,
             SearchAction::Trials(trials) => search.trials = trials.clamp(1, MAX_SEARCH_TRIALS),
             SearchAction::Steps(steps) => search.steps = steps.max(1),
-            SearchAction::Start => self.start_search(jobs, effects),
+            SearchAction::Start => {
+                search.confirm_removal = false;
+                self.start_search(jobs, effects);
+            }
             SearchAction::Continue => {
                 // It may have gone on after an earlier window was closed.
                 if let Some(job) = search.job.clone().filter(|_| search.is_unfinished() && jobs.can_tune()) {
@@ -261,6 +269,15 @@ impl Training {
                 search.used = settings.unwrap_or_default();
             }
             SearchAction::UseNone => search.used.clear(),
+            SearchAction::AskRemoval(ask) => search.confirm_removal = ask,
+            SearchAction::Remove => {
+                search.confirm_removal = false;
+                if !jobs.is_searching()
+                    && let Some(job) = search.job.take()
+                {
+                    effects.disk(DiskEffect::RemoveSearch(Box::new(job)));
+                }
+            }
         }
     }
 
@@ -287,10 +304,14 @@ impl Training {
         }
     }
 
-    /// Starts a search whose files were written.
-    pub(crate) fn search_ready(&mut self, job: Result<Box<SearchJob>, String>) -> Effects {
+    /// Starts a search whose files were written, or removes these if it was cancelled meanwhile.
+    pub(crate) fn search_ready(&mut self, job: Result<Box<SearchJob>, String>, jobs: &Jobs) -> Effects {
         let mut effects = Effects::default();
         match job {
+            Ok(job) if jobs.is_cancelling_tuning() => {
+                effects.act(JobsAction::SearchNotPrepared(None));
+                effects.disk(DiskEffect::RemoveSearch(job));
+            }
             Ok(job) => {
                 let search = &mut self.wizard.plan.search;
                 search.results.clear();
@@ -298,8 +319,28 @@ impl Training {
                 effects.act(JobsAction::StartSearch { job, resume: false });
                 self.wizard.save_plan(true);
             }
-            Err(reason) => effects.act(JobsAction::SearchNotPrepared(reason)),
+            Err(reason) => effects.act(JobsAction::SearchNotPrepared(Some(reason))),
         }
+        effects
+    }
+
+    /// Forgets the trials of a search whose files were removed, or reports why they were not.
+    pub(crate) fn search_removed(&mut self, job: SearchJob, result: Result<(), String>) -> Effects {
+        let mut effects = Effects::default();
+        let search = &mut self.wizard.plan.search;
+        // Otherwise it is one that was cancelled before it replaced the latest search.
+        let is_latest = search.job.is_none();
+        match result {
+            Ok(()) if is_latest => search.results.clear(),
+            Ok(()) => {}
+            Err(reason) => {
+                effects.error("The search could not be removed", reason);
+                if is_latest {
+                    search.job = Some(job);
+                }
+            }
+        }
+        self.wizard.save_plan(true);
         effects
     }
 
@@ -420,6 +461,60 @@ mod tests {
         std::fs::write(job.table(), format!("{header}one,1,10,0.5,1.0,,0.1,[4],abc\n")).unwrap();
         let error = job.stored_trials().unwrap_err();
         assert!(error.contains("pairs.search.csv: row 2 cannot be read"), "{error}");
+    }
+
+    #[test]
+    fn a_removed_search_leaves_the_files_of_others_and_a_running_one_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || {
+            let mut names: Vec<String> = std::fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        let setup = SearchSetup { job: job("pairs".into()), config: TrainConfig::default(), ranges: None };
+        let job = setup.write(folder.path().join("pairs")).unwrap();
+        std::fs::write(folder.path().join("pairs 2.search.csv"), "another search").unwrap();
+        std::fs::write(job.table(), "trial,rung,steps,score,seconds,error,search\n").unwrap();
+        let before = names();
+        assert_eq!(before.len(), 4);
+        let running = ResultsLock::beside_folder(&job.file("search")).unwrap();
+        assert!(job.remove().is_err());
+        drop(running);
+        assert_eq!(names(), before, "its process still searches");
+        // A package that this program did not write.
+        std::fs::create_dir(&job.out).unwrap();
+        std::fs::write(job.out.join("mine.txt"), "x").unwrap();
+        assert!(job.remove().unwrap_err().contains("mine.txt"));
+        assert!(job.table().exists());
+        std::fs::remove_dir_all(&job.out).unwrap();
+        assert_eq!(job.remove(), Ok(()));
+        assert_eq!(names(), ["pairs 2.search.csv"]);
+        assert_eq!(job.remove(), Ok(()), "there is nothing left");
+    }
+
+    #[test]
+    fn the_trials_of_a_search_stay_until_its_files_are_removed() {
+        let wake: crate::effect::Wake = std::sync::Arc::new(|| {});
+        let (mut training, jobs) =
+            (Training::new(None, TrainConfig::default(), &wake), Jobs::new(None, None, None, &wake));
+        let removed = job("/out".into());
+        training.wizard.plan.search.job = Some(removed.clone());
+        training.wizard.plan.search.add(trial(0, 1, Some(0.5)));
+        let mut effects = Effects::default();
+        training.apply_to_search(SearchAction::Remove, &jobs, &mut effects);
+        assert!(training.wizard.plan.search.job.is_none(), "it cannot be continued meanwhile");
+        let _ = training.search_removed(removed.clone(), Err("it is in use".to_owned()));
+        assert_eq!(training.wizard.plan.search.job, Some(removed.clone()));
+        assert_eq!(training.wizard.plan.search.results.len(), 1);
+        // A search that was cancelled before it started does not replace the latest one.
+        let _ = training.search_removed(job("/other".into()), Ok(()));
+        assert_eq!(training.wizard.plan.search.results.len(), 1);
+        training.apply_to_search(SearchAction::Remove, &jobs, &mut effects);
+        let _ = training.search_removed(removed, Ok(()));
+        assert!(training.wizard.plan.search.results.is_empty());
     }
 
     #[test]

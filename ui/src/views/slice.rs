@@ -528,10 +528,15 @@ fn displayed_planes(
         match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
             LoadState::Ready(plane) => {
                 changes.extend(map_histogram(overlay, &plane));
+                let mut display = overlay.display.clone();
+                if let Some((low, high)) = wider_limits(overlay, &plane) {
+                    (display.low, display.high) = (low, high);
+                    changes.push(DocumentChange::LiveContrast { source: overlay.source_id, low, high });
+                }
                 roles.push(Some(overlay.role));
                 all.push(match overlay.is_labels() {
                     true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
-                    false => DisplayedPlane::Intensity(plane, overlay.display.clone()),
+                    false => DisplayedPlane::Intensity(plane, display),
                 });
             }
             LoadState::Waiting => complete = false,
@@ -570,6 +575,18 @@ fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
     }
     let histogram = Histogram::of(plane)?;
     Some(DocumentChange::MapHistogram { source: overlay.source_id, histogram })
+}
+
+/// The contrast limits of a growing prediction, widened to the values of the XY slice on screen; `None` if they stay. A stain
+/// has values of any range, of which only those that were predicted so far are known; probabilities are within 0 to 1.
+fn wider_limits(overlay: &Overlay, plane: &Plane) -> Option<(f32, f32)> {
+    if overlay.role != Role::Live || plane.at.orientation != Orientation::Xy {
+        return None;
+    }
+    let histogram = Histogram::of(plane).filter(|histogram| histogram.low < 0.0 || histogram.high > 1.0)?;
+    let (shown, found) = ((overlay.display.low, overlay.display.high), histogram.limits());
+    let wider = (shown.0.min(found.0), shown.1.max(found.1));
+    (wider != shown).then_some(wider)
 }
 
 #[cfg(test)]

@@ -149,6 +149,32 @@ fn a_map_that_is_shown_gets_a_histogram_for_its_contrast_limits() {
 }
 
 #[test]
+fn a_growing_stain_is_shown_with_its_values_so_far_and_growing_probabilities_from_0_to_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let [stack, stain, map] = ["a.tif", "stain.tif", "map.tif"].map(|name| folder.path().join(name));
+    for (path, value) in [(&stack, 7), (&stain, 7), (&map, 1)] {
+        write(path, value);
+    }
+    for (path, expected) in [(&stain, (0.0, 8.0)), (&map, (0.0, 1.0))] {
+        let mut document = Document::open(&stack, None, 0).unwrap();
+        document.put(Document::overlay(path, Role::Live, ([3, 8, 8], 1), None).unwrap());
+        let mut harness = shown(document);
+        let limits = |h: &Harness<'static, Shown>| {
+            let display = &h.state().document.of_role(Role::Live).unwrap().display;
+            (display.low, display.high)
+        };
+        until(&mut harness, "the picture", |h| h.state().view.has_picture() && limits(h) == expected);
+        harness.run_steps(3);
+        assert_eq!(limits(&harness), expected, "{}", path.display());
+    }
+    // Values of an earlier prediction.
+    let mut document = Document::open(&stack, None, 0).unwrap();
+    document.put(Document::overlay(&map, Role::Live, ([3, 8, 8], 1), None).unwrap());
+    document.apply(DocumentChange::LiveContrast { source: fresh_id(), low: 0.0, high: 9.0 });
+    assert_eq!(document.of_role(Role::Live).unwrap().display.high, 1.0);
+}
+
+#[test]
 fn the_histogram_is_that_of_the_slice_on_screen_and_the_contrast_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stack.tif");

@@ -1,18 +1,11 @@
 //! The table of a search: a CSV file beside the package, with one row for each run of a trial.
 
 use crate::cli::failure::{Failure, Outcome};
-use cytoscope_storage::read::open_regular;
+use cytoscope_pipeline::{SEARCH_COLUMNS, SEARCH_FINGERPRINT, SearchTrial, read_search_table};
 use cytoscope_storage::write::atomic_write;
 use serde::Serialize;
-use std::io::Read;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
-
-/// Columns of the table before the columns of the settings.
-const COLUMNS: [&str; 6] = ["trial", "rung", "steps", "score", "seconds", "error"];
-/// Last column of the table, the same in every row: the fingerprint of the search.
-const FINGERPRINT: &str = "search";
-/// Maximum size of the table in bytes.
-const MAX_TABLE_BYTES: u64 = 64 << 20;
 
 /// One run of a trial: a row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,7 +71,7 @@ impl ResultsTable {
     pub(super) fn write(&self) -> Outcome {
         let failed = |error: String| Failure::other(format!("{}: {error}", self.path.display()));
         let mut writer = csv::Writer::from_writer(Vec::new());
-        let header = COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str)).chain([FINGERPRINT]);
+        let header = SEARCH_COLUMNS.into_iter().chain(self.keys.iter().map(String::as_str)).chain([SEARCH_FINGERPRINT]);
         writer.write_record(header).map_err(|e| failed(e.to_string()))?;
         for row in &self.rows {
             let score = row.score.map_or_else(String::new, |score| score.to_string());
@@ -100,61 +93,29 @@ impl ResultsTable {
 
 /// Reads the table of an earlier search with this fingerprint.
 fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>, Failure> {
-    let bad = |problem: String| {
+    let bad = |problem: &dyn Display| {
         Failure::bad_input(format!("{}: {problem}; use --restart instead of --resume", path.display()))
     };
-    let mut text = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| bad(error.to_string()))?;
-    if text.len() as u64 > MAX_TABLE_BYTES {
-        return Err(bad(format!("the table is larger than {MAX_TABLE_BYTES} bytes")));
+    let table = read_search_table(path).map_err(|error| bad(&error))?;
+    if table.keys != keys {
+        return Err(bad(&"the columns are not those of this search"));
     }
-    let mut reader = csv::Reader::from_reader(text.as_slice());
-    let header = reader.headers().map_err(|e| bad(e.to_string()))?;
-    let columns = || COLUMNS.into_iter().chain(keys.iter().map(String::as_str));
-    // Tables of earlier versions have no fingerprint.
-    let is_earlier = header.iter().eq(columns());
-    if !is_earlier && header.iter().ne(columns().chain([FINGERPRINT])) {
-        return Err(bad("the columns are not those of this search".to_owned()));
+    if table.fingerprint.is_some_and(|found| found != fingerprint) {
+        return Err(Failure::bad_input(format!(
+            "{}: it is the table of a search with other data, another seed, or other settings of the trials; give the \
+             options of that search, or use --restart instead of --resume",
+            path.display()
+        )));
     }
-    let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|e| bad(e.to_string()))?;
-        let row = row_of(&record, keys.len()).ok_or_else(|| bad(format!("row {} cannot be read", rows.len() + 2)))?;
-        if !is_earlier && record.get(COLUMNS.len() + keys.len()) != Some(fingerprint) {
-            return Err(Failure::bad_input(format!(
-                "{}: it is the table of a search with other data, another seed, or other settings of the trials; give the \
-                 options of that search, or use --restart instead of --resume",
-                path.display()
-            )));
-        }
-        rows.push(row);
-    }
-    Ok(rows)
+    Ok(table.trials.into_iter().map(Row::from).collect())
 }
 
-/// Returns whether a file is the table of a search.
-pub(super) fn is_search_table(path: &Path) -> bool {
-    let Ok(file) = open_regular(path) else { return false };
-    let mut reader = csv::Reader::from_reader(file.take(MAX_TABLE_BYTES));
-    reader.headers().is_ok_and(|header| header.iter().take(COLUMNS.len()).eq(COLUMNS))
-}
-
-fn row_of(record: &csv::StringRecord, keys: usize) -> Option<Row> {
-    let number = |at: usize| record.get(at)?.parse::<usize>().ok();
-    let score = match record.get(3)? {
-        "" => None,
-        text => Some(text.parse::<f64>().ok()?),
-    };
-    Some(Row {
-        trial: number(0)?,
-        rung: number(1)?,
-        steps: number(2)?,
-        score,
-        seconds: record.get(4)?.parse().ok()?,
-        error: record.get(5)?.to_owned(),
-        values: record.iter().skip(COLUMNS.len()).take(keys).map(str::to_owned).collect(),
-    })
+impl From<SearchTrial> for Row {
+    fn from(trial: SearchTrial) -> Self {
+        let values = trial.values().map(str::to_owned).collect();
+        let SearchTrial { number, rung, steps, score, seconds, error, .. } = trial;
+        Self { trial: number, rung, steps, score, seconds, error, values }
+    }
 }
 
 #[cfg(test)]

@@ -245,9 +245,9 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
     }
     ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
         WizardStep::Start => {
-            let idle = wizard.saving == Saving::No;
-            let may = idle && wizard.is_usable() && state.jobs.has_engine() && state.jobs.tuning().is_none();
-            if primary_button(ui, may, icon::GRADUATION_CAP, "Start training").clicked() {
+            let reason = reason_against_training(state);
+            let start = primary_button(ui, reason.is_none(), icon::GRADUATION_CAP, "Start training");
+            if start.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
                 actions.send(TrainingAction::Start);
             }
         }
@@ -266,6 +266,26 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             next_disabled_reason(ui, wizard, step);
         }
     });
+}
+
+/// Why no training run can start now; `None` if one can.
+fn reason_against_training(state: State<'_>) -> Option<&'static str> {
+    let wizard = state.wizard();
+    if !state.jobs.has_engine() {
+        Some("The engine is missing: nothing can be trained")
+    } else if matches!(wizard.check, Check::Running(_)) {
+        Some("Wait until the data have been checked")
+    } else if !wizard.is_usable() {
+        Some("Choose data that can be used for training first")
+    } else if wizard.saving != Saving::No {
+        Some("Wait until the model has been saved")
+    } else if state.jobs.is_searching() {
+        Some("Wait until the search for settings has finished, or cancel it")
+    } else if state.jobs.tuning().is_some() {
+        Some("Wait until tuning has finished, or cancel it: training would distort the timing")
+    } else {
+        None
+    }
 }
 
 fn next_disabled_reason(ui: &mut Ui, wizard: &Wizard, step: WizardStep) {

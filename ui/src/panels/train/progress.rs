@@ -94,6 +94,8 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
                 false => "Wait until tuning has finished, or cancel it: training would distort the timing.",
             };
             weak(ui, why);
+        } else if !state.jobs.has_engine() {
+            weak(ui, "The engine is missing: training cannot continue.");
         }
     }
     run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);
@@ -357,8 +359,12 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
             .map(|i| GridMark { value: i as f64 * distance, step_size: distance })
             .collect()
     };
+    fixed_plot(name, "Step").x_grid_spacer(marks)
+}
+
+/// A plot over steps that cannot be moved or zoomed; `x_label` is that of its horizontal axis, which begins at 0.
+pub(super) fn fixed_plot<'a>(name: &str, x_label: &str) -> Plot<'a> {
     Plot::new(name.to_owned())
-        .x_grid_spacer(marks)
         .height(PLOT)
         .allow_scroll(false)
         .allow_drag(false)
@@ -367,7 +373,7 @@ fn plot<'a>(name: &str, end: u64) -> Plot<'a> {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
-        .custom_x_axes(wide_x_axis("Step"))
+        .custom_x_axes(wide_x_axis(x_label))
 }
 
 fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {

@@ -20,13 +20,14 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let saved = &wizard.plan.saved;
     let (place, taken) = state.training.model_destination(state.jobs);
     let idle = wizard.saving == Saving::No;
+    let is_unnamed = clean_name(&wizard.plan.name).is_empty();
     ui.label("Model name");
     ui.horizontal(|ui| {
         // Centers the field beside the higher button.
         ui.set_min_height(theme::MAIN_BUTTON_HEIGHT);
         name_field(ui, &wizard.plan.name, saved.is_none(), egui::vec2(8.0, 6.0), actions);
         if saved.is_none() {
-            let may = !clean_name(&wizard.plan.name).is_empty() && !taken && idle;
+            let may = !is_unnamed && !taken && idle;
             if primary_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
                 actions.send(TrainingAction::Save);
             }
@@ -53,6 +54,7 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             let color = theme::bad(ui.visuals());
             super::colored(ui, color, "A model with this name already exists: choose another name.");
         }
+        None if is_unnamed => _ = weak(ui, "Enter a name to save the model."),
         None => {
             weak(ui, format!("Will be saved to {}", place.display()));
         }

@@ -1,26 +1,23 @@
 //! The search for training settings on the Settings page: its choices, its trials and their scores.
 
-use super::icon_text_button;
-use super::progress::name_plot;
+use super::progress::{fixed_plot, name_plot};
+use super::{icon_text_button, reason_against_training};
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
-use crate::panels::{SettingRow, number_field, seconds, weak, wide_x_axis, y_axis};
+use crate::panels::{SettingRow, number_field, seconds, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
-use crate::training::models::Saving;
 use crate::training::search::{DEFAULT_RANGES, MAX_SEARCH_TRIALS, SearchAction, SettingsSearch};
 use cytoscope_pipeline::SearchTrial;
 use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
-use egui_plot::{Line, Plot, PlotPoints, Points};
+use egui_plot::{Line, PlotPoints, Points};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Height of the plot in points.
-const PLOT: f32 = 170.0;
 /// Height of the table in points, from which it scrolls.
 const TABLE: f32 = 220.0;
 /// Maximum number of listed trials, the best ones.
@@ -53,6 +50,9 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
         buttons(ui, state, actions);
         used_settings(ui, search, actions);
         results(ui, state, actions);
+        if search.job.is_some() {
+            removal(ui, search, state.jobs.is_searching(), actions);
+        }
     });
 }
 
@@ -95,24 +95,29 @@ fn count(ui: &mut Ui, name: &str, hint: &str, value: usize, range: RangeInclusiv
 }
 
 fn buttons(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let wizard = state.wizard();
-    let search = &wizard.plan.search;
-    let may = state.jobs.has_engine() && state.jobs.can_tune() && wizard.is_usable() && wizard.saving == Saving::No;
-    let waits = "Wait until the running jobs have finished, or cancel them";
+    let search = &state.wizard().plan.search;
+    let reason = reason_against_searching(state);
+    let (may, reason) = (reason.is_none(), reason.unwrap_or_default());
     ui.horizontal_wrapped(|ui| {
         let start = icon_text_button(ui, may, icon::MAGNIFYING_GLASS, "Search for settings");
         let hint = "Each trial is a training run. The search continues if the window is closed.";
-        if start.on_hover_text(hint).on_disabled_hover_text(waits).clicked() {
+        if start.on_hover_text(hint).on_disabled_hover_text(reason).clicked() {
             send(actions, SearchAction::Start);
         }
         if search.is_unfinished() && !state.jobs.is_searching() {
             let again = icon_text_button(ui, may, icon::PLAY, "Continue search");
             let hint = "With its own data, ranges and settings; trials that have ended are not run again";
-            if again.on_hover_text(hint).on_disabled_hover_text(waits).clicked() {
+            if again.on_hover_text(hint).on_disabled_hover_text(reason).clicked() {
                 send(actions, SearchAction::Continue);
             }
         }
     });
+}
+
+/// Why no search can start or continue now; `None` if one can.
+fn reason_against_searching(state: State<'_>) -> Option<&'static str> {
+    let waits = "Wait until the running jobs have finished, or cancel them";
+    reason_against_training(state).or_else(|| (!state.jobs.can_tune()).then_some(waits))
 }
 
 /// The settings of a trial that the next training run uses.
@@ -157,6 +162,28 @@ fn results(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
+/// Draws the button that removes the search, or the question whether to.
+fn removal(ui: &mut Ui, search: &SettingsSearch, is_running: bool, actions: &mut Actions) {
+    if !search.confirm_removal || is_running {
+        let button = icon_text_button(ui, !is_running, icon::TRASH, "Remove search…");
+        let waits = "Wait until the search has finished, or cancel it";
+        let hint = "Remove its trials, and the package of the best trial";
+        if button.on_hover_text(hint).on_disabled_hover_text(waits).clicked() {
+            send(actions, SearchAction::AskRemoval(true));
+        }
+        return;
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label("Remove the trials of this search, its table and plots, and the package of its best trial?");
+        if icon_text_button(ui, true, icon::TRASH, "Remove search").clicked() {
+            send(actions, SearchAction::Remove);
+        }
+        if icon_text_button(ui, true, icon::ARROW_U_UP_LEFT, "Keep search").clicked() {
+            send(actions, SearchAction::AskRemoval(false));
+        }
+    });
+}
+
 /// Plots the score of each trial over its steps.
 fn score_plot(ui: &mut Ui, results: &[SearchTrial], best: usize) {
     let mut trials: BTreeMap<usize, Vec<[f64; 2]>> = BTreeMap::new();
@@ -168,17 +195,7 @@ fn score_plot(ui: &mut Ui, results: &[SearchTrial], best: usize) {
         }
     }
     let count = trials.len();
-    let plot = Plot::new("trials")
-        .height(PLOT)
-        .allow_scroll(false)
-        .allow_drag(false)
-        .allow_zoom(false)
-        .allow_boxed_zoom(false)
-        .include_x(0.0)
-        .custom_y_axes(y_axis(""))
-        .y_axis_min_width(36.0)
-        .custom_x_axes(wide_x_axis("Steps"));
-    let response = plot.show(ui, |plot| {
+    let response = fixed_plot("trials", "Steps").show(ui, |plot| {
         for (number, points) in trials {
             let is_best = number == best;
             let color = if is_best { theme::BEST } else { theme::ACCENT };
