@@ -1,6 +1,8 @@
 //! The device on which a job continues after another one has failed.
 
-use super::{DEVICE_TIMES, DeviceChoice, Devices, FailedDevice, SelectedEngine, measurements, precision_on, unverified_note};
+use super::{
+    DEVICE_TIMES, DeviceChoice, Devices, FailedDevice, SelectedEngine, measurements, precision_on, unverified_note,
+};
 use crate::predict::PredictOptions;
 use crate::probe_input::probe_edge;
 use crate::verify::{Verification, verify, wrong_result};
