@@ -8,7 +8,7 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
-use crate::engine_notes::in_window;
+use crate::engine_notes::{in_window, search_failure_in_window};
 use crate::panels::{capitalized, seconds};
 use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
@@ -390,7 +390,7 @@ impl Jobs {
                 return match result {
                     Ok(()) => effects.success("Search finished", format!("{title}: the best settings can be used now")),
                     Err(_) if cancelled => {}
-                    Err(reason) => effects.error("The search failed", in_window(&reason)),
+                    Err(reason) => effects.error("The search failed", search_failure_in_window(&reason)),
                 };
             }
         };
