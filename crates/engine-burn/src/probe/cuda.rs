@@ -195,8 +195,8 @@ fn output(program: &str, arguments: &[&str], timeout: Duration) -> Option<String
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Asks the [`QUERIES`] one after the other, and returns the first answer. After a query that took the whole time, none is asked:
-/// the program would hang again.
+/// Asks the [`QUERIES`] one after the other, and returns the first answer. None follows a query that took the whole time: the
+/// program would hang again.
 fn first_answer(timeout: Duration, ask: impl Fn(&str) -> Option<String>) -> Option<String> {
     let start = Instant::now();
     QUERIES.iter().take_while(|_| start.elapsed() < timeout).find_map(|query| ask(query))
