@@ -328,6 +328,26 @@ fn the_target_of_a_prediction_is_its_labels_not_its_maps() {
 }
 
 #[test]
+fn the_labels_of_a_table_are_the_label_image_of_an_ome_zarr_folder_if_it_has_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    let spec = |name| ZarrImageSpec::new(name, [1, 1, depth, height, width], DType::U16);
+    let mut writer = ZarrWriter::create(&at("cell.zarr"), spec("cell")).unwrap();
+    let cells = writer.add_labels(spec("cells")).unwrap();
+    writer.write(0, [0; 3], &Samples::U16(raw)).unwrap();
+    writer.write(cells, [0; 3], &Samples::U16(labels)).unwrap();
+    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    fs::write(at("t.csv"), "raw,seg\ncell.zarr,cell.zarr\n").unwrap();
+    for series in [SeriesChoice::default(), SeriesChoice::All] {
+        let options = FindOptions { series, ..FindOptions::default() };
+        let dataset = find_pairs_with(&at("t.csv"), TrainingTask::Segmentation, &options).unwrap();
+        assert_eq!((dataset.pairs[0].image.series, dataset.pairs[0].target.series), (0, 1));
+        assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    }
+}
+
+#[test]
 fn regions_of_interest_in_a_table_have_the_extents_of_their_image() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
