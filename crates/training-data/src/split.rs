@@ -227,7 +227,11 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
         return Ok(None);
     }
     let gone = names.len().saturating_sub(there);
-    let left = if gone > 0 { format!("; {gone} of its pairs no longer exist") } else { String::new() };
+    let left = match gone {
+        0 => String::new(),
+        1 => "; 1 of its pairs no longer exists".to_owned(),
+        _ => format!("; {gone} of its pairs no longer exist"),
+    };
     let how = format!("The validation set is the earlier one, {} of {} pairs{left}.", validation.len(), pairs.len());
     Ok(Some(Split { train, validation, test, how }))
 }
@@ -484,7 +488,7 @@ mod tests {
         let gone: Vec<Pair> = pairs.iter().filter(|p| p.name != keep[0]).cloned().collect();
         let got = split(&gone, &options).unwrap();
         assert_eq!(names(&got.validation), keep[1..]);
-        assert!(got.how.contains("1 of its pairs"), "{}", got.how);
+        assert!(got.how.contains("; 1 of its pairs no longer exists."), "{}", got.how);
         let all_gone: Vec<Pair> = pairs.iter().filter(|p| !keep.contains(&p.name)).cloned().collect();
         assert_eq!(split(&all_gone, &options).unwrap().validation.len(), 1);
         let only: Vec<Pair> = pairs.iter().filter(|p| keep.contains(&p.name)).cloned().collect();
