@@ -17,8 +17,7 @@ fn opened_by_keys() -> Id {
     Id::new("menu opened by arrow keys")
 }
 
-/// Returns whether arrow keys have opened the open menu, and the pointer has not moved since: it may rest on the title of another
-/// menu.
+/// Returns whether arrow keys have opened the open menu, and the pointer has not moved since: it may rest on another title.
 pub(super) fn is_opened_by_keys(ctx: &Context) -> bool {
     let rests = Popup::is_any_open(ctx) && ctx.input(|input| input.pointer.delta() == Vec2::ZERO);
     let is_opened = rests && ctx.data(|data| data.get_temp(opened_by_keys())).unwrap_or(false);
