@@ -45,6 +45,19 @@ fn pairs_are_found_by_suffixes_and_prefixes() {
 }
 
 #[test]
+fn options_of_another_layout_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    let refusal = |options: &FindOptions| {
+        find_pairs_with(folder.path(), TrainingTask::Segmentation, options).unwrap_err().to_string()
+    };
+    let column = refusal(&FindOptions { split_column: Some("fold".into()), ..FindOptions::default() });
+    assert!(column.contains("there is no table") && column.contains("remove data.split_column"), "{column}");
+    let spacing = refusal(&FindOptions { spacing_order: Some(SpacingOrder::Xyz), ..FindOptions::default() });
+    assert!(spacing.contains("nnU-Net's layout") && spacing.contains("remove data.spacing_order"), "{spacing}");
+}
+
+#[test]
 fn the_preferred_target_is_used_and_the_other_reported() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
