@@ -262,7 +262,9 @@ impl SearchResults {
 /// # Errors
 /// [`TrainingDataError::Data`] for an option of another layout.
 fn refuse_unused(root: &Path, layouts: &[Convention], options: &FindOptions) -> Result<(), TrainingDataError> {
-    let (problem, setting) = if options.split_column.is_some() && !layouts.contains(&Convention::Table) {
+    let (problem, setting) = if options.same_file && !layouts.contains(&Convention::Channels) {
+        ("its images and targets are files of their own", SAME_FILE)
+    } else if options.split_column.is_some() && !layouts.contains(&Convention::Table) {
         ("there is no table, so no column assigns its pairs to training, validation and test", SPLIT_COLUMN)
     } else if options.spacing_order.is_some() && !layouts.contains(&Convention::NnUnet) {
         ("it does not have nnU-Net's layout, so there is no spacing beside its images", SPACING_ORDER)
