@@ -27,7 +27,8 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "FORMAT",
           value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
-    /// Series of the stack, by number from 0 or by name; also of the label image if it has several.
+    /// Series of the stack, by number from 0 or by name; also of the label image if it has several. By default and with 0, the
+    /// labels are the label image of an OME-Zarr that has one beside its image.
     #[arg(long, value_name = "N|NAME", default_value = "0")]
     series: SeriesChoice,
     /// Time point of the stack, counted from 0; also of the label image if it has several. By default, all are measured if

@@ -20,7 +20,8 @@ pub(crate) struct MeshCommand {
     /// Labels of the objects, such as 1,5; by default all.
     #[arg(long, value_delimiter = ',', value_name = "LABEL", value_parser = parse_label)]
     objects: Vec<u32>,
-    /// Series (position, scene, well) to read from a multi-series label image, by number from 0 or by name.
+    /// Series (position, scene, well) to read from a multi-series label image, by number from 0 or by name. By default and
+    /// with 0, the label image of an OME-Zarr that has one beside its image.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
     /// Time point of the label image, counted from 0.

@@ -190,7 +190,7 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     fixture.fails(
         2,
         &[&SMALL[..], &["--minutes", "0.001", "--out", "m"]].concat(),
-        &["0.001", "give at least", "minutes"],
+        &["0.001", "give at least", " min"],
     );
     std::fs::create_dir(fixture.path("full")).unwrap();
     std::fs::write(fixture.path("full/mine.txt"), "mine").unwrap();

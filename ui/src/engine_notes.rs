@@ -90,6 +90,26 @@ pub(crate) fn options_in_window(text: String) -> String {
     with_controls(without_missing(text))
 }
 
+/// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in
+/// place of those of a training run.
+pub(crate) fn search_failure_in_window(message: &str, next_step: Option<&str>) -> String {
+    let next_step = next_step.map(with_search_buttons);
+    failure_in_window(&with_search_buttons(message), next_step.as_deref())
+}
+
+/// The text with the buttons of a search in place of the options that continue or restart it.
+fn with_search_buttons(text: &str) -> String {
+    let mut shown = text.to_owned();
+    for (option, setting) in Setting::named_in(text).into_iter().rev() {
+        match setting {
+            Setting::Resume => shown.replace_range(option, "\"Continue search\""),
+            Setting::Restart => shown.replace_range(option, "\"Search for settings\""),
+            _ => {}
+        }
+    }
+    shown
+}
+
 /// Returns a failure as [`in_window`] returns it. What to do next, which is the end of its message, gets a line of its own.
 pub(crate) fn failure_in_window(message: &str, next_step: Option<&str>) -> String {
     let problem = next_step.and_then(|step| message.strip_suffix(step)?.strip_suffix("; "));
@@ -173,6 +193,23 @@ mod tests {
         for other in [None, Some("something else")] {
             assert_eq!(failure_in_window("the GPU failed; restart it", other), "the GPU failed; restart it");
         }
+    }
+
+    #[test]
+    fn a_failed_search_names_its_own_buttons() {
+        let message = "m.search.csv: row 2 cannot be read; use --restart instead of --resume";
+        assert_eq!(
+            search_failure_in_window(message, None),
+            "m.search.csv: row 2 cannot be read; use \"Search for settings\" instead of \"Continue search\""
+        );
+        assert_eq!(
+            search_failure_in_window(message, Some("use --restart instead of --resume")),
+            "m.search.csv: row 2 cannot be read\nUse \"Search for settings\" instead of \"Continue search\""
+        );
+        let of_training = in_window(message);
+        assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");
+        let other = "set --precision to f32, at time point 0";
+        assert_eq!(search_failure_in_window(other, None), in_window(other));
     }
 
     #[test]

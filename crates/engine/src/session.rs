@@ -76,7 +76,8 @@ pub struct OpFallback {
     pub op: String,
     /// Number of nodes with this operator.
     pub count: usize,
-    /// Whether networks apply the operator to their input only, which has few channels, so that its time does not matter.
+    /// Whether the operator counts as fast enough without a kernel. This depends on the operator alone: networks usually apply
+    /// it only to their input, which has few channels, but that is not checked.
     #[serde(skip)]
     pub is_cheap: bool,
 }

@@ -1,12 +1,5 @@
 //! The loss scale of mixed precision, which follows from the overflows of earlier steps.
 
-/// Number of elements of [`ScaleState`] as a tensor.
-const STATE_LENGTH: usize = 6;
-/// Number of elements of [`StepNumbers`] as a tensor.
-const GIVEN_LENGTH: usize = 4;
-/// Number of elements of the hyper-parameters of a step.
-const HYPER_LENGTH: usize = 6;
-
 /// Rule of the loss scale: it doubles after a number of steps without overflow, and is halved by an overflow, which also skips
 /// the optimizer step. As an operator: `[loss, norm, state, given]` -> `[hyper, state′, scale′, loss′]`, where
 /// - `loss` is the sum of the losses of the step's batches, and `norm` the global norm of the sum of their gradients, which are
@@ -48,7 +41,7 @@ pub struct ScaleState {
 
 impl ScaleState {
     /// Number of elements as a tensor.
-    pub const LENGTH: usize = STATE_LENGTH;
+    pub const LENGTH: usize = 6;
 
     /// Returns the state before a step with this loss scale.
     pub fn new(scale: f32, steady_steps: u32, steps: u32) -> Self {
@@ -91,7 +84,7 @@ pub struct StepNumbers {
 
 impl StepNumbers {
     /// Number of elements as a tensor.
-    pub const LENGTH: usize = GIVEN_LENGTH;
+    pub const LENGTH: usize = 4;
 
     /// Returns the values as the operator's input.
     pub fn to_vec(self) -> Vec<f32> {
@@ -107,7 +100,7 @@ impl StepNumbers {
 
 impl LossScale {
     /// Number of elements of the operator's first output.
-    pub const HYPER_LENGTH: usize = HYPER_LENGTH;
+    pub const HYPER_LENGTH: usize = 6;
 
     /// Returns the operator's first output, and the state after a step.
     pub fn decide(
@@ -116,7 +109,7 @@ impl LossScale {
         norm: f32,
         before: ScaleState,
         given: StepNumbers,
-    ) -> ([f32; HYPER_LENGTH], ScaleState) {
+    ) -> ([f32; LossScale::HYPER_LENGTH], ScaleState) {
         let (mut after, mut scale, mut keep) = (before, 0.0, 1.0);
         if loss.is_finite() && norm.is_finite() {
             after.steps += 1;

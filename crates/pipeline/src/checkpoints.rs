@@ -19,6 +19,8 @@ use std::path::Path;
 
 /// Maximum size of nnU-Net's `plans.json` in bytes.
 const MAX_PLANS_BYTES: u64 = 16 << 20;
+/// The label of voxels that nnU-Net's training ignores.
+const IGNORED_LABEL: &str = "ignore";
 
 /// A model opened for import.
 pub(crate) struct Opened {
@@ -156,10 +158,13 @@ fn channels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
 }
 
 /// Returns the names of the labels in the description of nnU-Net's data set (`{"background": 0}`), if they are complete. Labels
-/// that consist of several classes have none.
+/// that consist of several classes have none. The ignored label, which must be the highest one, is no class of the network.
 fn labels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
     let labels = dataset.get("labels")?.as_object()?;
-    in_order(labels.iter().map(|(name, number)| Some((number.as_u64()?, name.clone()))))
+    let classes = labels.iter().filter(|(name, _)| *name != IGNORED_LABEL);
+    let names = in_order(classes.map(|(name, number)| Some((number.as_u64()?, name.clone()))))?;
+    let is_valid = labels.get(IGNORED_LABEL).is_none_or(|ignored| ignored.as_u64() == Some(names.len() as u64));
+    is_valid.then_some(names)
 }
 
 /// Returns names in the order of their numbers; `None` if a number from 0 is missing, or a name is empty.
@@ -330,6 +335,11 @@ mod tests {
         let names = |names: [&str; 2]| Some(names.map(str::to_owned).to_vec());
         assert_eq!(channels_of_dataset(&dataset), names(["nuclei", "membrane"]));
         assert_eq!(labels_of_dataset(&dataset), names(["background", "cell"]));
+        let with_ignored =
+            |number: u64| labels_of_dataset(&json!({"labels": {"background": 0, "cell": 1, "ignore": number}}));
+        assert_eq!(with_ignored(2), names(["background", "cell"]), "a network has no class for ignored voxels");
+        // The ignored label must follow the others.
+        assert_eq!([with_ignored(1), with_ignored(3)], [None, None]);
         for labels in [json!({"background": 0, "cell": 2}), json!({"background": 0, "whole": [1, 2]}), json!(["cell"])]
         {
             assert_eq!(labels_of_dataset(&json!({"labels": labels})), None);

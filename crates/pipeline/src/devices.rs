@@ -21,6 +21,9 @@ use session_memory::SessionMemory;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// The file of the times and errors of networks on the devices, in the user's folder.
+const DEVICE_TIMES: &str = "device-times.json";
+
 /// Opens the engine of a device.
 pub type OpenEngine = fn(&Device) -> Result<Box<dyn Engine>, EngineError>;
 
@@ -272,7 +275,7 @@ impl Devices {
         let shape = input.shape().to_vec();
         // Precisions that were found to compute this model incorrectly.
         let mut wrong: Vec<(DeviceId, Precision)> = Vec::new();
-        let mut cache = measurements("device-times.json");
+        let mut cache = measurements(DEVICE_TIMES);
         if self.measures_again {
             cache.forget(&model.fingerprint);
         }

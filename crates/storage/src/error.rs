@@ -100,7 +100,7 @@ impl Locked {
         match self {
             Self::Results => "wait for it, or write to another folder",
             Self::File => "wait until it has ended, then try again",
-            Self::Folder => "wait for it, or choose another one",
+            Self::Folder => "wait for it, or choose another folder",
         }
     }
 }

@@ -355,7 +355,7 @@ impl RunFolder {
                 }
             }
             // The run itself has succeeded, or failed with an error that is reported.
-            Err(error) => context.note(format!("the folder of the checkpoint is kept, delete it yourself: {error}")),
+            Err(error) => context.note(format!("the folder of the checkpoint is kept ({error}): delete it yourself")),
         }
     }
 

@@ -103,10 +103,11 @@ impl TrainingPlan {
             format!("{} steps are planned", count_text(*steps))
         };
         format!(
-            "{} trainable parameters; a step takes {}, a validation {validation_secs:.1} s; {planned} \
+            "{} trainable parameters; a step takes {}, a validation {}; {planned} \
              ({epochs:.1} epochs, {duration}); {} for activations",
             count_text(*parameters as u64),
             time_text(*step_secs),
+            time_text(*validation_secs),
             bytes_text(*activation_bytes),
         )
     }
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<TrainEvent>(json).unwrap(), TrainEvent::Planned(plan));
         assert_eq!(
             plan.text(),
-            "336,850 trainable parameters; a step takes 500.00 ms, a validation 12.5 s; 800 steps are planned \
+            "336,850 trainable parameters; a step takes 500.00 ms, a validation 12.500 s; 800 steps are planned \
              (4.0 epochs, about 8 minutes); 256 MiB for activations"
         );
     }

@@ -135,7 +135,7 @@ impl Training<'_> {
         let start_networks = 1 + usize::from(self.start.int8.is_some());
         let least = self.budget().minutes_needed(costs, spent, start_networks);
         if let (Some(minutes), Some(least)) = (self.config.budget.minutes, least) {
-            let checked = format!("checking the data took {spent:.0} s");
+            let checked = format!("checking the data took {}", time_text(spent));
             return Err(budget_too_small(
                 minutes,
                 least,
@@ -346,5 +346,5 @@ fn is_scored(state: &TrainState) -> bool {
 /// Returns the error for a time budget of `minutes` if at least `least` are needed.
 pub(crate) fn budget_too_small(minutes: f64, least: f64, why: &str) -> JobError {
     let least = (least * 10.0).round() / 10.0;
-    wrong_use(format!("{minutes} min is too short to train on these data: {why}; give at least {least} minutes"))
+    wrong_use(format!("{minutes} min is too short to train on these data: {why}; give at least {least} min"))
 }

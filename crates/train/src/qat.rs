@@ -5,7 +5,7 @@ use crate::error::{engine_error, model_error};
 use crate::step::{StepOutput, Stepper, StepperOptions};
 use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, TuningListener};
-use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor};
+use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor, gcd};
 use cytoscope_graph_passes::{input_channels, join_inputs};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
@@ -202,20 +202,22 @@ impl QuantizationAwareTraining for QatTrainer {
 
 /// Returns a stride that visits all of `count` places, modulo `count`.
 fn stride(count: u64) -> u64 {
-    let gcd = |a: u64, b: u64| {
-        let (mut a, mut b) = (a, b);
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    (count * 5 / 8..count).find(|s| *s > 0 && gcd(*s, count) == 1).unwrap_or(1)
+    (count * 5 / 8..count).find(|s| *s > 0 && gcd(*s as usize, count as usize) == 1).unwrap_or(1)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn an_epoch_visits_all_tiles() {
+        for count in 1..60 {
+            let visited: BTreeSet<u64> = (0..count).map(|place| place * stride(count) % count).collect();
+            assert_eq!(visited.len() as u64, count);
+        }
+    }
 
     #[test]
     fn limits_apply_to_quantization_aware_training_only() {

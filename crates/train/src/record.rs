@@ -124,7 +124,7 @@ pub(crate) fn training_record(run: &TrainingRecordFacts<'_>) -> Value {
 }
 
 /// Rounds to six significant digits.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 

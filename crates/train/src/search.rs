@@ -2,6 +2,7 @@
 
 use crate::assign::SettingAssignment;
 use crate::error::{toml_problem, wrong_use};
+use crate::record::rounded;
 use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::read::open_regular;
@@ -66,6 +67,7 @@ impl SettingRange {
     /// Returns the value at a position from 0 to below 1.
     fn at(&self, position: f64) -> Option<Value> {
         match self {
+            // Rounded, so that tables are readable and repeat the trial exactly.
             Self::Uniform([low, high]) => Some(Value::Float(rounded(low + position * (high - low)))),
             Self::LogUniform([low, high]) => {
                 let value = (low.ln() + position * (high.ln() - low.ln())).exp();
@@ -79,11 +81,6 @@ impl SettingRange {
             Self::Values(values) => values.get((position * values.len() as f64) as usize).cloned(),
         }
     }
-}
-
-/// Rounds to six significant digits, so that tables are readable and repeat the trial exactly.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 /// The ranges of a search.

@@ -56,7 +56,7 @@ pub(crate) const HYPER: &str = "hyper";
 /// Number of elements at the beginning of [`HYPER`] that belong to [`cytoscope_graph::Hyper`].
 const HYPER_LENGTH: usize = 4;
 /// Number of elements of [`HYPER`].
-const ALL_LENGTH: usize = HYPER_LENGTH + 2;
+const ALL_LENGTH: usize = LossScale::HYPER_LENGTH;
 
 /// Element of [`HYPER`] by which gradients are multiplied; 0 in a step that is skipped.
 const FACTOR: usize = 2;

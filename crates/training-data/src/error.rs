@@ -21,7 +21,11 @@ pub(crate) fn most_common_problem(problems: &[Problem]) -> String {
     let kinds = summary::kinds(problems);
     let Some(first) = kinds.first() else { return "it contains no image".to_owned() };
     let others: usize = kinds.iter().skip(1).map(|kind| kind.members.len()).sum();
-    let more = if others > 0 { format!(", and {others} problems of other kinds") } else { String::new() };
+    let more = match others {
+        0 => String::new(),
+        1 => ", and 1 problem of another kind".to_owned(),
+        _ => format!(", and {others} problems of other kinds"),
+    };
     let (file, message) = (shown(&first.example.file), printable(&first.example.message));
     match first.members.len() {
         1 => format!("{file}: {message}{more}"),

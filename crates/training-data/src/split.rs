@@ -177,7 +177,8 @@ pub fn split(pairs: &[Pair], options: &SplitOptions) -> Result<Split, TrainingDa
     let mut split =
         if is_one { crop_all(&pool, test, options)? } else { draw_validation_groups(groups, test, options) };
     if options.given && can_train == 0 {
-        split.how = format!("The data assign no pair to training, so their split is not used. {}", split.how);
+        let used = if split.test.is_empty() { "their split is not used" } else { "only their test set is used" };
+        split.how = format!("The data assign no pair to training, so {used}. {}", split.how);
     }
     Ok(sorted(split))
 }
@@ -226,7 +227,11 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
         return Ok(None);
     }
     let gone = names.len().saturating_sub(there);
-    let left = if gone > 0 { format!("; {gone} of its pairs no longer exist") } else { String::new() };
+    let left = match gone {
+        0 => String::new(),
+        1 => "; 1 of its pairs no longer exists".to_owned(),
+        _ => format!("; {gone} of its pairs no longer exist"),
+    };
     let how = format!("The validation set is the earlier one, {} of {} pairs{left}.", validation.len(), pairs.len());
     Ok(Some(Split { train, validation, test, how }))
 }
@@ -483,7 +488,7 @@ mod tests {
         let gone: Vec<Pair> = pairs.iter().filter(|p| p.name != keep[0]).cloned().collect();
         let got = split(&gone, &options).unwrap();
         assert_eq!(names(&got.validation), keep[1..]);
-        assert!(got.how.contains("1 of its pairs"), "{}", got.how);
+        assert!(got.how.contains("; 1 of its pairs no longer exists."), "{}", got.how);
         let all_gone: Vec<Pair> = pairs.iter().filter(|p| !keep.contains(&p.name)).cloned().collect();
         assert_eq!(split(&all_gone, &options).unwrap().validation.len(), 1);
         let only: Vec<Pair> = pairs.iter().filter(|p| keep.contains(&p.name)).cloned().collect();
@@ -516,14 +521,14 @@ mod tests {
         };
         let got = assign([Part::Validation, Part::Validation, Part::Validation, Part::Test]);
         assert_eq!((got.train.len(), got.validation.len(), got.test[0].name.as_str()), (2, 1, "d"));
-        assert!(
-            got.how.starts_with("The data assign no pair to training") && got.how.contains("1 of 3"),
-            "{}",
-            got.how
-        );
+        let start = "The data assign no pair to training, so only their test set is used. ";
+        assert!(got.how.starts_with(start) && got.how.contains("1 of 3"), "{}", got.how);
+        for unused in [[Part::Test; 4], [Part::Validation; 4]] {
+            let how = assign(unused).how;
+            assert!(how.starts_with("The data assign no pair to training, so their split is not used. "), "{how}");
+        }
         let got = assign([Part::Test; 4]);
         assert_eq!((got.train.len(), got.validation.len(), got.test.len()), (3, 1, 0));
-        assert!(got.how.starts_with("The data assign no pair to training"), "{}", got.how);
         assert!(split(&[], &SplitOptions::default()).is_err());
     }
 }

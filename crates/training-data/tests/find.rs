@@ -45,6 +45,25 @@ fn pairs_are_found_by_suffixes_and_prefixes() {
 }
 
 #[test]
+fn options_of_another_layout_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    let refusal = |options: &FindOptions| {
+        find_pairs_with(folder.path(), TrainingTask::Segmentation, options).unwrap_err().to_string()
+    };
+    let at = folder.path().join("t.csv");
+    fs::write(&at, "raw,seg\na.tif,a_masks.tif\n").unwrap();
+    let same_file = FindOptions { same_file: true, ..FindOptions::default() };
+    let same_file = find_pairs_with(&at, TrainingTask::Segmentation, &same_file).unwrap_err().to_string();
+    assert!(same_file.contains("files of their own") && same_file.contains("remove data.same_file"), "{same_file}");
+    fs::remove_file(at).unwrap();
+    let column = refusal(&FindOptions { split_column: Some("fold".into()), ..FindOptions::default() });
+    assert!(column.contains("there is no table") && column.contains("remove data.split_column"), "{column}");
+    let spacing = refusal(&FindOptions { spacing_order: Some(SpacingOrder::Xyz), ..FindOptions::default() });
+    assert!(spacing.contains("nnU-Net's layout") && spacing.contains("remove data.spacing_order"), "{spacing}");
+}
+
+#[test]
 fn the_preferred_target_is_used_and_the_other_reported() {
     let folder = tempfile::tempdir().unwrap();
     let at = |n: &str| folder.path().join(n);
@@ -325,6 +344,26 @@ fn the_target_of_a_prediction_is_its_labels_not_its_maps() {
     fs::write(at("t.csv"), "brightfield,signal\ncell.zarr,cell_probability.zarr\n").unwrap();
     let dataset = find_pairs(&at("t.csv"), TrainingTask::LabelFree).unwrap();
     assert_eq!(dataset.pairs[0].target.path, maps);
+}
+
+#[test]
+fn the_labels_of_a_table_are_the_label_image_of_an_ome_zarr_folder_if_it_has_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    let spec = |name| ZarrImageSpec::new(name, [1, 1, depth, height, width], DType::U16);
+    let mut writer = ZarrWriter::create(&at("cell.zarr"), spec("cell")).unwrap();
+    let cells = writer.add_labels(spec("cells")).unwrap();
+    writer.write(0, [0; 3], &Samples::U16(raw)).unwrap();
+    writer.write(cells, [0; 3], &Samples::U16(labels)).unwrap();
+    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    fs::write(at("t.csv"), "raw,seg\ncell.zarr,cell.zarr\n").unwrap();
+    for series in [SeriesChoice::default(), SeriesChoice::All] {
+        let options = FindOptions { series, ..FindOptions::default() };
+        let dataset = find_pairs_with(&at("t.csv"), TrainingTask::Segmentation, &options).unwrap();
+        assert_eq!((dataset.pairs[0].image.series, dataset.pairs[0].target.series), (0, 1));
+        assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    }
 }
 
 #[test]

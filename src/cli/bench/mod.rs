@@ -150,8 +150,7 @@ impl Bench {
         let given = [self.config.as_deref(), self.data.as_deref(), stored_path];
         let inputs: Vec<&Path> = given.into_iter().flatten().chain(models.iter().map(PathBuf::as_path)).collect();
         let table = self.table()?;
-        // Only results of a bench are continued.
-        let is_continued = self.resume && self.config.is_some() && self.output.exists();
+        let is_continued = self.resume && self.output.exists();
         let overwrite = Overwrite::from_force(self.force || is_continued);
         check_file(&self.output, &inputs, overwrite)?;
         check_extension(&self.output, &["json"])?;

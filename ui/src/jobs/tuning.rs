@@ -8,7 +8,7 @@ use crate::disk::DiskEffect;
 use crate::display::Display;
 use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
-use crate::engine_notes::failure_in_window;
+use crate::engine_notes::{failure_in_window, search_failure_in_window};
 use crate::panels::{capitalized, seconds};
 use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
@@ -177,7 +177,7 @@ impl Tuning {
                 }
                 wake();
             };
-            let error = stderr.and_then(|pipe| read_events(pipe, show));
+            let error = stderr.and_then(|pipe| read_events(pipe, runs, show));
             let ended = waited_for.lock().unwrap_or_else(PoisonError::into_inner).wait();
             let result = match ended {
                 Ok(status) if status.success() => Ok(()),
@@ -229,16 +229,19 @@ fn preprocessing_options(steps: &[PreprocessStep]) -> Vec<OsString> {
     steps.iter().map(|step| OsString::from(format!("--preprocess={step}"))).collect()
 }
 
-/// Reads the events of the process until their end, and passes all but its error to `show`. Returns its error as the window
-/// shows it, if it reports one.
-fn read_events(pipe: impl Read, show: impl Fn(ProcessEvent)) -> Option<String> {
+/// Reads the events of the process of such runs until their end, and passes all but its error to `show`. Returns its error as
+/// the window shows it, if it reports one.
+fn read_events(pipe: impl Read, runs: TunedRuns, show: impl Fn(ProcessEvent)) -> Option<String> {
     let mut reader = BufReader::new(pipe);
     let (mut error, mut line) = (None, Vec::new());
     // If reading fails, the process ends without a known reason.
     while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         match ProcessEvent::parse(&String::from_utf8_lossy(&line)) {
             Some(ProcessEvent::Error { message, next_step, .. }) => {
-                error = Some(failure_in_window(&message, next_step.as_deref()));
+                error = Some(match runs {
+                    TunedRuns::Search => search_failure_in_window(&message, next_step.as_deref()),
+                    TunedRuns::Predictions | TunedRuns::Training => failure_in_window(&message, next_step.as_deref()),
+                });
             }
             Some(event) => show(event),
             // A message of a library.
@@ -550,11 +553,13 @@ mod tests {
             .collect();
         let text = format!("a library's message\n{}\n[1 of 9] error: another one\n", lines.join("\n"));
         let shown = std::cell::RefCell::new(Vec::new());
-        let reason = read_events(text.as_bytes(), |event| shown.borrow_mut().extend(progress_of(&event)));
+        let reason = read_events(text.as_bytes(), TunedRuns::Predictions, |event| {
+            shown.borrow_mut().extend(progress_of(&event))
+        });
         assert_eq!(reason.as_deref(), Some("there is no memory\nClose other programs"));
         let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
         assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", first, "2 of 2: cpu int8: 0.532 s"]);
-        assert_eq!(read_events(&b"note: a"[..], |_| {}), None);
+        assert_eq!(read_events(&b"note: a"[..], TunedRuns::Search, |_| {}), None);
         let settings = vec!["ema=0.9".to_owned()];
         let (score, error) = (Some(0.5), String::new());
         let trial = SearchTrial { number: 1, rung: 1, steps: 4, score, seconds: 2.0, error, settings };

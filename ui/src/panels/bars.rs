@@ -1,6 +1,6 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
-use super::menu_keys::{DrawnMenu, move_with_arrows};
+use super::menu_keys::{DrawnMenu, is_opened_by_keys, move_with_arrows};
 use super::{icon_button, remaining_text};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
@@ -204,6 +204,11 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
     egui::Panel::top("menus").frame(frame).show(ui, |ui| {
         egui::MenuBar::new().ui(ui, |ui| {
+            if is_opened_by_keys(ui.ctx()) {
+                // The menu of the title under the pointer is closed.
+                let resting = ui.visuals().widgets.inactive;
+                ui.visuals_mut().widgets.hovered = resting;
+            }
             let mut menus = Vec::with_capacity(MENUS.len());
             for (name, commands) in MENUS {
                 let drawn = ui.menu_button(name, |ui| menu_items(ui, state, commands, actions));

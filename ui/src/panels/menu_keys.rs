@@ -1,6 +1,6 @@
 //! Arrow keys in the menu bar.
 
-use eframe::egui::{Context, FocusDirection, Id, Key, Modifiers, Popup};
+use eframe::egui::{Context, FocusDirection, Id, Key, Modifiers, Popup, Vec2};
 
 /// A menu as it was drawn.
 pub(super) struct DrawnMenu {
@@ -10,6 +10,19 @@ pub(super) struct DrawnMenu {
     pub(super) popup: Id,
     /// Ids of its enabled items, in order; `None` while it is closed.
     pub(super) items: Option<Vec<Id>>,
+}
+
+/// Where egui keeps whether arrow keys have opened the open menu while the pointer rests.
+fn opened_by_keys() -> Id {
+    Id::new("menu opened by arrow keys")
+}
+
+/// Returns whether arrow keys have opened the open menu, and the pointer has not moved since: it may rest on another title.
+pub(super) fn is_opened_by_keys(ctx: &Context) -> bool {
+    let rests = Popup::is_any_open(ctx) && ctx.input(|input| input.pointer.delta() == Vec2::ZERO);
+    let is_opened = rests && ctx.data(|data| data.get_temp(opened_by_keys())).unwrap_or(false);
+    ctx.data_mut(|data| data.insert_temp(opened_by_keys(), is_opened));
+    is_opened
 }
 
 /// Moves the focus through the items of the open menu with Up and Down, and opens the menu beside it with Left and Right.
@@ -36,6 +49,7 @@ pub(super) fn move_with_arrows(ctx: &Context, menus: &[DrawnMenu]) {
         && let Some(menu) = neighbor(Some(number), menus.len(), right).and_then(|to| menus.get(to))
     {
         Popup::open_id(ctx, menu.popup);
+        ctx.data_mut(|data| data.insert_temp(opened_by_keys(), true));
         focus = Some(menu.title);
     }
     ctx.memory_mut(|memory| {

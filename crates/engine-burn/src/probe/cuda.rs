@@ -10,7 +10,7 @@ use crate::tuning;
 use cytoscope_engine::{Device, DeviceId, Shortcoming};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time limit of the programs that list GPUs and libraries. `nvidia-smi` hangs if one of several GPUs does.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(8);
@@ -195,9 +195,16 @@ fn output(program: &str, arguments: &[&str], timeout: Duration) -> Option<String
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Asks the [`QUERIES`] one after the other, and returns the first answer. None follows a query that took the whole time: the
+/// program would hang again.
+fn first_answer(timeout: Duration, ask: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let start = Instant::now();
+    QUERIES.iter().take_while(|_| start.elapsed() < timeout).find_map(|query| ask(query))
+}
+
 fn listed() -> Vec<ListedGpu> {
-    let ask = |query: &&str| output("nvidia-smi", &[*query, "--format=csv,noheader,nounits"], LISTING_TIMEOUT);
-    let listed = QUERIES.iter().find_map(ask).map(|text| parse_listed(&text)).unwrap_or_default();
+    let ask = |query: &str| output("nvidia-smi", &[query, "--format=csv,noheader,nounits"], LISTING_TIMEOUT);
+    let listed = first_answer(LISTING_TIMEOUT, ask).map(|text| parse_listed(&text)).unwrap_or_default();
     if !listed.is_empty() {
         return listed;
     }
@@ -222,5 +229,24 @@ mod tests {
         assert_eq!(output("sh", &["-c", "echo GPU; exit 1"], minute), None);
         assert_eq!(output("sh", &["-c", "echo GPU; exec sleep 5"], Duration::from_millis(200)), None);
         assert_eq!(output("/no/such/program", &[], minute), None);
+    }
+
+    #[test]
+    fn a_listing_that_hangs_is_not_asked_for_again() {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let refuse = |query: &str| -> Option<String> {
+            asked.borrow_mut().push(query.to_owned());
+            None
+        };
+        assert_eq!(first_answer(Duration::from_secs(60), refuse), None);
+        assert_eq!(asked.take(), QUERIES, "old versions refuse the first query");
+        let timeout = Duration::from_millis(10);
+        let hang = |query: &str| {
+            std::thread::sleep(timeout);
+            refuse(query)
+        };
+        // Another program may have taken the time before the first query.
+        assert_eq!(first_answer(timeout, hang), None);
+        assert!(asked.take().len() <= 1, "it would take the rest of the time of all tests of devices");
     }
 }

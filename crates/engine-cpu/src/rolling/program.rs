@@ -15,7 +15,7 @@ use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Affine, ByteScale, PoolStep, ResizeStep, copy_part, dequantize};
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::infer::shape_text;
-use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, op_name};
+use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, gcd, op_name};
 use cytoscope_kernels::conv::{ConvShape, TransposedShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -256,11 +256,8 @@ impl RollingProgram {
 
 /// Returns the least common multiple of two numbers above 0.
 fn least_common_multiple(a: usize, b: usize) -> usize {
-    let (mut divisor, mut rest) = (a.max(1), b.max(1));
-    while rest > 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    a.max(1) / divisor * b.max(1)
+    let (a, b) = (a.max(1), b.max(1));
+    a / gcd(a, b) * b
 }
 
 /// Lowers a prepared graph.

@@ -1,6 +1,8 @@
 //! The device on which a job continues after another one has failed.
 
-use super::{DeviceChoice, Devices, FailedDevice, SelectedEngine, measurements, precision_on, unverified_note};
+use super::{
+    DEVICE_TIMES, DeviceChoice, Devices, FailedDevice, SelectedEngine, measurements, precision_on, unverified_note,
+};
 use crate::predict::PredictOptions;
 use crate::probe_input::probe_edge;
 use crate::verify::{Verification, verify, wrong_result};
@@ -48,7 +50,7 @@ impl Devices {
         failed: &FailedDevice,
     ) -> Result<SelectedEngine, JobError> {
         let shape = model.tensor_shape(model.input_channels, probe_edge(model));
-        let stored = measurements("device-times.json").stored(&model.fingerprint, &[&shape], options.threads);
+        let stored = measurements(DEVICE_TIMES).stored(&model.fingerprint, &[&shape], options.threads);
         let name = self.all.iter().find(|device| device.id == failed.id).map(|device| device.name.clone());
         let (id, name) = (failed.id, name.unwrap_or_default());
         let choice = DeviceChoice { id, name, why: String::new(), measurements: stored };

@@ -288,7 +288,8 @@ impl Training<'_> {
         run.last_good = run.rollback_point()?;
         let patience = self.config.budget.patience;
         if patience > 0 && run.state.validations_since_best >= patience {
-            self.context.note(format!("early stopping: no better score in {patience} validations"));
+            let validations = if patience == 1 { "1 validation".to_owned() } else { format!("{patience} validations") };
+            self.context.note(format!("early stopping: no better score in {validations}"));
             run.state.history.notes.push(format!("ended early at step {}", run.state.step).into());
             run.state.ended = true;
         }

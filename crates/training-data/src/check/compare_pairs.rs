@@ -158,7 +158,8 @@ fn find_few_objects(inspections: &mut [PairInspection]) {
     for inspection in inspections.iter_mut() {
         let Some(count) = inspection.summary.objects.filter(|n| *n > 0) else { continue };
         if counts.len() >= 3 && count * 10 < median {
-            let problem = format!("it has {count} objects, but the other pairs have about {median}");
+            let objects = if count == 1 { "object" } else { "objects" };
+            let problem = format!("it has {count} {objects}, but the other pairs have about {median}");
             let file = inspection.summary.target.clone();
             let next_step = "check that all objects are labeled: unlabeled objects are trained as background";
             inspection.add(Problem::warning(&file, problem, next_step));

@@ -12,7 +12,7 @@ use crate::check::problem_from_error;
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::{NO_PAIR, TrainingDataError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
-use crate::setting::{IMAGE_CHANNEL, SAME_FILE, TARGET_CHANNEL};
+use crate::setting::{IMAGE_CHANNEL, SAME_FILE, SPACING_ORDER, SPLIT_COLUMN, TARGET_CHANNEL};
 use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
 use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels};
@@ -189,6 +189,7 @@ impl SearchResults {
             let problem = format!("{NO_PAIR}: {}", most_common_problem(&self.problems));
             return Err(TrainingDataError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
         }
+        refuse_unused(root, &self.conventions, options)?;
         for um in options.voxel_um.into_iter().flatten() {
             check_range("the voxel size", um, 1e-6..=1e6, "a length above 0 and up to 1 000 000 µm")?;
         }
@@ -254,6 +255,23 @@ impl SearchResults {
             labels_are_classes: self.labels_are_classes,
         }
     }
+}
+
+/// Refuses options that have no effect on data of these layouts.
+///
+/// # Errors
+/// [`TrainingDataError::Data`] for an option of another layout.
+fn refuse_unused(root: &Path, layouts: &[Convention], options: &FindOptions) -> Result<(), TrainingDataError> {
+    let (problem, setting) = if options.same_file && !layouts.contains(&Convention::Channels) {
+        ("its images and targets are files of their own", SAME_FILE)
+    } else if options.split_column.is_some() && !layouts.contains(&Convention::Table) {
+        ("there is no table, so no column assigns its pairs to training, validation and test", SPLIT_COLUMN)
+    } else if options.spacing_order.is_some() && !layouts.contains(&Convention::NnUnet) {
+        ("it does not have nnU-Net's layout, so there is no spacing beside its images", SPACING_ORDER)
+    } else {
+        return Ok(());
+    };
+    Err(TrainingDataError::data(root, problem, format!("remove {setting} from the settings")))
 }
 
 /// Returns a pair with the channels, time point and axes of the options. `is_named` says whether the file of its labels

@@ -4,25 +4,42 @@ use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::setting::SERIES;
 use crate::split::series_suffix;
-use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
+use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice, any_series};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Returns a pair with the chosen series of its images and targets. With [`SeriesChoice::All`], it returns one pair for each
 /// series. Files of a single series are used as they are, except for pairs of all series, whose image and target must have
-/// the same number of them.
+/// the same number of them. A file in which a label image was found counts as one of a single series, but the name of another
+/// label image chooses that.
 ///
 /// # Errors
 /// [`TrainingDataError`] if a file cannot be opened, or does not have the series.
 pub(super) fn of_pair(pair: Pair, choice: &SeriesChoice) -> Result<Vec<Pair>, TrainingDataError> {
     match choice {
         SeriesChoice::All => all_of(&pair),
-        _ => Ok(vec![with_series(pair, |image| choice.index_or_only(&image.path, &options(image)))?]),
+        _ => Ok(vec![with_series(pair, |image| chosen_in(image, choice))?]),
     }
 }
 
 fn options(image: &ImageRef) -> OpenOptions {
     OpenOptions { axes: image.axes.clone(), single_file: true, ..OpenOptions::default() }
+}
+
+/// Returns the number of the chosen series of a file.
+///
+/// # Errors
+/// As [`SeriesChoice::open`], if no label image was found in the file before.
+fn chosen_in(image: &ImageRef, choice: &SeriesChoice) -> Result<usize, FormatError> {
+    let options = options(image);
+    if image.series == 0 {
+        return choice.index_or_only(&image.path, &options);
+    }
+    // Numbers count the images of a file. Its first image is not its labels, although it may have the name of their stack.
+    let SeriesChoice::Name(_) = choice else { return Ok(image.series) };
+    let named = choice.indices_of(any_series(&image.path, &options)?.meta());
+    let other = named.ok().and_then(|found| found.first().copied()).filter(|series| *series > 0);
+    Ok(other.unwrap_or(image.series))
 }
 
 /// Returns the pair with the series that `series_of` returns for each of its files.
@@ -62,7 +79,10 @@ fn all_of(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
     }
     let of_series = |(position, series): (usize, &usize)| {
         let name = format!("{}{}", pair.name, series_suffix(*series));
-        with_series(Pair { name, ..pair.clone() }, |image| Ok(of(image).get(position).copied().unwrap_or(*series)))
+        with_series(Pair { name, ..pair.clone() }, |image| match image.series {
+            0 => Ok(of(image).get(position).copied().unwrap_or(*series)),
+            labels => Ok(labels),
+        })
     };
     wanted.iter().enumerate().map(of_series).collect()
 }
@@ -112,5 +132,37 @@ mod tests {
         let one = |image: &ImageRef| choice.index_or_only(&image.path, &options(image));
         let pair = with_series(Pair::new("a", &image, &single), one).unwrap();
         assert_eq!((pair.image.series, pair.target.series), (1, 0));
+    }
+
+    #[test]
+    fn labels_that_were_found_in_a_target_are_kept_unless_others_are_chosen_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target.zarr");
+        let spec = |name: &str| ZarrImageSpec::new(name, [1, 1, 1, 4, 5], DType::U8);
+        let mut writer = ZarrWriter::create(&target, spec("maps")).unwrap();
+        let labels = ["cells", "objects"].map(|name| writer.add_labels(spec(name)).unwrap());
+        for image in [0].into_iter().chain(labels) {
+            writer.write(image, [0; 3], &Samples::U8(vec![1; 20])).unwrap();
+        }
+        writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+        let pair = |image: &Path| {
+            let mut pair = Pair::new("a", image, &target);
+            pair.target.series = 2;
+            pair
+        };
+        let [single, several] = [1, 2].map(|images| plate(folder.path().join(format!("{images}.zarr")), images));
+        let series = |image: &Path, choice: &str| -> Vec<(usize, usize)> {
+            let pairs = of_pair(pair(image), &choice.parse().unwrap()).unwrap();
+            pairs.iter().map(|pair| (pair.image.series, pair.target.series)).collect()
+        };
+        for choice in ["all", "1", "maps"] {
+            assert_eq!(series(&single, choice), [(0, 2)], "{choice}");
+        }
+        for choice in ["1", "A/1/1.zarr"] {
+            assert_eq!(series(&several, choice), [(1, 2)], "{choice}");
+        }
+        assert_eq!(series(&single, "labels/cells"), [(0, 1)]);
+        let refused = of_pair(pair(&several), &SeriesChoice::All).unwrap_err().to_string();
+        assert!(refused.contains("it has 1 series"), "{refused}");
     }
 }

@@ -7,9 +7,7 @@ use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
 use crate::setting::{LABELS_CHANNEL, SPLIT_COLUMN};
-use cytoscope_formats::{
-    FormatError, OpenOptions, is_zarr_folder, is_zarr_zip_name, label_series, labels_of_prediction, open,
-};
+use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, label_series, labels_of_prediction, open};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -238,7 +236,6 @@ impl Row<'_> {
         let stem = stem(&image);
         found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
         if task == TrainingTask::Segmentation
-            && is_zarr_zip_name(&target)
             && let (Some(series), Some(pair)) = (label_series(&target), found.pairs.last_mut())
         {
             pair.target.series = series;
