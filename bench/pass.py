@@ -2,7 +2,7 @@
 `--blend crop` and with `--blend gaussian`, alternately, on one and on two threads; wall time, CPU time and peak memory of
 the whole program.
 
-    python bench/pass.py [--model nuclei] [--shape 64,512,512] [--rounds 3] [--threads 1,2] [--outputs maps|all]
+    python bench/pass.py [--model nuclei] [--shape 64,512,512] [--rounds 3] [--threads 1,2] [--outputs maps|labels|all]
                          [--long 1024] [--wide 2048] [--wide-slices 32] [--rival MODEL.onnx|MODEL.xml]
                          [--windows 64,96,128] [--no-tiles]
 
@@ -92,7 +92,7 @@ def write_stack(path, shape):
 def run(stack, out, a, threads, more):
     """Runs the program; returns the report of the stack with `cpu`, CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    outputs = ["--outputs", "maps"] if a.outputs == "maps" else []
+    outputs = [] if a.outputs == "all" else ["--outputs", a.outputs]
     command = [PROGRAM, "predict", stack, "--model", a.model, "--device", "cpu", *outputs,
                "--threads", str(threads), "--out", out, "--json", *GRID, *more]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -241,7 +241,7 @@ def main():
     p.add_argument("--shape", type=numbers, default=[64, 512, 512])
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--threads", type=numbers, default=[1, 2])
-    p.add_argument("--outputs", choices=["maps", "all"], default="maps")
+    p.add_argument("--outputs", choices=["maps", "labels", "all"], default="maps")
     p.add_argument("--long", type=int, default=1024)
     p.add_argument("--wide", type=int, default=0)
     p.add_argument("--wide-slices", type=int, default=32)
