@@ -42,7 +42,7 @@ pub(crate) struct Profile {
     #[arg(long, value_name = "OTHER.json")]
     compare: Option<PathBuf>,
     /// Maximum number of operators to list.
-    #[arg(long, default_value_t = OPERATORS)]
+    #[arg(long, default_value_t = OPERATORS, conflicts_with_all = ["csv", "leaks"])]
     top: usize,
     /// Print the profile as one JSON object.
     #[arg(long)]
