@@ -33,7 +33,12 @@ pub(super) fn roofline(
 ) {
     let Some(Roofline { peak, points }) = roofline else {
         match can_measure {
-            None => _ = weak(ui, "The run lacks the peak of its machine: only traces of runs on the CPU have it."),
+            None => {
+                _ = weak(
+                    ui,
+                    "The run lacks the peak of its machine: only traces of predictions and training runs on the CPU have it.",
+                )
+            }
             Some(enabled) => {
                 weak(ui, "The peak of this machine has not been measured.");
                 let button = egui::Button::new(format!("{}  Measure peak", icon::GAUGE));
