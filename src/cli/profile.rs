@@ -183,9 +183,9 @@ impl RunProfile {
     fn new(stored: StoredRun, top: usize) -> Self {
         let mut operators = stored.operators();
         let advice = advise(&stored.record.facts, &operators);
-        let operators_secs = operators.iter().map(|o| o.seconds).sum();
+        let operators_secs: f64 = operators.iter().map(|o| o.seconds).sum();
         let peak = stored.record.facts.machine_peak.as_ref();
-        let share_of_peak = peak.and_then(|peak| share_of_peak(&roofline(&operators, peak)));
+        let share_of_peak = peak.and_then(|peak| share_of_peak(&roofline(&operators, peak), operators_secs));
         operators.truncate(top);
         let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
         let growing_spans = stored.growing_spans().into_iter().take(GROWING_SPANS).cloned().collect();
